@@ -1,0 +1,57 @@
+/* The ABI of a CPU stream: what `Stream.handle` points to on a device of type "cpu".
+ *
+ * It is the only thing that native code of two packages shares. Collectives order their work against compute
+ * through it without knowing who made the stream. Plain C, so that any compiler and any allocator may stand
+ * on either side.
+ */
+#ifndef MOSAIC_STREAM_H
+#define MOSAIC_STREAM_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOSAIC_STREAM_ABI 1u
+
+/* Codes shared with `errorFromFailure` in @mosaic/core (src/errors.ts). */
+enum MosaicFailureCode {
+  MOSAIC_FAILURE_NONE = 0,
+  MOSAIC_FAILURE_DEVICE = 1,        /* DeviceError */
+  MOSAIC_FAILURE_PEER_LOST = 2,     /* PeerLostError */
+  MOSAIC_FAILURE_TIMEOUT = 3,       /* CollectiveTimeoutError */
+  MOSAIC_FAILURE_MISMATCH = 4,      /* CollectiveMismatchError */
+  MOSAIC_FAILURE_CLOSED = 5,        /* ClosedError */
+  MOSAIC_FAILURE_OUT_OF_MEMORY = 6  /* OutOfMemoryError */
+};
+
+typedef struct MosaicFailure {
+  int32_t code;
+  char message[2044];
+} MosaicFailure;
+
+/* One piece of work. The stream thread calls `run` exactly once, after all earlier work and before all later work.
+ *
+ * `upstream` is null while the stream is sound, else the first failure on it: the work must then not touch its
+ * operands, only tell those who wait for it. `run` returns 0, or fills `failure` and returns non-zero, which fails
+ * the stream: from then on every later work sees it as `upstream`, and reads reject with it.
+ * `drop` frees `arg`; it is called once, after `run`, on the stream thread. */
+typedef struct MosaicWork {
+  const char *name; /* static lifetime */
+  int (*run)(void *arg, const MosaicFailure *upstream, MosaicFailure *failure);
+  void (*drop)(void *arg);
+  void *arg;
+} MosaicWork;
+
+typedef struct MosaicStream MosaicStream;
+struct MosaicStream {
+  uint32_t abi; /* MOSAIC_STREAM_ABI; checked by whoever receives a handle */
+  /* Appends work and returns at once. May be called from any thread. */
+  void (*submit)(MosaicStream *stream, const MosaicWork *work);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
