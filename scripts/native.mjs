@@ -1,9 +1,34 @@
-// Builds the package in the current folder with CMake into prebuilds/<platform>-<arch>/.
-import { spawnSync } from 'node:child_process';
+// Builds the native half of the package in the current folder: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
+// Says nothing unless something is wrong; `--verbose` shows the compiler's output.
+import { spawnSync } from "node:child_process";
+import { availableParallelism } from "node:os";
 
-const run = (cmd, args) => {
-  const r = spawnSync(cmd, args, { stdio: 'inherit' });
-  if (r.status !== 0) process.exit(r.status ?? 1);
-};
-run('cmake', ['-S', '.', '-B', 'build-cmake', '-DCMAKE_BUILD_TYPE=Release']);
-run('cmake', ['--build', 'build-cmake', '-j2']);
+const verbose = process.argv.includes("--verbose");
+const compiler = process.env.CXX ?? "c++";
+
+function run(command, args) {
+  const { status, stdout, stderr } = spawnSync(command, args, { encoding: "utf8", maxBuffer: 1 << 28 });
+  if (verbose || status !== 0) process.stdout.write(`${stdout ?? ""}${stderr ?? ""}`);
+  // A warning is not an error, but nobody should miss it.
+  else if (/\bwarning:/.test(stderr)) process.stdout.write(stderr);
+  if (status !== 0) process.exit(status || 1);
+}
+
+const missing = [
+  [compiler, `a C++20 compiler (looked for \`${compiler}\`; set CXX to name another)`],
+  ["cmake", "CMake 3.20 or newer"],
+].filter(([command]) => spawnSync(command, ["--version"]).status !== 0);
+
+if (missing.length > 0) {
+  console.error(`Cannot build the native addon of ${process.env.npm_package_name ?? process.cwd()}: not found:
+${missing.map(([, what]) => `  - ${what}`).join("\n")}
+Possible solutions:
+  Debian, Ubuntu:  apt-get install g++ cmake
+  Fedora, RHEL:    dnf install gcc-c++ cmake
+  Alpine:          apk add g++ cmake make
+  macOS:           xcode-select --install && brew install cmake`);
+  process.exit(1);
+}
+
+run("cmake", ["-S", ".", "-B", "build-cmake", "-DCMAKE_BUILD_TYPE=Release"]);
+run("cmake", ["--build", "build-cmake", `-j${availableParallelism()}`]);

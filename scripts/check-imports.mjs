@@ -1,0 +1,143 @@
+// Rejects upward, sideways, undeclared and deep imports between packages, and cycles within and among them.
+//
+//   node scripts/check-imports.mjs [root]
+import { existsSync, readFileSync } from "node:fs";
+import { builtinModules } from "node:module";
+import { dirname, join, relative, resolve, sep } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { cyclesOf, importsOf } from "./imports.mjs";
+import { APART, LAYERS, layerOf } from "./layers.mjs";
+import { filesOf, packagesOf } from "./workspace.mjs";
+
+const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
+const BUILTINS = new Set(builtinModules);
+
+/** Everything wrong with the imports below `root`, one sentence each; empty when all is well. */
+export function checkImports(root) {
+  const packages = packagesOf(root);
+  const rootManifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  const world = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
+  return [
+    ...packages.flatMap((one) => [...checkPlace(one), ...checkManifest(one, world)]),
+    ...packageCycles(packages),
+    ...packages.flatMap((one) => checkSources(one, world)),
+  ];
+}
+
+function checkPlace({ path, folder, isProgram }) {
+  if (isProgram || folder in APART || layerOf(folder) !== undefined) return [];
+  return [`${path} has no layer: give it one in scripts/layers.mjs`];
+}
+
+function checkManifest(one, { byName }) {
+  return Object.keys(one.manifest.dependencies ?? {})
+    .filter((name) => byName.has(name))
+    .flatMap((name) => refusal(one, byName.get(name)))
+    .map((why) => `${one.path}/package.json: ${why}`);
+}
+
+/** Why the published half of `from` may not use `to`; empty when it may. */
+function refusal(from, to) {
+  if (from.isProgram) return to.isProgram ? [`${from.name} may not depend on another program, ${to.name}`] : [];
+  if (to.isProgram) return [`${from.name} may not depend on the program ${to.name}`];
+  if (from.folder in APART) {
+    return APART[from.folder].includes(to.folder) ? [] : [`${from.name} stands apart and may not depend on ${to.name}`];
+  }
+  if (to.folder in APART) return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
+  const [own, other] = [layerOf(from.folder), layerOf(to.folder)];
+  if (own === undefined || other === undefined || other < own) return [];
+  return [
+    `${from.name} (layer ${own}) may not import ${other === own ? "sideways" : "upward"}: ${to.name} (layer ${other})`,
+  ];
+}
+
+/** Dev-dependencies count: a build that waits for itself cannot start. */
+function packageCycles(packages) {
+  const names = new Set(packages.map((one) => one.name));
+  const graph = new Map(
+    packages.map(({ name, manifest }) => [
+      name,
+      Object.keys({ ...manifest.dependencies, ...manifest.devDependencies }).filter((other) => names.has(other)),
+    ]),
+  );
+  return cyclesOf(graph).map((path) => `packages depend on each other in a cycle: ${path.join(" → ")}`);
+}
+
+function checkSources(one, world) {
+  const graph = new Map();
+  const faults = [];
+  for (const file of filesOf(one.dir, SOURCES)) {
+    const edges = [];
+    for (const specifier of importsOf(readFileSync(join(one.dir, file), "utf8"))) {
+      const at = `${one.path}/${file} imports "${specifier}"`;
+      const found = specifier.startsWith(".")
+        ? checkRelative(one, file, specifier, world)
+        : checkBare(one, file, specifier, world);
+      faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
+      if (found.file) edges.push(found.file);
+    }
+    graph.set(file, edges);
+  }
+  const cycles = cyclesOf(graph).map(
+    (path) => `files of ${one.path} import each other in a cycle: ${path.join(" → ")}`,
+  );
+  return [...faults, ...cycles];
+}
+
+function checkRelative(one, file, specifier, { root }) {
+  const target = resolve(one.dir, dirname(file), specifier);
+  if (target.startsWith(one.dir + sep)) {
+    const within = relative(one.dir, target);
+    if (isSource(file) && !isSource(within) && within !== "package.json") {
+      return { faults: [`a source may not import what is not published from src/`] };
+    }
+    return { faults: [], file: within };
+  }
+  const isSharedConfig = dirname(target) === root && !isSource(file);
+  return { faults: isSharedConfig ? [] : ["this reaches outside the package; import the package by its name"] };
+}
+
+function checkBare(one, file, specifier, { byName, rootManifest }) {
+  if (specifier.startsWith("node:")) return { faults: [] };
+  if (BUILTINS.has(specifier)) return { faults: [`write "node:${specifier}"`] };
+  const name = specifier.split("/", specifier.startsWith("@") ? 2 : 1).join("/");
+  if (name === one.name) return { faults: isSource(file) ? ["a package may not import itself by name"] : [] };
+  const to = byName.get(name);
+  const faults = declared(one, file, name, rootManifest) ? [] : [undeclared(one, file, name)];
+  if (!to) return { faults };
+  const path = `.${specifier.slice(name.length)}`;
+  if (!(path in (to.manifest.exports ?? { ".": "" }))) faults.push(`deep import: ${name} does not export "${path}"`);
+  if (isSource(file)) faults.push(...refusal(one, to));
+  else if (isAbove(one, to)) faults.push(`even a test may not import upward: ${name}`);
+  return { faults };
+}
+
+const isSource = (file) => file.startsWith(`src${sep}`);
+
+/** Tests may use what stands beside them (a collective needs some device), but nothing above. */
+function isAbove(from, to) {
+  if (from.isProgram) return false;
+  if (to.isProgram) return true;
+  if (from.folder in APART || to.folder in APART) return false;
+  return layerOf(to.folder) > layerOf(from.folder);
+}
+
+function declared({ manifest }, file, name, rootManifest) {
+  const kinds = [manifest.dependencies, manifest.peerDependencies, manifest.optionalDependencies];
+  if (!isSource(file)) kinds.push(manifest.devDependencies, rootManifest.devDependencies);
+  return kinds.some((kind) => kind && name in kind);
+}
+
+function undeclared({ path }, file, name) {
+  const where = isSource(file) ? "dependencies" : "devDependencies";
+  return `undeclared: add "${name}" to the ${where} of ${path}/package.json`;
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
+  if (!existsSync(join(root, "package.json"))) throw new Error(`${root} has no package.json`);
+  const faults = checkImports(root);
+  for (const fault of faults) console.error(fault);
+  if (faults.length > 0) process.exit(1);
+  console.log(`imports: ${packagesOf(root).length} packages in ${LAYERS.length} layers, no fault`);
+}

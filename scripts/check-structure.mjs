@@ -1,0 +1,38 @@
+// Keeps the code in pieces that a reader can hold: no file too long, no drawer for odds and ends.
+//
+//   node scripts/check-structure.mjs [root]
+import { readFileSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { filesOf } from "./workspace.mjs";
+
+const SOURCES = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
+const FOLDERS = ["packages", "apps", "benchmarks", "scripts"];
+const MAX_LINES = 400;
+const MAX_MEDIAN = 150;
+const BANNED = /^(utils?|common|misc|helpers?)$/i;
+
+/** `{ faults, files, median }` of the sources below `root`. */
+export function checkStructure(root) {
+  const files = FOLDERS.flatMap((folder) => filesOf(join(root, folder), SOURCES).map((path) => `${folder}/${path}`));
+  const lengths = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n").length);
+  const median = lengths.toSorted((a, b) => a - b)[Math.floor(lengths.length / 2)] ?? 0;
+  const faults = [
+    ...files.flatMap((path, i) =>
+      lengths[i] > MAX_LINES ? [`${path} has ${lengths[i]} lines, the limit is ${MAX_LINES}: split it by subject`] : [],
+    ),
+    ...files.filter(isDrawer).map((path) => `${path}: the name says nothing; name it after what it holds`),
+  ];
+  if (median > MAX_MEDIAN) faults.push(`the median file has ${median} lines, the limit is ${MAX_MEDIAN}`);
+  return { faults, files: files.length, median };
+}
+
+const isDrawer = (path) => path.split("/").some((part) => BANNED.test(basename(part).split(".")[0]));
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
+  const { faults, files, median } = checkStructure(root);
+  for (const fault of faults) console.error(fault);
+  if (faults.length > 0) process.exit(1);
+  console.log(`structure: ${files} files, median ${median} lines, none over ${MAX_LINES}`);
+}

@@ -1,0 +1,63 @@
+// Finds the imports of TypeScript sources, without a compiler. Type-only imports count: they couple files too.
+
+const STRING_OR_COMMENT = /("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\/\/[^\n]*|\/\*[\s\S]*?\*\/|`(?:\\.|[^`\\])*`/g;
+
+const NAMES = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
+const STATEMENT = new RegExp(
+  String.raw`^[ \t]*(?:import|export)\s+(?:type\s+)?(?:${NAMES}\s*from\s*)?["']([^"'\n]+)["']`,
+  "gm",
+);
+const CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
+
+/**
+ * The module specifiers that `source` imports, statically, dynamically or in a type, each once, in order.
+ * Comments and template literals are skipped, so that an example or a fixture is no import.
+ */
+export function importsOf(source) {
+  const code = source.replace(STRING_OR_COMMENT, (_, string) => string ?? "");
+  const found = [...code.matchAll(STATEMENT), ...code.matchAll(CALL)];
+  return [...new Set(found.sort((a, b) => a.index - b.index).map((match) => match[1]))];
+}
+
+/**
+ * The cycles of a graph given as `Map<node, node[]>`: every strongly connected component of more than one node, and
+ * every node that points to itself, as a path that returns to its start. (Tarjan, SIAM J. Comput. 1972.)
+ */
+export function cyclesOf(graph) {
+  const index = new Map();
+  const low = new Map();
+  const stack = [];
+  const cycles = [];
+
+  function visit(node) {
+    index.set(node, index.size);
+    low.set(node, index.get(node));
+    stack.push(node);
+    for (const next of graph.get(node) ?? []) {
+      if (!index.has(next)) visit(next);
+      if (stack.includes(next)) low.set(node, Math.min(low.get(node), low.get(next)));
+    }
+    if (low.get(node) !== index.get(node)) return;
+    const component = new Set(stack.splice(stack.indexOf(node)));
+    const path = pathBack(graph, node, component);
+    if (path) cycles.push(path);
+  }
+
+  for (const node of graph.keys()) if (!index.has(node)) visit(node);
+  return cycles;
+}
+
+/** A shortest path from `start` through `component` back to `start`, or undefined. */
+function pathBack(graph, start, component) {
+  const queue = [[start]];
+  const seen = new Set();
+  for (const path of queue) {
+    for (const next of graph.get(path.at(-1)) ?? []) {
+      if (next === start) return [...path, start];
+      if (!component.has(next) || seen.has(next)) continue;
+      seen.add(next);
+      queue.push([...path, next]);
+    }
+  }
+  return undefined;
+}

@@ -1,0 +1,27 @@
+// Who may import whom, as data. `docs/decisions/0005-layers.md` says why.
+
+/**
+ * Bottom up. A package may import packages of lower layers only: never upward, never sideways.
+ * Above them all stand the private programs: `apps/*` and the benchmarks.
+ * A pattern is a folder of `packages/`; `*` stands for any ending.
+ */
+export const LAYERS = [
+  ["core"],
+  ["kernels-*", "collectives-*"],
+  ["backend-*", "nn", "planner"],
+  ["strategies", "meta-attention"],
+  ["attention"],
+];
+
+/** Beside the layers: the suites know core alone, the launcher knows nobody; only tests and programs use either. */
+export const APART = { conformance: ["core"], launcher: [] };
+
+/** The layer of a package folder's name, or undefined if it has none. */
+export function layerOf(name) {
+  const layer = LAYERS.findIndex((patterns) => patterns.some((pattern) => matches(pattern, name)));
+  return layer < 0 ? undefined : layer;
+}
+
+function matches(pattern, name) {
+  return pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
+}

@@ -1,0 +1,32 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { onTestFinished } from "vitest";
+
+/** A repository in a temporary folder, from `{ path: text or JSON value }`. Gone when the test ends. */
+export function repository(files) {
+  const root = mkdtempSync(join(tmpdir(), "mosaic-scripts-"));
+  onTestFinished(() => rmSync(root, { recursive: true }));
+  for (const [path, content] of Object.entries({ "package.json": { devDependencies: {} }, ...files })) {
+    mkdirSync(dirname(join(root, path)), { recursive: true });
+    writeFileSync(join(root, path), typeof content === "string" ? content : JSON.stringify(content));
+  }
+  return root;
+}
+
+/** A package of that repository: its manifest, and its files with paths relative to it. */
+export function pack(folder, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
+  const table = (names) => Object.fromEntries(names.map((name) => [name, "*"]));
+  const parent = folder.includes("/") ? folder : `packages/${folder}`;
+  const name = `@mosaic/${folder.split("/").at(-1)}`;
+  return {
+    [`${parent}/package.json`]: {
+      name,
+      dependencies: table(dependencies),
+      devDependencies: table(devDependencies),
+      exports: { ".": "./dist/index.js", "./package.json": "./package.json" },
+      ...manifest,
+    },
+    ...Object.fromEntries(Object.entries(files).map(([path, text]) => [`${parent}/${path}`, text])),
+  };
+}

@@ -1,0 +1,59 @@
+import { describe, expect, test } from "vitest";
+import { cyclesOf, importsOf } from "../imports.mjs";
+
+describe("importsOf", () => {
+  test.each([
+    ['import { a } from "./a.ts";', ["./a.ts"]],
+    ['import type { A } from "./a.ts";', ["./a.ts"]],
+    ['import { type A, b as c } from "./a.ts";', ["./a.ts"]],
+    ['import a, { b } from "./a.ts";', ["./a.ts"]],
+    ['import a, * as b from "./a.ts";', ["./a.ts"]],
+    ['import * as a from "./a.ts";', ["./a.ts"]],
+    ['import "./a.ts";', ["./a.ts"]],
+    ['export * from "./a.ts";', ["./a.ts"]],
+    ['export * as a from "./a.ts";', ["./a.ts"]],
+    ['export type { A } from "./a.ts";', ["./a.ts"]],
+    ["import {\n  a, // why\n  b,\n} from './a.ts';", ["./a.ts"]],
+    ['type A = import("./a.ts").A;', ["./a.ts"]],
+    ['const a = await import("./a.ts");', ["./a.ts"]],
+    ['const a = require("node:fs");', ["node:fs"]],
+    ['import { x } from "./b.ts";\nimport { y } from "./a.ts";\nexport { z } from "./b.ts";', ["./b.ts", "./a.ts"]],
+  ])("finds %j", (source, expected) => {
+    expect(importsOf(source)).toEqual(expected);
+  });
+
+  test.each([
+    ['// import { a } from "./a.ts";'],
+    ['/**\n * @example\n * import { a } from "./a.ts";\n */\nexport const x = 1;'],
+    ['const fixture = `\nimport { a } from "./a.ts";\n`;'],
+    ['export const message = "taken from \\"./a.ts\\"";'],
+    ['export function f() { return { from: "./a.ts" }; }'],
+    ['const url = "https://example.org"; // from "./a.ts"'],
+  ])("finds nothing in %j", (source) => {
+    expect(importsOf(source)).toEqual([]);
+  });
+});
+
+describe("cyclesOf", () => {
+  const graph = (edges) => new Map(Object.entries(edges));
+
+  test("finds none in a diamond", () => {
+    expect(cyclesOf(graph({ a: ["b", "c"], b: ["d"], c: ["d"], d: [] }))).toEqual([]);
+  });
+
+  test("finds a node that points to itself", () => {
+    expect(cyclesOf(graph({ a: ["a"] }))).toEqual([["a", "a"]]);
+  });
+
+  test("finds a long way round, behind an innocent entry", () => {
+    expect(cyclesOf(graph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
+  });
+
+  test("finds two separate cycles, and ignores edges out of the graph", () => {
+    const found = cyclesOf(graph({ a: ["b"], b: ["a", "elsewhere"], c: ["d"], d: ["c"] }));
+    expect(found).toEqual([
+      ["a", "b", "a"],
+      ["c", "d", "c"],
+    ]);
+  });
+});

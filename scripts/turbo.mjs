@@ -1,0 +1,36 @@
+// Runs turbo with what it must know and the user should not have to say.
+//
+//   node scripts/turbo.mjs [--quiet] <task>… [turbo options]
+//
+// --quiet   print only failing tasks, and to stderr: what the program started next prints is then alone on stdout.
+import { spawn, spawnSync } from "node:child_process";
+import { createRequire } from "node:module";
+
+const args = process.argv.slice(2);
+const quiet = args[0] === "--quiet";
+if (quiet) args.shift();
+
+/** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
+function nativeToolchain() {
+  const ask = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.split("\n")[0] ?? "";
+  return [ask(process.env.CXX ?? "c++", "--version"), ask("cmake", "--version"), process.platform, process.arch].join(
+    "; ",
+  );
+}
+
+const defaults = ["--ui=stream"];
+if (!args.some((arg) => arg.startsWith("--concurrency"))) defaults.push("--concurrency=2");
+if (quiet) defaults.push("--output-logs=errors-only");
+
+const turbo = createRequire(import.meta.url).resolve("turbo/bin/turbo");
+const child = spawn(process.execPath, [turbo, "run", ...defaults, ...args], {
+  stdio: ["inherit", quiet ? process.stderr : "inherit", "inherit"],
+  env: {
+    ...process.env,
+    NATIVE_TOOLCHAIN: process.env.NATIVE_TOOLCHAIN ?? nativeToolchain(),
+    DO_NOT_TRACK: "1",
+    TURBO_NO_UPDATE_NOTIFIER: "1",
+  },
+});
+for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => child.kill(signal));
+child.on("exit", (code, signal) => process.exit(code ?? (signal ? 1 : 0)));

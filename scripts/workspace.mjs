@@ -1,0 +1,36 @@
+// The packages of this repository and their files.
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { join, relative } from "node:path";
+
+const GENERATED = new Set(["node_modules", "dist", "build", "build-cmake", "prebuilds", "coverage", "generated"]);
+
+/** Every workspace below `root`: `{ name, folder, dir, manifest, isProgram }`. */
+export function packagesOf(root) {
+  const children = (parent) =>
+    existsSync(join(root, parent)) ? readdirSync(join(root, parent)).map((name) => `${parent}/${name}`) : [];
+  return [...children("packages"), ...children("apps"), "benchmarks"]
+    .filter((path) => existsSync(join(root, path, "package.json")))
+    .map((path) => ({
+      path,
+      folder: path.split("/").at(-1),
+      dir: join(root, path),
+      manifest: JSON.parse(readFileSync(join(root, path, "package.json"), "utf8")),
+      isProgram: !path.startsWith("packages/"),
+    }))
+    .map((one) => ({ ...one, name: one.manifest.name }));
+}
+
+/** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `endings`. */
+export function filesOf(dir, endings) {
+  const found = [];
+  const walk = (at) => {
+    for (const entry of readdirSync(at, { withFileTypes: true })) {
+      const path = join(at, entry.name);
+      if (entry.isDirectory()) {
+        if (!GENERATED.has(entry.name) && !entry.name.startsWith(".")) walk(path);
+      } else if (endings.some((ending) => entry.name.endsWith(ending))) found.push(relative(dir, path));
+    }
+  };
+  if (existsSync(dir)) walk(dir);
+  return found.sort();
+}

@@ -1,0 +1,26 @@
+/// <reference types="node" />
+import { availableParallelism } from "node:os";
+import { defineConfig, type ViteUserConfig } from "vitest/config";
+
+/**
+ * What the tests of every package share.
+ *
+ * Forks, because a native thread that dies must not take the runner along. Half the cores, because a test file
+ * often starts ranks of its own. The JSON report is what `scripts/count-tests.mjs` adds up.
+ */
+const config: ViteUserConfig = defineConfig({
+  test: {
+    pool: "forks",
+    maxWorkers: Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2))),
+    include: ["test/**/*.test.ts"],
+    testTimeout: 60_000,
+    hookTimeout: 60_000,
+    teardownTimeout: 10_000,
+    // A package's build is loaded by Node itself, as users load it.
+    server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
+    reporters: ["default", "json"],
+    outputFile: { json: "build/test-report.json" },
+  },
+});
+
+export default config;
