@@ -1,0 +1,149 @@
+/**
+ * The store's wire protocol, version 1.
+ *
+ * A TCP connection carries frames in both directions:
+ *
+ *     u32 big-endian H │ H bytes: JSON header, UTF-8 │ header.bytes bytes: payload (absent means 0)
+ *
+ * The first frame a client sends is the hello; until it is accepted the server reads nothing else, and closes the
+ * connection after 5 s. `token` is the text of the file MOSAIC_TOKEN_FILE, without the line end.
+ *
+ *     → {"id":0,"op":"hello","version":1,"run":MOSAIC_RUN_ID,"attempt":MOSAIC_ATTEMPT,"token":"…"}
+ *     ← {"id":0,"ok":true}
+ *
+ * After it, requests carry an `id` chosen by the client, and may be sent without waiting for replies; a reply repeats
+ * the id, and replies to requests that wait come when they come. `timeout` is in milliseconds, 300 000 when absent.
+ *
+ *     op       request fields (payload)                 reply fields (payload)
+ *     set      key (value)                              –
+ *     get      key, wait?: boolean, timeout?            found: boolean (value)
+ *     add      key, delta: integer                      value: integer      stored as decimal text; absent counts as 0
+ *     cas      key, expected: n | null                  swapped: boolean, found: boolean (current value)
+ *              (n bytes expected value, then the new one; null: the key must be absent)
+ *     wait     keys: string[], timeout?                 –                   when every key exists
+ *     delete   key                                      deleted: boolean
+ *     barrier  key, count, member?: string, timeout?    –                   when `count` callers have arrived; reusable
+ *
+ * A refusal is {"id":…,"ok":false,"code":StoreCode,"error":"what to do about it"}. After AUTH, MISMATCH and PROTOCOL the
+ * server closes the connection.
+ *
+ * Each attempt of a job sees keys of its own: the server keeps one table per attempt and closes the connections of an
+ * attempt that has ended, so a restarted job never reads what a dead one wrote. Limits: LIMITS below.
+ */
+export const PROTOCOL_VERSION = 1;
+
+/** What a client may ask of a store. Sizes in bytes, times in milliseconds. */
+export const LIMITS = {
+  key: 8 * 1024,
+  value: 8 * 1024 * 1024,
+  keys: 64 * 1024,
+  total: 512 * 1024 * 1024,
+  header: 1024 * 1024,
+  helloHeader: 4 * 1024,
+  connections: 4096,
+  handshakeMs: 5000,
+  defaultTimeoutMs: 300_000,
+} as const;
+
+/** Why a store refused. */
+export type StoreCode = "AUTH" | "MISMATCH" | "PROTOCOL" | "REQUEST" | "LIMIT" | "TIMEOUT" | "CLOSED";
+
+/** A refusal of the store, or the loss of the connection to it (`CLOSED`). */
+export class StoreError extends Error {
+  override readonly name: string = "StoreError";
+  readonly code: StoreCode;
+  constructor(code: StoreCode, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** The JSON part of a frame. */
+export type Header = Readonly<Record<string, unknown>>;
+
+/** One message, decoded. */
+export interface Frame {
+  readonly header: Header;
+  readonly payload: Buffer;
+}
+
+/** The bytes of one frame; `header.bytes` is filled in from the payload. */
+export function encodeFrame(header: Header, payload?: Uint8Array): Buffer {
+  const bytes = payload?.byteLength ?? 0;
+  const json = Buffer.from(JSON.stringify(bytes > 0 ? { ...header, bytes } : header));
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(json.length);
+  return Buffer.concat(payload === undefined ? [length, json] : [length, json, payload]);
+}
+
+/** Cuts a byte stream into frames. Throws StoreError("PROTOCOL") at the first byte that cannot be one. */
+export class FrameReader {
+  #chunks: Buffer[] = [];
+  #size = 0;
+  #headerLength: number | undefined;
+  #header: Header | undefined;
+  /** The longest header accepted now; a server raises it when the hello was good. */
+  maxHeader: number = LIMITS.header;
+  /** The longest payload accepted now. `cas` carries two values. */
+  maxPayload: number = 2 * LIMITS.value;
+
+  /** Takes the next bytes and yields every frame they complete. */
+  *push(chunk: Buffer): Generator<Frame> {
+    this.#chunks.push(chunk);
+    this.#size += chunk.length;
+    for (let frame = this.#next(); frame !== undefined; frame = this.#next()) yield frame;
+  }
+
+  #next(): Frame | undefined {
+    if (this.#headerLength === undefined) {
+      const length = this.#take(4)?.readUInt32BE();
+      if (length === undefined) return undefined;
+      if (length > this.maxHeader) throw tooLong("header", length, this.maxHeader);
+      this.#headerLength = length;
+    }
+    if (this.#header === undefined) {
+      const json = this.#take(this.#headerLength);
+      if (json === undefined) return undefined;
+      this.#header = parseHeader(json);
+    }
+    const payload = this.#take(payloadLength(this.#header, this.maxPayload));
+    if (payload === undefined) return undefined;
+    const frame = { header: this.#header, payload };
+    this.#headerLength = undefined;
+    this.#header = undefined;
+    return frame;
+  }
+
+  /** Exactly `count` bytes, or undefined until they are here: chunks are joined once, however small they came. */
+  #take(count: number): Buffer | undefined {
+    if (this.#size < count) return undefined;
+    const joined = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
+    const rest = joined.subarray(count);
+    this.#chunks = rest.length > 0 ? [rest] : [];
+    this.#size = rest.length;
+    return joined.subarray(0, count);
+  }
+}
+
+function parseHeader(json: Buffer): Header {
+  let value: unknown;
+  try {
+    value = JSON.parse(json.toString());
+  } catch {
+    throw new StoreError("PROTOCOL", "store: a frame's header is not JSON; is this peer a Mosaic store client?");
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw new StoreError("PROTOCOL", "store: a frame's header must be a JSON object");
+  return value as Header;
+}
+
+function payloadLength(header: Header, max: number): number {
+  const bytes = header.bytes ?? 0;
+  if (typeof bytes !== "number" || !Number.isInteger(bytes) || bytes < 0)
+    throw new StoreError("PROTOCOL", `store: header.bytes must be a length, received ${JSON.stringify(bytes)}`);
+  if (bytes > max) throw tooLong("payload", bytes, max);
+  return bytes;
+}
+
+const tooLong = (what: string, length: number, max: number): StoreError =>
+  new StoreError("PROTOCOL", `store: a ${what} of ${length} bytes exceeds the limit of ${max}`);
