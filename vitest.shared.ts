@@ -12,7 +12,7 @@ const config: ViteUserConfig = defineConfig({
   test: {
     pool: "forks",
     maxWorkers: Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2))),
-    include: ["test/**/*.test.ts"],
+    include: ["test/**/*.test.{ts,mjs}"],
     testTimeout: 60_000,
     hookTimeout: 60_000,
     teardownTimeout: 10_000,

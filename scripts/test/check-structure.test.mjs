@@ -5,23 +5,35 @@ import { repository } from "./fixture.mjs";
 const lines = (n) => "x\n".repeat(n);
 
 test("reports the median and no fault for small files", () => {
-  const root = repository({ "packages/a/src/a.ts": lines(10), "packages/a/src/b.ts": lines(30), "apps/b/c.cc": lines(20) });
+  const root = repository({
+    "packages/a/src/a.ts": lines(10),
+    "packages/a/src/b.ts": lines(30),
+    "apps/b/c.cc": lines(20),
+  });
   expect(checkStructure(root)).toEqual({ faults: [], files: 3, median: 20 });
 });
 
 test("400 lines pass, 401 do not, native code included", () => {
-  const root = repository({ "packages/a/native/a.cc": lines(400), "packages/a/src/b.ts": lines(1), "scripts/c.mjs": "" });
+  const root = repository({
+    "packages/a/native/a.cc": lines(400),
+    "packages/a/src/b.ts": lines(1),
+    "scripts/c.mjs": "",
+  });
   expect(checkStructure(root).faults).toEqual([]);
   const longer = repository({ "packages/a/native/a.cc": lines(401), "packages/a/src/b.ts": "", "scripts/c.mjs": "" });
   expect(checkStructure(longer).faults).toEqual([expect.stringMatching(/a\.cc has 401 lines/)]);
 });
 
 test("a median over 150 lines is a fault", () => {
-  expect(checkStructure(repository({ "packages/a/a.ts": lines(151) })).faults).toEqual([expect.stringMatching(/median/)]);
+  expect(checkStructure(repository({ "packages/a/a.ts": lines(151) })).faults).toEqual([
+    expect.stringMatching(/median/),
+  ]);
 });
 
 test.each(["src/utils.ts", "src/common/a.ts", "native/misc.h", "src/util.test.ts"])("refuses the name %s", (path) => {
-  expect(checkStructure(repository({ [`packages/a/${path}`]: "" })).faults).toEqual([expect.stringMatching(/says nothing/)]);
+  expect(checkStructure(repository({ [`packages/a/${path}`]: "" })).faults).toEqual([
+    expect.stringMatching(/says nothing/),
+  ]);
 });
 
 test("ignores what is built", () => {

@@ -1,0 +1,63 @@
+// Checks every publishable package as npm would ship it: what is in the tarball, and that its entry points resolve.
+//
+//   node scripts/check-packages.mjs [root]        (after a build)
+import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { publint } from "publint";
+import { formatMessage } from "publint/utils";
+import { packagesOf } from "./workspace.mjs";
+
+const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
+const packages = packagesOf(root).filter((one) => !one.isProgram);
+const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
+
+/** The paths in the tarball of the package in `dir`. */
+function contentsOf(dir) {
+  const { stdout, status, stderr } = spawnSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
+    cwd: dir,
+    encoding: "utf8",
+  });
+  if (status !== 0) throw new Error(`npm pack failed in ${dir}:\n${stderr}`);
+  const packed = JSON.parse(stdout);
+  return (Array.isArray(packed) ? packed[0] : Object.values(packed)[0]).files.map((file) => file.path);
+}
+
+function manifestFaults({ manifest }) {
+  const faults = [];
+  const expect = (holds, fault) => holds || faults.push(fault);
+  expect(manifest.license === "MIT", "its license is not MIT");
+  expect(manifest.type === "module", "it is not ESM");
+  expect(manifest.engines?.node === ">=20.19", 'its engines.node is not ">=20.19"');
+  expect(manifest.description, "it has no description");
+  expect(manifest.version === packages[0].manifest.version, "its version differs from the other packages'");
+  // npm 12 does not run the scripts of dependencies: an addon must come built.
+  for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `it has an install script, "${hook}"`);
+  return faults;
+}
+
+function contentFaults({ dir }, files) {
+  const wanted = ["package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts"];
+  const faults = wanted.filter((path) => !files.includes(path)).map((path) => `${path} is not in the tarball`);
+  if (existsSync(join(dir, "CMakeLists.txt"))) {
+    const addon = new RegExp(`^prebuilds/${process.platform}-${process.arch}/.*\\.node$`);
+    if (!files.some((path) => addon.test(path))) faults.push("its addon is not in the tarball");
+  }
+  const stray = files.filter((path) => /(^|\/)(test|build|build-cmake|node_modules|\.turbo)\//.test(path));
+  return [...faults, ...stray.map((path) => `${path} should not be in the tarball`)];
+}
+
+let faulty = 0;
+for (const one of packages) {
+  const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: "npm" });
+  const faults = [
+    ...manifestFaults(one),
+    ...contentFaults(one, contentsOf(one.dir)),
+    ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
+  ];
+  for (const fault of faults) console.error(`${one.name}: ${fault}`);
+  faulty += faults.length;
+}
+if (faulty > 0) process.exit(1);
+console.log(`packages: ${packages.length} ready to publish`);

@@ -1,0 +1,26 @@
+// Everything CI runs, in the order in which a fault is found soonest. Goes on after a fault, and sums up.
+import { spawnSync } from "node:child_process";
+
+const STEPS = [
+  ["structure", "node scripts/check-structure.mjs"],
+  ["imports", "node scripts/check-imports.mjs"],
+  ["format", "npm run --silent format:check"],
+  ["build", "npm run --silent build"],
+  ["typecheck", "npm run --silent typecheck"],
+  ["lint", "npm run --silent lint"],
+  ["packages", "node scripts/check-packages.mjs"],
+  ["test", "npm run --silent test"],
+];
+
+const results = STEPS.map(([name, command]) => {
+  console.log(`\n── ${name} ── ${command}`);
+  const start = performance.now();
+  const { status } = spawnSync(command, { shell: true, stdio: "inherit" });
+  return { name, ok: status === 0, seconds: (performance.now() - start) / 1000 };
+});
+
+console.log("\ncheck:");
+for (const { name, ok, seconds } of results) {
+  console.log(`  ${ok ? "ok    " : "FAILED"}  ${name.padEnd(10)} ${seconds.toFixed(1).padStart(6)} s`);
+}
+process.exit(results.every((result) => result.ok) ? 0 : 1);

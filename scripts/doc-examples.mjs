@@ -1,0 +1,138 @@
+// Turns the examples of the documents and doc comments into tests, one file an example, under build/doc-examples.
+//
+//   ```ts              run; every `// => value` and `// throws text` is asserted
+//   ```ts ranks=4      run under `mosaic-run` by four ranks
+//   ```ts no-run       type-checked only
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { filesOf, packagesOf } from "./workspace.mjs";
+
+/** The ```ts blocks of a Markdown text: `{ info, line, code }`, where `line` is that of the code's first line. */
+export function blocksOf(markdown) {
+  const blocks = [];
+  let open;
+  for (const [i, line] of markdown.split("\n").entries()) {
+    const fence = /^\s*```(.*)$/.exec(line);
+    if (!fence) open?.lines.push(line);
+    else if (open) {
+      if (/^ts\b/.test(open.info)) blocks.push({ info: open.info, line: open.line, code: open.lines.join("\n") });
+      open = undefined;
+    } else open = { info: fence[1].trim(), line: i + 2, lines: [] };
+  }
+  return blocks;
+}
+
+/** The ```ts blocks of the doc comments of a TypeScript source; all other lines count as blank. */
+export function blocksOfComments(source) {
+  const comments = source.replace(/\/\*\*[\s\S]*?\*\/|[^\n]/g, (part) =>
+    part.startsWith("/**") ? part.replace(/^[ \t]*\/?\*+\/? ?/gm, "") : "",
+  );
+  return blocksOf(comments);
+}
+
+/** The code with its `// => value` and `// throws text` comments turned into assertions, line for line. */
+export function instrument(code) {
+  const lines = code.split("\n");
+  for (const [i, line] of lines.entries()) {
+    const promise = /^(.*?)\s*\/\/ (=>|throws) (.+)$/.exec(line);
+    if (!promise) continue;
+    const [, before, kind, expected] = promise;
+    lines[i] = before;
+    let end = i;
+    while (end > 0 && lines[end].trim() === "") end--;
+    const start = startOfStatement(lines, end);
+    const statement = lines.slice(start, end + 1).join("\n");
+    lines.splice(start, end + 1 - start, ...assertion(statement, kind, expected).split("\n"));
+  }
+  return lines.join("\n");
+}
+
+/** A statement begins after a line that ends one, or that opens a block, once its brackets balance. */
+function startOfStatement(lines, end) {
+  for (let start = end; start > 0; start--) {
+    const text = lines.slice(start, end + 1).join("\n");
+    const opened = text.match(/[([{]/g)?.length ?? 0;
+    const closed = text.match(/[)\]}]/g)?.length ?? 0;
+    if (opened === closed && /(^|[;{}]|\/\/.*|\*\/)\s*$/.test(lines[start - 1])) return start;
+  }
+  return 0;
+}
+
+function assertion(statement, kind, expected) {
+  const bare = statement.trim().replace(/;$/, "");
+  const quoted = JSON.stringify(expected);
+  const declared = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(bare);
+  if (declared && kind === "=>") return `${statement} __value(${declared[1]}, ${quoted});`;
+  if (/^(?:const|let|import|if|for|return|class|function)\b/.test(bare)) {
+    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, not: ${bare}`);
+  }
+  const logged = /^console\.log\(([\s\S]*)\)$/.exec(bare);
+  if (kind === "throws") return `await __thrown(async () => (${bare}), ${quoted});`;
+  return `__value(${logged ? logged[1] : bare}, ${quoted});`;
+}
+
+/** Writes the tests of all examples below `root` into `out`; returns how many examples there are. */
+export function generate(root, out) {
+  rmSync(out, { recursive: true, force: true });
+  const documents = [
+    "README.md",
+    "CONTRIBUTING.md",
+    ...filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
+  ];
+  const sources = packagesOf(root)
+    .filter((one) => !one.isProgram)
+    .flatMap((one) => [
+      `${one.path}/README.md`,
+      ...filesOf(join(one.dir, "src"), [".ts"]).map((path) => `${one.path}/src/${path}`),
+    ]);
+  let count = 0;
+  for (const path of [...documents, ...sources]) {
+    const text = readIfThere(join(root, path));
+    const blocks = path.endsWith(".md") ? blocksOf(text) : blocksOfComments(text);
+    if (blocks.length > 0) writeTest(path, blocks, join(out, "test", path.replaceAll("/", ".")));
+    count += blocks.length;
+  }
+  mkdirSync(out, { recursive: true });
+  const base = relative(out, join(root, "tsconfig.base.json"));
+  const compilerOptions = { noEmit: true, declaration: false, isolatedDeclarations: false };
+  writeFileSync(join(out, "tsconfig.json"), JSON.stringify({ extends: base, compilerOptions, include: ["."] }));
+  return count;
+}
+
+function readIfThere(path) {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    if (error.code === "ENOENT") return "";
+    throw error;
+  }
+}
+
+function writeTest(path, blocks, dir) {
+  mkdirSync(dir, { recursive: true });
+  const helpers = relative(dir, fileURLToPath(new URL("example-value.ts", import.meta.url)));
+  const tests = [`import { test } from "vitest";`, `import { launch } from "${helpers}";`];
+  for (const { info, line, code } of blocks) {
+    // The padding gives every line its number in the document, so that a failure points there.
+    const head = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
+    writeFileSync(join(dir, `${line}.ts`), head + "\n".repeat(line - 1) + instrumented(path, line, code));
+    const ranks = /\branks=(\d+)\b/.exec(info)?.[1];
+    const body = ranks ? `launch(${ranks}, new URL("./${line}.ts", import.meta.url).href)` : `import("./${line}.ts")`;
+    if (!/\bno-run\b/.test(info)) tests.push(`test("${path}:${line}", async () => void (await ${body}));`);
+  }
+  if (tests.length > 2) writeFileSync(join(dir, "examples.test.ts"), `${tests.join("\n")}\n`);
+}
+
+function instrumented(path, line, code) {
+  try {
+    return `${instrument(code)}\n`;
+  } catch (error) {
+    throw new Error(`${path}:${line}: ${error.message}`, { cause: error });
+  }
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
+  console.log(`doc examples: ${generate(root, join(root, "build/doc-examples"))} found`);
+}

@@ -1,0 +1,82 @@
+import { spawnSync } from "node:child_process";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { inspect } from "node:util";
+
+/**
+ * Asserts that `actual` is what `// => expected` promises, and returns it.
+ *
+ * `expected` is a JavaScript literal, as the console would print it: `3`, `[1, 2]`, `{ dp: 2 }`, `Float32Array [1, 2]`,
+ * `-Infinity`, `"ring"`. Numbers agree to 1e-6 (relative above 1). A list may end in `…` to show only its beginning.
+ * What is no literal is compared with the printed value as text.
+ */
+export function expectValue<T>(actual: T, expected: string): T {
+  if (!matches(actual, expected.trim())) throw new Error(`expected ${expected.trim()}, received ${inspect(actual)}`);
+  return actual;
+}
+
+/** Asserts that `run` throws, or rejects with, an error whose `Name: message` contains `expected`. */
+export async function expectThrown(run: () => unknown, expected: string): Promise<void> {
+  let printed = "no error";
+  try {
+    await run();
+  } catch (error) {
+    printed = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  }
+  if (!printed.includes(expected)) throw new Error(`expected an error with "${expected}", received ${printed}`);
+}
+
+/** Runs a generated example under `mosaic-run`, as its reader would. */
+export function launch(ranks: number, url: string): void {
+  const cli = fileURLToPath(new URL("../packages/launcher/dist/cli.js", import.meta.url));
+  const file = fileURLToPath(url);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [cli, "--nproc-per-node", String(ranks), file], {
+    encoding: "utf8",
+    cwd: join(dirname(cli), "../../.."),
+  });
+  if (status !== 0) throw new Error(`${ranks} ranks exited with ${status}:\n${stdout}${stderr}`);
+}
+
+function matches(actual: unknown, expected: string): boolean {
+  const literal = parse(expected.replace(/^\w+Array(\(\d+\))?\s*(?=\[)/, ""));
+  if (literal && same(plain(actual), literal.value)) return true;
+  return squeeze(typeof actual === "string" ? actual : inspect(actual)) === squeeze(expected);
+}
+
+function parse(text: string): { value: unknown } | undefined {
+  const shown = text.replace(/,?\s*(…|\.\.\.)\s*\]$/, ", __REST__]");
+  try {
+    // oxlint-disable-next-line typescript/no-implied-eval -- the text comes from this repository's own documents
+    return { value: new Function("__REST__", `return (${shown});`)(REST) as unknown };
+  } catch {
+    return undefined;
+  }
+}
+
+const REST = Symbol("…");
+
+function same(actual: unknown, expected: unknown): boolean {
+  if (typeof actual === "number" && typeof expected === "number") {
+    if (!Number.isFinite(expected)) return Object.is(actual, expected);
+    return Math.abs(actual - expected) <= 1e-6 * Math.max(1, Math.abs(expected));
+  }
+  if (typeof actual !== "object" || typeof expected !== "object" || actual === null || expected === null) {
+    return actual === expected;
+  }
+  if (Array.isArray(actual) !== Array.isArray(expected)) return false;
+  if (Array.isArray(actual) && Array.isArray(expected) && expected.at(-1) === REST) {
+    return same(actual.slice(0, expected.length - 1), expected.slice(0, -1));
+  }
+  const [a, e] = [Object.entries(actual), Object.entries(expected)];
+  return a.length === e.length && e.every(([key, value]) => same((actual as Record<string, unknown>)[key], value));
+}
+
+/** Typed arrays, maps and sets as the arrays that show them. */
+function plain(value: unknown): unknown {
+  if (ArrayBuffer.isView(value) && !(value instanceof DataView))
+    return Array.from(value as unknown as Iterable<unknown>);
+  if (value instanceof Map || value instanceof Set) return Array.from(value as Iterable<unknown>, plain);
+  return Array.isArray(value) ? value.map(plain) : value;
+}
+
+const squeeze = (text: string): string => text.replace(/\s+/g, " ").trim();

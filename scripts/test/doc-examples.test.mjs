@@ -1,0 +1,100 @@
+import { join } from "node:path";
+import { describe, expect, test } from "vitest";
+import { blocksOf, blocksOfComments, generate, instrument } from "../doc-examples.mjs";
+import { expectThrown, expectValue } from "../example-value.ts";
+import { pack, repository } from "./fixture.mjs";
+
+test("finds the TypeScript blocks of a Markdown text with their lines", () => {
+  const text = "# Title\n```sh\nls\n```\n```ts\na;\nb;\n```\n```ts ranks=4\nc;\n```\n```tsx\n```";
+  expect(blocksOf(text)).toEqual([
+    { info: "ts", line: 6, code: "a;\nb;" },
+    { info: "ts ranks=4", line: 10, code: "c;" },
+  ]);
+});
+
+test("finds the blocks of doc comments only, at the lines of the source", () => {
+  const source =
+    'const x = "```ts";\n/**\n * Doubles.\n * @example\n * ```ts\n * if (a) {\n *   b;\n * }\n * ```\n */\n// ```ts';
+  expect(blocksOfComments(source)).toEqual([{ info: "ts", line: 6, code: "if (a) {\n  b;\n}" }]);
+});
+
+describe("instrument", () => {
+  test.each([
+    ["a + b; // => 3", '__value(a + b, "3");'],
+    ["await x.read() // => [1]", '__value(await x.read(), "[1]");'],
+    ["console.log(a); // => 1", '__value(a, "1");'],
+    ["const a = f(); // => 1", 'const a = f(); __value(a, "1");'],
+    ["await using a: A = f(); // => 1", 'await using a: A = f(); __value(a, "1");'],
+    ["f(); // throws ShapeError: no", 'await __thrown(async () => (f()), "ShapeError: no");'],
+    ["const a = 1;\nf({\n  a,\n});\n// => 1", 'const a = 1;\n__value(f({\n  a,\n}), "1");\n'],
+    ["// a plain comment\na; // => 1", '// a plain comment\n__value(a, "1");'],
+    ["a(); // no promise", "a(); // no promise"],
+  ])("%j", (code, expected) => {
+    expect(instrument(code)).toBe(expected);
+    expect(expected.split("\n").length).toBe(code.split("\n").length);
+  });
+
+  test("refuses a promise that it could not keep", () => {
+    expect(() => instrument("const { a } = f(); // => 1")).toThrow(/must follow an expression/);
+  });
+});
+
+describe("expectValue", () => {
+  test.each([
+    [3, "3"],
+    [0.1 + 0.2, "0.3"],
+    [Math.fround(0.1), "0.1"],
+    [-Infinity, "-Infinity"],
+    [Number.NaN, "NaN"],
+    [[1, [2, 3]], "[1, [2, 3]]"],
+    [new Float32Array([1, 2]), "[1, 2]"],
+    [new Float32Array([1, 2]), "Float32Array [1, 2]"],
+    [new Float32Array([1, 2]), "Float32Array(2) [ 1, 2 ]"],
+    [[1, 2, 3], "[1, 2, …]"],
+    ["ring", '"ring"'],
+    ["rank 0 of 4", "rank 0 of 4"],
+    [{ dp: 2, sp: [4] }, "({ dp: 2, sp: [4] })"],
+    [{ dp: 2 }, "{ dp: 2 }"],
+    [undefined, "undefined"],
+    [7n, "7n"],
+  ])("%o is %s", (actual, expected) => {
+    expect(expectValue(actual, expected)).toBe(actual);
+  });
+
+  test.each([
+    [3, "4"],
+    [0.300001, "0.3001"],
+    [[1, 2], "[1, 2, 3]"],
+    [[1, 2, 3], "[1, 2]"],
+    [[1, 2, 3], "[1, 3, …]"],
+    [{ a: 1 }, "({ a: 1, b: 2 })"],
+    [{ a: 1, b: 2 }, "({ a: 1 })"],
+    [1, "Infinity"],
+    [null, "undefined"],
+    ["ring", '"rings"'],
+  ])("%o is not %s", (actual, expected) => {
+    expect(() => expectValue(actual, expected)).toThrow(/expected .*, received/);
+  });
+});
+
+describe("expectThrown", () => {
+  const fail = () => {
+    throw new RangeError("axis 4 is out of range");
+  };
+  test("accepts the error it names", () => expectThrown(fail, "RangeError: axis 4"));
+  test("refuses another", () => expect(expectThrown(fail, "TypeError")).rejects.toThrow(/received RangeError/));
+  test("refuses silence", () => expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
+});
+
+test("a generated example runs, and a false promise in it fails", async () => {
+  const comment = "/**\n * ```ts\n * const two: number = 1 + 1; // => 2\n * ```\n */\nexport const x = 1;";
+  const root = repository({
+    "tsconfig.base.json": { compilerOptions: { target: "es2022" } },
+    "README.md": "# Hello\n\n```ts\n1 + 1; // => 3\n```\n",
+    ...pack("core", {}, { "src/index.ts": comment }),
+  });
+  const out = join(root, "build/doc-examples");
+  expect(generate(root, out)).toBe(2);
+  await import(join(out, "test/packages.core.src.index.ts/3.ts"));
+  await expect(import(join(out, "test/README.md/4.ts"))).rejects.toThrow("expected 3, received 2");
+});
