@@ -34,12 +34,12 @@ export const PROTOCOL_VERSION = 1;
 
 /** What a client may ask of a store. Sizes in bytes, times in milliseconds. */
 export const LIMITS = {
-  key: 8 * 1024,
-  value: 8 * 1024 * 1024,
-  keys: 64 * 1024,
-  total: 512 * 1024 * 1024,
-  header: 1024 * 1024,
-  helloHeader: 4 * 1024,
+  key: 8_192,
+  value: 8_388_608,
+  keys: 65_536,
+  total: 536_870_912,
+  header: 1_048_576,
+  helloHeader: 4_096,
   connections: 4096,
   handshakeMs: 5000,
   defaultTimeoutMs: 300_000,

@@ -1,0 +1,175 @@
+import { readFileSync } from "node:fs";
+import { connect, type Socket } from "node:net";
+import {
+  encodeFrame,
+  type Frame,
+  FrameReader,
+  type Header,
+  PROTOCOL_VERSION,
+  type StoreCode,
+  StoreError,
+} from "./protocol.ts";
+
+/** Where the store is and how to be admitted. Everything defaults to what the launcher exported to this rank. */
+export interface StoreOptions {
+  /** `host:port`; MOSAIC_STORE. */
+  readonly address?: string;
+  /** The secret itself; default: the text of the file MOSAIC_TOKEN_FILE. */
+  readonly token?: string;
+  /** MOSAIC_RUN_ID. */
+  readonly runId?: string;
+  /** MOSAIC_ATTEMPT. */
+  readonly attempt?: number;
+}
+
+/** How long to wait, in milliseconds; five minutes when absent. */
+export interface Waiting {
+  readonly timeoutMs?: number;
+}
+
+interface Pending {
+  resolve(frame: Frame): void;
+  reject(error: StoreError): void;
+}
+
+/**
+ * Connects to the job's store.
+ *
+ * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (nobody
+ * listens). An idle client does not keep the process alive; a request under way does.
+ */
+export async function connectStore(options: StoreOptions = {}): Promise<Store> {
+  const { address, ...hello } = resolveOptions(options);
+  const colon = address.lastIndexOf(":");
+  const socket = connect({ host: address.slice(0, colon), port: Number(address.slice(colon + 1)) });
+  const store = new Store(socket, address);
+  await store.request({ op: "hello", version: PROTOCOL_VERSION, ...hello });
+  return store;
+}
+
+/** The job's key-value store, as a rank sees it. Values are bytes; a string is stored as UTF-8. */
+export class Store implements AsyncDisposable {
+  readonly #socket: Socket;
+  readonly #address: string;
+  readonly #reader = new FrameReader();
+  readonly #pending = new Map<number, Pending>();
+  #nextId = 0;
+  #lost: StoreError | undefined;
+
+  /** Use `connectStore`. */
+  constructor(socket: Socket, address: string) {
+    this.#socket = socket;
+    this.#address = address;
+    socket.setNoDelay(true);
+    socket.on("data", (chunk: Buffer) => this.#receive(chunk));
+    socket.on("error", (error) => this.#lose(error.message));
+    socket.on("close", () => this.#lose("the store closed the connection; did the job end?"));
+  }
+
+  async set(key: string, value: Uint8Array | string): Promise<void> {
+    await this.request({ op: "set", key }, bytesOf(value));
+  }
+
+  /** The value, or undefined when the key is absent. */
+  async get(key: string): Promise<Buffer | undefined> {
+    const { header, payload } = await this.request({ op: "get", key });
+    return header.found === true ? payload : undefined;
+  }
+
+  /** The value, once somebody has set it. Rejects with StoreError("TIMEOUT"). */
+  async take(key: string, { timeoutMs }: Waiting = {}): Promise<Buffer> {
+    return (await this.request({ op: "get", key, wait: true, timeout: timeoutMs })).payload;
+  }
+
+  /** Adds to a counter that starts at 0; resolves to the sum. */
+  async add(key: string, delta = 1): Promise<number> {
+    return (await this.request({ op: "add", key, delta })).header.value as number;
+  }
+
+  /** Sets `value` if the key holds `expected` (undefined: is absent); resolves to whether it did, and what it holds. */
+  async compareAndSet(
+    key: string,
+    expected: Uint8Array | string | undefined,
+    value: Uint8Array | string,
+  ): Promise<{ readonly swapped: boolean; readonly current: Buffer | undefined }> {
+    const before = expected === undefined ? undefined : bytesOf(expected);
+    const both = Buffer.concat([before ?? Buffer.alloc(0), bytesOf(value)]);
+    const { header, payload } = await this.request({ op: "cas", key, expected: before?.length ?? null }, both);
+    return { swapped: header.swapped === true, current: header.found === true ? payload : undefined };
+  }
+
+  /** Resolves when every key exists. Rejects with StoreError("TIMEOUT"), naming the missing ones. */
+  async wait(keys: readonly string[], { timeoutMs }: Waiting = {}): Promise<void> {
+    await this.request({ op: "wait", keys, timeout: timeoutMs });
+  }
+
+  /** Resolves to whether the key existed. */
+  async delete(key: string): Promise<boolean> {
+    return (await this.request({ op: "delete", key })).header.deleted === true;
+  }
+
+  /** Resolves when `count` callers have arrived at `key`; `member` names this one in the message of a timeout. */
+  async barrier(key: string, count: number, options: Waiting & { readonly member?: string } = {}): Promise<void> {
+    await this.request({ op: "barrier", key, count, member: options.member, timeout: options.timeoutMs });
+  }
+
+  /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */
+  async close(): Promise<void> {
+    this.#lose("this client was closed");
+    this.#socket.destroy();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** Sends one request of the wire protocol and resolves to its reply. */
+  async request(header: Header, payload?: Uint8Array): Promise<Frame> {
+    if (this.#lost !== undefined) throw this.#lost;
+    const id = this.#nextId++;
+    if (this.#pending.size === 0) this.#socket.ref();
+    const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
+    this.#socket.write(encodeFrame({ ...header, id }, payload));
+    return reply;
+  }
+
+  #receive(chunk: Buffer): void {
+    try {
+      for (const frame of this.#reader.push(chunk)) this.#settle(frame);
+    } catch (error) {
+      this.#lose((error as Error).message);
+      this.#socket.destroy();
+    }
+  }
+
+  #settle(frame: Frame): void {
+    const { id, ok, code, error } = frame.header;
+    const pending = this.#pending.get(id as number);
+    this.#pending.delete(id as number);
+    if (this.#pending.size === 0) this.#socket.unref();
+    if (ok === true) pending?.resolve(frame);
+    else pending?.reject(new StoreError(code as StoreCode, String(error)));
+  }
+
+  #lose(why: string): void {
+    this.#lost ??= new StoreError("CLOSED", `store at ${this.#address}: ${why}`);
+    for (const { reject } of this.#pending.values()) reject(this.#lost);
+    this.#pending.clear();
+  }
+}
+
+const bytesOf = (value: Uint8Array | string): Uint8Array => (typeof value === "string" ? Buffer.from(value) : value);
+
+function resolveOptions(options: StoreOptions): { address: string; token: string; run: string; attempt: number } {
+  const env = process.env;
+  const address = options.address ?? env.MOSAIC_STORE;
+  const tokenFile = env.MOSAIC_TOKEN_FILE;
+  const token = options.token ?? (tokenFile === undefined ? undefined : readFileSync(tokenFile, "utf8").trim());
+  const run = options.runId ?? env.MOSAIC_RUN_ID;
+  if (address === undefined || token === undefined || run === undefined)
+    throw new StoreError(
+      "CLOSED",
+      "connectStore: MOSAIC_STORE, MOSAIC_TOKEN_FILE and MOSAIC_RUN_ID are not set; start this program with mosaic-run",
+    );
+  return { address, token, run, attempt: options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0) };
+}

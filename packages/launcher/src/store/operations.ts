@@ -1,0 +1,112 @@
+import { Barriers } from "./barriers.ts";
+import { type Header, LIMITS, StoreError } from "./protocol.ts";
+import { type Cancel, StoreTable } from "./table.ts";
+
+/** What an attempt's clients share. */
+export interface Space {
+  readonly table: StoreTable;
+  readonly barriers: Barriers;
+}
+
+/** A fresh, empty space. */
+export const emptySpace = (): Space => ({ table: new StoreTable(), barriers: new Barriers() });
+
+/** One request and the way back to who asked. */
+export interface Request {
+  readonly header: Header;
+  readonly payload: Buffer;
+  reply(fields: Header, payload?: Buffer): void;
+  refuse(error: StoreError): void;
+}
+
+/** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is refused at once. */
+export function perform({ table, barriers }: Space, request: Request): Cancel | undefined {
+  const { header, payload, reply } = request;
+  switch (header.op) {
+    case "set":
+      table.set(text(header, "key"), payload);
+      return void reply({});
+    case "get":
+      return get(table, request);
+    case "add":
+      return void reply({ value: table.add(text(header, "key"), integer(header, "delta")) });
+    case "cas":
+      return void compareAndSet(table, request);
+    case "delete":
+      return void reply({ deleted: table.delete(text(header, "key")) });
+    case "wait": {
+      const keys = texts(header, "keys");
+      const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
+      const cancel = table.whenPresent(keys, () => reply({}));
+      return within(request, cancel, () => `wait: still missing ${missing()}`);
+    }
+    case "barrier": {
+      const key = text(header, "key");
+      const member = header.member === undefined ? undefined : text(header, "member");
+      const cancel = barriers.arrive(key, integer(header, "count"), { member, release: () => reply({}) });
+      return within(request, cancel, () => `barrier "${key}": ${barriers.describe(key)}`);
+    }
+    default:
+      throw new StoreError("REQUEST", `store: unknown op ${JSON.stringify(header.op)}`);
+  }
+}
+
+function get(table: StoreTable, request: Request): Cancel | undefined {
+  const key = text(request.header, "key");
+  const answer = (): void => {
+    const value = table.get(key);
+    request.reply({ found: value !== undefined }, value);
+  };
+  if (request.header.wait !== true) return void answer();
+  return within(request, table.whenPresent([key], answer), () => `get: nobody has set "${key}"`);
+}
+
+function compareAndSet(table: StoreTable, { header, payload, reply }: Request): void {
+  const key = text(header, "key");
+  const cut = header.expected === null ? 0 : integer(header, "expected");
+  if (cut < 0 || cut > payload.length)
+    throw new StoreError("REQUEST", `store: cas "${key}": expected says ${cut} of ${payload.length} payload bytes`);
+  const expected = header.expected === null ? undefined : payload.subarray(0, cut);
+  const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(cut));
+  reply({ swapped, found: current !== undefined }, current);
+}
+
+/** Bounds a wait: after the request's timeout the wait is cancelled and refused with what was still missing. */
+function within(request: Request, cancel: Cancel, missing: () => string): Cancel {
+  const timeout = request.header.timeout ?? LIMITS.defaultTimeoutMs;
+  if (typeof timeout !== "number" || !(timeout >= 0))
+    throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
+  const timer = setTimeout(
+    () => {
+      const error = new StoreError("TIMEOUT", `store: after ${timeout} ms, ${missing()}`);
+      cancel();
+      request.refuse(error);
+    },
+    Math.min(timeout, 2 ** 31 - 1),
+  );
+  return () => {
+    clearTimeout(timer);
+    cancel();
+  };
+}
+
+function text(header: Header, field: string): string {
+  const value = header[field];
+  if (typeof value === "string") return value;
+  throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a string, received ${JSON.stringify(value)}`);
+}
+
+function texts(header: Header, field: string): readonly string[] {
+  const value = header[field];
+  if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
+  throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a list of strings`);
+}
+
+function integer(header: Header, field: string): number {
+  const value = header[field];
+  if (typeof value === "number" && Number.isSafeInteger(value)) return value;
+  throw new StoreError(
+    "REQUEST",
+    `store: ${header.op}: ${field} must be an integer, received ${JSON.stringify(value)}`,
+  );
+}

@@ -1,0 +1,95 @@
+import { LIMITS, StoreError } from "./protocol.ts";
+
+/** Stops waiting; safe to call more than once. */
+export type Cancel = () => void;
+
+/** The keys of one attempt. Knows nothing of sockets: waiting is a callback, and every method refuses by throwing. */
+export class StoreTable {
+  readonly #values = new Map<string, Buffer>();
+  readonly #watchers = new Map<string, Set<() => void>>();
+  #total = 0;
+
+  get(key: string): Buffer | undefined {
+    return this.#values.get(checkKey(key));
+  }
+
+  set(key: string, value: Buffer): void {
+    checkKey(key);
+    const before = this.#values.get(key);
+    const total = this.#total + value.length - (before?.length ?? 0);
+    if (value.length > LIMITS.value) throw limit(`a value of ${value.length} bytes`, `${LIMITS.value} bytes`);
+    if (total > LIMITS.total) throw limit(`${total} bytes in all`, `${LIMITS.total}; delete keys that are done`);
+    if (before === undefined && this.#values.size >= LIMITS.keys)
+      throw limit(`key number ${LIMITS.keys + 1}`, `${LIMITS.keys} keys; delete keys that are done`);
+    this.#values.set(key, Buffer.from(value));
+    this.#total = total;
+    if (before === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
+  }
+
+  /** Adds to a counter that starts at 0, and returns what it is now. */
+  add(key: string, delta: number): number {
+    if (!Number.isSafeInteger(delta)) throw request(`add: delta must be a safe integer, received ${delta}`);
+    const before = this.get(key)?.toString() ?? "0";
+    const sum = Number(before) + delta;
+    if (!/^-?\d+$/.test(before) || !Number.isSafeInteger(sum))
+      throw request(`add: "${key}" holds ${JSON.stringify(before.slice(0, 40))}, to which ${delta} cannot be added`);
+    this.set(key, Buffer.from(String(sum)));
+    return sum;
+  }
+
+  /** Replaces `expected` (undefined: absent) by `value`; returns whether it did, and what the key holds now. */
+  compareAndSet(key: string, expected: Buffer | undefined, value: Buffer): { swapped: boolean; current?: Buffer } {
+    const current = this.get(key);
+    const equal = current === undefined || expected === undefined ? current === expected : current.equals(expected);
+    if (equal) this.set(key, value);
+    const now = this.get(key);
+    return now === undefined ? { swapped: equal } : { swapped: equal, current: now };
+  }
+
+  delete(key: string): boolean {
+    this.#total -= this.get(key)?.length ?? 0;
+    return this.#values.delete(key);
+  }
+
+  /** Calls `ready` once, as soon as every key exists: now, if they all do. */
+  whenPresent(keys: readonly string[], ready: () => void): Cancel {
+    const missing = new Map<string, () => void>();
+    const cancel = (): void => {
+      for (const [key, notify] of missing) this.#unwatch(key, notify);
+      missing.clear();
+    };
+    for (const key of new Set(keys)) {
+      if (this.get(key) !== undefined) continue;
+      const notify = (): void => {
+        this.#unwatch(key, notify);
+        missing.delete(key);
+        if (missing.size === 0) ready();
+      };
+      missing.set(key, notify);
+    }
+    for (const [key, notify] of missing) this.#watch(key, notify);
+    if (missing.size === 0) ready();
+    return cancel;
+  }
+
+  #watch(key: string, notify: () => void): void {
+    const watchers = this.#watchers.get(key) ?? new Set();
+    this.#watchers.set(key, watchers.add(notify));
+  }
+
+  #unwatch(key: string, notify: () => void): void {
+    const watchers = this.#watchers.get(key);
+    watchers?.delete(notify);
+    if (watchers?.size === 0) this.#watchers.delete(key);
+  }
+}
+
+function checkKey(key: string): string {
+  const bytes = Buffer.byteLength(key);
+  if (bytes === 0) throw request("a key must not be empty");
+  if (bytes > LIMITS.key) throw limit(`a key of ${bytes} bytes`, `${LIMITS.key} bytes`);
+  return key;
+}
+
+const request = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
+const limit = (what: string, most: string): StoreError => new StoreError("LIMIT", `store: ${what}; at most ${most}`);

@@ -1,0 +1,228 @@
+import { connect } from "node:net";
+import fc from "fast-check";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { connectStore, type Store } from "../src/store/client.ts";
+import { encodeFrame, FrameReader, LIMITS } from "../src/store/protocol.ts";
+import { StoreServer } from "../src/store/server.ts";
+
+let server: StoreServer;
+let clients: Store[];
+const RUN = "run-1";
+
+beforeEach(async () => {
+  server = await StoreServer.listen({ runId: RUN });
+  clients = [];
+});
+afterEach(async () => {
+  for (const client of clients) await client.close();
+  await server.close();
+});
+
+async function join(overrides: { token?: string; runId?: string; attempt?: number } = {}): Promise<Store> {
+  const client = await connectStore({
+    address: server.address,
+    token: server.token,
+    runId: RUN,
+    attempt: 0,
+    ...overrides,
+  });
+  clients.push(client);
+  return client;
+}
+
+/** Sends raw bytes and resolves to everything the server says until it closes. */
+function raw(bytes: Buffer): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const socket = connect(server.port, "127.0.0.1", () => socket.write(bytes));
+    let said = "";
+    socket.on("data", (chunk) => (said += chunk.toString()));
+    socket.on("error", reject);
+    socket.on("close", () => resolve(said));
+  });
+}
+
+describe("store", () => {
+  it("sets, gets, overwrites and deletes bytes", async () => {
+    const store = await join();
+    expect(await store.get("k")).toBeUndefined();
+    await store.set("k", Uint8Array.of(0, 255, 10));
+    expect(await store.get("k")).toEqual(Buffer.from([0, 255, 10]));
+    await store.set("k", "");
+    expect(await store.get("k")).toEqual(Buffer.alloc(0));
+    expect(await store.delete("k")).toBe(true);
+    expect(await store.delete("k")).toBe(false);
+    expect(await store.get("k")).toBeUndefined();
+  });
+
+  it("counts with add, and every caller gets a number of its own", async () => {
+    const stores = await Promise.all(Array.from({ length: 5 }, () => join()));
+    const sums = await Promise.all(stores.flatMap((store) => [store.add("n"), store.add("n")]));
+    expect(sums.toSorted((a, b) => a - b)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    expect(String(await stores[0]?.get("n"))).toBe("10");
+    expect(await stores[0]?.add("n", -12)).toBe(-2);
+    await stores[0]?.set("n", "words");
+    await expect(stores[0]?.add("n")).rejects.toMatchObject({ code: "REQUEST" });
+  });
+
+  it("compares and sets: one of many wins, the others learn the value", async () => {
+    const stores = await Promise.all(Array.from({ length: 4 }, () => join()));
+    const outcomes = await Promise.all(stores.map((store, i) => store.compareAndSet("leader", undefined, `r${i}`)));
+    expect(outcomes.filter(({ swapped }) => swapped)).toHaveLength(1);
+    expect(new Set(outcomes.map(({ current }) => String(current))).size).toBe(1);
+    const current = String(outcomes[0]?.current);
+    expect(await stores[0]?.compareAndSet("leader", "nobody", "x")).toEqual({
+      swapped: false,
+      current: Buffer.from(current),
+    });
+    expect((await stores[0]?.compareAndSet("leader", current, ""))?.swapped).toBe(true);
+    expect((await stores[0]?.compareAndSet("leader", "", "again"))?.swapped).toBe(true);
+    expect(await stores[0]?.compareAndSet("none", "x", "y")).toEqual({ swapped: false, current: undefined });
+  });
+
+  it("waits for keys, and a timeout names those that are missing", async () => {
+    const [a, b] = [await join(), await join()];
+    const both = a.wait(["x", "y", "x"]);
+    const taken = a.take("y");
+    await b.set("x", "1");
+    await b.set("y", "2");
+    await both;
+    expect(String(await taken)).toBe("2");
+    await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/after 5 ms, wait: still missing z$/);
+    await expect(a.take("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
+  });
+
+  it("holds a barrier until all are there, again and again, and says who came when it times out", async () => {
+    const stores = await Promise.all(Array.from({ length: 3 }, () => join()));
+    for (let step = 0; step < 3; step++) await Promise.all(stores.map((store) => store.barrier("b", 3)));
+    const early = ["0", "2"].map((member, i) => stores[i]?.barrier("late", 3, { member, timeoutMs: 40 }));
+    const results = await Promise.allSettled(early);
+    const messages = results.map((result) => (result.status === "rejected" ? String(result.reason) : "released"));
+    expect(messages[0]).toMatch(/barrier "late": 2 of 3 arrived \(0, 2\)/);
+    await Promise.all(stores.map((store) => store.barrier("late", 3)));
+    await expect(stores[0]?.barrier("b", 0)).rejects.toMatchObject({ code: "REQUEST" });
+  });
+
+  it("withdraws the arrival of a client that left", async () => {
+    const [a, b, c] = [await join(), await join(), await join()];
+    const lost = a.barrier("b", 2).catch((error: unknown) => error);
+    await a.close();
+    expect(await lost).toMatchObject({ code: "CLOSED" });
+    // A barrier of one disagrees with the barrier of two for as long as the server believes in the arrival.
+    await vi.waitFor(() => b.barrier("b", 1), { interval: 1 });
+    await Promise.all([b.barrier("b", 2), c.barrier("b", 2)]);
+  });
+
+  it("answers what is ready while something waits on the same connection", async () => {
+    const store = await join();
+    const waiting = store.take("later");
+    await store.set("now", "1");
+    expect(String(await store.get("now"))).toBe("1");
+    await store.set("later", "2");
+    expect(String(await waiting)).toBe("2");
+  });
+
+  it("behaves as a map under any sequence of operations", async () => {
+    const store = await join();
+    const key = fc.constantFrom("a", "b", "ключ");
+    const step = fc.oneof(
+      fc.record({ op: fc.constant("set" as const), key, value: fc.uint8Array({ maxLength: 300 }) }),
+      fc.record({ op: fc.constant("delete" as const), key }),
+      fc.record({ op: fc.constant("get" as const), key }),
+    );
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { maxLength: 12 }), async (steps) => {
+        const model = new Map<string, Uint8Array>();
+        for (const name of ["a", "b", "ключ"]) await store.delete(name);
+        for (const one of steps) {
+          if (one.op === "set") await store.set(one.key, one.value);
+          if (one.op === "set") model.set(one.key, one.value);
+          if (one.op === "delete") expect(await store.delete(one.key)).toBe(model.delete(one.key));
+          const expected = model.get(one.key);
+          expect(await store.get(one.key)).toEqual(expected === undefined ? undefined : Buffer.from(expected));
+        }
+      }),
+      { numRuns: 40 },
+    );
+  });
+});
+
+describe("store admission and limits", () => {
+  it("refuses a wrong token, another run, an ended attempt, and a stranger's first frame", async () => {
+    await expect(join({ token: "0".repeat(64) })).rejects.toMatchObject({ code: "AUTH" });
+    await expect(join({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
+    await expect(join({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
+    await expect(join({ attempt: 1 })).rejects.toMatchObject({ code: "MISMATCH" });
+    expect(await raw(encodeFrame({ id: 0, op: "get", key: "k" }))).toMatch(/first frame must be a hello/);
+    expect(await raw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).toMatch(/exceeds the limit/);
+  });
+
+  it("gives every attempt keys of its own and disconnects the last one's ranks", async () => {
+    const old = await join();
+    await old.set("k", "old");
+    const stuck = old.take("never");
+    server.beginAttempt(1);
+    await expect(stuck).rejects.toMatchObject({ code: "CLOSED" });
+    await expect(old.get("k")).rejects.toMatchObject({ code: "CLOSED" });
+    const fresh = await join({ attempt: 1 });
+    expect(await fresh.get("k")).toBeUndefined();
+    await expect(join({ attempt: 0 })).rejects.toMatchObject({ code: "MISMATCH" });
+  });
+
+  it("holds its limits on keys, values and their number", async () => {
+    const store = await join();
+    const value = Buffer.alloc(LIMITS.value, 7);
+    await store.set("k".repeat(LIMITS.key), value);
+    expect((await store.get("k".repeat(LIMITS.key)))?.equals(value)).toBe(true);
+    await expect(store.set("big", Buffer.alloc(LIMITS.value + 1))).rejects.toMatchObject({ code: "LIMIT" });
+    await expect(store.set("k".repeat(LIMITS.key + 1), "")).rejects.toMatchObject({ code: "LIMIT" });
+    await expect(store.set("", "")).rejects.toMatchObject({ code: "REQUEST" });
+    const many = Array.from({ length: LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
+    await Promise.all(many);
+    await expect(store.set("one more", "")).rejects.toMatchObject({ code: "LIMIT" });
+    await store.set("n0", "still fine");
+    await store.delete("n0");
+    await store.set("one more", "");
+  });
+
+  it("closes on a frame that is longer than anything it would accept", async () => {
+    const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
+    const endless = Buffer.from([0xff, 0xff, 0xff, 0xff]);
+    expect(await raw(Buffer.concat([hello, endless]))).toMatch(/"ok":true.*PROTOCOL/s);
+    const header = Buffer.from(JSON.stringify({ id: 1, op: "set", key: "k", bytes: 2 ** 40 }));
+    const length = Buffer.alloc(4);
+    length.writeUInt32BE(header.length);
+    expect(await raw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
+  });
+
+  it("refuses fields of the wrong type and unknown operations, and goes on", async () => {
+    const store = await join();
+    for (const header of [
+      { op: "dance" },
+      { op: "set", key: 7 },
+      { op: "add", key: "k", delta: 0.5 },
+      { op: "wait", keys: "k" },
+      { op: "get", key: "k", wait: true, timeout: "soon" },
+      { op: "cas", key: "k", expected: 9 },
+    ])
+      await expect(store.request(header)).rejects.toMatchObject({ code: "REQUEST" });
+    await store.set("k", "fine");
+  });
+});
+
+describe("frames", () => {
+  it("survive any cut of the byte stream", () => {
+    const frame = fc.record({ key: fc.string(), payload: fc.uint8Array({ maxLength: 200 }) });
+    fc.assert(
+      fc.property(fc.array(frame, { maxLength: 5 }), fc.array(fc.nat(400), { maxLength: 8 }), (frames, cuts) => {
+        const bytes = Buffer.concat(frames.map(({ key, payload }) => encodeFrame({ key }, payload)));
+        const reader = new FrameReader();
+        const read: { key: unknown; payload: Uint8Array }[] = [];
+        const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
+        for (let i = 1; i < edges.length; i++)
+          for (const { header, payload } of reader.push(bytes.subarray(edges[i - 1], edges[i])))
+            read.push({ key: header.key, payload: new Uint8Array(payload) });
+        expect(read).toEqual(frames);
+      }),
+    );
+  });
+});
