@@ -1,0 +1,43 @@
+// Scratch memory of one worker: taken in pieces, given back all at once, kept for the next task.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mosaic {
+
+/// A bump allocator over blocks that only grow to the largest demand seen, so that a loop of equal steps allocates
+/// in its first step only. Memory is not cleared. Not thread-safe: one arena per worker.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Room for `count` elements of a trivial type, aligned to 64 bytes. Throws std::bad_alloc.
+  template <class T>
+  T* take(int64_t count) {
+    return static_cast<T*>(bytes(static_cast<size_t>(count) * sizeof(T)));
+  }
+
+  /// Gives back all that was taken. Pointers into the arena end here.
+  void reset();
+
+  /// Bytes held from the system.
+  size_t capacity() const;
+
+ private:
+  struct Block {
+    std::byte* data;
+    size_t size;
+  };
+  void* bytes(size_t size);
+
+  std::vector<Block> blocks_;
+  size_t current_ = 0;  // index into blocks_
+  size_t used_ = 0;     // of the current block
+};
+
+}  // namespace mosaic

@@ -1,0 +1,71 @@
+// The threads of one CPU device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "pool/arena.h"
+
+namespace mosaic {
+
+/// Runs loops of independent tasks on a fixed set of threads. The caller of `parallelFor` (the device's stream thread)
+/// is worker 0 and always takes part; with one thread nothing else exists. Idle workers spin for 50 µs, which is what
+/// waking a parked one costs, then sleep. A worker that wakes late is not waited for: the others do its share.
+///
+/// Workers leave the floating-point environment as it is: denormals are not flushed, so that results do not depend on
+/// which thread computed them.
+class Pool {
+ public:
+  /// `threads` ≥ 1 counts the caller.
+  explicit Pool(int threads);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  /// Calls fn(task, worker) once for each task in [0, tasks), in increasing order of claim, and returns when all are
+  /// done. worker is in [0, threads()). Not reentrant. If calls throw, the first exception is rethrown here after the
+  /// loop has drained; tasks not yet started by then are skipped.
+  template <class Fn>
+  void parallelFor(int64_t tasks, Fn&& fn) {
+    auto call = [](void* context, int64_t task, int worker) {
+      (*static_cast<std::remove_reference_t<Fn>*>(context))(task, worker);
+    };
+    run(tasks, call, const_cast<void*>(static_cast<const void*>(std::addressof(fn))));
+  }
+
+  /// Scratch memory of a worker; valid to use from inside a task with that task's worker number.
+  Arena& arena(int worker) { return *arenas_[static_cast<size_t>(worker)]; }
+
+ private:
+  using Call = void (*)(void* context, int64_t task, int worker);
+
+  void run(int64_t tasks, Call call, void* context);
+  void work(int worker);
+  void workerMain(int worker);
+  bool enter(uint64_t seen);
+  void leave();
+
+  // The running loop; written only while no worker is inside it.
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  int64_t tasks_ = 0;
+  std::exception_ptr error_;
+  std::mutex errorMutex_;
+
+  alignas(64) std::atomic<int64_t> next_{0};    // next task to claim
+  alignas(64) std::atomic<uint64_t> state_{0};  // loop number · 2³² + open bit · 2³¹ + workers inside
+  alignas(64) std::atomic<uint32_t> bell_{0};   // changes with every loop; parked workers wait on it
+  std::atomic<bool> stop_{false};
+
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace mosaic

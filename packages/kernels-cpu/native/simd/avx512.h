@@ -1,0 +1,126 @@
+// The vector trait of AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers. Also the reference for the members of all traits.
+#pragma once
+
+#ifndef __AVX512F__
+#error "avx512.h belongs in files compiled for AVX-512 only"
+#endif
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "simd/exp2.h"
+#include "simd/inline.h"
+#include "simd/isa.h"
+
+namespace mosaic {
+
+struct Avx512 {
+  static constexpr Isa isa = Isa::Avx512;
+  static constexpr int lanes = 16;
+  /// Register tiles: rows × vectors of accumulators. `tile` takes vectors from a packed panel, `wide` from plain rows.
+  static constexpr int tileRows = 8, tileVectors = 3;
+  static constexpr int wideRows = 6, wideVectors = 4;
+
+  using Vec = __m512;
+  using Mask = __mmask16;
+
+  MOSAIC_INLINE Vec zero() { return _mm512_setzero_ps(); }
+  MOSAIC_INLINE Vec set1(float x) { return _mm512_set1_ps(x); }
+  /// Loads and stores need no alignment.
+  MOSAIC_INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  MOSAIC_INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  /// The first n lanes, 0 ≤ n ≤ lanes; the others load as 0 and are not touched in memory.
+  MOSAIC_INLINE Vec loadPart(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
+  MOSAIC_INLINE void storePart(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+
+  MOSAIC_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  MOSAIC_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  MOSAIC_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  MOSAIC_INLINE Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  /// a · b + c, rounded once (Scalar: twice).
+  MOSAIC_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  /// max and min give the second operand where either is NaN.
+  MOSAIC_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  MOSAIC_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+
+  /// False where either is NaN.
+  MOSAIC_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  /// m ? a : b
+  MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_blend_ps(m, b, a); }
+  MOSAIC_INLINE bool any(Mask m) { return m != 0; }
+  MOSAIC_INLINE bool all(Mask m) { return m == 0xffff; }
+  /// lo[lane] ≤ j < hi[lane]
+  MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
+    const __m512i key = _mm512_set1_epi32(j);
+    const __mmask16 from = _mm512_cmple_epi32_mask(_mm512_loadu_si512(lo), key);
+    return _mm512_mask_cmpgt_epi32_mask(from, _mm512_loadu_si512(hi), key);
+  }
+  MOSAIC_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
+
+  /// 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ up to about −125.5; NaN from NaN.
+  MOSAIC_INLINE Vec exp2(Vec x) {
+    const __mmask16 keep = _mm512_cmp_ps_mask(x, set1(kExp2Floor), _CMP_NLT_UQ);  // true for NaN
+    const Vec f = _mm512_reduce_ps(x, 9);                                         // x − floor(x)
+    Vec p = set1(kExp2Floored[6]);
+    p = fma(p, f, set1(kExp2Floored[5]));
+    p = fma(p, f, set1(kExp2Floored[4]));
+    p = fma(p, f, set1(kExp2Floored[3]));
+    p = fma(p, f, set1(kExp2Floored[2]));
+    p = fma(p, f, set1(kExp2Floored[1]));
+    p = fma(p, f, set1(kExp2Floored[0]));
+    return _mm512_maskz_scalef_ps(keep, p, x);  // p · 2^floor(x)
+  }
+
+  /// Conversions of `lanes` elements. Stores round to nearest even; NaN stays NaN.
+  MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(p)), 16));
+  }
+  MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd);
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+  }
+  MOSAIC_INLINE Vec loadF16(const uint16_t* p) { return _mm512_cvtph_ps(load16(p)); }
+  MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  }
+
+  /// dst[c · ldd + r] = src[r · lds + c] for `lanes` rows and columns. src and dst do not overlap.
+  MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(src + i * lds);
+    for (int i = 0; i < 8; ++i) {
+      t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+      t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; ++i) {  // r[4i + k]: rows 4i … 4i+3 of columns k, k+4, k+8, k+12
+      r[4 * i + 0] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], _MM_SHUFFLE(1, 0, 1, 0));
+      r[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], _MM_SHUFFLE(3, 2, 3, 2));
+      r[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], _MM_SHUFFLE(1, 0, 1, 0));
+      r[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], _MM_SHUFFLE(3, 2, 3, 2));
+    }
+    for (int k = 0; k < 4; ++k) {
+      const __m512 a = _mm512_shuffle_f32x4(r[k], r[k + 4], 0x88);  // rows 0–7: columns k, k+8
+      const __m512 b = _mm512_shuffle_f32x4(r[k], r[k + 4], 0xdd);  // rows 0–7: columns k+4, k+12
+      const __m512 c = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0x88);
+      const __m512 d = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0xdd);
+      _mm512_storeu_ps(dst + k * ldd, _mm512_shuffle_f32x4(a, c, 0x88));
+      _mm512_storeu_ps(dst + (k + 8) * ldd, _mm512_shuffle_f32x4(a, c, 0xdd));
+      _mm512_storeu_ps(dst + (k + 4) * ldd, _mm512_shuffle_f32x4(b, d, 0x88));
+      _mm512_storeu_ps(dst + (k + 12) * ldd, _mm512_shuffle_f32x4(b, d, 0xdd));
+    }
+  }
+
+ private:
+  MOSAIC_INLINE __m256i load16(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  MOSAIC_INLINE __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+};
+
+}  // namespace mosaic

@@ -1,0 +1,134 @@
+// The vector trait of plain C++: 16 lanes, so that kernels block exactly as they do on AVX-512.
+//
+// All traits have the same members, which are all that kernels may use; avx512.h documents the ones that need it.
+// GCC and Clang lower these vectors to whatever the baseline has (SSE2, NEON, or loops).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "simd/exp2.h"
+#include "simd/inline.h"
+#include "simd/isa.h"
+
+namespace mosaic {
+
+struct Scalar {
+  static constexpr Isa isa = Isa::Scalar;
+  static constexpr int lanes = 16;
+  static constexpr int tileRows = 8, tileVectors = 3;    // as Avx512
+  static constexpr int wideRows = 6, wideVectors = 4;
+
+  typedef float Vec __attribute__((vector_size(64)));
+  typedef int32_t Int __attribute__((vector_size(64)));
+  typedef uint32_t Bits __attribute__((vector_size(64)));
+  typedef uint16_t Half __attribute__((vector_size(32)));
+  using Mask = Int;  // 0 or −1 in each lane
+
+  MOSAIC_INLINE Vec zero() { return Vec{}; }
+  MOSAIC_INLINE Vec set1(float x) { return Vec{} + x; }
+  MOSAIC_INLINE Vec load(const float* p) {
+    Vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+  MOSAIC_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+  MOSAIC_INLINE Vec loadPart(const float* p, int n) {
+    Vec v = zero();
+    std::memcpy(&v, p, static_cast<size_t>(n) * sizeof(float));
+    return v;
+  }
+  MOSAIC_INLINE void storePart(float* p, Vec v, int n) { std::memcpy(p, &v, static_cast<size_t>(n) * sizeof(float)); }
+
+  MOSAIC_INLINE Vec add(Vec a, Vec b) { return a + b; }
+  MOSAIC_INLINE Vec sub(Vec a, Vec b) { return a - b; }
+  MOSAIC_INLINE Vec mul(Vec a, Vec b) { return a * b; }
+  MOSAIC_INLINE Vec div(Vec a, Vec b) { return a / b; }
+  MOSAIC_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+  MOSAIC_INLINE Vec max(Vec a, Vec b) { return select(a > b, a, b); }
+  MOSAIC_INLINE Vec min(Vec a, Vec b) { return select(a < b, a, b); }
+
+  MOSAIC_INLINE Mask less(Vec a, Vec b) { return a < b; }
+  MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return reinterpret_cast<Vec>((m & Int(a)) | (~m & Int(b))); }
+  MOSAIC_INLINE bool any(Mask m) {
+    int32_t seen = 0;
+    for (int i = 0; i < lanes; ++i) seen |= m[i];
+    return seen != 0;
+  }
+  MOSAIC_INLINE bool all(Mask m) { return !any(~m); }
+  MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
+    Int low, high;
+    std::memcpy(&low, lo, sizeof low);
+    std::memcpy(&high, hi, sizeof high);
+    return (low <= j) & (j < high);
+  }
+  MOSAIC_INLINE float sum(Vec v) {
+    float total = 0;
+    for (int i = 0; i < lanes; ++i) total += v[i];
+    return total;
+  }
+
+  MOSAIC_INLINE Vec exp2(Vec x) {
+    const Vec magic = set1(12582912.0f + 126.0f);  // 1.5·2²³: adding it leaves round(x) + 126 in the low bits
+    x = max(set1(-126.0f), x);                     // max keeps its second operand when that is NaN
+    const Vec shifted = x + magic;
+    const Vec f = x - (shifted - magic);
+    Vec p = set1(2 * kExp2Centred[6]);
+    for (int i = 5; i >= 0; --i) p = p * f + set1(2 * kExp2Centred[i]);
+    return p * reinterpret_cast<Vec>(Bits(shifted) << 23);  // 2·2^f · 2^(n−1); n = −126 gives exponent bits 0: exact 0
+  }
+
+  MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {
+    Half h;
+    std::memcpy(&h, p, sizeof h);
+    return reinterpret_cast<Vec>(__builtin_convertvector(h, Bits) << 16);
+  }
+  MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
+    const Bits bits = Bits(v);
+    const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const Bits quiet = (bits >> 16) | 0x40u;
+    const Bits nan = Bits(v != v);
+    const Half h = __builtin_convertvector((nan & quiet) | (~nan & rounded), Half);
+    std::memcpy(p, &h, sizeof h);
+  }
+  MOSAIC_INLINE Vec loadF16(const uint16_t* p) {
+    Half h;
+    std::memcpy(&h, p, sizeof h);
+    const Bits bits = __builtin_convertvector(h, Bits);
+    // Read exponent and mantissa as a float32 2^112 times too small, which also puts denormals right, then scale.
+    const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7fffu) << 13) * set1(0x1p112f);
+    const Bits special = Bits(magnitude >= set1(65536.0f));  // exponent 31: infinity or NaN
+    return reinterpret_cast<Vec>(Bits(magnitude) | (special & 0x7f800000u) | ((bits & 0x8000u) << 16));
+  }
+  MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) {
+    for (int i = 0; i < lanes; ++i) p[i] = halfFromFloat(v[i]);
+  }
+
+  /// dst[c · ldd + r] = src[r · lds + c] for 16 rows and columns.
+  MOSAIC_INLINE void transpose(const float* src, int64_t lds, float* dst, int64_t ldd) {
+    for (int r = 0; r < lanes; ++r) {
+      for (int c = 0; c < lanes; ++c) dst[c * ldd + r] = src[r * lds + c];
+    }
+  }
+
+ private:
+  // Round to nearest even. Adding 0.5 ulp of the target's denormal grid lets the FPU do the rounding of denormals.
+  MOSAIC_INLINE uint16_t halfFromFloat(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+    if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
+    if (magnitude < 0x38800000u) {                                               // below 2⁻¹⁴: a denormal
+      float y;
+      std::memcpy(&y, &magnitude, sizeof y);
+      y += 0.5f;  // its last place is 2⁻²⁴, the denormal unit of float16
+      uint32_t shifted;
+      std::memcpy(&shifted, &y, sizeof shifted);
+      return static_cast<uint16_t>(sign | (shifted - 0x3f000000u));
+    }
+    return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+  }
+};
+
+}  // namespace mosaic
