@@ -18,9 +18,8 @@ function nativeToolchain() {
   );
 }
 
-const defaults = ["--ui=stream"];
+const defaults = ["--ui=stream", `--output-logs=${quiet ? "errors-only" : "new-only"}`];
 if (!args.some((arg) => arg.startsWith("--concurrency"))) defaults.push("--concurrency=2");
-if (quiet) defaults.push("--output-logs=errors-only");
 
 const turbo = createRequire(import.meta.url).resolve("turbo/bin/turbo");
 const child = spawn(process.execPath, [turbo, "run", ...defaults, ...args], {

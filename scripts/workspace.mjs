@@ -32,5 +32,5 @@ export function filesOf(dir, endings) {
     }
   };
   if (existsSync(dir)) walk(dir);
-  return found.sort();
+  return found.sort((a, b) => (a < b ? -1 : 1));
 }
