@@ -1,0 +1,49 @@
+import type { Context } from "../context.ts";
+import type { Slice } from "../mask/slice.ts";
+import type { Coordinate } from "../mesh.ts";
+import type { Layout } from "../placement/layout.ts";
+import type { Tensor } from "../tensor.ts";
+import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./state.ts";
+import type { Tile } from "./tile.ts";
+
+/** A block of keys and where in the mesh it comes from. An axis missing from `from`: all shards along it, concatenated. */
+export interface Keys extends KeyBlock {
+  readonly from: Coordinate;
+}
+
+/** One attention call, the same for every block of keys folded into it. */
+export interface Call {
+  /** This rank's queries [B,H,S,D]. */
+  readonly q: Tensor;
+  /** Where they come from. An axis missing: all shards along it, concatenated. */
+  readonly at: Coordinate;
+  readonly scale: number;
+  /** Disjoint, in global positions of the two layouts. */
+  readonly mask: readonly Slice[];
+  readonly queries: Layout;
+  readonly keys: Layout;
+}
+
+/**
+ * A way to attend: it folds keys into a state, and so may be built from another backend that does. What it is given are
+ * the shards at `call.at` and `keys.from`; what it must leave is the state over all keys along its own axes.
+ */
+export interface AttentionBackend {
+  readonly name: string;
+  /** Mesh axes over which it, inner backends included, gathers keys; outermost first. The sequence is cut along these. */
+  readonly axes: readonly string[];
+  /** Folds the keys into `state`. */
+  attend(ctx: Context, call: Call, state: AttentionState, keys: Keys): void;
+  /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
+  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, keys: Keys): void;
+}
+
+/** The tile that these queries and keys form. */
+export function tileOf(call: Call, keys: Keys): Tile {
+  return {
+    q: call.queries.spans(call.at),
+    k: call.keys.spans(keys.from),
+    mask: call.mask,
+    scale: call.scale,
+  };
+}

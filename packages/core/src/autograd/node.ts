@@ -1,0 +1,86 @@
+import type { Tensor } from "../tensor.ts";
+
+/** Where a gradient goes: on through the operation that made the input, or to rest in a leaf's `grad`. */
+export type Edge = { readonly node: GradNode } | { readonly leaf: Tensor } | null;
+
+/** What an operation left behind for its backward. */
+export interface Recipe {
+  readonly name: string;
+  /** One gradient per input, or null where none is needed; the caller takes ownership. */
+  backward(dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
+  /** Disposes whatever was saved. */
+  free(): void;
+}
+
+let created = 0;
+
+/**
+ * One operation on the tape. It is held by the tensor it made and by the operations that used that tensor; when the
+ * last of them lets go, or once its backward has run, what it saved is freed.
+ */
+export class GradNode {
+  /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
+  readonly sequence: number = created++;
+  readonly edges: readonly Edge[];
+  #recipe: Recipe | undefined;
+  readonly name: string;
+  #holders = 0;
+
+  constructor(recipe: Recipe, edges: readonly Edge[]) {
+    this.name = recipe.name;
+    this.#recipe = recipe;
+    this.edges = edges;
+    for (const edge of edges) if (edge !== null && "node" in edge) edge.node.retain();
+  }
+
+  /** The recipe, once: a second backward through the same operation finds nothing. */
+  get recipe(): Recipe | undefined {
+    return this.#recipe;
+  }
+
+  free(): void {
+    this.#recipe?.free();
+    this.#recipe = undefined;
+  }
+
+  retain(): void {
+    this.#holders++;
+  }
+
+  /** Lets go; a chain of operations that nobody holds any more is freed link by link. */
+  release(): void {
+    const loose: GradNode[] = [this];
+    for (let node = loose.pop(); node !== undefined; node = loose.pop()) {
+      if (--node.#holders > 0) continue;
+      node.free();
+      for (const edge of node.edges) if (edge !== null && "node" in edge) loose.push(edge.node);
+    }
+  }
+}
+
+let recording = true;
+
+/** Whether operations are being recorded. */
+export function isRecording(): boolean {
+  return recording;
+}
+
+function withRecording<T>(on: boolean, body: () => T): T {
+  const before = recording;
+  recording = on;
+  try {
+    return body();
+  } finally {
+    recording = before;
+  }
+}
+
+/** Runs `body` (synchronous) without recording: its results need no gradient and keep nothing alive. */
+export function noGrad<T>(body: () => T): T {
+  return withRecording(false, body);
+}
+
+/** Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward. */
+export function enableGrad<T>(body: () => T): T {
+  return withRecording(true, body);
+}

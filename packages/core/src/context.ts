@@ -1,0 +1,28 @@
+import type { AttentionBackend } from "./attention/backend.ts";
+import type { ProcessGroup } from "./collectives.ts";
+import type { Device } from "./device.ts";
+import type { DeviceMesh } from "./mesh.ts";
+import type { TraceEvent } from "./trace.ts";
+
+/** All that a rank needs: its device, its place in the mesh, and the backends it may use. Nothing is global. */
+export interface Context extends AsyncDisposable {
+  readonly device: Device;
+  readonly mesh: DeviceMesh;
+  /** This rank's number in the world, and the world's size. */
+  readonly rank: number;
+  readonly size: number;
+  readonly world: ProcessGroup;
+  /** What parameters are drawn from; the same on every rank. */
+  readonly seed: number;
+  /** The backend itself, or the registered one of that name; an unknown name is an error that lists what there is. */
+  backend(nameOrValue: string | AttentionBackend): AttentionBackend;
+  /** A fresh number for each random tensor, the same on every rank that builds the same modules in the same order. */
+  nextRandomStream(): number;
+  /** Throws a ClosedError after close. */
+  assertOpen(where: string): void;
+  startTrace(): void;
+  /** What the device and the collectives ran since `startTrace`. */
+  stopTrace(): Promise<readonly TraceEvent[]>;
+  /** Closes groups and device. Twice is fine. */
+  close(): Promise<void>;
+}

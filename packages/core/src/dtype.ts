@@ -1,0 +1,5 @@
+/** How elements are stored. Arithmetic always accumulates in float32. */
+export type DType = "float32" | "bfloat16" | "float16";
+
+/** Bytes per element. */
+export const dtypeBytes: Readonly<Record<DType, number>> = { float32: 4, bfloat16: 2, float16: 2 };

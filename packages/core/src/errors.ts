@@ -1,0 +1,71 @@
+/** What every Mosaic error says: where it happened, what was expected, what came, and what to do. */
+export interface ErrorParts {
+  /** The call and, where it matters, the rank: `ring(sp), rank 3`. */
+  readonly where: string;
+  readonly expected?: string;
+  readonly received?: string;
+  readonly remedy?: string;
+}
+
+function sentence({ where, expected, received, remedy }: ErrorParts): string {
+  const facts = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
+  return `${where}: ${[facts, remedy].filter(Boolean).join("; ")}`;
+}
+
+/**
+ * The root of all errors that Mosaic throws on purpose.
+ *
+ * @example
+ * ```ts
+ * import { MosaicError } from "@mosaic/core";
+ * const error = new MosaicError({ where: "reshape", expected: "6 elements", received: "[4]", remedy: "keep the size" });
+ * error.message; // => "reshape: expected 6 elements, received [4]; keep the size"
+ * ```
+ */
+export class MosaicError extends Error {
+  readonly parts: ErrorParts;
+  constructor(parts: ErrorParts | string, options?: ErrorOptions) {
+    super(typeof parts === "string" ? parts : sentence(parts), options);
+    this.parts = typeof parts === "string" ? { where: parts } : parts;
+    this.name = new.target.name;
+  }
+}
+
+/** A shape, an axis or a size that does not fit. */
+export class ShapeError extends MosaicError {}
+/** A dtype that does not fit. */
+export class DTypeError extends MosaicError {}
+/** An option, or a combination of options, that does not exist. */
+export class OptionError extends MosaicError {}
+/** A tensor used after it was disposed. */
+export class DisposedError extends MosaicError {}
+/** A context, group or device used after it was closed. */
+export class ClosedError extends MosaicError {}
+/** Asynchronous work on a device failed; names the operation that caused it. */
+export class DeviceError extends MosaicError {}
+/** The device has no memory left for an allocation. */
+export class OutOfMemoryError extends MosaicError {}
+/** A rank of the group died or left while others still needed it. */
+export class PeerLostError extends MosaicError {}
+/** A collective did not complete in time; the message gives each rank's position. */
+export class CollectiveTimeoutError extends MosaicError {}
+/** Ranks called different collectives, or the same one with different shapes or dtypes. */
+export class CollectiveMismatchError extends MosaicError {}
+/** A native addon could not be loaded; the message lists likely causes and the remedy. */
+export class AddonLoadError extends MosaicError {}
+
+/** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
+const failures = [
+  MosaicError,
+  DeviceError,
+  PeerLostError,
+  CollectiveTimeoutError,
+  CollectiveMismatchError,
+  ClosedError,
+  OutOfMemoryError,
+] as const;
+
+/** Turns a native `MosaicFailure` into the error class that its code stands for. */
+export function errorFromFailure(code: number, message: string): MosaicError {
+  return new (failures[code] ?? DeviceError)(message);
+}

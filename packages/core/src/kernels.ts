@@ -1,0 +1,75 @@
+import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./attention/state.ts";
+import type { Tile } from "./attention/tile.ts";
+import type { Tensor } from "./tensor.ts";
+
+export type BinaryOp = "add" | "sub" | "mul" | "div" | "max";
+export type UnaryOp = "neg" | "exp" | "log" | "sqrt" | "rsqrt" | "tanh" | "sigmoid" | "relu" | "gelu" | "square";
+export type ReduceKind = "sum" | "max";
+
+/**
+ * What a device computes. Every kernel enqueues on the device's stream and returns at once.
+ *
+ * Operands may be strided views of any leading strides (0 broadcasts an input) and of any dtype; outputs come first,
+ * are the caller's, and may be strided but never overlap themselves. All arithmetic accumulates in float32 and rounds once.
+ * Core checks shapes before it calls; a kernel may assume them.
+ */
+export interface Kernels {
+  /**
+   * Folds one block of keys into `state`: q [B,H,Sq,D], k and v [B,Hkv,Sk,D], out [B,H,Sq,D] and lse [B,H,Sq] float32.
+   * Query head h reads key head floor(h·Hkv/H). Rows that see nothing stay as they are.
+   * Online softmax: Milakov and Gimelshein 2018; blocks: FlashAttention-2 (Dao 2023), algorithm 1.
+   */
+  attend(state: AttentionState, q: Tensor, keys: KeyBlock, tile: Tile): void;
+  /** Adds to dq, dk, dv (float32) what this block of keys contributes; uses the global lse and delta. FlashAttention-2, algorithm 2. */
+  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, keys: KeyBlock, tile: Tile): void;
+  /** into ← the state over the union of both (disjoint) key sets. */
+  merge(into: AttentionState, from: AttentionState): void;
+  /** out[…] ← Σ over the last axis of a·b, float32: delta = rowsum(dOut · out). */
+  rowDot(out: Tensor, a: Tensor, b: Tensor): void;
+
+  fill(out: Tensor, value: number): void;
+  /** out ← x, converting dtype; x may broadcast. */
+  copy(out: Tensor, x: Tensor): void;
+  /** out ← a op b, with broadcasting; out may be a or b. */
+  binary(op: BinaryOp, out: Tensor, a: Tensor, b: Tensor): void;
+  /** out ← x op scalar. */
+  scalar(op: BinaryOp, out: Tensor, x: Tensor, value: number): void;
+  unary(op: UnaryOp, out: Tensor, x: Tensor): void;
+  /** dx ← dy · op'(x). */
+  unaryBackward(op: UnaryOp, dx: Tensor, x: Tensor, dy: Tensor): void;
+  /** Reduces every axis on which out has length 1 and x has not. */
+  reduce(kind: ReduceKind, out: Tensor, x: Tensor): void;
+  /** out [..,M,N] ← a [..,M,K] · b [..,K,N] (+ out if `accumulate`); leading axes broadcast; transposes are strides. */
+  matmul(out: Tensor, a: Tensor, b: Tensor, accumulate: boolean): void;
+  /** Over the last axis; a row of −Infinity gives 0. */
+  softmax(out: Tensor, x: Tensor): void;
+  softmaxBackward(dx: Tensor, out: Tensor, dOut: Tensor): void;
+  /** Over the last axis; weight and bias [E]; saves mean and rstd [..,1] float32 for the backward. */
+  layerNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void;
+  /** dx is written; dWeight and dBias (float32, [E]) are added to. */
+  layerNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void;
+  rmsNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void;
+  rmsNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void;
+  /** Philox4x32-10 (Salmon et al. 2011): element i depends on (seed, stream, i) alone, on any device and any mesh. */
+  random(out: Tensor, spec: RandomSpec): void;
+}
+
+export interface NormParameters {
+  readonly weight: Tensor | null;
+  readonly bias: Tensor | null;
+  readonly epsilon: number;
+}
+/** `mean` is null for RMSNorm. */
+export interface NormStats {
+  readonly mean: Tensor | null;
+  readonly rstd: Tensor;
+}
+export interface NormGrads {
+  readonly dx: Tensor;
+  readonly dWeight: Tensor | null;
+  readonly dBias: Tensor | null;
+}
+/** uniform: in [low, high); normal: mean and standard deviation. `stream` tells tensors of one seed apart. */
+export type RandomSpec =
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number; readonly seed: number; readonly stream: number }
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number; readonly seed: number; readonly stream: number };

@@ -1,0 +1,81 @@
+import { type ProcessGroup } from "./collectives.ts";
+import { OptionError, ShapeError } from "./errors.ts";
+
+/** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */
+export type Coordinate = Readonly<Record<string, number>>;
+
+/** The ranks arranged along named axes, row-major: the last axis varies fastest. */
+export interface DeviceMesh {
+  /** Length of every axis, in order. */
+  readonly shape: Coordinate;
+  readonly axes: readonly string[];
+  /** Where this rank is. */
+  readonly coordinate: Coordinate;
+  /** All ranks. */
+  readonly world: ProcessGroup;
+  /** The ranks that differ from this one only along `axis`. */
+  group(axis: string): ProcessGroup;
+}
+
+/** The coordinate of a rank. */
+export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
+  const entries: [string, number][] = [];
+  let rest = rank;
+  for (const [axis, length] of Object.entries(shape).reverse()) {
+    entries.unshift([axis, rest % length]);
+    rest = Math.floor(rest / length);
+  }
+  return Object.fromEntries(entries);
+}
+
+/** The coordinate without some axes: all shards along them. */
+export function without(at: Coordinate, axes: readonly string[]): Coordinate {
+  return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
+}
+
+function checkShape(shape: Coordinate, size: number): void {
+  const lengths = Object.values(shape);
+  const product = lengths.reduce((a, b) => a * b, 1);
+  if (lengths.every((n) => Number.isInteger(n) && n > 0) && product === size) return;
+  throw new ShapeError({
+    where: "init",
+    expected: `a mesh of ${size} ranks`,
+    received: `${JSON.stringify(shape)} (${product})`,
+    remedy: "make the product of its axes the number of ranks",
+  });
+}
+
+/** Collective: cuts the world into one group per axis. */
+export async function createMesh(world: ProcessGroup, shape: Coordinate): Promise<DeviceMesh> {
+  checkShape(shape, world.size);
+  const axes = Object.keys(shape);
+  const coordinate = coordinateOf(world.rank, shape);
+  const groups = new Map<string, ProcessGroup>();
+  for (const axis of axes) {
+    groups.set(axis, shape[axis] === world.size ? world : await world.split(colorOf(coordinate, shape, axis), axis));
+  }
+  return {
+    shape,
+    axes,
+    coordinate,
+    world,
+    group(axis) {
+      const group = groups.get(axis);
+      if (group) return group;
+      throw new OptionError({
+        where: "mesh.group",
+        expected: `one of the axes ${axes.join(", ")}`,
+        received: `"${axis}"`,
+        remedy: "name the axis in init({ mesh })",
+      });
+    },
+  };
+}
+
+/** Ranks that agree on every other axis share a color. */
+function colorOf(coordinate: Coordinate, shape: Coordinate, axis: string): number {
+  return Object.keys(shape).reduce(
+    (color, each) => (each === axis ? color : color * shape[each]! + coordinate[each]!),
+    0,
+  );
+}

@@ -1,0 +1,79 @@
+import { ShapeError } from "./errors.ts";
+
+/** Sizes or strides, in elements, outermost axis first. */
+export type Shape = readonly number[];
+
+/** Number of elements: 1 for the empty shape (a scalar). */
+export function sizeOf(shape: Shape): number {
+  return shape.reduce((size, length) => size * length, 1);
+}
+
+/** Row-major strides of a dense tensor. */
+export function contiguousStrides(shape: Shape): number[] {
+  const strides = new Array<number>(shape.length);
+  let stride = 1;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    strides[axis] = stride;
+    stride *= shape[axis]!;
+  }
+  return strides;
+}
+
+/** Whether elements lie densely in row-major order; axes of length 1 and empty tensors do not matter. */
+export function isContiguous(shape: Shape, strides: Shape): boolean {
+  if (shape.includes(0)) return true;
+  const dense = contiguousStrides(shape);
+  return shape.every((length, axis) => length === 1 || strides[axis] === dense[axis]);
+}
+
+/** `[2,8,100]`, as it stands in messages. */
+export function formatShape(shape: Shape): string {
+  return `[${shape.join(",")}]`;
+}
+
+export function sameShape(a: Shape, b: Shape): boolean {
+  return a.length === b.length && a.every((length, axis) => length === b[axis]);
+}
+
+/** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
+export function normalizeAxis(axis: number, rank: number, where: string): number {
+  const normal = axis < 0 ? axis + rank : axis;
+  if (Number.isInteger(axis) && normal >= 0 && normal < rank) return normal;
+  throw new ShapeError({ where, expected: `an axis from ${-rank} to ${rank - 1}`, received: String(axis) });
+}
+
+/** NumPy's broadcasting rule: trailing axes must be equal or 1. */
+export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
+  const rank = Math.max(a.length, b.length);
+  return Array.from({ length: rank }, (_, axis) => {
+    const x = a[axis - rank + a.length] ?? 1;
+    const y = b[axis - rank + b.length] ?? 1;
+    if (x === y || y === 1) return x;
+    if (x === 1) return y;
+    throw new ShapeError({ where, expected: "shapes that broadcast", received: `${formatShape(a)} and ${formatShape(b)}` });
+  });
+}
+
+/**
+ * Strides that show the same elements under another shape, or undefined when only a copy can.
+ * Walks both shapes from the inside: axes that are dense among themselves form a chunk, and each chunk must be
+ * filled exactly by new axes.
+ */
+export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] | undefined {
+  if (sizeOf(shape) === 0 || shape.length === 0) return contiguousStrides(to);
+  const result = new Array<number>(to.length);
+  let next = to.length - 1;
+  let chunk = { stride: strides.at(-1)!, size: 1, filled: 1 };
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    chunk.size *= shape[axis]!;
+    const dense = axis > 0 && (shape[axis - 1] === 1 || strides[axis - 1] === chunk.size * chunk.stride);
+    if (dense) continue;
+    for (; next >= 0 && (chunk.filled < chunk.size || to[next] === 1); next--) {
+      result[next] = chunk.filled * chunk.stride;
+      chunk.filled *= to[next]!;
+    }
+    if (chunk.filled !== chunk.size) return undefined;
+    chunk = { stride: strides[axis - 1] ?? 1, size: 1, filled: 1 };
+  }
+  return next === -1 ? result : undefined;
+}

@@ -1,0 +1,171 @@
+import { backward } from "./autograd/backward.ts";
+import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
+import type { Device } from "./device.ts";
+import type { DType } from "./dtype.ts";
+import { DisposedError, ShapeError } from "./errors.ts";
+import { formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
+import { lostTensors, type Storage } from "./storage.ts";
+import * as views from "./views.ts";
+
+/** What a tensor shows of its storage. Strides and offset count elements. */
+export interface TensorParts {
+  readonly device: Device;
+  readonly dtype: DType;
+  readonly storage: Storage;
+  readonly shape: Shape;
+  readonly strides: Shape;
+  readonly offset: number;
+}
+
+/**
+ * A strided view of device memory. It belongs to whoever received it: `using x = …` or `x[Symbol.dispose]()` gives its
+ * memory back in stream order; views share memory and count on their own. Views never copy; `contiguous`, `to` and a
+ * `reshape` of elements that are not dense do.
+ */
+export class Tensor implements Disposable, TensorParts {
+  readonly device: Device;
+  readonly dtype: DType;
+  readonly storage: Storage;
+  readonly shape: Shape;
+  readonly strides: Shape;
+  readonly offset: number;
+  /** Set on leaves (parameters, inputs) whose gradient is wanted; results of operations on them need it too. */
+  requiresGrad = false;
+  /** The accumulated gradient of a leaf. Yours to dispose. */
+  grad: Tensor | null = null;
+  #node: GradNode | undefined;
+  #disposed = false;
+
+  constructor(parts: TensorParts) {
+    this.device = parts.device;
+    this.dtype = parts.dtype;
+    this.storage = parts.storage;
+    this.shape = parts.shape;
+    this.strides = parts.strides;
+    this.offset = parts.offset;
+    this.storage.retain();
+    lostTensors.register(this, this.storage, this);
+  }
+
+  /** Number of axes. */
+  get rank(): number {
+    return this.shape.length;
+  }
+
+  /** Number of elements. */
+  get size(): number {
+    return sizeOf(this.shape);
+  }
+
+  get isContiguous(): boolean {
+    return isContiguous(this.shape, this.strides);
+  }
+
+  get isDisposed(): boolean {
+    return this.#disposed;
+  }
+
+  /** The operation that made this tensor, if its gradient is wanted. */
+  get node(): GradNode | undefined {
+    return this.#node;
+  }
+
+  /** Throws a DisposedError that names `where` if the tensor was disposed. */
+  assertUsable(where: string): void {
+    if (!this.#disposed) return;
+    throw new DisposedError({
+      where,
+      expected: "a live tensor",
+      received: `a disposed one of shape ${formatShape(this.shape)}`,
+      remedy: "dispose a tensor after its last use",
+    });
+  }
+
+  /** Where this tensor's gradient goes. */
+  edge(): Edge {
+    if (this.#node) return { node: this.#node };
+    return this.requiresGrad ? { leaf: this } : null;
+  }
+
+  /** Puts the operation that made this tensor on the tape, if any input needs a gradient; frees the recipe otherwise. */
+  record(inputs: readonly Tensor[], recipe: Recipe): this {
+    const edges = isRecording() ? inputs.map((input) => input.edge()) : [];
+    if (!edges.some((edge) => edge !== null)) {
+      recipe.free();
+      return this;
+    }
+    this.requiresGrad = true;
+    this.#node = new GradNode(recipe, edges);
+    this.#node.retain();
+    return this;
+  }
+
+  /** The same memory without history. */
+  detach(): Tensor {
+    this.assertUsable("detach");
+    return new Tensor(this);
+  }
+
+  /** The same elements, row-major, under another shape; one length may be -1. Copies only if no strides can show it. */
+  reshape(shape: Shape): Tensor {
+    return views.reshape(this, shape);
+  }
+
+  /** Axes in another order: axis i of the result is axis `axes[i]` of this. */
+  permute(axes: readonly number[]): Tensor {
+    return views.permute(this, axes);
+  }
+
+  /** Two axes exchanged. */
+  transpose(a: number, b: number): Tensor {
+    return views.transpose(this, a, b);
+  }
+
+  /** Elements start, start + step, … before `end` of one axis; a negative start or end counts from the end. */
+  slice(axis: number, start: number, end?: number, step?: number): Tensor {
+    return views.slice(this, axis, { start, end, step });
+  }
+
+  /** Axes of length 1 repeated, and new ones added in front, without a copy. */
+  expand(shape: Shape): Tensor {
+    return views.expand(this, shape);
+  }
+
+  /** This very memory if it is dense already, else a dense copy. */
+  contiguous(): Tensor {
+    return views.contiguous(this);
+  }
+
+  /** Another dtype, rounded to nearest even; shares memory if the dtype is the same. */
+  to(dtype: DType): Tensor {
+    return views.to(this, dtype);
+  }
+
+  /** The values, row-major, as float32: together with `synchronize` the only place where a program waits. */
+  read(): Promise<Float32Array> {
+    this.assertUsable("read");
+    return this.device.read(this);
+  }
+
+  /** The value of a tensor of one element. */
+  async item(): Promise<number> {
+    if (this.size !== 1) {
+      throw new ShapeError({ where: "item", expected: "one element", received: formatShape(this.shape) });
+    }
+    return (await this.read())[0]!;
+  }
+
+  /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
+  backward(gradient?: Tensor): void {
+    backward(this, gradient);
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    lostTensors.unregister(this);
+    this.storage.release();
+    this.#node?.release();
+    this.#node = undefined;
+  }
+}
