@@ -50,7 +50,7 @@ function contentFaults({ dir }, files) {
 
 let faulty = 0;
 for (const one of packages) {
-  const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: "npm" });
+  const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
   const faults = [
     ...manifestFaults(one),
     ...contentFaults(one, contentsOf(one.dir)),
