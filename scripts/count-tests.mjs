@@ -1,23 +1,37 @@
 // Adds up the reports that the test runs left (vitest.shared.ts), and prints one line: `N passed, N failed`.
-// Exits 1 if a test or a whole file failed, or if no report is there.
+// Exits 1 if a test or a whole file failed, or if no test passed at all.
+//
+//   node scripts/count-tests.mjs [root]
 import { existsSync, readFileSync } from "node:fs";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
+import { join, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { packagesOf } from "./workspace.mjs";
 
-const root = fileURLToPath(new URL("..", import.meta.url));
-const folders = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
-const reports = folders
-  .map((folder) => join(root, folder, "build/test-report.json"))
-  .filter((path) => existsSync(path))
-  .map((path) => JSON.parse(readFileSync(path, "utf8")));
+/** `{ passed, failed }` over all reports below `root`. */
+export function countTests(root) {
+  const folders = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
+  const reports = folders
+    .map((folder) => join(root, folder, "build/test-report.json"))
+    .filter((path) => existsSync(path))
+    .map((path) => JSON.parse(readFileSync(path, "utf8")));
+  return {
+    passed: sum(reports, (report) => report.numPassedTests),
+    failed: sum(
+      reports.flatMap((report) => report.testResults).filter((file) => file.status === "failed"),
+      failuresOf,
+    ),
+  };
+}
 
-const passed = reports.reduce((sum, report) => sum + report.numPassedTests, 0);
-// A file that fails to load has no failed test to show for it.
-const broken = reports.flatMap((report) => report.testResults).filter((file) => file.status === "failed");
-const failed = broken.reduce(
-  (sum, file) => sum + Math.max(1, file.assertionResults.filter((one) => one.status === "failed").length),
-  0,
-);
-console.log(`${passed} passed, ${failed} failed`);
-process.exit(failed > 0 || passed === 0 ? 1 : 0);
+/** A file that fails to load has no failed test to show for it: it counts as one. */
+function failuresOf(file) {
+  return Math.max(1, file.assertionResults.filter((one) => one.status === "failed").length);
+}
+
+const sum = (items, measure) => items.reduce((total, item) => total + measure(item), 0);
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const { passed, failed } = countTests(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
+  console.log(`${passed} passed, ${failed} failed`);
+  process.exit(failed > 0 || passed === 0 ? 1 : 0);
+}
