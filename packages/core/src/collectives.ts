@@ -3,7 +3,9 @@ import type { Tensor } from "./tensor.ts";
 import type { TraceEvent } from "./trace.ts";
 
 /** One message of a batch; ranks are those of the group. */
-export type Transfer = { readonly tensor: Tensor; readonly to: number } | { readonly tensor: Tensor; readonly from: number };
+export type Transfer =
+  | { readonly tensor: Tensor; readonly to: number }
+  | { readonly tensor: Tensor; readonly from: number };
 export type ReduceOp = "sum" | "mean" | "max";
 
 /** A collective under way. It keeps its tensors' memory alive until it is done. */

@@ -37,6 +37,8 @@ export class ShapeError extends MosaicError {}
 export class DTypeError extends MosaicError {}
 /** An option, or a combination of options, that does not exist. */
 export class OptionError extends MosaicError {}
+/** A backward that cannot run: nothing was recorded, it has run already, or a gradient does not fit. */
+export class AutogradError extends MosaicError {}
 /** A tensor used after it was disposed. */
 export class DisposedError extends MosaicError {}
 /** A context, group or device used after it was closed. */

@@ -71,5 +71,17 @@ export interface NormGrads {
 }
 /** uniform: in [low, high); normal: mean and standard deviation. `stream` tells tensors of one seed apart. */
 export type RandomSpec =
-  | { readonly kind: "uniform"; readonly low: number; readonly high: number; readonly seed: number; readonly stream: number }
-  | { readonly kind: "normal"; readonly mean: number; readonly std: number; readonly seed: number; readonly stream: number };
+  | {
+      readonly kind: "uniform";
+      readonly low: number;
+      readonly high: number;
+      readonly seed: number;
+      readonly stream: number;
+    }
+  | {
+      readonly kind: "normal";
+      readonly mean: number;
+      readonly std: number;
+      readonly seed: number;
+      readonly stream: number;
+    };

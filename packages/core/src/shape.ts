@@ -50,7 +50,11 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
     const y = b[axis - rank + b.length] ?? 1;
     if (x === y || y === 1) return x;
     if (x === 1) return y;
-    throw new ShapeError({ where, expected: "shapes that broadcast", received: `${formatShape(a)} and ${formatShape(b)}` });
+    throw new ShapeError({
+      where,
+      expected: "shapes that broadcast",
+      received: `${formatShape(a)} and ${formatShape(b)}`,
+    });
   });
 }
 

@@ -17,6 +17,9 @@ export interface TensorParts {
   readonly offset: number;
 }
 
+/** A part of what a tensor shows; see `Tensor.view`. */
+export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
+
 /**
  * A strided view of device memory. It belongs to whoever received it: `using x = …` or `x[Symbol.dispose]()` gives its
  * memory back in stream order; views share memory and count on their own. Views never copy; `contiguous`, `to` and a
@@ -87,23 +90,32 @@ export class Tensor implements Disposable, TensorParts {
     return this.requiresGrad ? { leaf: this } : null;
   }
 
-  /** Puts the operation that made this tensor on the tape, if any input needs a gradient; frees the recipe otherwise. */
-  record(inputs: readonly Tensor[], recipe: Recipe): this {
-    const edges = isRecording() ? inputs.map((input) => input.edge()) : [];
-    if (!edges.some((edge) => edge !== null)) {
+  /**
+   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` says so; frees the
+   * recipe otherwise.
+   */
+  record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
+    const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
+    if (!wanted && !edges.some((edge) => edge !== null)) {
       recipe.free();
       return this;
     }
     this.requiresGrad = true;
-    this.#node = new GradNode(recipe, edges);
+    this.#node = new GradNode(recipe, edges, { shape: this.shape, dtype: this.dtype });
     this.#node.retain();
     return this;
   }
 
+  /** Another look at the same memory, without history; what is not given stays as it is here. */
+  view({ shape = this.shape, strides = this.strides, offset = this.offset }: ViewParts): Tensor {
+    this.assertUsable("view");
+    const { device, dtype, storage } = this;
+    return new Tensor({ device, dtype, storage, shape, strides, offset });
+  }
+
   /** The same memory without history. */
   detach(): Tensor {
-    this.assertUsable("detach");
-    return new Tensor(this);
+    return this.view({});
   }
 
   /** The same elements, row-major, under another shape; one length may be -1. Copies only if no strides can show it. */
@@ -158,6 +170,11 @@ export class Tensor implements Disposable, TensorParts {
   /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
   backward(gradient?: Tensor): void {
     backward(this, gradient);
+  }
+
+  /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Twice is fine. */
+  dispose(): void {
+    this[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {

@@ -6,11 +6,17 @@ export type Edge = { readonly node: GradNode } | { readonly leaf: Tensor } | nul
 /** What an operation left behind for its backward. */
 export interface Recipe {
   readonly name: string;
-  /** One gradient per input, or null where none is needed; the caller takes ownership. */
+  /**
+   * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership and keeps
+   * that of `dOutput`, which may be returned as it is.
+   */
   backward(dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
   /** Disposes whatever was saved. */
   free(): void;
 }
+
+/** Shape and dtype of a tensor. */
+export type Made = Pick<Tensor, "shape" | "dtype">;
 
 let created = 0;
 
@@ -21,23 +27,27 @@ let created = 0;
 export class GradNode {
   /** Order of creation: running backward in falling order is a topological order, and the same on every rank. */
   readonly sequence: number = created++;
-  readonly edges: readonly Edge[];
-  #recipe: Recipe | undefined;
   readonly name: string;
+  readonly edges: readonly Edge[];
+  /** Shape and dtype of what the operation made, and so of its gradient. */
+  readonly output: Made;
+  #recipe: Recipe | undefined;
   #holders = 0;
 
-  constructor(recipe: Recipe, edges: readonly Edge[]) {
+  constructor(recipe: Recipe, edges: readonly Edge[], output: Made) {
     this.name = recipe.name;
     this.#recipe = recipe;
     this.edges = edges;
+    this.output = output;
     for (const edge of edges) if (edge !== null && "node" in edge) edge.node.retain();
   }
 
-  /** The recipe, once: a second backward through the same operation finds nothing. */
+  /** Undefined once it has run: a second backward through the same operation finds nothing. */
   get recipe(): Recipe | undefined {
     return this.#recipe;
   }
 
+  /** Disposes what the operation saved. */
   free(): void {
     this.#recipe?.free();
     this.#recipe = undefined;

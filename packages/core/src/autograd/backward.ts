@@ -1,0 +1,179 @@
+import { AutogradError } from "../errors.ts";
+import { formatShape, sameShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { type Edge, type GradNode, type Made, noGrad } from "./node.ts";
+
+/**
+ * Runs the tape backward from `root`. Operations run in falling order of creation, each once, when all gradients of its
+ * output have been added; what it saved is freed at once. Nothing recurses, so that a tape may be of any length.
+ */
+export function backward(root: Tensor, gradient?: Tensor): void {
+  root.assertUsable("backward");
+  const edge = root.edge();
+  if (edge === null) {
+    throw new AutogradError({
+      where: "backward",
+      expected: "a tensor made from one that requires a gradient",
+      received: `${formatShape(root.shape)} without history`,
+      remedy: "set requiresGrad on a leaf first, and compute outside noGrad",
+    });
+  }
+  const seed = seedOf(root, gradient);
+  noGrad(() => run(edge, seed));
+}
+
+function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
+  if (gradient) {
+    gradient.assertUsable("backward");
+    checkGradient("backward", gradient, root);
+    return gradient.detach();
+  }
+  if (root.size !== 1) {
+    throw new AutogradError({
+      where: "backward",
+      expected: "one element, or a gradient",
+      received: formatShape(root.shape),
+      remedy: "reduce the tensor to a scalar loss, or pass the gradient of its elements",
+    });
+  }
+  const one = root.device.empty(root.shape, root.dtype);
+  root.device.kernels.fill(one, 1);
+  return one;
+}
+
+function checkGradient(where: string, gradient: Tensor, of: Made): void {
+  if (sameShape(gradient.shape, of.shape) && gradient.dtype === of.dtype) return;
+  throw new AutogradError({
+    where,
+    expected: `a gradient ${formatShape(of.shape)} ${of.dtype}`,
+    received: `${formatShape(gradient.shape)} ${gradient.dtype}`,
+  });
+}
+
+function run(start: Exclude<Edge, null>, seed: Tensor): void {
+  const pending = new Pending();
+  try {
+    deliver(start, seed, pending);
+    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+      const { node, gradient } = next;
+      const gradients = runNode(node, gradient);
+      for (const [i, each] of gradients.entries()) {
+        const edge = node.edges[i] ?? null;
+        if (each === null) continue;
+        if (edge === null) each.dispose();
+        else deliver(edge, each, pending);
+      }
+    }
+  } finally {
+    pending.dispose();
+  }
+}
+
+/** The gradients of a node's inputs, each a handle of its own; frees the node and its output's gradient. */
+function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
+  const { recipe } = node;
+  if (!recipe) {
+    dOutput.dispose();
+    throw new AutogradError({
+      where: `backward of ${node.name}`,
+      expected: "an operation whose backward has not run",
+      received: "one whose backward has, so that what it saved is freed",
+      remedy: "run the forward again, or add the losses and call backward once",
+    });
+  }
+  try {
+    const needed = node.edges.map((edge) => edge !== null);
+    const seen = new Set([dOutput]);
+    const own = recipe.backward(dOutput, needed).map((gradient) => {
+      if (gradient === null) return null;
+      if (seen.has(gradient)) return gradient.detach();
+      seen.add(gradient);
+      return gradient;
+    });
+    return checked(node, own);
+  } finally {
+    node.free();
+    dOutput.dispose();
+  }
+}
+
+function checked(node: GradNode, gradients: readonly (Tensor | null)[]): readonly (Tensor | null)[] {
+  try {
+    for (const [i, gradient] of gradients.entries()) {
+      const edge = node.edges[i] ?? null;
+      if (gradient === null || edge === null) continue;
+      checkGradient(`backward of ${node.name}, input ${i}`, gradient, "leaf" in edge ? edge.leaf : edge.node.output);
+    }
+  } catch (error) {
+    for (const gradient of gradients) gradient?.dispose();
+    throw error;
+  }
+  return gradients;
+}
+
+function deliver(edge: Exclude<Edge, null>, gradient: Tensor, pending: Pending): void {
+  if ("node" in edge) pending.add(edge.node, gradient);
+  else addToLeaf(edge.leaf, gradient);
+}
+
+/** A leaf's gradient is dense and shares memory with nothing, so that an optimizer may write to it. */
+function addToLeaf(leaf: Tensor, gradient: Tensor): void {
+  if (leaf.isDisposed) gradient.dispose();
+  else if (leaf.grad) leaf.grad = sum(leaf.grad, gradient);
+  else if (isOurs(gradient)) leaf.grad = gradient;
+  else {
+    leaf.grad = gradient.device.empty(gradient.shape, gradient.dtype);
+    gradient.device.kernels.copy(leaf.grad, gradient);
+    gradient.dispose();
+  }
+}
+
+/** Dense, and nobody else looks at its memory: it may be written to. */
+function isOurs(gradient: Tensor): boolean {
+  return gradient.storage.references === 1 && gradient.isContiguous;
+}
+
+/** a + b, in place where that disturbs nobody; takes both. */
+function sum(a: Tensor, b: Tensor): Tensor {
+  const [into, other] = isOurs(a) || !isOurs(b) ? [a, b] : [b, a];
+  const out = isOurs(into) ? into : into.device.empty(into.shape, into.dtype);
+  out.device.kernels.binary("add", out, into, other);
+  if (out !== into) into.dispose();
+  other.dispose();
+  return out;
+}
+
+/** Nodes that have received a gradient but not run, by rising sequence. */
+class Pending {
+  readonly #nodes: GradNode[] = [];
+  readonly #gradients = new Map<GradNode, Tensor>();
+
+  add(node: GradNode, gradient: Tensor): void {
+    const before = this.#gradients.get(node);
+    this.#gradients.set(node, before ? sum(before, gradient) : gradient);
+    if (!before) this.#nodes.splice(this.#position(node.sequence), 0, node);
+  }
+
+  pop(): { node: GradNode; gradient: Tensor } | undefined {
+    const node = this.#nodes.pop();
+    if (!node) return undefined;
+    const gradient = this.#gradients.get(node)!;
+    this.#gradients.delete(node);
+    return { node, gradient };
+  }
+
+  dispose(): void {
+    for (const gradient of this.#gradients.values()) gradient.dispose();
+    this.#gradients.clear();
+  }
+
+  #position(sequence: number): number {
+    let [low, high] = [0, this.#nodes.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#nodes[middle]!.sequence < sequence) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}

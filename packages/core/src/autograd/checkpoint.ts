@@ -1,0 +1,62 @@
+import { Tensor } from "../tensor.ts";
+import { backward } from "./backward.ts";
+import { enableGrad, isRecording } from "./node.ts";
+
+/**
+ * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
+ * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+ *
+ * `body` must be pure: the same inputs give the same result. Gradients reach the inputs and every leaf (parameter) that
+ * `body` uses; another tensor with history must be passed as an input.
+ *
+ * @example
+ * ```ts
+ * import { checkpoint, fromArray, square } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * const x = fromArray(device, [3], []);
+ * x.requiresGrad = true;
+ * using y = checkpoint((x) => square(square(x)), x);
+ * y.backward();
+ * await x.grad?.item(); // => 108
+ * ```
+ */
+export function checkpoint<Inputs extends readonly Tensor[]>(
+  body: (...inputs: Inputs) => Tensor,
+  ...inputs: Inputs
+): Tensor {
+  for (const input of inputs) input.assertUsable("checkpoint");
+  if (!isRecording()) return body(...inputs);
+  // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
+  using traced = body(...inputs);
+  if (!traced.node) return traced.detach();
+  const kept = inputs.map((input) => input.detach());
+  return traced.detach().record(
+    inputs,
+    {
+      name: "checkpoint",
+      backward: (dOutput, needed) => recompute(body, kept, { dOutput, needed }),
+      free: () => kept.forEach((input) => input.dispose()),
+    },
+    true,
+  );
+}
+
+function recompute<Inputs extends readonly Tensor[]>(
+  body: (...inputs: Inputs) => Tensor,
+  kept: readonly Tensor[],
+  { dOutput, needed }: { dOutput: Tensor; needed: readonly boolean[] },
+): (Tensor | null)[] {
+  const inputs = kept.map((input, i) => {
+    const leaf = input.detach();
+    leaf.requiresGrad = needed[i]!;
+    return leaf;
+  });
+  try {
+    using output = enableGrad(() => body(...(inputs as readonly Tensor[] as Inputs)));
+    backward(output, dOutput);
+    return inputs.map((input) => input.grad);
+  } finally {
+    for (const input of inputs) input.dispose();
+  }
+}

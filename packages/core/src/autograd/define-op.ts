@@ -1,0 +1,83 @@
+import { Tensor } from "../tensor.ts";
+import { noGrad } from "./node.ts";
+
+/** What an operation keeps for its backward: tensors and whatever else, by name. */
+export type Saved = Readonly<Record<string, unknown>>;
+
+/** An operation: its forward beside its backward. Neither is itself recorded. */
+export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends Saved> {
+  /** As it stands in messages. */
+  readonly name: string;
+  /**
+   * `output` must be a new tensor. `saved` may hold inputs and the output (they are kept by a handle of their own) and
+   * tensors made here (which the tape takes over): all are disposed after the backward, or when the tape is dropped.
+   */
+  forward(inputs: Inputs, options: Options): { readonly output: Tensor; readonly saved: S };
+  /**
+   * One gradient per input, of its shape and dtype, or null where `needed` is false or nothing flows. Returned tensors
+   * pass to the caller; `dOutput` may be among them.
+   */
+  backward(saved: S, dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
+}
+
+/**
+ * The one way to add a differentiable operation; every operation here is made by it, views aside.
+ *
+ * @example
+ * ```ts
+ * import { defineOp, fromArray, type Tensor } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const cube = defineOp({
+ *   name: "cube",
+ *   forward([x]: [Tensor]) {
+ *     const { kernels } = x.device;
+ *     const output = x.device.empty(x.shape, x.dtype);
+ *     kernels.unary("square", output, x);
+ *     kernels.binary("mul", output, output, x);
+ *     return { output, saved: { x } };
+ *   },
+ *   backward({ x }, dOutput) {
+ *     const { kernels } = x.device;
+ *     const dx = x.device.empty(x.shape, x.dtype);
+ *     kernels.unary("square", dx, x);
+ *     kernels.scalar("mul", dx, dx, 3);
+ *     kernels.binary("mul", dx, dx, dOutput);
+ *     return [dx];
+ *   },
+ * });
+ * using device = cpu();
+ * const x = fromArray(device, [2], []);
+ * x.requiresGrad = true;
+ * using y = cube([x], {});
+ * y.backward();
+ * await y.item(); // => 8
+ * await x.grad?.item(); // => 12
+ * ```
+ */
+export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S extends Saved>(
+  op: OpDefinition<Inputs, Options, S>,
+): (inputs: Inputs, options: Options) => Tensor {
+  return (inputs, options) => {
+    for (const input of inputs) input?.assertUsable(op.name);
+    const { output, saved } = noGrad(() => op.forward(inputs, options));
+    const kept = keep(saved, [...inputs, output]);
+    return output.record(inputs, {
+      name: op.name,
+      backward: (dOutput, needed) => op.backward(kept, dOutput, needed),
+      free: () => release(kept),
+    });
+  };
+}
+
+/** Gives what belongs to others a handle of its own, so that they may dispose theirs. */
+function keep<S extends Saved>(saved: S, foreign: readonly (Tensor | null)[]): S {
+  const entries = Object.entries(saved).map(([name, value]) => [
+    name,
+    value instanceof Tensor && foreign.includes(value) ? value.detach() : value,
+  ]);
+  return Object.fromEntries(entries) as S;
+}
+
+function release(saved: Saved): void {
+  for (const value of Object.values(saved)) if (value instanceof Tensor) value.dispose();
+}

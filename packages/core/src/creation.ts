@@ -1,0 +1,146 @@
+import type { Context } from "./context.ts";
+import type { Device } from "./device.ts";
+import { type DType, dtypeBytes } from "./dtype.ts";
+import { DTypeError, ShapeError } from "./errors.ts";
+import { formatShape, type Shape, sizeOf } from "./shape.ts";
+import type { Tensor } from "./tensor.ts";
+
+/** Where a tensor shall live: a device, or the one of a context. */
+export type On = Context | Device;
+
+function isContext(on: On): on is Context {
+  return "mesh" in on;
+}
+
+function deviceOf(on: On, where: string): Device {
+  if (!isContext(on)) return on;
+  on.assertOpen(where);
+  return on.device;
+}
+
+/**
+ * Uninitialised memory of a shape.
+ *
+ * @throws ShapeError for a length that is not a whole number ≥ 0; DTypeError for an unknown dtype.
+ */
+export function empty(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
+  return allocate(deviceOf(on, "empty"), { shape, dtype, where: "empty" });
+}
+
+function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: string }): Tensor {
+  const { shape, dtype, where } = wanted;
+  if (!shape.every((length) => Number.isSafeInteger(length) && length >= 0)) {
+    throw new ShapeError({ where, expected: "lengths that are whole numbers ≥ 0", received: formatShape(shape) });
+  }
+  if (!(dtype in dtypeBytes)) {
+    throw new DTypeError({ where, expected: `one of ${Object.keys(dtypeBytes).join(", ")}`, received: String(dtype) });
+  }
+  return device.empty(shape, dtype);
+}
+
+/**
+ * Host values, row-major, copied to a tensor of `shape`; taken at the call. Rounds to nearest even for 16-bit dtypes.
+ *
+ * @example
+ * ```ts
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2, 3, 4, 5, 6], [2, 3]);
+ * using y = x.transpose(0, 1).slice(0, 1);
+ * Array.from(await y.read()); // => [2, 5, 3, 6]
+ * ```
+ * @throws ShapeError if the shape has another number of elements.
+ */
+export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
+  const device = deviceOf(on, "fromArray");
+  if (sizeOf(shape) !== values.length) {
+    throw new ShapeError({
+      where: "fromArray",
+      expected: `${values.length} elements, as many as values`,
+      received: `${formatShape(shape)} (${sizeOf(shape)})`,
+    });
+  }
+  const out = allocate(device, { shape, dtype, where: "fromArray" });
+  device.write(out, values);
+  return out;
+}
+
+/** A tensor of one value throughout. */
+export function full(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
+  const device = deviceOf(on, "full");
+  const out = allocate(device, { shape, dtype, where: "full" });
+  device.kernels.fill(out, value);
+  return out;
+}
+
+/** A tensor of zeros. */
+export function zeros(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
+  return full(on, shape, 0, dtype);
+}
+
+/** A tensor of ones. */
+export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
+  return full(on, shape, 1, dtype);
+}
+
+export interface RandomOptions {
+  /** Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
+  readonly seed?: number;
+  /** Tells tensors of one seed apart. Default: a fresh one at every call. */
+  readonly stream?: number;
+  readonly dtype?: DType;
+}
+export interface NormalOptions extends RandomOptions {
+  readonly mean?: number;
+  readonly std?: number;
+}
+export interface UniformOptions extends RandomOptions {
+  readonly low?: number;
+  readonly high?: number;
+}
+
+/**
+ * Normally distributed numbers, mean 0 and standard deviation 1 unless told otherwise. With `seed` and `stream` given,
+ * element i is the same on every device and every mesh (Philox4x32-10); without, every call and every rank draws its own.
+ *
+ * @example
+ * ```ts
+ * import { randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = randn(device, [2, 3], { seed: 7, stream: 1 });
+ * using y = randn(device, [2, 3], { seed: 7, stream: 1 });
+ * String(await x.read()) === String(await y.read()); // => true
+ * ```
+ */
+export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor {
+  const { mean = 0, std = 1, dtype = "float32" } = options;
+  const device = deviceOf(on, "randn");
+  const out = allocate(device, { shape, dtype, where: "randn" });
+  device.kernels.random(out, { kind: "normal", mean, std, ...source(on, options) });
+  return out;
+}
+
+/** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. */
+export function rand(on: On, shape: Shape, options: UniformOptions = {}): Tensor {
+  const { low = 0, high = 1, dtype = "float32" } = options;
+  const device = deviceOf(on, "rand");
+  const out = allocate(device, { shape, dtype, where: "rand" });
+  device.kernels.random(out, { kind: "uniform", low, high, ...source(on, options) });
+  return out;
+}
+
+const drawn = new WeakMap<Device, number>();
+
+function source(on: On, { seed, stream }: RandomOptions): { seed: number; stream: number } {
+  if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
+  const next = drawn.get(on) ?? 0;
+  if (stream === undefined) drawn.set(on, next + 1);
+  return { seed: seed ?? 0, stream: stream ?? next };
+}
+
+/** Apart from the plain seed, which parameters use, on every rank. 2³²/φ spreads neighbouring ranks. */
+function rankSeed(ctx: Context): number {
+  return (ctx.seed + Math.imul(ctx.rank + 1, 0x9e3779b9)) >>> 0;
+}

@@ -1,0 +1,251 @@
+import type { AttentionBackend } from "./attention/backend.ts";
+import { local } from "./attention/local.ts";
+import type { Collectives, ProcessGroup } from "./collectives.ts";
+import type { Context } from "./context.ts";
+import type { Device } from "./device.ts";
+import { ClosedError, OptionError } from "./errors.ts";
+import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
+import { solo } from "./solo.ts";
+import type { TraceEvent } from "./trace.ts";
+
+export interface InitOptions {
+  /** Where this rank computes. The context closes it. */
+  readonly device: Device;
+  /** How the ranks are connected. Needed for more than one. */
+  readonly collectives?: Collectives;
+  /** Default: RANK and WORLD_SIZE from the environment, as the launcher sets them, else 0 and 1. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Lengths of the named axes along which the ranks are arranged; their product is the world's size. Default { sp: worldSize }. */
+  readonly mesh?: Coordinate;
+  /** Ranks that share one sequence: short for mesh { dp: worldSize / spSize, sp: spSize }. */
+  readonly spSize?: number;
+  /** Backends that modules may name; `local` is always there. */
+  readonly backends?: readonly AttentionBackend[];
+  /** What parameters are drawn from, the same on every rank. Default 0. */
+  readonly seed?: number;
+  /** Seconds that a collective may take. */
+  readonly timeout?: number;
+}
+
+const known = [
+  "device",
+  "collectives",
+  "rank",
+  "worldSize",
+  "mesh",
+  "spSize",
+  "backends",
+  "seed",
+  "timeout",
+] as const satisfies readonly (keyof InitOptions)[];
+
+/** Where the backends live that Mosaic itself provides. */
+const packages: Readonly<Record<string, string>> = {
+  ring: "@mosaic/backend-ring",
+  mesh2d: "@mosaic/backend-mesh2d",
+  ulysses: "@mosaic/backend-ulysses",
+  flex: "@mosaic/backend-flex",
+  composed: "@mosaic/strategies",
+  hierarchical: "@mosaic/strategies",
+  auto: "@mosaic/strategies",
+};
+
+/**
+ * Connects this rank to the others and gives it its context. Collective: every rank calls it, with the same mesh.
+ *
+ * @example
+ * ```ts
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * ctx.mesh.shape; // => { sp: 1 }
+ * ```
+ * @throws OptionError for options that do not exist or do not go together; ShapeError for a mesh of another size.
+ */
+export async function init(options: InitOptions): Promise<Context> {
+  checkNames(options);
+  const size = options.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
+  const rank = options.rank ?? fromEnvironment("RANK", 0);
+  if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
+    throw new OptionError({
+      where: "init",
+      expected: "a rank from 0 to worldSize − 1",
+      received: `rank ${rank} of ${size}`,
+      remedy: "let mosaic-run set RANK and WORLD_SIZE, or give rank and worldSize",
+    });
+  }
+  const shape = meshShape(options, size);
+  const backends = byName(options.backends ?? []);
+  const collectives = options.collectives ?? (size === 1 ? solo() : missingCollectives(size));
+  const { device, timeout } = options;
+  const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
+  try {
+    return new OpenContext({ device, backends, mesh: await createMesh(world, shape), seed: options.seed ?? 0 });
+  } catch (error) {
+    await world[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+function checkNames(options: InitOptions): void {
+  const unknown = Object.keys(options).filter((name) => !(known as readonly string[]).includes(name));
+  if (unknown.length > 0) {
+    throw new OptionError({
+      where: "init",
+      expected: `options among ${known.join(", ")}`,
+      received: unknown.join(", "),
+    });
+  }
+  if (options.mesh && options.spSize !== undefined) {
+    throw new OptionError({
+      where: "init",
+      expected: "mesh or spSize",
+      received: "both",
+      remedy: "name sp in the mesh",
+    });
+  }
+}
+
+function fromEnvironment(name: string, otherwise: number): number {
+  const text = process.env[name];
+  if (text === undefined || text === "") return otherwise;
+  if (/^\d+$/.test(text)) return Number(text);
+  throw new OptionError({
+    where: `init: environment variable ${name}`,
+    expected: "a whole number",
+    received: JSON.stringify(text),
+  });
+}
+
+function meshShape({ mesh, spSize }: InitOptions, size: number): Coordinate {
+  if (mesh) return mesh;
+  if (spSize === undefined) return { sp: size };
+  if (Number.isInteger(spSize) && spSize > 0 && size % spSize === 0) return { dp: size / spSize, sp: spSize };
+  throw new OptionError({
+    where: "init: spSize",
+    expected: `a divisor of the ${size} ranks`,
+    received: String(spSize),
+  });
+}
+
+function missingCollectives(size: number): never {
+  throw new OptionError({
+    where: "init",
+    expected: `collectives for ${size} ranks`,
+    received: "none",
+    remedy: 'pass collectives: local() of "@mosaic/collectives-local", or another engine',
+  });
+}
+
+function byName(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
+  const backends = new Map<string, AttentionBackend>([["local", local()]]);
+  for (const backend of given) {
+    if (backends.has(backend.name) && backend.name !== "local") {
+      throw new OptionError({
+        where: "init: backends",
+        expected: "names that differ",
+        received: `"${backend.name}" twice`,
+      });
+    }
+    backends.set(backend.name, backend);
+  }
+  return backends;
+}
+
+interface Parts {
+  readonly device: Device;
+  readonly mesh: DeviceMesh;
+  readonly backends: ReadonlyMap<string, AttentionBackend>;
+  readonly seed: number;
+}
+
+class OpenContext implements Context {
+  readonly device: Device;
+  readonly mesh: DeviceMesh;
+  readonly seed: number;
+  readonly #backends: ReadonlyMap<string, AttentionBackend>;
+  #streams = 0;
+  #closing: Promise<void> | undefined;
+
+  constructor({ device, mesh, backends, seed }: Parts) {
+    this.device = device;
+    this.mesh = mesh;
+    this.seed = seed;
+    this.#backends = backends;
+  }
+
+  get world(): ProcessGroup {
+    return this.mesh.world;
+  }
+
+  get rank(): number {
+    return this.world.rank;
+  }
+
+  get size(): number {
+    return this.world.size;
+  }
+
+  backend(nameOrValue: string | AttentionBackend): AttentionBackend {
+    if (typeof nameOrValue !== "string") return nameOrValue;
+    const backend = this.#backends.get(nameOrValue);
+    if (backend) return backend;
+    const home = packages[nameOrValue];
+    throw new OptionError({
+      where: "backend",
+      expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
+      received: `"${nameOrValue}"`,
+      remedy: home
+        ? `npm install ${home}, and pass ${nameOrValue}(…) in init({ backends: [...] })`
+        : "pass the backend itself, or register it in init({ backends: [...] })",
+    });
+  }
+
+  nextRandomStream(): number {
+    return this.#streams++;
+  }
+
+  assertOpen(where: string): void {
+    if (!this.#closing) return;
+    throw new ClosedError({
+      where,
+      expected: "an open context",
+      received: "one that was closed",
+      remedy: "finish all work before the context goes out of scope",
+    });
+  }
+
+  startTrace(): void {
+    this.assertOpen("startTrace");
+    this.device.startTrace();
+    this.world.startTrace();
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    this.assertOpen("stopTrace");
+    const lanes = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
+    return lanes.flat().toSorted((a, b) => a.start - b.start);
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** Parts before the whole: the groups cut from the world, the world, then the device they all used. */
+  async #close(): Promise<void> {
+    const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
+    groups.delete(this.world);
+    try {
+      for (const group of groups) await group[Symbol.asyncDispose]();
+      await this.world[Symbol.asyncDispose]();
+    } finally {
+      this.device[Symbol.dispose]();
+    }
+  }
+}

@@ -1,0 +1,157 @@
+import { type DType, dtypeBytes } from "./dtype.ts";
+import { DTypeError, ShapeError } from "./errors.ts";
+import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
+import type { Tensor } from "./tensor.ts";
+
+// The views of a tensor, each beside its gradient. They belong to the tape but save nothing: shapes suffice.
+
+export interface SliceRange {
+  readonly start: number;
+  readonly end?: number | undefined;
+  readonly step?: number | undefined;
+}
+
+/** Records a view whose gradient only rearranges. */
+function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tensor) => Tensor): Tensor {
+  return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
+}
+
+export function reshape(x: Tensor, to: Shape): Tensor {
+  x.assertUsable("reshape");
+  const shape = inferShape(x.shape, to);
+  const strides = viewStrides(x.shape, x.strides, shape);
+  const out = strides ? x.view({ shape, strides }) : denseCopy(x, x.dtype, shape);
+  const from = x.shape;
+  return recordView(out, x, "reshape", (dOut) => reshape(dOut, from));
+}
+
+/** Fills in the one length that is -1. */
+function inferShape(from: Shape, to: Shape): number[] {
+  const size = sizeOf(from);
+  const known = to.reduce((product, length) => (length === -1 ? product : product * length), 1);
+  const open = to.filter((length) => length === -1).length;
+  const shape = to.map((length) => (length === -1 ? size / known : length));
+  const legal = open <= 1 && shape.every((length) => Number.isInteger(length) && length >= 0) && sizeOf(shape) === size;
+  if (legal) return shape;
+  throw new ShapeError({
+    where: "reshape",
+    expected: `${size} elements, as ${formatShape(from)} has`,
+    received: formatShape(to),
+    remedy: "keep the number of elements; one length may be -1",
+  });
+}
+
+export function permute(x: Tensor, axes: readonly number[]): Tensor {
+  x.assertUsable("permute");
+  const order = axes.map((axis) => normalizeAxis(axis, x.rank, "permute"));
+  if (order.length !== x.rank || new Set(order).size !== x.rank) {
+    throw new ShapeError({
+      where: "permute",
+      expected: `each of the ${x.rank} axes once`,
+      received: formatShape(axes),
+    });
+  }
+  const out = x.view({ shape: order.map((axis) => x.shape[axis]!), strides: order.map((axis) => x.strides[axis]!) });
+  const inverse = order.map((_, axis) => order.indexOf(axis));
+  return recordView(out, x, "permute", (dOut) => permute(dOut, inverse));
+}
+
+export function transpose(x: Tensor, a: number, b: number): Tensor {
+  const first = normalizeAxis(a, x.rank, "transpose");
+  const second = normalizeAxis(b, x.rank, "transpose");
+  const order = x.shape.map((_, axis) => (axis === first ? second : axis === second ? first : axis));
+  return permute(x, order);
+}
+
+export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
+  x.assertUsable("slice");
+  const along = normalizeAxis(axis, x.rank, "slice");
+  const { start, count, step } = resolveRange(range, x.shape[along]!);
+  const out = x.view({
+    shape: x.shape.with(along, count),
+    strides: x.strides.with(along, x.strides[along]! * step),
+    offset: x.offset + (count > 0 ? start * x.strides[along]! : 0),
+  });
+  const from = x.shape;
+  return recordView(out, x, "slice", (dOut) => {
+    const dx = dOut.device.empty(from, dOut.dtype);
+    dOut.device.kernels.fill(dx, 0);
+    using part = slice(dx, along, { start, end: start + count * step, step });
+    if (count > 0) dOut.device.kernels.copy(part, dOut);
+    return dx;
+  });
+}
+
+/** Python's rule: what lies outside is cut off, negative positions count from the end. */
+function resolveRange(range: SliceRange, length: number): { start: number; count: number; step: number } {
+  const { step = 1 } = range;
+  const given = [range.start, range.end ?? length];
+  if (!Number.isInteger(step) || step < 1 || !given.every(Number.isInteger)) {
+    throw new ShapeError({
+      where: "slice",
+      expected: "integers, and a step of at least 1",
+      received: `start ${range.start}, end ${range.end}, step ${step}`,
+    });
+  }
+  const [start, end] = given.map((at) => Math.min(length, Math.max(0, at < 0 ? at + length : at)));
+  return { start: start!, count: Math.max(0, Math.ceil((end! - start!) / step)), step };
+}
+
+export function expand(x: Tensor, shape: Shape): Tensor {
+  x.assertUsable("expand");
+  const added = shape.length - x.rank;
+  const fits = added >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + added]);
+  if (!fits) {
+    throw new ShapeError({
+      where: "expand",
+      expected: `a shape to which ${formatShape(x.shape)} broadcasts`,
+      received: formatShape(shape),
+      remedy: "only axes of length 1, and new ones in front, can be repeated",
+    });
+  }
+  const strides = shape.map((length, axis) => {
+    const own = axis - added;
+    return own >= 0 && x.shape[own] === length ? x.strides[own]! : 0;
+  });
+  const from = x.shape;
+  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumTo(dOut, from));
+}
+
+/** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
+export function sumTo(x: Tensor, shape: Shape): Tensor {
+  const added = x.rank - shape.length;
+  const kept = x.shape.map((length, axis) => (axis < added ? 1 : shape[axis - added] === length ? length : 1));
+  if (sizeOf(kept) === x.size) return reshape(x, shape);
+  using sum = x.device.empty(kept, x.dtype);
+  if (x.size === 0) x.device.kernels.fill(sum, 0);
+  else x.device.kernels.reduce("sum", sum, x);
+  return reshape(sum, shape);
+}
+
+export function contiguous(x: Tensor): Tensor {
+  x.assertUsable("contiguous");
+  const out = x.isContiguous ? x.view({ strides: contiguousStrides(x.shape) }) : denseCopy(x, x.dtype, x.shape);
+  return recordView(out, x, "contiguous", (dOut) => dOut.detach());
+}
+
+export function to(x: Tensor, dtype: DType): Tensor {
+  x.assertUsable("to");
+  if (!(dtype in dtypeBytes)) {
+    throw new DTypeError({
+      where: "to",
+      expected: `one of ${Object.keys(dtypeBytes).join(", ")}`,
+      received: String(dtype),
+    });
+  }
+  const out = x.dtype === dtype ? x.view({}) : denseCopy(x, dtype, x.shape);
+  const from = x.dtype;
+  return recordView(out, x, "to", (dOut) => to(dOut, from));
+}
+
+function denseCopy(x: Tensor, dtype: DType, shape: Shape): Tensor {
+  const out = x.device.empty(shape, dtype);
+  if (x.size === 0) return out;
+  using target = out.view({ shape: x.shape, strides: contiguousStrides(x.shape) });
+  x.device.kernels.copy(target, x);
+  return out;
+}
