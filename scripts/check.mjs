@@ -5,6 +5,7 @@ import { spawnSync } from "node:child_process";
 const STEPS = [
   ["structure", "node scripts/check-structure.mjs"],
   ["imports", "node scripts/check-imports.mjs"],
+  ["links", "node scripts/check-links.mjs"],
   ["format", "npm run --silent format:check"],
   ["build", "npm run --silent build"],
   ["typecheck", "npm run --silent typecheck"],
