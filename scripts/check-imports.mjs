@@ -6,7 +6,7 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { cyclesOf, importsOf } from "./imports.mjs";
-import { APART, LAYERS, layerOf } from "./layers.mjs";
+import { APART, KNOTS, LAYERS, layerOf } from "./layers.mjs";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -68,13 +68,13 @@ function checkSources(one, world) {
   const faults = [];
   for (const file of filesOf(one.dir, SOURCES)) {
     const edges = [];
-    for (const specifier of importsOf(readFileSync(join(one.dir, file), "utf8"))) {
+    for (const { specifier, typeOnly } of importsOf(readFileSync(join(one.dir, file), "utf8"))) {
       const at = `${one.path}/${file} imports "${specifier}"`;
       const found = specifier.startsWith(".")
         ? checkRelative(one, file, specifier, world)
         : checkBare(one, file, specifier, world);
       faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
-      if (found.file) edges.push(found.file);
+      if (found.file && !(typeOnly && shareKnot(one, file, found.file))) edges.push(found.file);
     }
     graph.set(file, edges);
   }
@@ -82,6 +82,10 @@ function checkSources(one, world) {
     (path) => `files of ${one.path} import each other in a cycle: ${path.join(" → ")}`,
   );
   return [...faults, ...cycles];
+}
+
+function shareKnot({ folder }, a, b) {
+  return (KNOTS[folder] ?? []).some((files) => files.includes(a) && files.includes(b));
 }
 
 function checkRelative(one, file, specifier, { root }) {

@@ -1,22 +1,36 @@
-// Finds the imports of TypeScript sources, without a compiler. Type-only imports count: they couple files too.
+// Finds the imports of TypeScript sources, without a compiler.
 
 const STRING_OR_COMMENT = /("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\/\/[^\n]*|\/\*[\s\S]*?\*\/|`(?:\\.|[^`\\])*`/g;
 
 const NAMES = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
 const STATEMENT = new RegExp(
-  String.raw`^[ \t]*(?:import|export)\s+(?:type\s+)?(?:${NAMES}\s*from\s*)?["']([^"'\n]+)["']`,
+  String.raw`^[ \t]*(?:import|export)\s+(?:(type)\s+)?(?:(${NAMES})\s*from\s*)?["']([^"'\n]+)["']`,
   "gm",
 );
 const CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
 
 /**
- * The module specifiers that `source` imports, statically, dynamically or in a type, each once, in order.
+ * What `source` imports, statically, dynamically or in a type: `{ specifier, typeOnly }`, each specifier once, in order.
  * Comments and template literals are skipped, so that an example or a fixture is no import.
  */
 export function importsOf(source) {
   const code = source.replace(STRING_OR_COMMENT, (_, string) => string ?? "");
-  const found = [...code.matchAll(STATEMENT), ...code.matchAll(CALL)];
-  return [...new Set(found.sort((a, b) => a.index - b.index).map((match) => match[1]))];
+  const statements = [...code.matchAll(STATEMENT)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
+    index,
+    specifier,
+    typeOnly: type !== undefined || namesTypesOnly(names),
+  }));
+  const calls = [...code.matchAll(CALL)].map(({ index, 1: specifier }) => ({ index, specifier, typeOnly: false }));
+  const found = new Map();
+  for (const { specifier, typeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
+    found.set(specifier, typeOnly && (found.get(specifier) ?? true));
+  }
+  return Array.from(found, ([specifier, typeOnly]) => ({ specifier, typeOnly }));
+}
+
+/** `{ type A, type B }`, which a compiler drops as a whole. */
+function namesTypesOnly(names) {
+  return names?.startsWith("{") === true && /^\{(\s*type\s[^,}]+,?)+\s*\}$/.test(names);
 }
 
 /**

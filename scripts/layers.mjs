@@ -16,6 +16,18 @@ export const LAYERS = [
 /** Beside the layers: the suites know core alone, the launcher knows nobody; only tests and programs use either. */
 export const APART = { conformance: ["core"], launcher: [] };
 
+/**
+ * Interfaces that speak of each other by nature: a device makes tensors, a tensor lies on a device. Among the files of one
+ * knot, and only there, type-only imports may go round; imports of values never.
+ */
+export const KNOTS = {
+  core: [
+    ["src/device.ts", "src/kernels.ts", "src/tensor.ts", "src/attention/state.ts"],
+    ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],
+    ["src/context.ts", "src/attention/backend.ts"],
+  ],
+};
+
 /** The layer of a package folder's name, or undefined if it has none. */
 export function layerOf(name) {
   const layer = LAYERS.findIndex((patterns) => patterns.some((pattern) => matches(pattern, name)));

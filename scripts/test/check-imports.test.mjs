@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { checkImports } from "../check-imports.mjs";
 import { pack, repository } from "./fixture.mjs";
 
@@ -119,4 +119,20 @@ const planted = {
 test.each(Object.entries(planted))("finds %s", (_, parts) => {
   const faults = faultsOf(...parts.slice(0, -1));
   expect(faults).toContainEqual(expect.stringMatching(parts.at(-1)));
+});
+
+describe("a knot", () => {
+  const knot = (device, tensor) =>
+    checkImports(
+      repository(pack("core", {}, { "src/device.ts": device, "src/tensor.ts": tensor, "src/views.ts": "" })),
+    );
+
+  test("lets types go round among its files", () => {
+    expect(knot('import type { T } from "./tensor.ts";', 'import type { D } from "./device.ts";')).toEqual([]);
+  });
+
+  test("never values", () => {
+    const faults = knot('import { t } from "./tensor.ts";', 'import { d } from "./device.ts";');
+    expect(faults).toEqual([expect.stringMatching(/src\/device.ts → src\/tensor.ts → src\/device.ts/)]);
+  });
 });

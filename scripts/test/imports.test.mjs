@@ -19,7 +19,7 @@ describe("importsOf", () => {
     ['const a = require("node:fs");', ["node:fs"]],
     ['import { x } from "./b.ts";\nimport { y } from "./a.ts";\nexport { z } from "./b.ts";', ["./b.ts", "./a.ts"]],
   ])("finds %j", (source, expected) => {
-    expect(importsOf(source)).toEqual(expected);
+    expect(importsOf(source).map((one) => one.specifier)).toEqual(expected);
   });
 
   test.each([
@@ -31,6 +31,23 @@ describe("importsOf", () => {
     ['const url = "https://example.org"; // from "./a.ts"'],
   ])("finds nothing in %j", (source) => {
     expect(importsOf(source)).toEqual([]);
+  });
+});
+
+describe("importsOf tells types from values", () => {
+  test.each([
+    ['import type { A } from "./a.ts";', true],
+    ['export type * from "./a.ts";', true],
+    ['import { type A, type B as C } from "./a.ts";', true],
+    ['import {\n  type A,\n  type B,\n} from "./a.ts";', true],
+    ['import { type A, b } from "./a.ts";', false],
+    ['import { type } from "./a.ts";', false],
+    ['import {} from "./a.ts";', false],
+    ['import "./a.ts";', false],
+    ['export * from "./a.ts";', false],
+    ['import type { A } from "./a.ts";\nimport { b } from "./a.ts";', false],
+  ])("%j: %s", (source, typeOnly) => {
+    expect(importsOf(source)).toEqual([{ specifier: "./a.ts", typeOnly }]);
   });
 });
 
