@@ -8,14 +8,17 @@ import { filesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
 const FOLDERS = ["packages", "apps", "benchmarks", "scripts"];
+const NATIVE = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
 const MAX_LINES = 400;
+const MAX_COLUMNS = 120;
 const MAX_MEDIAN = 150;
 const BANNED = /^(utils?|common|misc|helpers?)$/i;
 
 /** `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
   const files = FOLDERS.flatMap((folder) => filesOf(join(root, folder), SOURCES).map((path) => `${folder}/${path}`));
-  const lengths = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n").length);
+  const texts = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n"));
+  const lengths = texts.map((lines) => lines.length);
   const median = lengths.toSorted((a, b) => a - b)[Math.floor(lengths.length / 2)] ?? 0;
   const faults = [
     ...files.flatMap((path, i) =>
@@ -23,6 +26,11 @@ export function checkStructure(root) {
     ),
     ...files.filter(isDrawer).map((path) => `${path}: the name says nothing; name it after what it holds`),
   ];
+  // TypeScript is the formatter's business.
+  for (const [i, path] of files.entries()) {
+    const wide = NATIVE.test(path) ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS) : -1;
+    if (wide >= 0) faults.push(`${path}:${wide + 1} is wider than ${MAX_COLUMNS} columns`);
+  }
   if (median > MAX_MEDIAN) faults.push(`the median file has ${median} lines, the limit is ${MAX_MEDIAN}`);
   return { faults, files: files.length, median };
 }

@@ -24,6 +24,11 @@ test("400 lines pass, 401 do not, native code included", () => {
   expect(checkStructure(longer).faults).toEqual([expect.stringMatching(/a\.cc has 401 lines/)]);
 });
 
+test("native lines of 120 columns pass, longer ones do not", () => {
+  const root = repository({ "packages/a/native/a.cc": `${"×".repeat(120)}\n\n${"x".repeat(121)}\n` });
+  expect(checkStructure(root).faults).toEqual(["packages/a/native/a.cc:3 is wider than 120 columns"]);
+});
+
 test("a median over 150 lines is a fault", () => {
   expect(checkStructure(repository({ "packages/a/a.ts": lines(151) })).faults).toEqual([
     expect.stringMatching(/median/),
