@@ -4,14 +4,28 @@
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { publint } from "publint";
 import { formatMessage } from "publint/utils";
 import { packagesOf } from "./workspace.mjs";
 
-const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));
-const packages = packagesOf(root).filter((one) => !one.isProgram);
 const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
+
+/** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
+export async function checkPackages(root) {
+  const packages = packagesOf(root).filter((one) => !one.isProgram);
+  const faults = [];
+  for (const one of packages) {
+    const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
+    const found = [
+      ...manifestFaults(one, packages[0].manifest.version),
+      ...contentFaults(one, contentsOf(one.dir)),
+      ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
+    ];
+    faults.push(...found.map((fault) => `${one.name}: ${fault}`));
+  }
+  return faults;
+}
 
 /** The paths in the tarball of the package in `dir`. */
 function contentsOf(dir) {
@@ -24,14 +38,14 @@ function contentsOf(dir) {
   return (Array.isArray(packed) ? packed[0] : Object.values(packed)[0]).files.map((file) => file.path);
 }
 
-function manifestFaults({ manifest }) {
+function manifestFaults({ manifest }, version) {
   const faults = [];
   const expect = (holds, fault) => holds || faults.push(fault);
   expect(manifest.license === "MIT", "its license is not MIT");
   expect(manifest.type === "module", "it is not ESM");
   expect(manifest.engines?.node === ">=20.19", 'its engines.node is not ">=20.19"');
   expect(manifest.description, "it has no description");
-  expect(manifest.version === packages[0].manifest.version, "its version differs from the other packages'");
+  expect(manifest.version === version, "its version differs from the other packages'");
   // npm 12 does not run the scripts of dependencies: an addon must come built.
   for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `it has an install script, "${hook}"`);
   return faults;
@@ -48,16 +62,9 @@ function contentFaults({ dir }, files) {
   return [...faults, ...stray.map((path) => `${path} should not be in the tarball`)];
 }
 
-let faulty = 0;
-for (const one of packages) {
-  const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
-  const faults = [
-    ...manifestFaults(one),
-    ...contentFaults(one, contentsOf(one.dir)),
-    ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
-  ];
-  for (const fault of faults) console.error(`${one.name}: ${fault}`);
-  faulty += faults.length;
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const faults = await checkPackages(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
+  for (const fault of faults) console.error(fault);
+  if (faults.length > 0) process.exit(1);
+  console.log("packages: ready to publish");
 }
-if (faulty > 0) process.exit(1);
-console.log(`packages: ${packages.length} ready to publish`);

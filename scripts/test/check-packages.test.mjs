@@ -1,0 +1,40 @@
+import { expect, test } from "vitest";
+import { checkPackages } from "../check-packages.mjs";
+import { pack, repository } from "./fixture.mjs";
+
+const manifest = {
+  version: "1.0.0",
+  description: "A package",
+  license: "MIT",
+  type: "module",
+  sideEffects: false,
+  engines: { node: ">=20.19" },
+  exports: { ".": { types: "./dist/index.d.ts", default: "./dist/index.js" }, "./package.json": "./package.json" },
+  files: ["dist", "prebuilds"],
+};
+const files = {
+  "README.md": "# A package",
+  LICENSE: "MIT",
+  "dist/index.js": "export const x = 1;",
+  "dist/index.d.ts": "export declare const x: number;",
+};
+const addon = `prebuilds/${process.platform}-${process.arch}/a.node`;
+const faultsOf = (changes, more = {}) =>
+  checkPackages(repository(pack("core", { ...manifest, ...changes }, { ...files, ...more })));
+
+test("a package that is ready has no fault", async () => {
+  expect(await faultsOf({})).toEqual([]);
+  expect(await faultsOf({}, { "CMakeLists.txt": "", [addon]: "" })).toEqual([]);
+});
+
+test.each([
+  ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script, "postinstall"/],
+  ["another license", { license: "ISC" }, {}, /license is not MIT/],
+  ["an older Node", { engines: { node: ">=18" } }, {}, /engines.node/],
+  ["a build that is not shipped", { files: ["prebuilds"] }, {}, /dist\/index.js is not in the tarball/],
+  ["an addon that was not built", {}, { "CMakeLists.txt": "" }, /addon is not in the tarball/],
+  ["tests in the tarball", { files: ["dist", "test"] }, { "test/a.test.ts": "" }, /test\/a.test.ts should not be/],
+  ["an entry point that is not there", { exports: { ".": "./dist/other.js" } }, {}, /other.js/],
+])("finds %s", async (_, changes, more, fault) => {
+  expect(await faultsOf(changes, more)).toContainEqual(expect.stringMatching(fault));
+});
