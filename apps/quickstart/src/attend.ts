@@ -1,0 +1,110 @@
+import * as mosaic from "@mosaic/attention";
+import { makeBackend } from "./backends.ts";
+import { Embedder } from "./embed.ts";
+import { readGenome } from "./genome.ts";
+import type { RankReport, Results } from "./job.ts";
+import { AXIS, layoutFor, maskFor } from "./layout.ts";
+import { cotangent } from "./sample.ts";
+import type { Settings } from "./settings.ts";
+import { type Step, watched } from "./watched.ts";
+
+export interface Attended {
+  readonly report: RankReport;
+  readonly results: Results;
+}
+
+/**
+ * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
+ * `progress` hears which share of this rank's work is done.
+ */
+export async function attend(
+  ctx: mosaic.Context,
+  settings: Settings,
+  progress: (share: number) => void,
+): Promise<Attended> {
+  const sources: number[] = [];
+  const backend = makeBackend(
+    settings.backend,
+    watched(mosaic.local(), {
+      posted: ({ from }) => sources.push(from[AXIS] ?? 0),
+      finished: workMeter(settings, progress),
+    }),
+  );
+  const layout = layoutFor(settings);
+  const spans = layout.spans(ctx.mesh.coordinate);
+  using shard = new Shard(ctx, settings, mosaic.positions(spans));
+  const { q, k, v, dOut } = shard;
+
+  await allReady(ctx);
+  const begin = now();
+  using out = mosaic.attention(ctx, q, k, v, { backend, mask: maskFor(settings), queries: layout, keys: layout });
+  if (settings.backward) out.backward(dOut);
+  await ctx.device.stream.synchronize();
+  const end = now();
+
+  const { bytesSent } = ctx.mesh.group(AXIS).traffic();
+  const { peak: peakBytes } = ctx.device.memory();
+  const events = await ctx.stopTrace();
+  const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
+  return { report: { rank: ctx.rank, spans, begin, end, bytesSent, peakBytes, events, sources }, results };
+}
+
+/** The rows that this rank holds, and no others: q, k, v and the gradient that the loss sends back, [1,H,S,D]. */
+class Shard implements Disposable {
+  readonly q: mosaic.Tensor;
+  readonly k: mosaic.Tensor;
+  readonly v: mosaic.Tensor;
+  readonly dOut: mosaic.Tensor;
+
+  constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
+    const shape = [1, settings.heads, positions.length, settings.dim];
+    const host = new Embedder(readGenome(), settings).at(positions);
+    const put = (values: Float32Array): mosaic.Tensor => {
+      const tensor = mosaic.fromArray(ctx, values, shape, settings.dtype);
+      tensor.requiresGrad = settings.backward;
+      return tensor;
+    };
+    this.q = put(host.q);
+    this.k = put(host.k);
+    this.v = put(host.v);
+    this.dOut = settings.backward
+      ? mosaic.fromArray(ctx, cotangent(settings, positions), shape, settings.dtype)
+      : mosaic.empty(ctx, [0], settings.dtype);
+  }
+
+  [Symbol.dispose](): void {
+    for (const tensor of [this.q, this.k, this.v, this.dOut]) {
+      tensor.grad?.[Symbol.dispose]();
+      tensor[Symbol.dispose]();
+    }
+  }
+}
+
+/** Everybody has their shard: the clock and the trace begin together, and memory counts from what is held now. */
+async function allReady(ctx: mosaic.Context): Promise<void> {
+  await ctx.device.stream.synchronize();
+  ctx.device.resetPeakMemory();
+  ctx.startTrace();
+  ctx.world.barrier({ label: "start" }).wait();
+  await ctx.device.stream.synchronize();
+}
+
+/** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
+const now = (): number => Number(process.hrtime.bigint()) / 1e9;
+
+/** Backward has five products where forward has two. */
+const BACKWARD_COST = 2.5;
+
+function workMeter(settings: Settings, progress: (share: number) => void): (step: Step) => void {
+  const total = settings.heads * settings.ranks * (settings.backward ? 1 + BACKWARD_COST : 1);
+  let done = 0;
+  return ({ backward }) => {
+    done += backward ? BACKWARD_COST : 1;
+    progress(Math.min(1, done / total));
+  };
+}
+
+async function readAll(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
+  const present = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);
+  return Object.fromEntries(await Promise.all(present.map(async ([name, tensor]) => [name, await tensor.read()])));
+}

@@ -1,0 +1,46 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Span, TraceEvent } from "@mosaic/attention";
+import type { Settings } from "./settings.ts";
+
+/** What the program gives its ranks: the settings, and a folder for what they find. */
+export interface Job {
+  readonly settings: Settings;
+  readonly folder: string;
+}
+
+/** What one rank tells of itself; its tensors lie beside, one file each. */
+export interface RankReport {
+  readonly rank: number;
+  /** Global positions of its rows, in order. */
+  readonly spans: readonly Span[];
+  /** Seconds of the host's monotonic clock. */
+  readonly begin: number;
+  readonly end: number;
+  readonly bytesSent: number;
+  readonly peakBytes: number;
+  readonly events: readonly TraceEvent[];
+  /** Of each attention kernel in `events`, in order: the rank whose keys and values it read. */
+  readonly sources: readonly number[];
+}
+
+/** Results by name, each [H,S,D]: out; with gradients dq, dk and dv too. */
+export type Results = Readonly<Record<string, Float32Array>>;
+
+/** Leaves a rank's findings in the job's folder. */
+export function writeFindings(folder: string, report: RankReport, results: Results): void {
+  for (const [name, values] of Object.entries(results)) writeFileSync(tensorFile(folder, name, report.rank), values);
+  writeFileSync(reportFile(folder, report.rank), JSON.stringify(report));
+}
+
+export function readReport(folder: string, rank: number): RankReport {
+  return JSON.parse(readFileSync(reportFile(folder, rank), "utf8")) as RankReport;
+}
+
+export function readTensor(folder: string, name: string, rank: number): Float32Array {
+  const file = readFileSync(tensorFile(folder, name, rank));
+  return new Float32Array(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength));
+}
+
+const tensorFile = (folder: string, name: string, rank: number): string => join(folder, `${name}.${rank}.f32`);
+const reportFile = (folder: string, rank: number): string => join(folder, `report.${rank}.json`);

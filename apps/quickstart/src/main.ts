@@ -1,0 +1,80 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { assemble } from "./assemble.ts";
+import { captionOf } from "./caption.ts";
+import { groupDigits } from "./format.ts";
+import { picture } from "./picture.ts";
+import { Progress } from "./progress.ts";
+import { RanksFailed, runRanks } from "./ranks.ts";
+import { describe, type Findings, LIMIT, summarize } from "./report.ts";
+import { help, readSettings, type Settings, UsageError } from "./settings.ts";
+import { attendAlone, wholeProblem } from "./single.ts";
+import { overlap, timeline } from "./timeline.ts";
+import { verify } from "./verify.ts";
+
+const abort = new AbortController();
+for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => abort.abort());
+
+process.exitCode = await main(process.argv.slice(2));
+
+async function main(args: readonly string[]): Promise<number> {
+  try {
+    const settings = readSettings(args);
+    if (settings === "help") {
+      console.log(help);
+      return 0;
+    }
+    return await withFolder((folder) => demonstrate(settings, folder));
+  } catch (error) {
+    if (error instanceof UsageError) console.error(`${error.message}\n\n${help}`);
+    else if (error instanceof RanksFailed) console.error(error.message);
+    else throw error;
+    return error instanceof RanksFailed ? error.exitCode : 2;
+  }
+}
+
+async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
+  try {
+    return await body(folder);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** Ranks first, then one device, then float64; each with the machine to itself. */
+async function demonstrate(settings: Settings, folder: string): Promise<number> {
+  const started = performance.now();
+  const progress = new Progress(process.stderr);
+  console.log(titleOf(settings));
+  const reports = await runRanks({ settings, folder }, progress.begin(`${settings.ranks} ranks attend`), abort.signal);
+  const single = await attendAlone(settings, progress.begin("one device attends, to compare"));
+  const verdict = verify(
+    { ranks: assemble(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
+    settings,
+    progress.begin("float64 judges a sample"),
+  );
+  progress.end();
+
+  const lanes = timeline(reports);
+  const findings: Findings = {
+    settings,
+    reports,
+    overlap: overlap(reports),
+    oneDevice: single.report,
+    verdict,
+    totalSeconds: (performance.now() - started) / 1000,
+  };
+  console.log(`\n${describe(findings)}`);
+  if (settings.svg !== "") {
+    writeFileSync(settings.svg, picture(lanes, captionOf(findings)));
+    console.log(`  picture of who computed and sent what when: ${settings.svg}`);
+  }
+  if (settings.json) console.log(JSON.stringify(summarize(findings)));
+  return verdict.errorRatio <= LIMIT ? 0 : 1;
+}
+
+function titleOf({ tokens, heads, dim, dtype, causal, backend }: Settings): string {
+  return `Exact ${backend} attention over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}`;
+}

@@ -1,0 +1,35 @@
+/** Shows how far the work is: one line that renews itself on a terminal, a plain line at every step elsewhere. */
+export class Progress {
+  readonly #out: NodeJS.WriteStream;
+  #what = "";
+  #since = 0;
+
+  constructor(out: NodeJS.WriteStream) {
+    this.#out = out;
+  }
+
+  /** A new piece of work begins; returns what to call with the share of it that is done. */
+  begin(what: string): (share: number) => void {
+    this.#what = what;
+    this.#since = performance.now();
+    this.#show(0);
+    return (share) => this.#show(share);
+  }
+
+  /** Clears the line, so that what is printed next stands alone. */
+  end(): void {
+    if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
+  }
+
+  #show(share: number): void {
+    const elapsed = (performance.now() - this.#since) / 1000;
+    const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
+    const line = `${bar(share)} ${String(Math.round(share * 100)).padStart(3)} %  ${this.#what}, ${elapsed.toFixed(1)} s${rest}`;
+    this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
+  }
+}
+
+function bar(share: number): string {
+  const full = Math.round(share * 20);
+  return "█".repeat(full) + "░".repeat(20 - full);
+}

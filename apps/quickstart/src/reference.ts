@@ -1,0 +1,120 @@
+// Shapes: H heads, n positions, D size of a head.
+
+/** The whole sequence's queries, keys and values as the device holds them, [H,n,D]. */
+export interface Problem {
+  readonly q: Float32Array;
+  readonly k: Float32Array;
+  readonly v: Float32Array;
+  readonly heads: number;
+  readonly tokens: number;
+  readonly dim: number;
+  readonly causal: boolean;
+}
+
+/** What float64 says of one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
+export interface HeadTruth {
+  readonly out: Float64Array;
+  readonly dq: Float64Array;
+  readonly dk: Float64Array;
+  readonly dv: Float64Array;
+  /** e^entropy of each row's weights: the number of keys that it attends to. */
+  readonly keysSeen: Float64Array;
+}
+
+/**
+ * Attention of one head at some query rows, over all keys those rows see, in float64 throughout.
+ *
+ * With `dOut` [rows,D] also the gradients. The loss reads the sampled rows only, so that dk and dv are sums over those
+ * rows and exact for every key, at a cost of rows · n · D and not n² · D.
+ */
+export function attendExactly(problem: Problem, head: number, rows: readonly number[], dOut?: Float64Array): HeadTruth {
+  const { tokens, dim } = problem;
+  const gradient = dOut === undefined ? 0 : tokens * dim;
+  const truth: HeadTruth = {
+    out: new Float64Array(rows.length * dim),
+    dq: new Float64Array(dOut?.length ?? 0),
+    dk: new Float64Array(gradient),
+    dv: new Float64Array(gradient),
+    keysSeen: new Float64Array(rows.length),
+  };
+  const weights = new Float64Array(tokens);
+  const base = head * tokens * dim;
+  const k = problem.k.subarray(base, base + tokens * dim);
+  const v = problem.v.subarray(base, base + tokens * dim);
+  rows.forEach((row, index) => {
+    const seen = problem.causal ? row + 1 : tokens;
+    const q = Float64Array.from(problem.q.subarray(base + row * dim, base + (row + 1) * dim));
+    truth.keysSeen[index] = softmaxOfScores(weights.subarray(0, seen), q, k);
+    const own = [index * dim, (index + 1) * dim] as const;
+    const out = truth.out.subarray(...own);
+    for (let key = 0; key < seen; key++) addScaled(out, weights[key]!, v, key * dim);
+    if (dOut === undefined) return;
+    addGradients(
+      { q, k, v, out, weights: weights.subarray(0, seen), dOut: dOut.subarray(...own) },
+      {
+        dq: truth.dq.subarray(...own),
+        dk: truth.dk,
+        dv: truth.dv,
+      },
+    );
+  });
+  return truth;
+}
+
+/** weights ← softmax(q·k/√D); returns e^entropy. */
+function softmaxOfScores(weights: Float64Array, q: Float64Array, k: Float32Array): number {
+  const scale = 1 / Math.sqrt(q.length);
+  let max = -Infinity;
+  for (let key = 0; key < weights.length; key++) {
+    const score = scale * dot(q, k, key * q.length);
+    weights[key] = score;
+    if (score > max) max = score;
+  }
+  let sum = 0;
+  let sumOfLogs = 0;
+  for (let key = 0; key < weights.length; key++) {
+    const shifted = weights[key]! - max;
+    const weight = Math.exp(shifted);
+    weights[key] = weight;
+    sum += weight;
+    sumOfLogs += weight * shifted;
+  }
+  for (let key = 0; key < weights.length; key++) weights[key]! /= sum;
+  return sum * Math.exp(-sumOfLogs / sum);
+}
+
+interface Row {
+  readonly q: Float64Array;
+  readonly k: Float32Array;
+  readonly v: Float32Array;
+  readonly out: Float64Array;
+  readonly weights: Float64Array;
+  readonly dOut: Float64Array;
+}
+
+/** dS = P ∘ (dOut·Vᵀ − dOut·out), dq = dS·K·scale, dk += dSᵀ·q·scale, dv += Pᵀ·dOut. */
+function addGradients(row: Row, { dq, dk, dv }: { dq: Float64Array; dk: Float64Array; dv: Float64Array }): void {
+  const dim = row.q.length;
+  const scale = 1 / Math.sqrt(dim);
+  const delta = row.dOut.reduce((sum, d, i) => sum + d * row.out[i]!, 0);
+  for (let key = 0; key < row.weights.length; key++) {
+    const at = key * dim;
+    const weight = row.weights[key]!;
+    const dScore = weight * (dot(row.dOut, row.v, at) - delta) * scale;
+    for (let d = 0; d < dim; d++) {
+      dq[d]! += dScore * row.k[at + d]!;
+      dk[at + d]! += dScore * row.q[d]!;
+      dv[at + d]! += weight * row.dOut[d]!;
+    }
+  }
+}
+
+function dot(a: Float64Array, b: Float32Array, at: number): number {
+  let sum = 0;
+  for (let d = 0; d < a.length; d++) sum += a[d]! * b[at + d]!;
+  return sum;
+}
+
+function addScaled(out: Float64Array, factor: number, x: Float32Array, at: number): void {
+  for (let d = 0; d < out.length; d++) out[d]! += factor * x[at + d]!;
+}

@@ -1,0 +1,148 @@
+import { closedForm } from "./backends.ts";
+import { bytes, groupDigits, percent, seconds } from "./format.ts";
+import type { RankReport } from "./job.ts";
+import type { Settings } from "./settings.ts";
+import { type Accuracy, ratioOf, type Verdict } from "./verify.ts";
+
+/** All that one run found out. */
+export interface Findings {
+  readonly settings: Settings;
+  readonly reports: readonly RankReport[];
+  /** Share of communication hidden behind compute; undefined when nothing was sent. */
+  readonly overlap: number | undefined;
+  readonly oneDevice: RankReport;
+  readonly verdict: Verdict;
+  /** Seconds from the start of the program. */
+  readonly totalSeconds: number;
+}
+
+/** Above this, the ranks are not as exact as one device. */
+export const LIMIT = 2;
+
+/** Numbers of a run, in seconds and bytes: what `--json` prints. */
+export interface Summary {
+  readonly tokens: number;
+  readonly ranks: number;
+  readonly backend: string;
+  readonly dtype: string;
+  readonly causal: boolean;
+  readonly backward: boolean;
+  readonly heads: number;
+  readonly dim: number;
+  readonly seconds: number;
+  readonly secondsOneDevice: number;
+  readonly totalSeconds: number;
+  readonly bytesSent: number;
+  readonly bytesSentClosedForm: number;
+  readonly overlap: number | null;
+  readonly peakBytesPerRank: number;
+  readonly peakBytesOneDevice: number;
+  readonly maxError: number;
+  readonly errorRatio: number;
+  readonly errors: Readonly<Record<string, Accuracy>>;
+  readonly sampledRows: number;
+  readonly keysSeen: number;
+}
+
+export function summarize({ settings, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
+  const { tokens, ranks, backend, dtype, causal, backward, heads, dim } = settings;
+  return {
+    tokens,
+    ranks,
+    backend,
+    dtype,
+    causal,
+    backward,
+    heads,
+    dim,
+    seconds: elapsed(reports),
+    secondsOneDevice: elapsed([oneDevice]),
+    totalSeconds,
+    bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
+    bytesSentClosedForm: closedForm(settings),
+    overlap: overlap ?? null,
+    peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
+    peakBytesOneDevice: oneDevice.peakBytes,
+    maxError: verdict.maxError,
+    errorRatio: verdict.errorRatio,
+    errors: verdict.tensors,
+    sampledRows: verdict.rows,
+    keysSeen: verdict.keysSeen,
+  };
+}
+
+/** From the first rank's beginning to the last one's end. */
+function elapsed(reports: readonly RankReport[]): number {
+  return Math.max(...reports.map(({ end }) => end)) - Math.min(...reports.map(({ begin }) => begin));
+}
+
+/** The report for people. */
+export function describe(findings: Findings): string {
+  const { settings, verdict } = findings;
+  const sum = summarize(findings);
+  const equal =
+    sum.bytesSent === sum.bytesSentClosedForm
+      ? "exactly the closed form"
+      : `closed form ${groupDigits(sum.bytesSentClosedForm)}`;
+  const share = sum.peakBytesPerRank / sum.peakBytesOneDevice;
+  const lines: readonly (readonly [string, string])[] = [
+    ["ranks", `${sum.ranks}, each a process with ${holding(settings)}`],
+    ["bytes moved", `${bytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${equal})`],
+    [
+      "overlap",
+      sum.overlap === null ? "nothing was sent" : `${percent(sum.overlap)} of communication hidden behind compute`,
+    ],
+    [
+      "peak memory",
+      `${bytes(sum.peakBytesPerRank)} a rank, ${bytes(sum.peakBytesOneDevice)} on one device (${percent(share)})`,
+    ],
+    [
+      "wall time",
+      `${seconds(sum.seconds)} on ${sum.ranks} ranks, ${seconds(sum.secondsOneDevice)} on one device with all cores`,
+    ],
+    ...Object.entries(verdict.tensors).map(
+      ([name, accuracy]) => [`error of ${name}`, describeAccuracy(accuracy)] as const,
+    ),
+  ];
+  const width = Math.max(...lines.map(([name]) => name.length)) + 3;
+  return [
+    ...lines.map(([name, value]) => `  ${name.padEnd(width)}${value}`),
+    "",
+    ...wrap(
+      `A unit is single-device attention's own largest error against float64, measured on ${sampleWords(findings)}.`,
+    ),
+    "",
+    sum.errorRatio <= LIMIT
+      ? `  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`
+      : `  ✗ NOT as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`,
+  ].join("\n");
+}
+
+export function holding({ tokens, ranks, causal }: Settings): string {
+  const each = groupDigits(Math.ceil(tokens / ranks));
+  return `${ranks > 1 ? "at most " : ""}${each} tokens${causal && ranks > 1 ? ", in two pieces (zigzag)" : ""}`;
+}
+
+function describeAccuracy(accuracy: Accuracy): string {
+  const { difference, unit, error } = accuracy;
+  return `${difference.toExponential(1)} at most from single-device attention = ${units(ratioOf(accuracy))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+}
+
+const units = (ratio: number): string => `${ratio.toFixed(2)} units`;
+
+function sampleWords({ settings, verdict }: Findings): string {
+  const keys = settings.causal ? "all keys they see" : `all ${groupDigits(settings.tokens)} keys`;
+  const rows = `${verdict.rows} query rows of every head over ${keys}: evenly spread ones, and those where the two differ most`;
+  return settings.backward
+    ? `${rows}; the loss reads the evenly spread ones, so dk and dv are checked for every key`
+    : rows;
+}
+
+function wrap(words: string): readonly string[] {
+  const lines = [""];
+  for (const word of words.split(" ")) {
+    if (`${lines.at(-1)} ${word}`.length > 100) lines.push("");
+    lines[lines.length - 1] = `${lines.at(-1)} ${word}`.trimStart();
+  }
+  return lines.map((line) => `  ${line}`);
+}

@@ -1,0 +1,113 @@
+import type { Results } from "./job.ts";
+import { attendExactly, type Problem } from "./reference.ts";
+import { cotangentAt, sampleRows } from "./sample.ts";
+import type { Settings } from "./settings.ts";
+
+/** How one tensor of the ranks compares. All are largest absolute differences. */
+export interface Accuracy {
+  /** From single-device attention, over every element. */
+  readonly difference: number;
+  /** Of single-device attention from float64, over the sample: the unit. */
+  readonly unit: number;
+  /** Of the ranks from float64, over the sample. */
+  readonly error: number;
+}
+
+export interface Verdict {
+  readonly tensors: Readonly<Record<string, Accuracy>>;
+  /** The largest difference in units, over all tensors. */
+  readonly errorRatio: number;
+  readonly maxError: number;
+  /** Query rows that float64 looked at. */
+  readonly rows: number;
+  /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
+  readonly keysSeen: number;
+}
+
+/** Both sets of results, and what they are results of. */
+export interface Evidence {
+  readonly ranks: Results;
+  readonly single: Results;
+  readonly problem: Problem;
+}
+
+/** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
+const WORST_ROWS = 16;
+
+/** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
+export function verify(evidence: Evidence, settings: Settings, progress: (share: number) => void): Verdict {
+  const { ranks, single, problem } = evidence;
+  const { heads, tokens, dim } = problem;
+  const even = sampleRows(tokens);
+  const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
+  const tallies = new Map(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0 }]));
+  let keysSeen = 0;
+  for (let head = 0; head < heads; head++) {
+    const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
+    for (const [name, tally] of tallies) {
+      const sampled = name === "out" || name === "dq";
+      const exact = truth[name as "out"];
+      const count = sampled ? rows.length : tokens;
+      for (let i = 0; i < count * dim; i++) {
+        const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
+        const at = (head * tokens + row) * dim + (i % dim);
+        tally.unit = larger(tally.unit, single[name]![at]! - exact[i]!);
+        tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
+      }
+    }
+    keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / heads;
+    progress((head + 1) / heads);
+  }
+  const tensors = Object.fromEntries(
+    [...tallies].map(([name, tally]) => [
+      name,
+      { ...tally, difference: largestDifference(ranks[name]!, single[name]!) },
+    ]),
+  );
+  const all = Object.values(tensors);
+  return {
+    tensors,
+    errorRatio: Math.max(...all.map(ratioOf)),
+    maxError: Math.max(...all.map(({ difference }) => difference)),
+    rows: rows.length,
+    keysSeen,
+  };
+}
+
+/** The difference in units; equal bits are 0 units even where the unit is 0. */
+export function ratioOf({ difference, unit }: Accuracy): number {
+  return difference === 0 ? 0 : difference / unit;
+}
+
+/** dOut [rows,D] of one head: the loss reads the evenly spread rows only. */
+function cotangents(settings: Settings, rows: readonly number[], head: number): Float64Array {
+  const { dim, tokens } = settings;
+  const read = new Set(sampleRows(tokens));
+  const dOut = new Float64Array(rows.length * dim);
+  rows.forEach((row, index) => {
+    if (read.has(row)) dOut.set(cotangentAt(settings, row).subarray(head * dim, (head + 1) * dim), index * dim);
+  });
+  return dOut;
+}
+
+function worstRows(a: Float32Array, b: Float32Array, { heads, tokens, dim }: Problem): readonly number[] {
+  const worst = new Float64Array(tokens);
+  for (let i = 0; i < heads * tokens * dim; i++) {
+    const row = Math.floor(i / dim) % tokens;
+    worst[row] = larger(worst[row]!, a[i]! - b[i]!);
+  }
+  const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => worst[y]! - worst[x]!);
+  return order.slice(0, WORST_ROWS);
+}
+
+function largestDifference(a: Float32Array, b: Float32Array): number {
+  let largest = 0;
+  for (let i = 0; i < a.length; i++) largest = larger(largest, a[i]! - b[i]!);
+  return largest;
+}
+
+/** The larger magnitude; what is not a number is infinitely wrong. */
+function larger(largest: number, difference: number): number {
+  const size = Math.abs(difference);
+  return Number.isNaN(size) ? Number.POSITIVE_INFINITY : Math.max(largest, size);
+}

@@ -1,0 +1,28 @@
+import { describe, expect, it } from "vitest";
+import { parseFasta, readGenome, tokenAt } from "../src/genome.ts";
+
+describe("the genome", () => {
+  it("is λ's: 48 502 bases that begin with its left cohesive end", () => {
+    const genome = readGenome();
+    expect(genome.length).toBe(48_502);
+    expect(Array.from(genome.subarray(0, 12), (base) => "ACGT"[base]).join("")).toBe("GGGCGGCGACCT");
+    const counts = [0, 1, 2, 3].map((base) => genome.filter((each) => each === base).length);
+    expect(counts).toEqual([12_334, 11_362, 12_820, 11_986]);
+  });
+
+  it("parses FASTA: headers, line ends, lower case", () => {
+    expect(Array.from(parseFasta(">name\r\nACgt\n\nTT\n"))).toEqual([0, 1, 2, 3, 3, 3]);
+  });
+
+  it("names the line of a letter that is no base", () => {
+    expect(() => parseFasta(">name\nACGT\nACNT\n")).toThrow('line 3: expected A, C, G or T, received "N"');
+    expect(() => parseFasta(">name only\n")).toThrow("no bases");
+  });
+
+  it("makes tokens of six bases, going round at the end", () => {
+    const genome = parseFasta("ACGTTTG");
+    expect(tokenAt(genome, 0)).toBe(0b00_01_10_11_11_11);
+    expect(tokenAt(genome, 4)).toBe(0b11_11_10_00_01_10);
+    expect(tokenAt(genome, 7)).toBe(tokenAt(genome, 0));
+  });
+});

@@ -1,0 +1,68 @@
+import { describe, expect, it } from "vitest";
+import { picture } from "../src/picture.ts";
+import type { Lane } from "../src/timeline.ts";
+
+const lanes: readonly Lane[] = [0, 1].map((rank) => ({
+  rank,
+  compute: [
+    { start: 0, end: 1, source: rank, backward: false },
+    { start: 1, end: 2, source: 1 - rank, backward: false },
+    { start: 2, end: 4, source: rank, backward: true },
+  ],
+  communication: [{ start: 0, end: 0.25, source: rank, backward: false, bytes: 12_000_000 }],
+}));
+const caption = {
+  title: "Two <ranks> & one ring",
+  subtitle: "small",
+  holdings: ["rank 0: 0–9", "rank 1: 10–19"],
+  facts: ["a fact"],
+};
+
+/** Tags opened and closed in order, attributes quoted: enough of XML for what we write. */
+function isWellFormed(svg: string): boolean {
+  const open: string[] = [];
+  for (const [, close, name, empty] of svg.matchAll(/<(\/?)([a-zA-Z]+)(?:\s+[\w:-]+="[^"<]*")*\s*(\/?)>/g)) {
+    if (close && open.pop() !== name) return false;
+    if (!close && !empty) open.push(name!);
+  }
+  return open.length === 0 && !/<(?!\/?[a-zA-Z])/.test(svg);
+}
+
+describe("the picture", () => {
+  const svg = picture(lanes, caption);
+
+  it("is well-formed and has a title", () => {
+    expect(isWellFormed(svg)).toBe(true);
+    expect(svg).toContain("<title>Two &lt;ranks&gt; &amp; one ring</title>");
+  });
+
+  it("has a bar for every block, coloured by source, told in words", () => {
+    expect(svg.match(/attends to keys and values of rank \d/g)).toHaveLength(6);
+    expect(svg.match(/sends 12 MB about keys and values of rank \d/g)).toHaveLength(2);
+    expect(svg).toContain("attends to keys and values of rank 1, backward: 2 s to 4 s");
+    expect(svg).toContain("12 MB in 250 ms");
+  });
+
+  it("explains its colours and shows the facts", () => {
+    for (const words of [...caption.holdings, ...caption.facts, "rank 1", "computes", "sends"])
+      expect(svg).toContain(words);
+  });
+
+  it("stays within its frame, whatever the number of ranks", () => {
+    for (const ranks of [1, 8, 9, 64]) {
+      const many = picture(
+        Array.from({ length: ranks }, (_, rank) => ({ ...lanes[0]!, rank })),
+        {
+          ...caption,
+          holdings: Array.from({ length: ranks }, (_, rank) => `rank ${rank}`),
+        },
+      );
+      const [, width, height] = /viewBox="0 0 (\d+) ([\d.]+)"/.exec(many)!.map(Number) as [number, number, number];
+      for (const [, x, y] of many.matchAll(/<(?:rect|text) x="([\d.-]+)" y="([\d.-]+)"/g)) {
+        expect(Number(x)).toBeGreaterThanOrEqual(0);
+        expect(Number(x)).toBeLessThanOrEqual(width);
+        expect(Number(y)).toBeLessThanOrEqual(height);
+      }
+    }
+  });
+});
