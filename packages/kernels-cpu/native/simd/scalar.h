@@ -1,4 +1,4 @@
-// The vector trait of plain C++: 16 lanes, so that kernels block exactly as they do on AVX-512.
+// The vector trait of plain C++: 16 lanes, so that kernels meet every edge case of AVX-512 on any machine.
 //
 // All traits have the same members, which are all that kernels may use; avx512.h documents the ones that need it.
 // GCC and Clang lower these vectors to whatever the baseline has (SSE2, NEON, or loops).
@@ -16,8 +16,9 @@ namespace mosaic {
 struct Scalar {
   static constexpr Isa isa = Isa::Scalar;
   static constexpr int lanes = 16;
-  static constexpr int tileRows = 8, tileVectors = 3;    // as Avx512
-  static constexpr int wideRows = 6, wideVectors = 4;
+  // As many lanes as AVX-512, but tiles that fit the 16 registers of SSE2, where a vector takes four.
+  static constexpr int tileRows = 2, tileVectors = 1;
+  static constexpr int wideRows = 2, wideVectors = 1;
 
   typedef float Vec __attribute__((vector_size(64)));
   typedef int32_t Int __attribute__((vector_size(64)));

@@ -1,0 +1,173 @@
+// Forward: folding one block of keys into a panel.
+//
+// The running maximum is *lazy*. Accumulators of the scores start at −m, so that s − m falls out of the product, and
+// 2^(s − m) is taken at once, in registers. Only if some s − m exceeds kLazy is the block done again with m raised. That
+// is exact: float32 has exponents to spare for sums of 2^kLazy, and relative precision does not depend on m. On real
+// data it happens in the first few blocks of a row, if at all.
+#pragma once
+
+#include "attention/kernels.h"
+#include "attention/pack.h"
+#include "attention/tile.h"
+
+namespace mosaic {
+
+template <class V>
+struct FoldBlock {
+  using Vec = typename V::Vec;
+  static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
+  static constexpr int width = N * L;
+  static constexpr float kLazy = 40;       // log2 units
+  static constexpr float kSeen = 1e-30f;   // any sum over at least one key is far larger
+  static constexpr float kLowest = -3e38f;
+
+  MOSAIC_NOINLINE void fold(const ForwardPanel& panel, const KeyBlock& keys) {
+    if (!foldFused(panel, keys)) {
+      float blockMax[width];
+      scores(panel, keys, blockMax);
+      settle(panel, keys.count, blockMax);
+    }
+    accumulate(panel, keys);
+  }
+
+  MOSAIC_NOINLINE void foldMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+    float blockMax[width];
+    scores(panel, keys, blockMax);
+    mask(panel, keys, visible, blockMax);
+    settle(panel, keys.count, blockMax);
+    if (Pack<V>::finite(keys.v, keys.vStride, keys.count, panel.depth)) {
+      accumulate(panel, keys);
+    } else {
+      accumulateMasked(panel, keys, visible);
+    }
+  }
+
+ private:
+  /// p ← 2^(s − m), sum += p, in one pass. False, with sum as before, if a row has no m yet or m lags too far behind.
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys) {
+    float blockMax[width];
+    Vec before[N];
+    for (int n = 0; n < N; ++n) {
+      before[n] = V::load(panel.sum + n * L);
+      if (V::any(V::less(before[n], V::set1(kSeen)))) return false;
+      V::store(blockMax + n * L, V::set1(kLowest));
+    }
+    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, rows, N>;
+      Tile c;
+      Tile::start(c, panel.negMax);
+      Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        Vec top = V::load(blockMax + n * L), sum = V::load(panel.sum + n * L);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+          top = V::max(top, c.at[r][n]);
+          const Vec p = V::exp2(c.at[r][n]);
+          sum = V::add(sum, p);
+          V::store(panel.p + (j + r) * width + n * L, p);
+        }
+        V::store(blockMax + n * L, top);
+        V::store(panel.sum + n * L, sum);
+      }
+    });
+    bool high = false;
+    for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kLazy), V::load(blockMax + n * L)));
+    if (high) {
+      for (int n = 0; n < N; ++n) V::store(panel.sum + n * L, before[n]);
+    }
+    return !high;
+  }
+
+  /// p ← s − m and its maximum over the block.
+  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, float* blockMax) {
+    for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
+    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, rows, N>;
+      Tile c;
+      Tile::start(c, panel.negMax);
+      Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+      Tile::store(c, panel.p + j * width, width);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        Vec top = V::load(blockMax + n * L);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) top = V::max(top, c.at[r][n]);
+        V::store(blockMax + n * L, top);
+      }
+    });
+  }
+
+  /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
+  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible, float* blockMax) {
+    const Vec never = V::set1(-__builtin_inff());
+    for (int n = 0; n < N; ++n) {
+      Vec top = never;
+      for (int32_t j = 0; j < keys.count; ++j) {
+        float* p = panel.p + j * width + n * L;
+        const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+        const Vec s = V::select(seen, V::load(p), never);
+        top = V::max(top, s);
+        V::store(p, s);
+      }
+      V::store(blockMax + n * L, top);
+    }
+  }
+
+  /// Raises m where it must be, then p ← 2^(s − m), sum += p.
+  MOSAIC_INLINE void settle(const ForwardPanel& panel, int32_t count, const float* blockMax) {
+    for (int n = 0; n < N; ++n) {
+      const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
+      const auto fresh = V::less(before, V::set1(kSeen));
+      const Vec first = V::select(V::less(top, V::set1(kLowest)), V::zero(), top);  // −∞: still nothing seen
+      const Vec later = V::select(V::less(V::set1(kLazy), top), top, V::zero());
+      const Vec rise = V::select(fresh, first, later);
+      V::store(panel.negMax + n * L, V::sub(V::load(panel.negMax + n * L), rise));
+      Vec sum = before;
+      if (V::any(V::less(V::zero(), later))) {
+        const Vec shrink = V::select(fresh, V::zero(), V::exp2(V::sub(V::zero(), later)));
+        sum = V::mul(sum, shrink);
+        for (int32_t d = 0; d < panel.depth; ++d) {
+          float* out = panel.out + d * width + n * L;
+          V::store(out, V::mul(V::load(out), shrink));
+        }
+      }
+#pragma GCC unroll 2
+      for (int32_t j = 0; j < count; ++j) {
+        float* at = panel.p + j * width + n * L;
+        const Vec p = V::exp2(V::sub(V::load(at), rise));
+        sum = V::add(sum, p);
+        V::store(at, p);
+      }
+      V::store(panel.sum + n * L, sum);
+    }
+  }
+
+  /// out += v · p
+  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KeyBlock& keys) {
+    forTiles<R>(panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, rows, N>;
+      Tile c;
+      Tile::load(c, panel.out + d * width, width);
+      Tile::multiply(c, keys.v + d, 1, keys.vStride, panel.p, width, keys.count);
+      Tile::store(c, panel.out + d * width, width);
+    });
+  }
+
+  /// The same, but a key adds nothing at all to rows that do not see it: 0 · NaN is NaN.
+  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+    for (int32_t d = 0; d < panel.depth; ++d) {
+      for (int n = 0; n < N; ++n) {
+        Vec out = V::load(panel.out + d * width + n * L);
+        for (int32_t j = 0; j < keys.count; ++j) {
+          const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+          const Vec term = V::mul(V::set1(keys.v[j * keys.vStride + d]), V::load(panel.p + j * width + n * L));
+          out = V::select(seen, V::add(out, term), out);
+        }
+        V::store(panel.out + d * width + n * L, out);
+      }
+    }
+  }
+};
+
+}  // namespace mosaic

@@ -1,0 +1,80 @@
+// The one inner loop of attention: a register tile of C += A · B.
+//
+// Forward: scores = K · Q', out' += V' · P. Backward: scores and dP like scores, dq' += K' · dS, dv += P · dOut and
+// dk += dS · Q. In each, B is read as vectors and A element by element, broadcast from memory, which is a load and
+// leaves the multiply pipes alone.
+#pragma once
+
+#include <cstdint>
+
+#include "simd/inline.h"
+
+namespace mosaic {
+
+template <class V, int R, int N>
+struct RegisterTile {
+  using Vec = typename V::Vec;
+  Vec at[R][N];
+
+  /// Every row starts as the same vectors.
+  MOSAIC_INLINE void start(RegisterTile& c, const float* row) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const Vec x = V::load(row + n * V::lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) c.at[r][n] = x;
+    }
+  }
+
+  MOSAIC_INLINE void clear(RegisterTile& c) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) c.at[r][n] = V::zero();
+    }
+  }
+
+  MOSAIC_INLINE void load(RegisterTile& c, const float* from, int64_t stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) c.at[r][n] = V::load(from + r * stride + n * V::lanes);
+    }
+  }
+
+  MOSAIC_INLINE void store(const RegisterTile& c, float* to, int64_t stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) V::store(to + r * stride + n * V::lanes, c.at[r][n]);
+    }
+  }
+
+  /// c[r][·] += Σ_t a[r · aRow + t · aStep] · b[t · bStep + ·]
+  MOSAIC_INLINE void multiply(RegisterTile& c, const float* a, int64_t aRow, int64_t aStep, const float* b,
+                              int64_t bStep, int32_t depth) {
+#pragma GCC unroll 4
+    for (int32_t t = 0; t < depth; ++t) {
+      Vec y[N];
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) y[n] = V::load(b + t * bStep + n * V::lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const Vec x = V::set1(a[r * aRow + t * aStep]);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; ++n) c.at[r][n] = V::fma(x, y[n], c.at[r][n]);
+      }
+    }
+  }
+};
+
+/// Calls body.template operator()<R>(row) for tiles that cover `rows` rows: as many of R as fit, then halves of it.
+template <int R, class Body>
+MOSAIC_INLINE void forTiles(int32_t rows, const Body& body, int32_t from = 0) {
+  for (; from + R <= rows; from += R) body.template operator()<R>(from);
+  if constexpr (R > 1) {
+    if (from < rows) forTiles<R / 2>(rows, body, from);
+  }
+}
+
+}  // namespace mosaic

@@ -1,0 +1,44 @@
+// Waiting without sleeping.
+#pragma once
+
+#include <sched.h>
+#include <time.h>
+
+#include <cstdint>
+
+namespace mosaic {
+
+inline int64_t nanoseconds() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/// Spins until `ready()` or for about `limit` nanoseconds; says whether it is ready.
+template <class Ready>
+bool spinFor(int64_t limit, Ready ready) {
+  const int64_t start = nanoseconds();
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+  } while (nanoseconds() - start < limit);
+  return ready();
+}
+
+/// Waits for something that another running thread will do soon; lets others run when the machine is oversubscribed.
+template <class Ready>
+void spinUntil(Ready ready) {
+  while (!spinFor(20'000, ready)) sched_yield();
+}
+
+}  // namespace mosaic
