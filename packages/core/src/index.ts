@@ -1,23 +1,52 @@
-export type { AttentionBackend, Call, Keys } from "./attention/backend.ts";
-export { tileOf } from "./attention/backend.ts";
+export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
+export { type AttentionBackend, type Call, type Keys, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
-export type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./attention/state.ts";
+export type * from "./attention/state.ts";
 export type { Tile } from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts";
-export { enableGrad, GradNode, isRecording, noGrad, type Edge, type Made, type Recipe } from "./autograd/node.ts";
+export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
 export type * from "./collectives.ts";
 export type { Context } from "./context.ts";
 export * from "./creation.ts";
-export type { Device, Fence, MemoryStats, Stream } from "./device.ts";
+export type * from "./device.ts";
 export { type DType, dtypeBytes } from "./dtype.ts";
 export * from "./errors.ts";
 export { init, type InitOptions } from "./init.ts";
 export type * from "./kernels.ts";
+export * from "./mask/clip.ts";
+export * from "./mask/masks.ts";
+export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
 export type { Mask, Slice } from "./mask/slice.ts";
+export { isVisible } from "./mask/visible.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, without } from "./mesh.ts";
+export type { AttentionForwardOptions, AttentionModuleOptions } from "./modules/attention-options.ts";
+export {
+  CrossAxisAttention,
+  type CrossAxisAttentionOptions,
+  type CrossForwardOptions,
+} from "./modules/cross-axis-attention.ts";
+export { Linear, type LinearOptions } from "./modules/linear.ts";
+export { Module } from "./modules/module.ts";
+export { MultiAxisAttention, type MultiAxisAttentionOptions } from "./modules/multi-axis-attention.ts";
+export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
+export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";
+export { reduceGradients } from "./modules/reduce-gradients.ts";
+export { SelfAttention } from "./modules/self-attention.ts";
+export * from "./ops/arithmetic.ts";
+export { concatenate } from "./ops/concatenate.ts";
+export { linear } from "./ops/linear.ts";
+export { matmul } from "./ops/matmul.ts";
+export { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
+export * from "./ops/pointwise.ts";
+export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
+export { softmax } from "./ops/softmax.ts";
+export { checkOptionNames } from "./options.ts";
 export type { Layout } from "./placement/layout.ts";
-export { type Span, spansLength } from "./placement/span.ts";
+export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
+export * from "./placement/placement.ts";
+export { shard, type ShardOptions, sequenceAxes, unshard, type UnshardOptions } from "./placement/shard.ts";
+export { positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
 export { solo } from "./solo.ts";
 export { lostTensors, Storage } from "./storage.ts";

@@ -5,6 +5,7 @@ import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
+import { checkOptionNames } from "./options.ts";
 import { solo } from "./solo.ts";
 import type { TraceEvent } from "./trace.ts";
 
@@ -89,14 +90,7 @@ export async function init(options: InitOptions): Promise<Context> {
 }
 
 function checkNames(options: InitOptions): void {
-  const unknown = Object.keys(options).filter((name) => !(known as readonly string[]).includes(name));
-  if (unknown.length > 0) {
-    throw new OptionError({
-      where: "init",
-      expected: `options among ${known.join(", ")}`,
-      received: unknown.join(", "),
-    });
-  }
+  checkOptionNames("init", options, known);
   if (options.mesh && options.spSize !== undefined) {
     throw new OptionError({
       where: "init",

@@ -9,3 +9,19 @@ export interface Span {
 export function spansLength(spans: readonly Span[]): number {
   return spans.reduce((sum, span) => sum + span.length, 0);
 }
+
+/**
+ * The positions themselves, in order: position ids for a rotary embedding, say.
+ *
+ * @example
+ * ```ts
+ * import { positions } from "@mosaic/core";
+ * Array.from(positions([{ start: 1, length: 3, step: 2 }])); // => [1, 3, 5]
+ * ```
+ */
+export function positions(spans: readonly Span[]): Int32Array {
+  const result = new Int32Array(spansLength(spans));
+  let row = 0;
+  for (const { start, length, step } of spans) for (let i = 0; i < length; i++) result[row++] = start + i * step;
+  return result;
+}

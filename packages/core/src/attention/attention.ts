@@ -1,0 +1,132 @@
+import { defineOp } from "../autograd/define-op.ts";
+import type { Context } from "../context.ts";
+import type { Mask, Slice } from "../mask/slice.ts";
+import { full } from "../mask/masks.ts";
+import type { Layout } from "../placement/layout.ts";
+import type { Tensor } from "../tensor.ts";
+import type { AttentionBackend, Call, Keys } from "./backend.ts";
+import { checkAttention } from "./check.ts";
+import type { AttentionState, QkvGrads } from "./state.ts";
+
+// Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
+
+export interface AttentionOptions {
+  /** A registered name or the backend itself. Default "local". */
+  readonly backend?: string | AttentionBackend;
+  /** Which keys each query sees, in global positions. Default: all. */
+  readonly mask?: Mask;
+  /** Factor on q·k. Default 1 / √D. */
+  readonly scale?: number;
+  /** Where the queries and the keys lie. */
+  readonly queries: Layout;
+  readonly keys: Layout;
+}
+
+/** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
+export function emptyState(q: Tensor): AttentionState {
+  const out = headsLast(q, "float32");
+  const lse = q.device.empty(q.shape.slice(0, -1), "float32");
+  q.device.kernels.fill(out, 0);
+  q.device.kernels.fill(lse, -Infinity);
+  return { out, lse };
+}
+
+/** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
+function headsLast({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"]): Tensor {
+  using memory = device.empty([b!, s!, h!, d!], dtype);
+  return memory.permute([0, 2, 1, 3]);
+}
+
+/** Rounds to a dtype once, into memory laid out the same way; takes x. */
+function rounded(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+  if (x.dtype === dtype) return x;
+  const out = headsLast(x, dtype);
+  x.device.kernels.copy(out, x);
+  x.dispose();
+  return out;
+}
+
+interface Plan {
+  readonly ctx: Context;
+  readonly backend: AttentionBackend;
+  readonly mask: readonly Slice[];
+  readonly scale: number;
+  readonly queries: Layout;
+  readonly keys: Layout;
+}
+
+function callOf({ ctx, scale, mask, queries, keys }: Plan, q: Tensor): Call {
+  return { q, at: ctx.mesh.coordinate, scale, mask, queries, keys };
+}
+
+function keysOf({ ctx }: Plan, k: Tensor, v: Tensor): Keys {
+  return { k, v, from: ctx.mesh.coordinate };
+}
+
+const attentionOp = defineOp({
+  name: "attention",
+  forward([q, k, v]: [Tensor, Tensor, Tensor], plan: Plan) {
+    const state = emptyState(q);
+    plan.backend.attend(plan.ctx, callOf(plan, q), state, keysOf(plan, k, v));
+    const output = rounded(state.out, q.dtype);
+    return { output, saved: { q, k, v, output, lse: state.lse, plan } };
+  },
+  backward({ q, k, v, output, lse, plan }, dOutput) {
+    plan.ctx.assertOpen(`${plan.backend.name}: backward`);
+    using dOut = rowsDense(dOutput);
+    using delta = q.device.empty(lse.shape, "float32");
+    q.device.kernels.rowDot(delta, dOut, output);
+    const grads: QkvGrads = { dq: accumulator(q), dk: accumulator(k), dv: accumulator(v) };
+    const call = { ...callOf(plan, q), dOut, lse, delta };
+    plan.backend.attendBackward(plan.ctx, call, grads, keysOf(plan, k, v));
+    return [rounded(grads.dq, q.dtype), rounded(grads.dk, k.dtype), rounded(grads.dv, v.dtype)];
+  },
+});
+
+function accumulator(like: Tensor): Tensor {
+  const zeros = headsLast(like, "float32");
+  like.device.kernels.fill(zeros, 0);
+  return zeros;
+}
+
+/** Kernels take any leading strides, but want the elements of a row side by side. */
+function rowsDense(x: Tensor): Tensor {
+  const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
+  return dense ? x.permute([0, 1, 2, 3]) : x.contiguous();
+}
+
+/**
+ * Attention softmax(scale · q kᵀ) v over every key that the mask shows, wherever in the mesh it lies; exact on any mesh.
+ * q [B,H,Sq,D], k and v [B,Hkv,Sk,D], with H a multiple of Hkv: this rank's shards. Returns [B,H,Sq,D] in q's dtype, in
+ * memory as [B,Sq,H,D]. A query that sees nothing gives 0. Differentiable in q, k and v; sums are float32 and rounded
+ * once.
+ *
+ * Collective along the backend's axes. The gradient of k and v counts every rank's queries, so a loss that is a sum over
+ * shards needs no more than adding the shards' losses.
+ *
+ * @example
+ * ```ts
+ * import { attention, causal, init, layoutOf, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using q = randn(ctx, [1, 4, 10, 8]);
+ * using k = randn(ctx, [1, 2, 10, 8]);
+ * using v = randn(ctx, [1, 2, 10, 8]);
+ * const rows = layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 10 });
+ * using out = attention(ctx, q, k, v, { mask: causal(), queries: rows, keys: rows });
+ * out.shape; // => [1, 4, 10, 8]
+ * ```
+ * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent.
+ */
+// oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
+export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
+  ctx.assertOpen("attention");
+  const { queries, keys, mask = full(), scale = (q.shape[3] ?? 1) ** -0.5 } = options;
+  const backend = ctx.backend(options.backend ?? "local");
+  checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
+  const plan = { ctx, backend, scale, queries, keys, mask: mask.slices(queries.length, keys.length) };
+  using rows = rowsDense(q);
+  using keyRows = rowsDense(k);
+  using valueRows = rowsDense(v);
+  return attentionOp([rows, keyRows, valueRows], plan);
+}

@@ -1,0 +1,89 @@
+import type { Context } from "../context.ts";
+import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import { checkDevice } from "../ops/operands.ts";
+import type { Layout } from "../placement/layout.ts";
+import { spansLength } from "../placement/span.ts";
+import { formatShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import type { AttentionBackend } from "./backend.ts";
+
+interface Checked {
+  readonly ctx: Context;
+  readonly backend: AttentionBackend;
+  readonly scale: number;
+  readonly queries: Layout;
+  readonly keys: Layout;
+}
+
+/** The largest head that kernels serve. */
+const maxHeadSize = 256;
+
+/** Everything that can be wrong with one rank's call, told before any rank waits for another. */
+export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
+  const where = `${nameOf(call.backend)}, rank ${call.ctx.rank}`;
+  for (const x of Object.values(qkv)) x.assertUsable(where);
+  checkTensors(where, qkv);
+  checkRows(where, "queries", { shape: qkv.q.shape, layout: call.queries, call });
+  checkRows(where, "keys", { shape: qkv.k.shape, layout: call.keys, call });
+  checkAxes(where, call);
+  if (Number.isFinite(call.scale)) return;
+  throw new OptionError({ where, expected: "a finite scale", received: String(call.scale) });
+}
+
+/** `ring(sp)`: the name, and the axes along which it communicates. */
+function nameOf({ name, axes }: AttentionBackend): string {
+  return axes.length > 0 && !name.includes("(") ? `${name}(${axes.join(",")})` : name;
+}
+
+function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }): void {
+  const [b, h, , d] = q.shape;
+  const [, hkv] = k.shape;
+  const ranks = q.rank === 4 && k.rank === 4 && v.rank === 4;
+  const fits = ranks && k.shape[0] === b && k.shape[3] === d && k.shape.every((length, i) => length === v.shape[i]);
+  if (!fits || h! % hkv! !== 0 || d! < 1 || d! > maxHeadSize) {
+    throw new ShapeError({
+      where,
+      expected: `q [B,H,Sq,D], k and v [B,Hkv,Sk,D], H a multiple of Hkv, D from 1 to ${maxHeadSize}`,
+      received: `q ${formatShape(q.shape)}, k ${formatShape(k.shape)}, v ${formatShape(v.shape)}`,
+      remedy: "split the heads and shard the sequence before attention",
+    });
+  }
+  checkDevice(where, q, k);
+  checkDevice(where, q, v);
+  if (q.dtype === k.dtype && k.dtype === v.dtype) return;
+  throw new DTypeError({
+    where,
+    expected: "one dtype for q, k and v",
+    received: `${q.dtype}, ${k.dtype}, ${v.dtype}`,
+    remedy: "convert with to(dtype)",
+  });
+}
+
+function checkRows(
+  where: string,
+  what: "queries" | "keys",
+  { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: Checked },
+): void {
+  const rows = spansLength(layout.spans(call.ctx.mesh.coordinate));
+  if (shape[2] === rows) return;
+  throw new ShapeError({
+    where: `${where}: ${what} ${formatShape(shape)}`,
+    expected: `${rows} rows, this rank's share of ${layout.length}`,
+    received: String(shape[2]),
+    remedy: "give the placement and the length that the sequence was sharded with",
+  });
+}
+
+/** Keys cut along an axis that the backend does not gather would be missed; along one too few, counted again. */
+function checkAxes(where: string, { backend, queries, keys }: Checked): void {
+  for (const layout of [queries, keys]) {
+    if (layout.axes.length === backend.axes.length && layout.axes.every((axis) => backend.axes.includes(axis)))
+      continue;
+    throw new OptionError({
+      where,
+      expected: `a sequence cut along the backend's axes, [${backend.axes.join(", ")}]`,
+      received: `one cut along [${layout.axes.join(", ")}]`,
+      remedy: "make the layout from backend.axes, or choose a backend over these axes",
+    });
+  }
+}

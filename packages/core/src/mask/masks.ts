@@ -1,0 +1,188 @@
+import { OptionError, ShapeError } from "../errors.ts";
+import { findOverlap } from "./overlap.ts";
+import type { Mask, Slice } from "./slice.ts";
+
+// Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
+// the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
+
+function mask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {
+  return {
+    name,
+    slices: (queries, keys) => slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1),
+  };
+}
+
+function whole(q1: number, k1: number, type: Slice["type"]): Slice {
+  return { q0: 0, q1, k0: 0, k1, type };
+}
+
+/** Every query sees every key. */
+export function full(): Mask {
+  return mask("full", (queries, keys) => [whole(queries, keys, 0)]);
+}
+
+/**
+ * Every query sees itself and what comes before it. Bottom-right aligned: the last query sees every key, and queries that
+ * stand before the first key see nothing.
+ *
+ * @example
+ * ```ts
+ * import { causal } from "@mosaic/core";
+ * causal().slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
+ * ```
+ */
+export function causal(): Mask {
+  return mask("causal", (queries, keys) => [whole(queries, keys, 1)]);
+}
+
+/** Every query sees itself and what comes after it. Top-left aligned: query q sees the keys from q on. */
+export function inverseCausal(): Mask {
+  return mask("inverseCausal", (queries, keys) => [whole(queries, keys, 2)]);
+}
+
+/**
+ * Both borders slant: query q sees the keys from q to q + keys − queries, and nothing if there are fewer keys than
+ * queries. For self-attention that is itself alone. MagiAttention's type 3.
+ */
+export function bidirectionalCausal(): Mask {
+  return mask("bidirectionalCausal", (queries, keys) => [whole(queries, keys, 3)]);
+}
+
+/**
+ * Every query sees itself and the `size` − 1 before it. Bottom-right aligned.
+ *
+ * @throws OptionError if `size` is not a whole number ≥ 1.
+ */
+export function slidingWindow(size: number): Mask {
+  checkCount(`slidingWindow(${size})`, size, 1);
+  return mask(`slidingWindow(${size})`, (queries, keys) => {
+    const shift = keys - queries;
+    // Rows before `turn` reach back to the first key; from there on both borders slant.
+    const first = Math.min(queries, Math.max(0, -shift));
+    const turn = Math.min(queries, Math.max(first, size - shift));
+    return [
+      { q0: first, q1: turn, k0: 0, k1: turn + shift, type: 1 },
+      { q0: turn, q1: queries, k0: turn + shift - size + 1, k1: keys, type: 3 },
+    ];
+  });
+}
+
+/**
+ * Documents one after another, each seeing only itself: fully, or causally. For self-attention.
+ *
+ * @param lengths Rows of each document, in order; their sum must be the sequence's length.
+ * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not whole numbers ≥ 0.
+ *
+ * @example
+ * ```ts
+ * import { documents } from "@mosaic/core";
+ * documents([2, 3], "causal").slices(5, 5).length; // => 2
+ * ```
+ */
+export function documents(lengths: readonly number[], inner: "causal" | "full" = "full"): Mask {
+  const name = `documents(${lengths.length}, ${inner})`;
+  for (const length of lengths) checkCount(name, length, 0);
+  if (inner !== "causal" && inner !== "full") {
+    throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: JSON.stringify(inner) });
+  }
+  const total = lengths.reduce((sum, length) => sum + length, 0);
+  return mask(name, (queries, keys) => {
+    if (queries !== total || keys !== total) {
+      throw new ShapeError({
+        where: name,
+        expected: `a sequence of ${total}, the sum of the documents' lengths`,
+        received: `${queries} queries and ${keys} keys`,
+      });
+    }
+    let end = 0;
+    return lengths.map((length) => {
+      const start = end;
+      end += length;
+      return { q0: start, q1: end, k0: start, k1: end, type: inner === "causal" ? 1 : 0 };
+    });
+  });
+}
+
+/**
+ * Every query sees the first `count` keys; the others are causal. For a prefix that is read as a whole (Raffel et al.
+ * 2020, "prefix LM").
+ *
+ * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not a whole number ≥ 0.
+ */
+export function prefix(count: number): Mask {
+  checkCount(`prefix(${count})`, count, 0);
+  return mask(`prefix(${count})`, (queries, keys) => {
+    if (count > keys) {
+      throw new ShapeError({ where: `prefix(${count})`, expected: `at least ${count} keys`, received: String(keys) });
+    }
+    const first = Math.min(queries, Math.max(0, count - (keys - queries)));
+    return [
+      { q0: 0, q1: queries, k0: 0, k1: count, type: 0 },
+      { q0: first, q1: queries, k0: count, k1: keys, type: 1 },
+    ];
+  });
+}
+
+/**
+ * Any list of slices, in global positions.
+ *
+ * @throws ShapeError, when applied, if a slice reaches outside the sequence or two cover the same pair.
+ *
+ * @example
+ * ```ts
+ * import { sliceMask } from "@mosaic/core";
+ * const mask = sliceMask([{ q0: 0, q1: 4, k0: 0, k1: 2, type: 0 }]);
+ * mask.slices(4, 4).length; // => 1
+ * ```
+ */
+export function sliceMask(list: readonly Slice[]): Mask {
+  const name = `sliceMask(${list.length})`;
+  const slices = list.map((slice) => ({ ...slice }));
+  for (const slice of slices) checkSlice(name, slice);
+  let disjoint = false;
+  return mask(name, (queries, keys) => {
+    for (const slice of slices)
+      if (slice.q1 > queries || slice.k1 > keys) throw outside(name, slice, { queries, keys });
+    disjoint ||= checkDisjoint(name, slices);
+    return slices;
+  });
+}
+
+function checkDisjoint(where: string, slices: readonly Slice[]): true {
+  const overlap = findOverlap(slices);
+  if (!overlap) return true;
+  throw new ShapeError({
+    where,
+    expected: "slices that share no (query, key) pair",
+    received: `pairs covered twice, by ${overlap.map(formatSlice).join(" and ")}`,
+    remedy: "cut one of them",
+  });
+}
+
+function outside(where: string, slice: Slice, { queries, keys }: { queries: number; keys: number }): ShapeError {
+  return new ShapeError({
+    where,
+    expected: `slices within ${queries} queries and ${keys} keys`,
+    received: formatSlice(slice),
+  });
+}
+
+function checkSlice(where: string, slice: Slice): void {
+  const { q0, q1, k0, k1, type } = slice;
+  const whole = [q0, q1, k0, k1].every((at) => Number.isSafeInteger(at) && at >= 0);
+  if (whole && q0 <= q1 && k0 <= k1 && [0, 1, 2, 3].includes(type)) return;
+  throw new ShapeError({
+    where,
+    expected: "whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3",
+    received: formatSlice(slice),
+  });
+}
+
+function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
+  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${type}`;
+}
+
+function checkCount(where: string, count: number, least: number): void {
+  if (Number.isSafeInteger(count) && count >= least) return;
+  throw new OptionError({ where, expected: `a whole number ≥ ${least}`, received: String(count) });
+}

@@ -1,0 +1,86 @@
+import type { Slice } from "./slice.ts";
+
+// A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
+// which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
+
+/** A border of the keys, as a function of the row: at + slope · q. */
+interface Border {
+  readonly at: number;
+  readonly slope: 0 | 1;
+}
+
+function leftOf(slice: Slice): Border {
+  return slice.type & 2 ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
+}
+
+function rightOf(slice: Slice): Border {
+  return slice.type & 1 ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
+}
+
+/** Whether some row of [from, to) has every left border before every right border. */
+function someRow(from: number, to: number, borders: { lefts: readonly Border[]; rights: readonly Border[] }): boolean {
+  let [first, last] = [from, to - 1];
+  for (const left of borders.lefts) {
+    for (const right of borders.rights) {
+      // left.at + left.slope·q < right.at + right.slope·q
+      const gap = right.at - left.at;
+      if (left.slope === right.slope) {
+        if (gap <= 0) return false;
+      } else if (right.slope > left.slope) first = Math.max(first, 1 - gap);
+      else last = Math.min(last, gap - 1);
+    }
+  }
+  return first <= last;
+}
+
+/** Whether two slices share a (query, key) pair. Exact. */
+export function slicesOverlap(a: Slice, b: Slice): boolean {
+  return someRow(Math.max(a.q0, b.q0), Math.min(a.q1, b.q1), {
+    lefts: [leftOf(a), leftOf(b)],
+    rights: [rightOf(a), rightOf(b)],
+  });
+}
+
+/** Whether a slice covers some pair of queries [q0, q1) and keys [k0, k1). Exact. */
+export function sliceMeets(slice: Slice, { q0, q1, k0, k1 }: Omit<Slice, "type">): boolean {
+  return someRow(Math.max(slice.q0, q0), Math.min(slice.q1, q1), {
+    lefts: [leftOf(slice), { at: k0, slope: 0 }],
+    rights: [rightOf(slice), { at: k1, slope: 0 }],
+  });
+}
+
+type Range = readonly [start: number, end: number];
+
+/**
+ * The first pair of slices that overlap, if any. Sweeps along the queries or the keys, whichever separates the slices
+ * better, and compares only those that are open at the same time: n log n for 10 000 documents as well as for bands.
+ */
+export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
+  const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
+  const byQuery = ({ q0, q1 }: Slice): Range => [q0, q1];
+  const byKey = ({ k0, k1 }: Slice): Range => [k0, k1];
+  return sweep(filled, openPairs(filled, byQuery) <= openPairs(filled, byKey) ? byQuery : byKey);
+}
+
+/** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
+function openPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): number {
+  const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
+  const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
+  let [pairs, closed] = [0, 0];
+  for (const [opened, start] of starts.entries()) {
+    while (ends[closed]! <= start) closed++;
+    pairs += opened - closed;
+  }
+  return pairs;
+}
+
+function sweep(slices: readonly Slice[], rangeOf: (slice: Slice) => Range): readonly [Slice, Slice] | undefined {
+  let open: Slice[] = [];
+  for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
+    open = open.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
+    const other = open.find((other) => slicesOverlap(other, slice));
+    if (other) return [other, slice];
+    open.push(slice);
+  }
+  return undefined;
+}

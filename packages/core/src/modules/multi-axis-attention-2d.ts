@@ -1,0 +1,75 @@
+import type { Context } from "../context.ts";
+import { checkOptionNames } from "../options.ts";
+import type { Layout } from "../placement/layout.ts";
+import type { Span } from "../placement/span.ts";
+import type { Tensor } from "../tensor.ts";
+import {
+  type AttentionForwardOptions,
+  type AttentionModuleOptions,
+  checkInput,
+  maskOf,
+  settle,
+} from "./attention-options.ts";
+import { SelfAttention } from "./self-attention.ts";
+import { toSequence } from "./sequence.ts";
+
+export interface MultiAxisAttention2DOptions extends AttentionModuleOptions {
+  /** The outer axis of the sequence, and the one that is cut over ranks. Negative ones count from the end. */
+  readonly axis1: number;
+  /** The inner axis, whole on every rank. */
+  readonly axis2: number;
+}
+
+/**
+ * Multi-head self-attention over two axes at once: every (i, j) attends to every other. Any two axes, adjacent or not, in
+ * either order; the sequence runs over axis2 within axis1, and masks count in it: (i, j) has position i · length2 + j.
+ *
+ * With a backend over mesh axes, **axis1** is cut along those, by `placement`; `sequenceLength` is the whole length of
+ * axis1. To cut the other one, name it axis1.
+ *
+ * @example
+ * ```ts
+ * import { init, MultiAxisAttention2D, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new MultiAxisAttention2D(ctx, { embedDim: 16, numHeads: 2, axis1: 1, axis2: 3 });
+ * using x = randn(ctx, [2, 5, 3, 4, 16]);
+ * using out = attn.forward(x);
+ * out.shape; // => [2, 5, 3, 4, 16]
+ * ```
+ */
+export class MultiAxisAttention2D extends SelfAttention {
+  readonly #axes: readonly [number, number];
+
+  constructor(ctx: Context, options: MultiAxisAttention2DOptions) {
+    super(ctx, settle("MultiAxisAttention2D", ctx, { options, own: ["axis1", "axis2"] }));
+    this.#axes = [options.axis1, options.axis2];
+  }
+
+  /** x [..,E] → the same shape, dense. Collective along the backend's axes. */
+  forward(x: Tensor, options: AttentionForwardOptions = {}): Tensor {
+    const { ctx, settings } = this;
+    ctx.assertOpen(settings.name);
+    checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
+    checkInput(settings, x, settings.embed);
+    const sequence = toSequence(settings.name, x, this.#axes);
+    using rows = sequence.rows;
+    const [outer, inner] = sequence.lengths as [number, number];
+    const layout = repeated(this.layout(outer, options.sequenceLength), inner);
+    using out = this.attend(rows, maskOf(settings, options), layout);
+    return sequence.restore(out);
+  }
+}
+
+/** The layout in which every row of `outer` stands for `inner` rows one after another. */
+function repeated(outer: Layout, inner: number): Layout {
+  const widen = ({ start, length, step }: Span): Span[] =>
+    step === 1
+      ? [{ start: start * inner, length: length * inner, step: 1 }]
+      : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
+  return {
+    length: outer.length * inner,
+    axes: outer.axes,
+    spans: (at) => outer.spans(at).flatMap(widen),
+  };
+}

@@ -1,0 +1,63 @@
+import type { Context } from "../context.ts";
+import { checkOptionNames } from "../options.ts";
+import type { Tensor } from "../tensor.ts";
+import {
+  type AttentionForwardOptions,
+  type AttentionModuleOptions,
+  checkInput,
+  maskOf,
+  settle,
+} from "./attention-options.ts";
+import { SelfAttention } from "./self-attention.ts";
+import { toSequence } from "./sequence.ts";
+
+export interface MultiAxisAttentionOptions extends AttentionModuleOptions {
+  /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
+  readonly attentionAxis: number;
+}
+
+/**
+ * Multi-head self-attention along one axis of a tensor of any rank; all other axes are batch.
+ *
+ * Parameters: qkv_proj.weight [(H + 2·Hkv)·D, E] and bias, laid out [q|k|v]; out_proj.weight [E, H·D] and bias.
+ *
+ * With a backend over mesh axes, the attention axis is cut along those: each rank passes its shard, gets its shard's result
+ * and communicates inside. With "local" the axis lies whole on every rank.
+ *
+ * @example
+ * ```ts
+ * import { init, MultiAxisAttention, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new MultiAxisAttention(ctx, { embedDim: 32, numHeads: 4, attentionAxis: 1, causal: true });
+ * using x = randn(ctx, [2, 10, 3, 32]);
+ * using out = attn.forward(x);
+ * out.shape; // => [2, 10, 3, 32]
+ * ```
+ * @throws OptionError for options that do not exist or do not go together.
+ */
+export class MultiAxisAttention extends SelfAttention {
+  readonly #axis: number;
+
+  constructor(ctx: Context, options: MultiAxisAttentionOptions) {
+    super(ctx, settle("MultiAxisAttention", ctx, { options, own: ["attentionAxis"] }));
+    this.#axis = options.attentionAxis;
+  }
+
+  /**
+   * x [..,E] → the same shape, dense: this rank's shard. Collective along the backend's axes.
+   *
+   * @throws ShapeError for an embedding, axis or number of rows that does not fit; DTypeError; ClosedError.
+   */
+  forward(x: Tensor, options: AttentionForwardOptions = {}): Tensor {
+    const { ctx, settings } = this;
+    ctx.assertOpen(settings.name);
+    checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
+    checkInput(settings, x, settings.embed);
+    const sequence = toSequence(settings.name, x, [this.#axis]);
+    using rows = sequence.rows;
+    const layout = this.layout(sequence.lengths[0]!, options.sequenceLength);
+    using out = this.attend(rows, maskOf(settings, options), layout);
+    return sequence.restore(out);
+  }
+}

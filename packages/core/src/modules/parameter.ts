@@ -1,0 +1,31 @@
+import type { Context } from "../context.ts";
+import { empty } from "../creation.ts";
+import type { DType } from "../dtype.ts";
+import type { Shape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+
+/** What a parameter holds at first. */
+export type Initial =
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number }
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number }
+  | { readonly kind: "constant"; readonly value: number };
+
+export interface ParameterOptions {
+  readonly initial: Initial;
+  readonly dtype?: DType;
+}
+
+/**
+ * A new parameter, equal on all ranks. Its values follow from the context's seed and the order of creation alone, not
+ * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
+ * Collective.
+ */
+export function createParameter(ctx: Context, shape: Shape, { initial, dtype = "float32" }: ParameterOptions): Tensor {
+  const parameter = empty(ctx, shape, dtype);
+  const { kernels } = ctx.device;
+  if (initial.kind === "constant") kernels.fill(parameter, initial.value);
+  else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });
+  if (ctx.size > 1) ctx.world.broadcast(parameter, 0, { label: "parameters" }).wait();
+  parameter.requiresGrad = true;
+  return parameter;
+}

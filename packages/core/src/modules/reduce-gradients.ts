@@ -1,0 +1,51 @@
+import type { Context } from "../context.ts";
+import { empty, zeros } from "../creation.ts";
+import type { Tensor } from "../tensor.ts";
+import type { Module } from "./module.ts";
+
+/**
+ * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
+ * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it after `backward`.
+ * Collective; a parameter without a gradient here counts as zero. Sums are float32, rounded once.
+ *
+ * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
+ * mean of its own samples, so gradients are averaged, as data-parallel training does.
+ */
+export function reduceGradients(ctx: Context, module: Module): void {
+  ctx.assertOpen("reduceGradients");
+  const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
+  const parameters = module.parameters();
+  if (axes.length === 0 || parameters.length === 0) return;
+  // One bucket: one message per axis instead of one per parameter.
+  const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
+  using bucket = empty(ctx, [size], "float32");
+  pack(ctx, bucket, parameters);
+  for (const axis of axes) {
+    ctx.mesh
+      .group(axis)
+      .allReduce(bucket, axis === "dp" ? "mean" : "sum", { label: "gradients" })
+      .wait();
+  }
+  unpack(ctx, bucket, parameters);
+}
+
+function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+  eachPart(bucket, parameters, (part, parameter) => {
+    parameter.grad ??= zeros(ctx, parameter.shape, parameter.dtype);
+    ctx.device.kernels.copy(part, parameter.grad);
+  });
+}
+
+function unpack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
+  eachPart(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
+}
+
+/** Calls `use` with each parameter's part of the bucket, in its shape. */
+function eachPart(bucket: Tensor, parameters: readonly Tensor[], use: (part: Tensor, parameter: Tensor) => void): void {
+  let start = 0;
+  for (const parameter of parameters) {
+    using flat = bucket.slice(0, start, (start += parameter.size));
+    using part = flat.reshape(parameter.shape);
+    use(part, parameter);
+  }
+}

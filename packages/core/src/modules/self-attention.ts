@@ -1,0 +1,62 @@
+import { attention } from "../attention/attention.ts";
+import { checkpoint } from "../autograd/checkpoint.ts";
+import type { Context } from "../context.ts";
+import type { Mask } from "../mask/slice.ts";
+import type { Layout } from "../placement/layout.ts";
+import { layoutOf } from "../placement/layout-of.ts";
+import type { Tensor } from "../tensor.ts";
+import type { Settings } from "./attention-options.ts";
+import { mergeHeads, splitHeads } from "./heads.ts";
+import { Linear } from "./linear.ts";
+import { Module } from "./module.ts";
+
+/** Projections to queries, keys and values, laid out [q|k|v], and back: what self-attention modules share. */
+export abstract class SelfAttention extends Module {
+  protected readonly ctx: Context;
+  protected readonly settings: Settings;
+  readonly qkvProjection: Linear;
+  readonly outProjection: Linear;
+
+  protected constructor(ctx: Context, settings: Settings) {
+    super();
+    const { embed, heads, kvHeads, headSize, bias, dtype } = settings;
+    this.ctx = ctx;
+    this.settings = settings;
+    const projected = (heads + 2 * kvHeads) * headSize;
+    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embed, projected, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headSize, embed, { bias, dtype }));
+  }
+
+  /** Where this module's sequence lies; `rows` are those of this rank. */
+  protected layout(rows: number, sequenceLength: number | undefined): Layout {
+    return sequenceLayout(this.ctx, this.settings, { rows, length: sequenceLength ?? this.settings.sequenceLength });
+  }
+
+  /** rows [B,S,E] → [B,S,E]. */
+  protected attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
+    const run = (x: Tensor) => this.#attend(x, mask, layout);
+    return this.settings.useCheckpoint ? checkpoint(run, rows) : run(rows);
+  }
+
+  #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
+    const { heads, kvHeads, headSize: size, backend, scale } = this.settings;
+    using qkv = this.qkvProjection.forward(rows);
+    using q = splitHeads(qkv, { first: 0, count: heads, size });
+    using k = splitHeads(qkv, { first: heads, count: kvHeads, size });
+    using v = splitHeads(qkv, { first: heads + kvHeads, count: kvHeads, size });
+    using out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
+    using merged = mergeHeads(out);
+    return this.outProjection.forward(merged);
+  }
+}
+
+/** The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards. */
+export function sequenceLayout(
+  ctx: Context,
+  { backend, placement }: Pick<Settings, "backend" | "placement">,
+  { rows, length }: { rows: number; length: number | undefined },
+): Layout {
+  const mesh = ctx.mesh.shape;
+  const shards = backend.axes.reduce((product, axis) => product * (mesh[axis] ?? 1), 1);
+  return layoutOf({ mesh, axes: backend.axes, placement, length: length ?? rows * shards });
+}

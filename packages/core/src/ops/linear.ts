@@ -1,0 +1,76 @@
+import { defineOp } from "../autograd/define-op.ts";
+import { ShapeError } from "../errors.ts";
+import { formatShape, sizeOf } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { checkOperands } from "./operands.ts";
+
+// N rows, in and out features: x [..,in] seen as [N,in], weight [out,in], bias [out].
+
+const linearOp = defineOp({
+  name: "linear",
+  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null]) {
+    const { device } = x;
+    using rows = x.reshape([rowsOf(x), x.shape.at(-1)!]);
+    using transposed = weight.transpose(0, 1);
+    using flat = device.empty([rows.shape[0]!, weight.shape[0]!], x.dtype);
+    if (bias) device.kernels.copy(flat, bias);
+    device.kernels.matmul(flat, rows, transposed, bias !== null);
+    const output = flat.reshape([...x.shape.slice(0, -1), weight.shape[0]!]);
+    return { output, saved: { x, weight } };
+  },
+  backward({ x, weight }, dOutput, [needX, needWeight, needBias]) {
+    using dOut = dOutput.reshape([rowsOf(dOutput), dOutput.shape.at(-1)!]);
+    return [
+      needX ? inputGradient(dOut, weight, x) : null,
+      needWeight ? weightGradient(dOut, x, weight) : null,
+      needBias ? biasGradient(dOut) : null,
+    ];
+  },
+});
+
+function rowsOf(x: Tensor): number {
+  return sizeOf(x.shape.slice(0, -1));
+}
+
+/** dx = dOut · W. */
+function inputGradient(dOut: Tensor, weight: Tensor, x: Tensor): Tensor {
+  using dx = x.device.empty([dOut.shape[0]!, weight.shape[1]!], x.dtype);
+  x.device.kernels.matmul(dx, dOut, weight, false);
+  return dx.reshape(x.shape);
+}
+
+/** dW = dOutᵀ · x. */
+function weightGradient(dOut: Tensor, x: Tensor, weight: Tensor): Tensor {
+  using rows = x.reshape([dOut.shape[0]!, x.shape.at(-1)!]);
+  using transposed = dOut.transpose(0, 1);
+  const dWeight = weight.device.empty(weight.shape, weight.dtype);
+  weight.device.kernels.matmul(dWeight, transposed, rows, false);
+  return dWeight;
+}
+
+/** db = Σ of the rows of dOut. */
+function biasGradient(dOut: Tensor): Tensor {
+  using sum = dOut.device.empty([1, dOut.shape[1]!], dOut.dtype);
+  if (dOut.size === 0) dOut.device.kernels.fill(sum, 0);
+  else dOut.device.kernels.reduce("sum", sum, dOut);
+  return sum.reshape([-1]);
+}
+
+/**
+ * x · Wᵀ + b: x [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's.
+ *
+ * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ.
+ */
+export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
+  checkOperands("linear", x, weight, bias);
+  const [out, features] = weight.shape;
+  const fits = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
+  if (!fits || (bias && (bias.rank !== 1 || bias.shape[0] !== out))) {
+    throw new ShapeError({
+      where: "linear",
+      expected: "x [..,in], weight [out,in], bias [out]",
+      received: [x, weight, ...(bias ? [bias] : [])].map((each) => formatShape(each.shape)).join(", "),
+    });
+  }
+  return linearOp([x, weight, bias], undefined);
+}

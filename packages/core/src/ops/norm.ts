@@ -1,0 +1,101 @@
+import { defineOp } from "../autograd/define-op.ts";
+import { ShapeError } from "../errors.ts";
+import { formatShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import { checkDevice } from "./operands.ts";
+
+// E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
+
+type Inputs = [x: Tensor, weight: Tensor | null, bias: Tensor | null];
+
+function statistic(x: Tensor): Tensor {
+  return x.device.empty(x.shape.with(-1, 1), "float32");
+}
+
+/** A float32 accumulator of zeros, if it is needed. */
+function accumulator(of: Tensor | null, needed: boolean | undefined): Tensor | null {
+  if (!of || !needed) return null;
+  const zeros = of.device.empty(of.shape, "float32");
+  of.device.kernels.fill(zeros, 0);
+  return zeros;
+}
+
+/** Rounds an accumulator to its parameter's dtype; takes it. */
+function rounded(gradient: Tensor | null, of: Tensor | null): Tensor | null {
+  if (!gradient || !of) return null;
+  using taken = gradient;
+  return taken.to(of.dtype);
+}
+
+const layerNormOp = defineOp({
+  name: "layerNorm",
+  forward([x, weight, bias]: Inputs, epsilon: number) {
+    const output = x.device.empty(x.shape, x.dtype);
+    const stats = { mean: statistic(x), rstd: statistic(x) };
+    x.device.kernels.layerNorm(output, x, { weight, bias, epsilon }, stats);
+    return { output, saved: { x, weight, bias, ...stats } };
+  },
+  backward({ x, weight, bias, mean, rstd }, dOutput, [, needWeight, needBias]) {
+    using dOut = dOutput.contiguous();
+    const dx = x.device.empty(x.shape, x.dtype);
+    const dWeight = accumulator(weight, needWeight);
+    const dBias = accumulator(bias, needBias);
+    x.device.kernels.layerNormBackward({ dx, dWeight, dBias }, x, dOut, weight, { mean, rstd });
+    return [dx, rounded(dWeight, weight), rounded(dBias, bias)];
+  },
+});
+
+const rmsNormOp = defineOp({
+  name: "rmsNorm",
+  forward([x, weight]: [Tensor, Tensor | null], epsilon: number) {
+    const output = x.device.empty(x.shape, x.dtype);
+    const rstd = statistic(x);
+    x.device.kernels.rmsNorm(output, x, { weight, bias: null, epsilon }, { mean: null, rstd });
+    return { output, saved: { x, weight, rstd } };
+  },
+  backward({ x, weight, rstd }, dOutput, [, needWeight]) {
+    using dOut = dOutput.contiguous();
+    const dx = x.device.empty(x.shape, x.dtype);
+    const dWeight = accumulator(weight, needWeight);
+    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, weight, { mean: null, rstd });
+    return [dx, rounded(dWeight, weight)];
+  },
+});
+
+export interface NormOptions {
+  /** Added to the variance under the root. */
+  readonly epsilon?: number;
+}
+
+/** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
+export function layerNorm(
+  x: Tensor,
+  weight: Tensor | null = null,
+  bias: Tensor | null = null,
+  { epsilon = 1e-5 }: NormOptions = {},
+): Tensor {
+  checkParameters("layerNorm", x, [weight, bias]);
+  using dense = x.contiguous();
+  return layerNormOp([dense, weight, bias], epsilon);
+}
+
+/** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
+export function rmsNorm(x: Tensor, weight: Tensor | null = null, { epsilon = 1e-6 }: NormOptions = {}): Tensor {
+  checkParameters("rmsNorm", x, [weight]);
+  using dense = x.contiguous();
+  return rmsNormOp([dense, weight], epsilon);
+}
+
+function checkParameters(where: string, x: Tensor, parameters: readonly (Tensor | null)[]): void {
+  x.assertUsable(where);
+  for (const parameter of parameters) {
+    if (!parameter) continue;
+    checkDevice(where, x, parameter);
+    if (parameter.rank === 1 && parameter.shape[0] === x.shape.at(-1)) continue;
+    throw new ShapeError({
+      where,
+      expected: `parameters [${x.shape.at(-1)}] for x ${formatShape(x.shape)}`,
+      received: formatShape(parameter.shape),
+    });
+  }
+}

@@ -1,0 +1,28 @@
+import { defineOp } from "../autograd/define-op.ts";
+import { normalizeAxis } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+
+const softmaxOp = defineOp({
+  name: "softmax",
+  forward([x]: [Tensor]) {
+    const output = x.device.empty(x.shape, x.dtype);
+    x.device.kernels.softmax(output, x);
+    return { output, saved: { output } };
+  },
+  backward({ output }, dOutput) {
+    using dOut = dOutput.contiguous();
+    const dx = dOut.device.empty(dOut.shape, dOut.dtype);
+    dOut.device.kernels.softmaxBackward(dx, output, dOut);
+    return [dx];
+  },
+});
+
+/** Softmax along one axis, the last by default; a row of −Infinity gives 0. */
+export function softmax(x: Tensor, axis = -1): Tensor {
+  x.assertUsable("softmax");
+  const along = normalizeAxis(axis, x.rank, "softmax");
+  using moved = x.transpose(along, -1);
+  using dense = moved.contiguous();
+  using out = softmaxOp([dense], undefined);
+  return out.transpose(along, -1);
+}

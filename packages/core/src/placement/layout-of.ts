@@ -1,0 +1,79 @@
+import { OptionError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
+import type { Layout } from "./layout.ts";
+import { contiguous, type Placement } from "./placement.ts";
+import type { Span } from "./span.ts";
+
+export interface LayoutOptions {
+  /** Lengths of the mesh's axes. */
+  readonly mesh: Coordinate;
+  /** Axes over which the sequence is cut, outermost first; none: every rank holds it all. */
+  readonly axes: readonly string[];
+  /** Default: contiguous. */
+  readonly placement?: Placement;
+  /** Length of the whole sequence. */
+  readonly length: number;
+}
+
+/**
+ * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
+ *
+ * @example
+ * ```ts
+ * import { layoutOf } from "@mosaic/core";
+ * const layout = layoutOf({ mesh: { dp: 2, sp: 4 }, axes: ["sp"], length: 10 });
+ * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
+ * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
+ * ```
+ * @throws OptionError for an axis that the mesh lacks.
+ */
+export function layoutOf({ mesh, axes, placement = contiguous(), length }: LayoutOptions): Layout {
+  for (const axis of axes) {
+    if (Object.hasOwn(mesh, axis)) continue;
+    throw new OptionError({
+      where: "layoutOf",
+      expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
+      received: `"${axis}"`,
+      remedy: "name the axis in init({ mesh })",
+    });
+  }
+  const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
+  const known = new Map<string, readonly Span[]>();
+  return {
+    length,
+    axes,
+    spans(at) {
+      const key = axes.map((axis) => at[axis] ?? "*").join();
+      let spans = known.get(key);
+      if (!spans) {
+        spans = joined(shardsAt(at, axes, mesh).flatMap((index) => placement.spans(index, count, length)));
+        known.set(key, spans);
+      }
+      return spans;
+    },
+  };
+}
+
+/** Numbers of the shards at a coordinate, row-major; an axis that it lacks runs over all its values. */
+function shardsAt(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
+  let shards = [0];
+  for (const axis of axes) {
+    const own = at[axis];
+    const values = own === undefined ? Array.from({ length: mesh[axis]! }, (_, i) => i) : [own];
+    shards = shards.flatMap((shard) => values.map((value) => shard * mesh[axis]! + value));
+  }
+  return shards;
+}
+
+/** The same positions in as few spans as possible: fewer spans, fewer tiles. */
+function joined(spans: readonly Span[]): readonly Span[] {
+  const result: Span[] = [];
+  for (const span of spans) {
+    if (span.length === 0) continue;
+    const last = result.at(-1);
+    if (last && last.step === span.step && last.start + last.length * last.step === span.start) {
+      result[result.length - 1] = { ...last, length: last.length + span.length };
+    } else result.push(span);
+  }
+  return result;
+}

@@ -1,0 +1,99 @@
+import { OptionError, ShapeError } from "../errors.ts";
+import type { Span } from "./span.ts";
+
+/**
+ * How a sequence is cut into shards: which global positions shard `index` of `count` holds, and in which order. Shards of
+ * one placement are disjoint and together hold every position; lengths need not divide anything, and shards may be empty.
+ */
+export interface Placement {
+  readonly name: string;
+  spans(index: number, count: number, length: number): readonly Span[];
+}
+
+/** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
+function piece(index: number, count: number, length: number): Span {
+  const base = Math.floor(length / count);
+  const longer = length % count;
+  const start = index * base + Math.min(index, longer);
+  return { start, length: base + (index < longer ? 1 : 0), step: 1 };
+}
+
+/**
+ * One stretch after another: equal as can be (the first length % count shards get one more), or of given lengths.
+ *
+ * @throws OptionError for lengths that are not whole numbers ≥ 0; ShapeError, when applied, if they do not fit.
+ *
+ * @example
+ * ```ts
+ * import { contiguous } from "@mosaic/core";
+ * contiguous().spans(1, 3, 10); // => [{ start: 4, length: 3, step: 1 }]
+ * ```
+ */
+export function contiguous(lengths?: readonly number[]): Placement {
+  if (!lengths) return { name: "contiguous", spans: (index, count, length) => [piece(index, count, length)] };
+  if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
+    throw new OptionError({
+      where: "contiguous",
+      expected: "lengths that are whole numbers ≥ 0",
+      received: `[${lengths.join(",")}]`,
+    });
+  }
+  return {
+    name: `contiguous([${lengths.join(",")}])`,
+    spans(index, count, length) {
+      const total = lengths.reduce((sum, each) => sum + each, 0);
+      if (lengths.length !== count || total !== length) {
+        throw new ShapeError({
+          where: "contiguous",
+          expected: `${count} lengths that sum to ${length}`,
+          received: `[${lengths.join(",")}], which sum to ${total}`,
+        });
+      }
+      const start = lengths.slice(0, index).reduce((sum, each) => sum + each, 0);
+      return [{ start, length: lengths[index]!, step: 1 }];
+    },
+  };
+}
+
+/**
+ * Of 2 · count equal pieces, shard r holds pieces r and 2 · count − 1 − r: under a causal mask every shard has the same
+ * work. Known from zhuzilin/ring-flash-attention and Llama 3.
+ *
+ * @example
+ * ```ts
+ * import { zigzag } from "@mosaic/core";
+ * zigzag().spans(0, 2, 8); // => [{ start: 0, length: 2, step: 1 }, { start: 6, length: 2, step: 1 }]
+ * ```
+ */
+export function zigzag(): Placement {
+  return {
+    name: "zigzag",
+    spans: (index, count, length) => [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)],
+  };
+}
+
+/** Shard r holds positions r, r + count, …: as balanced as zigzag, at every scale. Brandon et al. 2023, "Striped Attention". */
+export function striped(): Placement {
+  return {
+    name: "striped",
+    spans: (index, count, length) => [
+      { start: index, length: Math.max(0, Math.ceil((length - index) / count)), step: count },
+    ],
+  };
+}
+
+/** A placement by name, as options take it. */
+export type PlacementName = "contiguous" | "zigzag" | "striped";
+
+const named: Readonly<Record<PlacementName, () => Placement>> = { contiguous: () => contiguous(), zigzag, striped };
+
+/** The placement itself, or the one of that name; throws an OptionError that lists the names. */
+export function placementOf(nameOrValue: PlacementName | Placement): Placement {
+  if (typeof nameOrValue !== "string") return nameOrValue;
+  if (Object.hasOwn(named, nameOrValue)) return named[nameOrValue]();
+  throw new OptionError({
+    where: "placement",
+    expected: `${Object.keys(named).join(", ")} or a Placement`,
+    received: JSON.stringify(nameOrValue),
+  });
+}

@@ -1,0 +1,139 @@
+import type { Context } from "../context.ts";
+import { ShapeError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
+import { concatenate } from "../ops/concatenate.ts";
+import { formatShape, normalizeAxis } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import type { Layout } from "./layout.ts";
+import { layoutOf } from "./layout-of.ts";
+import { type Placement, type PlacementName, placementOf } from "./placement.ts";
+import { type Span, spansLength } from "./span.ts";
+
+export interface ShardOptions {
+  /** Default: contiguous. */
+  readonly placement?: PlacementName | Placement;
+  /** Mesh axes over which the sequence is cut, outermost first. Default: every axis of the mesh but "dp". */
+  readonly axes?: readonly string[];
+}
+export interface UnshardOptions extends ShardOptions {
+  /** Length of the whole axis. Default: as many rows as here times the number of shards. */
+  readonly length?: number;
+}
+
+/** Every axis of the mesh along which ranks share a sequence: all but "dp". */
+export function sequenceAxes(mesh: Coordinate): string[] {
+  return Object.keys(mesh).filter((axis) => axis !== "dp");
+}
+
+/**
+ * This rank's shard of a tensor that every rank holds whole. Differentiable; communicates nothing.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, shard, unshard } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using full = fromArray(ctx, [1, 2, 3, 4], [2, 2]);
+ * using mine = shard(ctx, full, 0, { placement: "zigzag" });
+ * using whole = unshard(ctx, mine, 0, { placement: "zigzag" });
+ * Array.from(await whole.read()); // => [1, 2, 3, 4]
+ * ```
+ * @throws ShapeError for an axis out of range; OptionError for a mesh axis or placement that does not exist.
+ */
+export function shard(ctx: Context, full: Tensor, axis: number, options: ShardOptions = {}): Tensor {
+  ctx.assertOpen("shard");
+  full.assertUsable("shard");
+  const along = normalizeAxis(axis, full.rank, "shard");
+  const { layout } = layoutFor(ctx, options, full.shape[along]!);
+  const spans = layout.spans(ctx.mesh.coordinate);
+  if (isWhole(spans, layout.length)) return full.contiguous();
+  // A copy even of a single slice: a shard must not keep the whole alive.
+  const parts = (spans.length > 0 ? spans : [nothing]).map((span) => sliceSpan(full, along, span));
+  try {
+    return concatenate(parts, along);
+  } finally {
+    for (const part of parts) part.dispose();
+  }
+}
+
+const nothing: Span = { start: 0, length: 0, step: 1 };
+
+/**
+ * The whole tensor on every rank, from each rank's shard: the inverse of `shard`. Collective along the placement's axes.
+ * Not differentiable: the result has no history.
+ *
+ * @throws ShapeError if this rank's rows are not as many as its shard has.
+ */
+export function unshard(ctx: Context, x: Tensor, axis: number, options: UnshardOptions = {}): Tensor {
+  ctx.assertOpen("unshard");
+  x.assertUsable("unshard");
+  const along = normalizeAxis(axis, x.rank, "unshard");
+  const rows = x.shape[along]!;
+  const { layout, count } = layoutFor(ctx, options, options.length ?? rows * shardCount(ctx, options));
+  const expected = spansLength(layout.spans(ctx.mesh.coordinate));
+  if (rows !== expected) {
+    throw new ShapeError({
+      where: `unshard, rank ${ctx.rank}`,
+      expected: `${expected} rows along axis ${along}, its share of ${layout.length} among ${count}`,
+      received: formatShape(x.shape),
+      remedy: "give the placement and the length that the tensor was sharded with",
+    });
+  }
+  using first = x.detach().transpose(0, along);
+  using gathered = gather(ctx, first, layout);
+  return scatterRows(gathered, layout, along);
+}
+
+function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardOptions): number {
+  return axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
+}
+
+function layoutFor(ctx: Context, options: ShardOptions, length: number): { layout: Layout; count: number } {
+  const { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape) } = options;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
+  return { layout, count: shardCount(ctx, options) };
+}
+
+function isWhole(spans: readonly Span[], length: number): boolean {
+  const [only, ...more] = spans;
+  return only !== undefined && more.length === 0 && only.step === 1 && only.length === length;
+}
+
+function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tensor {
+  return x.slice(axis, start, start + length * step, step);
+}
+
+/** All shards, rows first, one after another in the order of their numbers: gathers along the innermost axis first. */
+function gather(ctx: Context, first: Tensor, layout: Layout): Tensor {
+  let held = first.contiguous();
+  const { coordinate, shape } = ctx.mesh;
+  const rowSize = first.shape.slice(1).reduce((size, length) => size * length, 1);
+  let inner: Coordinate = coordinate;
+  for (const axis of layout.axes.toReversed()) {
+    const { [axis]: _, ...outer } = inner;
+    inner = outer;
+    if (shape[axis] === 1) continue;
+    const counts = Array.from({ length: shape[axis]! }, (_, i) => spansLength(layout.spans({ ...outer, [axis]: i })));
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const out = held.device.empty([total, ...first.shape.slice(1)], held.dtype);
+    const options = { counts: counts.map((count) => count * rowSize), label: "unshard" };
+    ctx.mesh.group(axis).allGather(out, held, options).wait();
+    held.dispose();
+    held = out;
+  }
+  return held;
+}
+
+/** Puts gathered rows at their global positions and the axis back in its place. */
+function scatterRows(gathered: Tensor, layout: Layout, along: number): Tensor {
+  const { device, dtype } = gathered;
+  using ordered = gathered.transpose(0, along);
+  const out = device.empty(ordered.shape, dtype);
+  let row = 0;
+  for (const span of layout.spans({})) {
+    using from = ordered.slice(along, row, (row += span.length));
+    using to = sliceSpan(out, along, span);
+    if (from.size > 0) device.kernels.copy(to, from);
+  }
+  return out;
+}
