@@ -1,0 +1,52 @@
+// From any thread to the JavaScript thread. Keeps the event loop alive exactly while something is promised.
+#pragma once
+
+#include <napi.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace mosaic {
+
+class Mailbox {
+ public:
+  explicit Mailbox(Napi::Env env)
+      : env_(env), deliver_(Napi::ThreadSafeFunction::New(env, Napi::Function(), "mosaic collectives", 0, 1)) {
+    deliver_.Unref(env);
+  }
+
+  /// JavaScript thread: exactly one `deliver` will follow.
+  void expect() {
+    if (expected_++ == 0) deliver_.Ref(env_);
+  }
+
+  /// Any thread: runs `task` on the JavaScript thread; after `close`, nowhere.
+  void deliver(std::function<void(Napi::Env)> task) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    auto* held = new std::function<void(Napi::Env)>(std::move(task));
+    const auto status = deliver_.NonBlockingCall(held, [this](Napi::Env env, Napi::Function, std::function<void(Napi::Env)>* run) {
+      const std::unique_ptr<std::function<void(Napi::Env)>> owned(run);
+      if (!env) return;  // it is being torn down
+      if (--expected_ == 0) deliver_.Unref(env);
+      (*run)(env);
+    });
+    if (status != napi_ok) delete held;
+  }
+
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(closed_, true)) deliver_.Release();
+  }
+
+ private:
+  Napi::Env env_;
+  Napi::ThreadSafeFunction deliver_;
+  std::mutex mutex_;
+  bool closed_ = false;
+  int expected_ = 0;  // JavaScript thread only
+};
+
+}  // namespace mosaic

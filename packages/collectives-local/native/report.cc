@@ -1,0 +1,81 @@
+#include "report.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr uint32_t kMostListed = 16;
+
+std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
+
+std::string prefix(const Operation& op) { return op.label.empty() ? "" : op.label + ": "; }
+
+std::string process(const Segment& segment, uint32_t rank) {
+  return rankName(rank) + " (pid " + std::to_string(segment.page(rank).pid.load()) + ")";
+}
+
+std::string nameOf(const Position& position) { return nameOf(position.op, position.sequence, position.groupName); }
+
+/// What follows `after`, for a rank that has perhaps done nothing yet.
+std::string lastOf(const Position& position) {
+  return position.sequence == 0 ? "before its first operation" : "after " + nameOf(position);
+}
+
+std::string whereabouts(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers) {
+  const ControlPage& page = segment.page(rank);
+  const Position at = page.position.load();
+  if (peers.left(rank)) return rankName(rank) + " left " + lastOf(at);
+  if (peers.dead(rank)) return process(segment, rank) + " died";
+  if (at.activity == Activity::Running) {
+    const bool here = at.group == op.group->id && at.sequence == op.signature.sequence && at.op == op.signature.op;
+    return rankName(rank) + (here ? " waits in it too" : " is at " + nameOf(at));
+  }
+  if (page.posted.load() > page.completed.load()) return rankName(rank) + " is computing";
+  return rankName(rank) + " has called nothing " + (at.sequence == 0 ? "yet" : "since " + nameOf(at));
+}
+
+const char* const kSameCalls = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+
+}  // namespace
+
+MosaicFailure mismatchFailure(const Operation& op, uint32_t rank, const Mismatch& mismatch, const Position& peer) {
+  const Signature& received = mismatch.received;
+  const std::string group = received.group == op.group->id ? op.group->name
+                            : received.group == peer.group ? peer.groupName
+                                                           : "another group";
+  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + rankName(rank) + " is at " +
+                                                  nameOf(mismatch.expected, op.group->name) + ", " +
+                                                  rankName(mismatch.peer) + " at " + nameOf(received, group) + kSameCalls);
+}
+
+MosaicFailure divergenceFailure(const Operation& op, uint32_t rank, uint32_t peer, const Position& position) {
+  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + rankName(rank) + " called " + op.name() + ", " +
+                                                  rankName(peer) + " called " + nameOf(position) + kSameCalls);
+}
+
+MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers, double seconds) {
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g s", seconds);
+  std::string text = prefix(op) + "no end within " + limit + ": " + rankName(rank) + " waits in " + op.name();
+  uint32_t listed = 0;
+  for (const uint32_t peer : op.group->ranks) {
+    if (peer == rank) continue;
+    if (listed++ == kMostListed) {
+      text += "; …";
+      break;
+    }
+    text += "; " + whereabouts(op, segment, peer, peers);
+  }
+  return makeFailure(MOSAIC_FAILURE_TIMEOUT, text);
+}
+
+MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint32_t rank, uint32_t peer, bool died) {
+  const Position at = segment.page(peer).position.load();
+  const std::string what = died ? process(segment, peer) + " died"
+                                : rankName(peer) + " left " + lastOf(at);
+  return makeFailure(MOSAIC_FAILURE_PEER_LOST, prefix(op) + what + "; " + rankName(rank) + " needed it in " + op.name());
+}
+
+MosaicFailure adoptedFailure(const Segment& segment, uint32_t peer) { return segment.page(peer).failure; }
+
+}  // namespace mosaic
