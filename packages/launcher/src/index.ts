@@ -1,3 +1,16 @@
+export { RendezvousError, UsageError } from "./errors.ts";
+export type {
+  Exit,
+  Failure,
+  LaunchEvent,
+  LaunchOptions,
+  LineEvent,
+  RankError,
+  RankExit,
+  Result,
+  StreamName,
+} from "./job.ts";
+export { type Job, launch, start } from "./launch.ts";
 export { connectStore, Store, type StoreOptions, type Waiting } from "./store/client.ts";
-export { type StoreCode, StoreError } from "./store/protocol.ts";
+export { LIMITS, PROTOCOL_VERSION, type StoreCode, StoreError } from "./store/protocol.ts";
 export { StoreServer, type StoreServerOptions } from "./store/server.ts";

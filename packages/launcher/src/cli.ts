@@ -1,0 +1,104 @@
+#!/usr/bin/env node
+import { readFileSync } from "node:fs";
+import { dryRun, dryRunText } from "./dry-run.ts";
+import { RendezvousError, UsageError } from "./errors.ts";
+import type { LaunchEvent, LaunchOptions } from "./job.ts";
+import { type Job, start } from "./launch.ts";
+import { helpText } from "./options/help.ts";
+import { type CommandLine, parseCommandLine } from "./options/parse.ts";
+import { parseRanks } from "./options/ranks.ts";
+import { type ConsoleSettings, settingsOf } from "./options/settings.ts";
+import { resolveSources } from "./options/sources.ts";
+import { Values } from "./options/values.ts";
+import { jsonConsole } from "./output/json-console.ts";
+import { Sink } from "./output/sink.ts";
+import { TextConsole } from "./output/text-console.ts";
+import { planOf } from "./plan.ts";
+
+/** EX_SOFTWARE: the launcher itself failed. */
+const BUG = 70;
+
+const out = new Sink(process.stdout);
+const err = new Sink(process.stderr);
+
+async function main(argv: readonly string[]): Promise<number> {
+  const line = parseCommandLine(argv);
+  const sources = resolveSources(line.options, process.env, process.cwd());
+  const values = new Values(sources);
+  if (values.flag("help")) return say(helpText());
+  if (values.flag("version")) return say(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
+  const { launch, console: settings } = settingsOf(sources);
+  const color = wantsColor(settings.color);
+  const options: LaunchOptions = { ...launch, ...entryOf(line), color };
+  const plan = planOf(options);
+  if (values.flag("dry-run")) {
+    const description = dryRun(plan, sources);
+    return say(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
+  }
+  if (isExtraTask(process.env)) {
+    err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
+    return 0;
+  }
+  const onEvent = consoleFor(settings, plan.nproc, color);
+  const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
+  passSignals(job);
+  return (await job.done).exitCode;
+}
+
+function say(text: string): number {
+  out.write(text);
+  return 0;
+}
+
+function entryOf({ entry, args }: CommandLine): Pick<LaunchOptions, "entry" | "args"> {
+  if (entry !== undefined) return { entry, args };
+  throw new UsageError("expected an entry to run: mosaic-run [options] <entry> [arguments] (mosaic-run --help)");
+}
+
+function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
+  const shown = parseRanks(settings.consoleRanks, worldSize);
+  if (settings.json) return jsonConsole(out, shown);
+  const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
+  const console = new TextConsole(out, err, { shown, prefix: settings.logPrefix, color, columns });
+  return (event) => console.show(event);
+}
+
+/** https://no-color.org: any value but the empty one turns colours off. */
+function wantsColor(setting: ConsoleSettings["color"]): boolean {
+  if (setting !== "auto") return setting === "always";
+  return process.stdout.isTTY && !process.env.NO_COLOR;
+}
+
+/** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */
+function isExtraTask(env: NodeJS.ProcessEnv): boolean {
+  return env.SLURM_STEP_ID !== undefined && Number(env.SLURM_LOCALID ?? 0) > 0;
+}
+
+function passSignals(job: Job): void {
+  for (const name of ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const)
+    process.on(name, () => job.signal(name));
+}
+
+function version(): string {
+  const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { version: string };
+  return manifest.version;
+}
+
+function explain(error: unknown): number {
+  if (error instanceof UsageError || error instanceof RendezvousError) {
+    err.write(`mosaic-run: ${error.message}\n`);
+    return error.exitCode;
+  }
+  const stack = error instanceof Error ? error.stack : String(error);
+  err.write(`mosaic-run: this is a bug of the launcher, please report it:\n${stack}\n`);
+  return BUG;
+}
+
+async function end(code: number): Promise<never> {
+  await Promise.all([out.flush(), err.flush()]);
+  process.exit(code);
+}
+
+// Whatever goes wrong in here, the guard ends the ranks when this process is gone.
+process.on("uncaughtException", (error) => end(explain(error)));
+end(await main(process.argv.slice(2)).catch(explain));

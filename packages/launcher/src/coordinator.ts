@@ -1,0 +1,91 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { RendezvousError } from "./errors.ts";
+import type { Plan } from "./plan.ts";
+import type { RankRecord } from "./report/diagnose.ts";
+import { portOwner } from "./report/port-owner.ts";
+import { StoreServer } from "./store/server.ts";
+
+/** A node's share of one attempt: which ranks are its own, and where the whole job meets. */
+export interface Assignment {
+  readonly attempt: number;
+  readonly worldSize: number;
+  /** This node's first rank; its others follow. */
+  readonly firstRank: number;
+  readonly groupRank: number;
+  readonly groupWorldSize: number;
+  /** Host and port of the store. */
+  readonly host: string;
+  readonly port: number;
+  readonly tokenFile: string;
+}
+
+/**
+ * Decides for the whole job: hosts the store, numbers the attempts, gives each node its ranks.
+ *
+ * One node needs no more than LocalCoordinator. Several nodes will need one that agents reach over the network; they
+ * will see this interface and nothing else.
+ */
+export interface Coordinator {
+  /** Where the store listens, `host:port`. */
+  readonly store: string;
+  /** A directory of this job's own, for secrets; removed by close. */
+  readonly privateDir: string;
+  /** Resolves when every node is there. */
+  beginAttempt(attempt: number): Promise<Assignment>;
+  close(): Promise<void>;
+}
+
+/** Runs one node's ranks for one attempt. The other half of the seam: a node's agent is the same however many there are. */
+export interface Agent {
+  run(assignment: Assignment): Promise<readonly RankRecord[]>;
+}
+
+/** The coordinator of a job that lives on this machine alone. */
+export class LocalCoordinator implements Coordinator {
+  readonly #plan: Plan;
+  readonly #store: StoreServer;
+  readonly privateDir: string;
+
+  private constructor(plan: Plan, store: StoreServer) {
+    this.#plan = plan;
+    this.#store = store;
+    this.privateDir = mkdtempSync(join(tmpdir(), "mosaic-run-"));
+    writeFileSync(this.#tokenFile, `${store.token}\n`, { mode: 0o600 });
+  }
+
+  /** Binds the store. Throws RendezvousError when its port is taken, naming who has it. */
+  static async open(plan: Plan): Promise<LocalCoordinator> {
+    try {
+      const store = await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
+      return new LocalCoordinator(plan, store);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+      const owner = portOwner(plan.masterPort) ?? "another process";
+      throw new RendezvousError(
+        `port ${plan.masterPort} is held by ${owner}; leave out --master-port to use any free port`,
+      );
+    }
+  }
+
+  get store(): string {
+    return this.#store.address;
+  }
+
+  get #tokenFile(): string {
+    return join(this.privateDir, "token");
+  }
+
+  async beginAttempt(attempt: number): Promise<Assignment> {
+    this.#store.beginAttempt(attempt);
+    const { host, port } = this.#store;
+    const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1 };
+    return { attempt, worldSize: this.#plan.nproc, ...place, host, port, tokenFile: this.#tokenFile };
+  }
+
+  async close(): Promise<void> {
+    await this.#store.close();
+    rmSync(this.privateDir, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,45 @@
+import { rankContract, rankEnvironment } from "./environment.ts";
+import { unassigned } from "./launch.ts";
+import type { Sourced } from "./options/sources.ts";
+import type { Plan } from "./plan.ts";
+
+/** What a job would be: every option with its source, the command, and what each rank is told. */
+export interface DryRun {
+  readonly options: Readonly<Record<string, Sourced>>;
+  readonly command: readonly string[];
+  readonly cwd: string;
+  readonly ranks: readonly Readonly<Record<string, string>>[];
+}
+
+/** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
+export function dryRun(plan: Plan, sources: ReadonlyMap<string, Sourced>): DryRun {
+  const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
+  const ranks = Array.from({ length: plan.nproc }, (_, local) => {
+    const told = rankContract(plan, unassigned(plan), local, `<logs>/attempt_0/${local}/error.json`);
+    rankEnvironment(plan, told);
+    return { ...plan.env, ...told, MASTER_PORT: port, MOSAIC_STORE: `127.0.0.1:${port}`, MOSAIC_RUN_ID: runId(plan) };
+  });
+  const { program, args } = plan.command;
+  return { options: Object.fromEntries(sources), command: [program, ...args], cwd: plan.cwd, ranks };
+}
+
+const runId = ({ rdzvId }: Plan): string => (rdzvId === "none" ? "<run id>" : `${rdzvId}-<run id>`);
+
+/** The description as people read it. */
+export function dryRunText({ options, command, cwd, ranks }: DryRun): string {
+  const rows = Object.entries(options)
+    .filter(([name]) => !["help", "version", "dry-run"].includes(name))
+    .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${shown(value).padEnd(20)} ${source}`);
+  const environments = ranks.map((env, rank) => {
+    const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);
+    return [`rank ${rank}`, ...pairs].join("\n");
+  });
+  const words = command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : JSON.stringify(word)));
+  return ["options", ...rows, "command", `  ${words.join(" ")}`, `  in ${cwd}`, ...environments, ""].join("\n");
+}
+
+const shown = (value: Sourced["value"]): string => {
+  if (value === undefined) return "–";
+  if (Array.isArray(value)) return value.join(" ");
+  return /^\S+$/.test(String(value)) ? String(value) : JSON.stringify(value);
+};

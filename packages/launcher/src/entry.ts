@@ -1,0 +1,121 @@
+import { accessSync, constants, statSync } from "node:fs";
+import { createRequire } from "node:module";
+import { delimiter, extname, isAbsolute, join, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { UsageError } from "./errors.ts";
+
+/** How to start one rank. */
+export interface Command {
+  readonly program: string;
+  readonly args: readonly string[];
+}
+
+/** What an entry needs to become a command. */
+export interface EntryOptions {
+  readonly entry: string;
+  readonly args: readonly string[];
+  readonly cwd: string;
+  readonly nodeArgs: readonly string[];
+  readonly imports: readonly string[];
+}
+
+/** What this Node does with TypeScript by itself; a parameter so that a test can be another Node. */
+export interface NodeAbility {
+  readonly version: string;
+  readonly typescript: boolean;
+}
+
+const thisNode: NodeAbility = {
+  version: process.versions.node,
+  typescript: Boolean((process.features as { typescript?: unknown }).typescript),
+};
+
+const JAVASCRIPT = [".js", ".mjs", ".cjs"];
+const STRIPPABLE = [".ts", ".mts", ".cts"];
+const NEEDS_TSX = [".tsx", ".jsx"];
+
+/** The script that every Node rank loads before anything of the user's. It lies beside this module in dist/. */
+const PRELOAD = fileURLToPath(new URL("./preload.cjs", import.meta.url));
+
+/** The command that runs a script under this Node. Throws UsageError when the script is missing or of another kind. */
+export function nodeCommand(options: EntryOptions, node: NodeAbility = thisNode): Command {
+  const path = resolve(options.cwd, options.entry);
+  requireFile(path, options.entry);
+  const imports = options.imports.flatMap((module) => ["--import", module]);
+  const loader = loaderFor(path, options, node);
+  const own = ["--enable-source-maps", "--require", PRELOAD];
+  return {
+    program: process.execPath,
+    args: [...own, ...loader, ...imports, ...options.nodeArgs, path, ...options.args],
+  };
+}
+
+/** The command that runs any program, looked up as a shell would. Throws UsageError when there is none. */
+export function programCommand({ entry, args, cwd }: EntryOptions): Command {
+  const places = entry.includes("/") ? [cwd] : (process.env.PATH ?? "").split(delimiter);
+  const candidates = places.map((place) => (isAbsolute(entry) ? entry : resolve(cwd, place, entry)));
+  const program = candidates.find(isExecutable);
+  if (program !== undefined) return { program, args };
+  const where = entry.includes("/") ? `${candidates[0]} is not an executable file` : "it is not on PATH";
+  throw new UsageError(`--exec ${entry}: ${where}`);
+}
+
+/** The first executable file called `name` on PATH. */
+export function findProgram(name: string): string | undefined {
+  return (process.env.PATH ?? "")
+    .split(delimiter)
+    .map((folder) => join(folder, name))
+    .find(isExecutable);
+}
+
+function requireFile(path: string, written: string): void {
+  const stat = statSync(path, { throwIfNoEntry: false });
+  if (stat === undefined) throw new UsageError(`entry ${written}: no such file (${path})`);
+  if (!stat.isFile()) throw new UsageError(`entry ${written}: not a file (${path})`);
+}
+
+function loaderFor(path: string, options: EntryOptions, node: NodeAbility): readonly string[] {
+  const extension = extname(path);
+  if (JAVASCRIPT.includes(extension)) return [];
+  if (STRIPPABLE.includes(extension)) {
+    if (node.typescript) return [];
+    if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
+  } else if (!NEEDS_TSX.includes(extension)) {
+    throw new UsageError(
+      `entry ${options.entry}: expected .js, .mjs, .cjs, .ts or .mts, received "${extension}"; --exec runs any program`,
+    );
+  }
+  const tsx = findTsx(path, options.cwd);
+  if (tsx !== undefined) return ["--import", tsx];
+  throw new UsageError(
+    `entry ${options.entry}: Node ${node.version} does not run ${extension} files by itself, and tsx is not installed ` +
+      `in this project; run "npm install --save-dev tsx", or build to JavaScript, or use Node 22.18 or newer`,
+  );
+}
+
+/** 22.6 brought the flag; from 22.18 and 23.6 on `process.features.typescript` answers instead. */
+function hasStripFlag(version: string): boolean {
+  const [major = 0, minor = 0] = version.split(".").map(Number);
+  return major > 22 || (major === 22 && minor >= 6);
+}
+
+/** The user's own tsx, never one of ours: it must fit the user's sources. */
+function findTsx(path: string, cwd: string): string | undefined {
+  for (const from of [path, join(cwd, "package.json")]) {
+    try {
+      return pathToFileURL(createRequire(from).resolve("tsx")).href;
+    } catch {
+      // Not installed there; the next place may have it.
+    }
+  }
+  return undefined;
+}
+
+function isExecutable(path: string): boolean {
+  try {
+    accessSync(path, constants.X_OK);
+    return statSync(path).isFile();
+  } catch {
+    return false;
+  }
+}

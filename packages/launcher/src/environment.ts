@@ -1,0 +1,52 @@
+import type { Assignment } from "./coordinator.ts";
+import { UsageError } from "./errors.ts";
+import type { Plan } from "./plan.ts";
+
+/** The variable that marks every process of a job. */
+export const RUN_ID = "MOSAIC_RUN_ID";
+
+/** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
+export function rankContract(
+  plan: Plan,
+  assignment: Assignment,
+  localRank: number,
+  errorFile: string,
+): Readonly<Record<string, string>> {
+  const rank = String(assignment.firstRank + localRank);
+  const worldSize = String(assignment.worldSize);
+  return {
+    RANK: rank,
+    LOCAL_RANK: String(localRank),
+    WORLD_SIZE: worldSize,
+    LOCAL_WORLD_SIZE: String(plan.nproc),
+    GROUP_RANK: String(assignment.groupRank),
+    GROUP_WORLD_SIZE: String(assignment.groupWorldSize),
+    ROLE_NAME: plan.role,
+    ROLE_RANK: rank,
+    ROLE_WORLD_SIZE: worldSize,
+    MASTER_ADDR: assignment.host,
+    MASTER_PORT: String(assignment.port),
+    TORCHELASTIC_RUN_ID: plan.rdzvId,
+    TORCHELASTIC_RESTART_COUNT: String(assignment.attempt),
+    TORCHELASTIC_MAX_RESTARTS: String(plan.maxRestarts),
+    TORCHELASTIC_ERROR_FILE: errorFile,
+    [RUN_ID]: plan.runId,
+    MOSAIC_ATTEMPT: String(assignment.attempt),
+    MOSAIC_NODE_ADDR: assignment.host,
+    MOSAIC_STORE: `${assignment.host}:${assignment.port}`,
+    MOSAIC_TOKEN_FILE: assignment.tokenFile,
+    MOSAIC_THREADS: plan.threads,
+  };
+}
+
+/** A rank's whole environment: what the launcher inherited, then `--env`, then the contract, which nothing overrides. */
+export function rankEnvironment(
+  plan: Plan,
+  contract: Readonly<Record<string, string>>,
+  base: NodeJS.ProcessEnv = process.env,
+): NodeJS.ProcessEnv {
+  const taken = Object.keys(plan.env).find((name) => name in contract && name !== "MOSAIC_THREADS");
+  if (taken !== undefined) throw new UsageError(`--env ${taken}: the launcher sets ${taken} itself; leave it out`);
+  const color = plan.color && base.NO_COLOR === undefined && base.FORCE_COLOR === undefined;
+  return { ...base, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...contract };
+}

@@ -1,0 +1,150 @@
+/** What to run and how to watch over it. Times are in milliseconds. */
+export interface LaunchOptions {
+  /** A .js, .mjs, .cjs, .ts or .mts file, relative to `cwd`; with `exec`, a program. */
+  readonly entry: string;
+  readonly args?: readonly string[];
+  /** Run `entry` as a program instead of with Node. */
+  readonly exec?: boolean;
+  /** Where the ranks run; default: here. */
+  readonly cwd?: string;
+  /** Variables for every rank, over this process's own. */
+  readonly env?: Readonly<Record<string, string>>;
+  readonly nodeArgs?: readonly string[];
+  /** Modules that node imports before the entry. */
+  readonly imports?: readonly string[];
+  /** Default `auto`: one per GPU, else 1. `cpu`: one per core. */
+  readonly nprocPerNode?: number | "auto" | "cpu" | "gpu";
+  /** Default: cores / ranks, at least 1, unless MOSAIC_THREADS is set already. */
+  readonly threads?: number;
+  readonly role?: string;
+  /** A name for the job; the run id is this and a random suffix. */
+  readonly rdzvId?: string;
+  /** Default 0: any free port. */
+  readonly masterPort?: number;
+  /** From the first signal, or the timeout, to SIGKILL; 30 000. */
+  readonly graceMs?: number;
+  /** From a rank's failure to SIGKILL of the others; 500. */
+  readonly failureGraceMs?: number;
+  /** Ends the job; default: never. */
+  readonly timeoutMs?: number;
+  /** 0 */
+  readonly maxRestarts?: number;
+  /** Before the first restart; doubles up to 30 s. 1000. */
+  readonly restartBackoffMs?: number;
+  /** Two failures in a row, each sooner than this after its start, end the job; 10 000. */
+  readonly minUptimeMs?: number;
+  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds. */
+  readonly logDir?: string;
+  /** Tell ranks to use colours (FORCE_COLOR), because what they write ends on a terminal. */
+  readonly color?: boolean;
+  /** Ends the job as SIGTERM would. */
+  readonly abort?: AbortSignal;
+  /** Hears of every line and event, in order. Must not block: ranks wait for whoever reads their output. */
+  readonly onEvent?: (event: LaunchEvent) => void;
+}
+
+export type StreamName = "stdout" | "stderr";
+
+/** A rank's process is gone. */
+export interface Exit {
+  readonly rank: number;
+  readonly pid: number;
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** Milliseconds since it was started. */
+  readonly afterMs: number;
+}
+
+/** How one rank ended, seen with how the others did. */
+export interface RankExit extends Exit {
+  /** `ok`; `failed`: of its own accord; `peer-lost`: because another was gone; `stopped`: the launcher ended it. */
+  readonly verdict: "ok" | "failed" | "peer-lost" | "stopped";
+}
+
+/** An error as a rank's preload wrote it down. */
+export interface RankError {
+  readonly name: string;
+  readonly message: string;
+  readonly stack?: string;
+  readonly code?: string;
+  readonly cause?: RankError;
+  /** Of an AggregateError. */
+  readonly errors?: readonly RankError[];
+}
+
+/** The first failure of an attempt: the root cause, and what followed from it. */
+export interface Failure {
+  readonly attempt: number;
+  readonly node: string;
+  readonly rank: number;
+  readonly local: number;
+  readonly pid: number;
+  readonly afterMs: number;
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** The rank's exit code as a shell would see it: 128 + n for signal n. */
+  readonly exitCode: number;
+  /** What the rank threw, when it is known. */
+  readonly error?: RankError;
+  /** The last lines of its stderr, when it is not. */
+  readonly stderrTail: readonly string[];
+  /** What the exit code or signal means, and what to do. */
+  readonly hint?: string;
+  readonly log: string;
+  /** Why the job was not restarted although it had restarts left. */
+  readonly notRestarted?: string;
+  /** Ranks that the launcher ended. */
+  readonly stopped: readonly number[];
+  /** Ranks that failed because of this one, and how. */
+  readonly secondary: readonly { readonly rank: number; readonly why: string }[];
+}
+
+/** What became of a job. */
+export interface Result {
+  readonly outcome: "succeeded" | "failed" | "cancelled" | "timed-out";
+  /** 0; the root cause's; 128 + n for signal n; 124 after a timeout. */
+  readonly exitCode: number;
+  readonly runId: string;
+  readonly attempts: number;
+  readonly seconds: number;
+  /** The ranks of the last attempt. */
+  readonly ranks: readonly RankExit[];
+  readonly failure?: Failure;
+  /** Absent when the logs were temporary and the job succeeded. */
+  readonly logDir?: string;
+}
+
+interface Stamp {
+  /** Milliseconds since the epoch. */
+  readonly t: number;
+  readonly node: string;
+}
+
+/** A line of a rank's output, without its end. */
+export interface LineEvent extends Stamp {
+  readonly type: "line";
+  readonly rank: number;
+  readonly attempt: number;
+  readonly stream: StreamName;
+  /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 64 KB. */
+  readonly kind: "line" | "progress" | "part";
+  readonly text: string;
+}
+
+/** Everything that a job tells while it runs. */
+export type LaunchEvent =
+  | LineEvent
+  | (Stamp & { type: "start"; runId: string; worldSize: number; store: string; logDir: string })
+  | (Stamp & { type: "spawn"; rank: number; pid: number; attempt: number })
+  | (Stamp & { type: "exit"; attempt: number } & Exit)
+  | (Stamp & { type: "stop"; attempt: number; why: string; signal: NodeJS.Signals; ranks: number[]; graceMs: number })
+  | (Stamp & { type: "kill"; attempt: number; why: string; ranks: number[] })
+  | (Stamp & { type: "leftovers"; attempt: number; pids: number[] })
+  | (Stamp & { type: "failure"; failure: Failure })
+  | (Stamp & { type: "restart"; attempt: number; delayMs: number })
+  | (Stamp & { type: "end"; result: Result });
+
+/** An event before it is stamped with time and node. */
+export type Unstamped = LaunchEvent extends infer E ? (E extends LaunchEvent ? Omit<E, keyof Stamp> : never) : never;
+/** Where the parts of the launcher put what they have to tell. */
+export type Tell = (event: Unstamped) => void;

@@ -1,0 +1,199 @@
+import { rmSync } from "node:fs";
+import { constants, tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { LocalCoordinator } from "./coordinator.ts";
+import { rankContract, rankEnvironment } from "./environment.ts";
+import type { Failure, LaunchOptions, Result, Tell } from "./job.ts";
+import { type Plan, planOf } from "./plan.ts";
+import { NodeAgent } from "./ranks/agent.ts";
+import { Guard } from "./ranks/guard.ts";
+import { diagnose, type RankRecord, shellCode, verdictOf } from "./report/diagnose.ts";
+import { hintFor, oomKills } from "./report/hints.ts";
+
+/** As timeout(1) says it. */
+const TIMED_OUT = 124;
+/** EX_CONFIG: what a rank exits with to say that trying again is of no use. */
+const FATAL = 78;
+const LONGEST_BACKOFF_MS = 30_000;
+
+/** A job under way. */
+export interface Job {
+  /**
+   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one asks every
+   * rank to end and starts the grace; SIGINT after it kills.
+   */
+  signal(name: NodeJS.Signals): void;
+  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the store's port is taken. */
+  readonly done: Promise<Result>;
+}
+
+/**
+ * Starts the ranks of a job on this machine and resolves when all of them, and all they started, are gone. A failing
+ * rank is a result, not a rejection: UsageError and RendezvousError say that the job never began.
+ *
+ * @example
+ * ```ts
+ * import { launch } from "@mosaic/launcher";
+ * const { exitCode } = await launch({ entry: "true", exec: true, nprocPerNode: 2 });
+ * exitCode; // => 0
+ * ```
+ */
+export async function launch(options: LaunchOptions): Promise<Result> {
+  return start(options).done;
+}
+
+/** Like `launch`, with a handle on the job. Throws UsageError before anything is started. */
+export function start(options: LaunchOptions): Job {
+  const plan = planOf(options);
+  rankEnvironment(plan, rankContract(plan, unassigned(plan), 0, ""));
+  const onEvent = options.onEvent ?? ((): void => {});
+  const tell: Tell = (event) => onEvent({ ...event, t: Date.now(), node: plan.node });
+  const job = new RunningJob(plan, tell);
+  const abort = (): void => job.signal("SIGTERM");
+  options.abort?.addEventListener("abort", abort);
+  const done = job.run().finally(() => options.abort?.removeEventListener("abort", abort));
+  if (options.abort?.aborted === true) abort();
+  return { signal: (name) => job.signal(name), done };
+}
+
+/** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
+export function unassigned(plan: Plan): Parameters<typeof rankContract>[1] {
+  const place = { attempt: 0, worldSize: plan.nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
+  return { ...place, host: "127.0.0.1", port: plan.masterPort, tokenFile: "<private file>" };
+}
+
+/** Why a job ends before its ranks do. */
+interface Ending {
+  readonly why: string;
+  readonly signal: NodeJS.Signals;
+  readonly outcome: "cancelled" | "timed-out";
+}
+
+class RunningJob {
+  readonly #plan: Plan;
+  readonly #tell: Tell;
+  readonly #startedAt = Date.now();
+  readonly #logDir: string;
+  #agent: NodeAgent | undefined;
+  #ending: Ending | undefined;
+  /** Ends the pause before a restart. */
+  #wake: () => void = () => {};
+
+  constructor(plan: Plan, tell: Tell) {
+    this.#plan = plan;
+    this.#tell = tell;
+    this.#logDir =
+      plan.logDir === undefined
+        ? join(tmpdir(), `mosaic-logs-${plan.runId}`)
+        : resolve(plan.cwd, plan.logDir, plan.runId);
+  }
+
+  signal(name: NodeJS.Signals): void {
+    if (name === "SIGUSR1" || name === "SIGUSR2") this.#agent?.forward(name);
+    else if (this.#ending === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
+    else if (name === "SIGINT") this.#agent?.kill("interrupted again");
+  }
+
+  async run(): Promise<Result> {
+    const { runId, nproc, timeoutMs } = this.#plan;
+    const coordinator = await LocalCoordinator.open(this.#plan);
+    const guard = new Guard(runId, coordinator.privateDir);
+    const seconds = (timeoutMs ?? 0) / 1000;
+    const timeout = { why: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
+    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
+    try {
+      this.#tell({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
+      this.#agent = new NodeAgent(this.#plan, this.#logDir, guard, this.#tell);
+      const result = await this.#attempts(this.#agent, coordinator);
+      if (result.outcome === "succeeded" && this.#plan.logDir === undefined)
+        rmSync(this.#logDir, { recursive: true, force: true });
+      this.#tell({ type: "end", result });
+      return result;
+    } finally {
+      clearTimeout(timer);
+      await coordinator.close();
+      await guard.dismiss();
+    }
+  }
+
+  #end(ending: Ending): void {
+    if (this.#ending !== undefined) return;
+    this.#ending = ending;
+    this.#stopRanks(ending);
+    this.#wake();
+  }
+
+  #stopRanks({ why, signal }: Ending): void {
+    // Under a scheduler the grace ends before the allocation does, so that the report is still written.
+    const left = this.#plan.jobEndsAt - Date.now() - 2000;
+    this.#agent?.stop(why, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
+  }
+
+  async #attempts(agent: NodeAgent, coordinator: LocalCoordinator): Promise<Result> {
+    let records: readonly RankRecord[] = [];
+    let attempt = 0;
+    for (let soon = 0; this.#ending === undefined; attempt++) {
+      const oomKillsBefore = oomKills();
+      const assignment = await coordinator.beginAttempt(attempt);
+      const beganAt = Date.now();
+      records = await agent.run(assignment);
+      const place = { number: attempt, node: this.#plan.node };
+      const failure = diagnose(records, place, (root) => hintFor(root, oomKillsBefore));
+      if (failure === undefined || this.#cancelled(failure)) break;
+      soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
+      const refusal = this.#refusal(failure, soon);
+      const told = refusal === undefined || refusal === "" ? failure : { ...failure, notRestarted: refusal };
+      this.#tell({ type: "failure", failure: told });
+      if (refusal !== undefined) return this.#result(records, attempt + 1, told);
+      await this.#pause(attempt);
+      if (this.#ending !== undefined) return this.#result(records, attempt + 1);
+    }
+    return this.#result(records, attempt + 1);
+  }
+
+  /** A rank that died of the very signal that ends the job was told by somebody else first: no failure. */
+  #cancelled({ signal }: Failure): boolean {
+    return signal !== null && signal === this.#ending?.signal;
+  }
+
+  /** Why there is no further attempt: undefined when there is one, empty when that needs no explanation. */
+  #refusal(failure: Failure, soon: number): string | undefined {
+    const { maxRestarts, minUptimeMs } = this.#plan;
+    if (failure.attempt >= maxRestarts || this.#ending !== undefined) return "";
+    if (failure.exitCode === FATAL) return `exit code ${FATAL} says that trying again is of no use`;
+    if (soon >= 2) return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
+    return undefined;
+  }
+
+  async #pause(attempt: number): Promise<void> {
+    const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, LONGEST_BACKOFF_MS);
+    this.#tell({ type: "restart", attempt: attempt + 1, delayMs });
+    await new Promise<void>((wake) => {
+      const timer = setTimeout(wake, delayMs);
+      this.#wake = () => {
+        clearTimeout(timer);
+        wake();
+      };
+    });
+    this.#wake = () => {};
+  }
+
+  #result(records: readonly RankRecord[], attempts: number, failure?: Failure): Result {
+    const ending = failure === undefined ? this.#ending : undefined;
+    const outcome = failure === undefined ? (ending?.outcome ?? "succeeded") : "failed";
+    const codes = { succeeded: 0, failed: failure?.exitCode ?? 1, "timed-out": TIMED_OUT };
+    const exitCode = outcome === "cancelled" ? 128 + constants.signals[ending?.signal ?? "SIGTERM"] : codes[outcome];
+    const temporary = outcome === "succeeded" && this.#plan.logDir === undefined;
+    return {
+      ...{ outcome, exitCode, runId: this.#plan.runId, attempts },
+      seconds: (Date.now() - this.#startedAt) / 1000,
+      ranks: records.map((record) => ({
+        ...{ rank: record.rank, pid: record.pid, code: record.code, signal: record.signal },
+        afterMs: record.exitedAt - record.startedAt,
+        verdict: verdictOf(record),
+      })),
+      ...(failure === undefined ? {} : { failure }),
+      ...(temporary ? {} : { logDir: this.#logDir }),
+    };
+  }
+}

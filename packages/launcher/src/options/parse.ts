@@ -1,0 +1,71 @@
+import { UsageError } from "../errors.ts";
+import { nearest } from "./nearest.ts";
+import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
+
+/** A value as it was written, before its type is looked at. */
+export type Raw = boolean | string | readonly string[];
+
+/** A command line, taken apart. */
+export interface CommandLine {
+  readonly options: ReadonlyMap<string, Raw>;
+  readonly entry: string | undefined;
+  /** Everything after the entry, untouched. */
+  readonly args: readonly string[];
+}
+
+/** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
+export function parseCommandLine(argv: readonly string[]): CommandLine {
+  const options = new Map<string, Raw>();
+  let next = 0;
+  while (next < argv.length) {
+    const word = argv[next] as string;
+    if (word === "--" || !word.startsWith("-") || word === "-") break;
+    next++;
+    const { spec, inline, negated } = recognise(word);
+    if (spec.kind === "flag" || negated) {
+      if (inline !== undefined && negated) throw new UsageError(`${word}: --no-… takes no value`);
+      options.set(spec.name, negated ? (spec.negated ?? false) : (inline ?? true));
+      continue;
+    }
+    const value = inline ?? argv[next++];
+    if (value === undefined) throw new UsageError(`${word}: expected a value, ${spec.value}`);
+    const before = options.get(spec.name);
+    options.set(spec.name, spec.kind === "list" ? [...(Array.isArray(before) ? before : []), value] : value);
+  }
+  if (argv[next] === "--") next++;
+  return { options, entry: argv[next], args: argv.slice(next + 1) };
+}
+
+interface Recognised {
+  readonly spec: OptionSpec;
+  readonly inline: string | undefined;
+  readonly negated: boolean;
+}
+
+function recognise(word: string): Recognised {
+  if (!word.startsWith("--")) {
+    const spec = OPTIONS.find(({ short }) => short === word[1]);
+    if (spec === undefined || (spec.kind === "flag" && word.length > 2)) throw unknown(word, word.slice(1));
+    const rest = word.slice(2).replace(/^=/, "");
+    return { spec, inline: rest === "" ? undefined : rest, negated: false };
+  }
+  const equals = word.indexOf("=");
+  const name = word.slice(2, equals < 0 ? undefined : equals);
+  const inline = equals < 0 ? undefined : word.slice(equals + 1);
+  const spec = findOption(name);
+  if (spec !== undefined) return { spec, inline, negated: false };
+  const positive = /^no[-_]/.test(name) ? findOption(name.slice(3)) : undefined;
+  if (positive === undefined) throw unknown(`--${name}`, name);
+  if (positive.kind !== "flag" && positive.negated === undefined)
+    throw new UsageError(`--${name}: --${positive.name} takes a value and cannot be switched off`);
+  return { spec: positive, inline, negated: true };
+}
+
+function unknown(written: string, name: string): UsageError {
+  const meant = nearest(
+    name.replaceAll("_", "-"),
+    OPTIONS.map((spec) => spec.name),
+  );
+  const suggestion = meant === undefined ? "" : `; did you mean --${meant}?`;
+  return new UsageError(`unknown option ${written}${suggestion} (mosaic-run --help lists all)`);
+}

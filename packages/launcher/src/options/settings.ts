@@ -1,0 +1,99 @@
+import { isIP } from "node:net";
+import { UsageError } from "../errors.ts";
+import type { LaunchOptions } from "../job.ts";
+import type { Sourced } from "./sources.ts";
+import { Values } from "./values.ts";
+
+/** How the console shows a job. */
+export interface ConsoleSettings {
+  readonly json: boolean;
+  readonly color: "auto" | "always" | "never";
+  readonly logPrefix: string;
+  /** As `--console-ranks` wrote it: what it means depends on the world size. */
+  readonly consoleRanks: string | undefined;
+}
+
+/** A command line and everything behind it, typed. */
+export interface Settings {
+  readonly launch: Omit<LaunchOptions, "entry" | "args">;
+  readonly console: ConsoleSettings;
+}
+
+/** Types and checks what `resolveSources` found. Throws UsageError for a value that does not fit. */
+export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
+  const values = new Values(sources);
+  const endpointPort = refuseSeveralNodes(values);
+  const masterPort = values.count("master-port", 0, 65_535) || endpointPort;
+  const launch: Omit<LaunchOptions, "entry" | "args"> = {
+    exec: values.flag("exec"),
+    env: environment(values),
+    nodeArgs: values.list("node-arg"),
+    imports: values.list("import"),
+    nprocPerNode: processes(values),
+    role: values.text("role") ?? "default",
+    ...defined("threads", values.count("threads", 1)),
+    ...defined("rdzvId", values.text("rdzv-id")),
+    ...defined("masterPort", masterPort),
+    ...defined("graceMs", values.duration("grace")),
+    ...defined("failureGraceMs", values.duration("failure-grace")),
+    ...defined("timeoutMs", values.duration("timeout")),
+    ...defined("maxRestarts", values.count("max-restarts", 0)),
+    ...defined("restartBackoffMs", values.duration("restart-backoff")),
+    ...defined("minUptimeMs", values.duration("min-uptime")),
+    ...defined("logDir", values.text("log-dir")),
+  };
+  const console: ConsoleSettings = {
+    json: values.flag("json"),
+    color: values.choice("color", ["auto", "always", "never"]),
+    logPrefix: values.text("log-prefix") ?? "",
+    consoleRanks: values.text("console-ranks"),
+  };
+  return { launch, console };
+}
+
+function processes(values: Values): number | "auto" | "cpu" | "gpu" {
+  const value = values.text("nproc-per-node");
+  if (value === "auto" || value === "cpu" || value === "gpu") return value;
+  if (value === undefined || !/^[1-9]\d*$/.test(value))
+    throw values.wrong("nproc-per-node", "a positive integer, auto, cpu or gpu");
+  return Number(value);
+}
+
+function environment(values: Values): Readonly<Record<string, string>> {
+  const pairs = values.list("env").map((pair) => {
+    const match = /^([A-Za-z_][A-Za-z0-9_]*)=(.*)$/s.exec(pair);
+    if (match === null) throw new UsageError(`--env: expected NAME=VALUE, received ${JSON.stringify(pair)}`);
+    return [match[1] as string, match[2] as string];
+  });
+  return Object.fromEntries(pairs);
+}
+
+/** Accepts what says "this node alone" in torchrun's words, refuses the rest; the endpoint's port, if it names one. */
+function refuseSeveralNodes(values: Values): number | undefined {
+  const nodes = values.text("nnodes") ?? "1";
+  if (!/^\d+(:\d+)?$/.test(nodes)) throw values.wrong("nnodes", "1");
+  if (nodes !== "1" && nodes !== "1:1") throw values.severalNodes("nnodes", "pass --nnodes 1 to use this node alone");
+  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.severalNodes("node-rank", "leave it out");
+  if (!values.flag("standalone")) throw values.severalNodes("standalone", "leave it out");
+  const backend = values.text("rdzv-backend");
+  if (backend !== undefined && backend !== "static" && backend !== "c10d")
+    throw values.severalNodes("rdzv-backend", "leave it out: the launcher has a store of its own");
+  const address = values.text("master-addr");
+  if (address !== undefined && !isLoopback(address)) throw values.severalNodes("master-addr", "leave it out");
+  const endpoint = values.text("rdzv-endpoint");
+  if (endpoint === undefined || endpoint === "") return undefined;
+  const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(endpoint);
+  if (match === null) throw values.wrong("rdzv-endpoint", "host or host:port");
+  if (!isLoopback(match[1] as string)) throw values.severalNodes("rdzv-endpoint", "leave it out");
+  return match[2] === undefined ? undefined : Number(match[2]);
+}
+
+function isLoopback(host: string): boolean {
+  if (host === "localhost" || host === "[::1]" || host === "::1") return true;
+  return isIP(host) === 4 && host.startsWith("127.");
+}
+
+/** A property only when there is a value: with exact optional types, absent and undefined differ. */
+function defined<K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } {
+  return value === undefined ? {} : ({ [key]: value } as { [P in K]?: V });
+}

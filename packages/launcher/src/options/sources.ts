@@ -1,0 +1,116 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { UsageError } from "../errors.ts";
+import { nearest } from "./nearest.ts";
+import type { Raw } from "./parse.ts";
+import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
+
+/** The file of defaults that a project may keep beside its scripts. */
+export const CONFIG_FILE = "mosaic.launch.json";
+
+/** A value and who said so, as `--dry-run` prints it. */
+export interface Sourced {
+  readonly value: Raw | undefined;
+  readonly source: string;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/**
+ * The value of every option: flag, then MOSAIC_*, then mosaic.launch.json, then PET_* and the scheduler, then default.
+ * Throws UsageError when the file cannot be read or names an option that does not exist.
+ */
+export function resolveSources(
+  flags: ReadonlyMap<string, Raw>,
+  env: Environment,
+  cwd: string,
+): ReadonlyMap<string, Sourced> {
+  const file = readConfig(join(cwd, CONFIG_FILE));
+  return new Map(OPTIONS.map((spec) => [spec.name, sourceOf(spec, flags, env, file)]));
+}
+
+function sourceOf(
+  spec: OptionSpec,
+  flags: ReadonlyMap<string, Raw>,
+  env: Environment,
+  file: ReadonlyMap<string, Raw>,
+): Sourced {
+  const flag = flags.get(spec.name);
+  if (flag !== undefined) return { value: flag, source: `--${spec.name}` };
+  const variable = spec.name.toUpperCase().replaceAll("-", "_");
+  if (spec.kind !== "list" && !["help", "version"].includes(spec.name)) {
+    const own = env[`MOSAIC_${variable}`];
+    if (own !== undefined) return { value: own, source: `MOSAIC_${variable}` };
+  }
+  const filed = file.get(spec.name);
+  if (filed !== undefined) return { value: filed, source: CONFIG_FILE };
+  const pet = spec.pet === true ? env[`PET_${variable}`] : undefined;
+  if (pet !== undefined) return { value: pet, source: `PET_${variable}` };
+  return scheduled(spec.name, env) ?? { value: spec.default, source: "default" };
+}
+
+/**
+ * What SLURM knows. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
+ * SLURM_LAUNCH_NODE_IPADDR is never read: it is where srun ran, which may be a login node.
+ */
+function scheduled(option: string, env: Environment): Sourced | undefined {
+  if (env.SLURM_JOB_ID === undefined) return undefined;
+  const names =
+    option === "nnodes"
+      ? env.SLURM_STEP_ID === undefined
+        ? ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"]
+        : ["SLURM_STEP_NUM_NODES"]
+      : option === "nproc-per-node"
+        ? ["SLURM_GPUS_ON_NODE"]
+        : [];
+  const source = names.find((name) => Number(env[name]) > 0);
+  return source === undefined ? undefined : { value: env[source], source };
+}
+
+function readConfig(path: string): ReadonlyMap<string, Raw> {
+  let text: string;
+  try {
+    text = readFileSync(path, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return new Map();
+    throw new UsageError(`${path}: cannot be read: ${(error as Error).message}`);
+  }
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch (error) {
+    throw new UsageError(`${path}: not JSON: ${(error as Error).message}`);
+  }
+  if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed))
+    throw new UsageError(`${path}: expected an object of options, such as { "nproc-per-node": 4 }`);
+  return new Map(Object.entries(parsed).map(([key, value]) => configured(path, key, value)));
+}
+
+/** One entry of the file; `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */
+function configured(path: string, key: string, value: unknown): [string, Raw] {
+  const kebab = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+  const spec = findOption(kebab);
+  if (spec === undefined) {
+    const meant = nearest(
+      kebab,
+      OPTIONS.map(({ name }) => name),
+    );
+    throw new UsageError(`${path}: unknown option "${key}"${meant === undefined ? "" : `; did you mean "${meant}"?`}`);
+  }
+  if (spec.kind === "list") return [spec.name, listed(path, key, value)];
+  if (typeof value === "boolean" && spec.kind === "value") {
+    if (!value && spec.negated !== undefined) return [spec.name, spec.negated];
+  } else if (["string", "number", "boolean"].includes(typeof value)) {
+    return [spec.name, typeof value === "boolean" ? value : String(value)];
+  }
+  throw new UsageError(
+    `${path}: "${key}": expected ${spec.value ?? "true or false"}, received ${JSON.stringify(value)}`,
+  );
+}
+
+function listed(path: string, key: string, value: unknown): readonly string[] {
+  if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
+  if (typeof value === "object" && value !== null && !Array.isArray(value))
+    return Object.entries(value).map(([name, one]) => `${name}=${String(one)}`);
+  throw new UsageError(`${path}: "${key}": expected a list of strings, received ${JSON.stringify(value)}`);
+}

@@ -1,0 +1,114 @@
+/** How an option is written: a switch, one value, or a value each time it is given. */
+export type OptionKind = "flag" | "value" | "list";
+
+/** One row of the option table: what parsing, `--help`, `--dry-run` and the README agree on. */
+export interface OptionSpec {
+  readonly name: string;
+  readonly kind: OptionKind;
+  readonly short?: string;
+  /** How the value is named in `--help`. */
+  readonly value?: string;
+  /** As the user would write it; absent: nothing. */
+  readonly default?: string;
+  /** What `--no-<name>` means for an option that is not a flag. */
+  readonly negated?: string;
+  /** torchrun reads this one from PET_<NAME> too. */
+  readonly pet?: boolean;
+  readonly help: string;
+}
+
+export const OPTIONS: readonly OptionSpec[] = [
+  {
+    name: "nproc-per-node",
+    kind: "value",
+    short: "n",
+    value: "N|auto|cpu|gpu",
+    default: "auto",
+    pet: true,
+    help: "ranks to start; auto: one per GPU, else 1",
+  },
+  { name: "exec", kind: "flag", help: "run <entry> as a program, not with Node" },
+  { name: "node-arg", kind: "list", value: "ARG", help: "an option for node itself, as --node-arg=--inspect-brk" },
+  { name: "import", kind: "list", value: "MODULE", help: "a module that node imports before the entry" },
+  { name: "env", kind: "list", value: "NAME=VALUE", help: "a variable for every rank" },
+  { name: "threads", kind: "value", value: "N", help: "MOSAIC_THREADS of a rank [cores / ranks]" },
+  { name: "role", kind: "value", value: "NAME", default: "default", pet: true, help: "ROLE_NAME of the ranks" },
+  {
+    name: "grace",
+    kind: "value",
+    value: "TIME",
+    default: "30s",
+    help: "from the first signal or timeout to SIGKILL",
+  },
+  {
+    name: "failure-grace",
+    kind: "value",
+    value: "TIME",
+    default: "500ms",
+    help: "from a rank's failure to SIGKILL of the others",
+  },
+  {
+    name: "timeout",
+    kind: "value",
+    value: "TIME",
+    negated: "off",
+    default: "off",
+    help: "end the job after this long",
+  },
+  {
+    name: "max-restarts",
+    kind: "value",
+    value: "N",
+    default: "0",
+    pet: true,
+    help: "restarts of all ranks on failure",
+  },
+  { name: "restart-backoff", kind: "value", value: "TIME", default: "1s", help: "before a restart; doubles up to 30s" },
+  {
+    name: "min-uptime",
+    kind: "value",
+    value: "TIME",
+    default: "10s",
+    help: "two failures in a row sooner than this end the job",
+  },
+  {
+    name: "log-dir",
+    kind: "value",
+    value: "DIR",
+    pet: true,
+    help: "keep logs in DIR/<run id> [a temporary directory, kept only on failure]",
+  },
+  {
+    name: "log-prefix",
+    kind: "value",
+    value: "TEXT",
+    default: "[{rank}] ",
+    help: "before each line: {rank} {host} {attempt} {stream}",
+  },
+  { name: "console-ranks", kind: "value", value: "all|none|0,2-3", help: "ranks to show [all up to 8 ranks, else 0]" },
+  { name: "color", kind: "value", value: "auto|always|never", negated: "never", default: "auto", help: "colours" },
+  { name: "json", kind: "flag", help: "lines and events as JSON, one object a line" },
+  { name: "dry-run", kind: "flag", help: "print every value, where it comes from, and every rank's environment" },
+  {
+    name: "nnodes",
+    kind: "value",
+    short: "N",
+    value: "1",
+    default: "1",
+    pet: true,
+    help: "this version runs one node",
+  },
+  { name: "node-rank", kind: "value", value: "0", default: "0", pet: true, help: "of several nodes" },
+  { name: "standalone", kind: "flag", default: "true", pet: true, help: "one node; always so" },
+  { name: "rdzv-id", kind: "value", value: "NAME", pet: true, help: "a name for the job, in the run id" },
+  { name: "rdzv-backend", kind: "value", value: "static|c10d", pet: true, help: "both mean the launcher's own store" },
+  { name: "rdzv-endpoint", kind: "value", value: "HOST[:PORT]", pet: true, help: "loopback; PORT as --master-port" },
+  { name: "master-addr", kind: "value", value: "HOST", pet: true, help: "loopback" },
+  { name: "master-port", kind: "value", value: "PORT", default: "0", pet: true, help: "the store's port; 0: any" },
+  { name: "help", kind: "flag", short: "h", help: "this text" },
+  { name: "version", kind: "flag", short: "V", help: "the launcher's version" },
+];
+
+/** The option a user may have meant: by name, in kebab-case or snake_case. */
+export const findOption = (name: string): OptionSpec | undefined =>
+  OPTIONS.find((spec) => spec.name === name.replaceAll("_", "-"));

@@ -1,0 +1,68 @@
+import { UsageError } from "../errors.ts";
+import type { Sourced } from "./sources.ts";
+
+/** Reads typed values out of what was written, and says in its errors who wrote it. */
+export class Values {
+  readonly #sources: ReadonlyMap<string, Sourced>;
+
+  constructor(sources: ReadonlyMap<string, Sourced>) {
+    this.#sources = sources;
+  }
+
+  flag(name: string): boolean {
+    const value = this.text(name);
+    if (value === undefined || ["0", "false", "no", "off", ""].includes(value)) return false;
+    if (["1", "true", "yes", "on"].includes(value)) return true;
+    throw this.wrong(name, "true or false");
+  }
+
+  text(name: string): string | undefined {
+    const value = this.#sources.get(name)?.value;
+    return value === undefined ? undefined : String(value);
+  }
+
+  list(name: string): readonly string[] {
+    const value = this.#sources.get(name)?.value;
+    return Array.isArray(value) ? value : [];
+  }
+
+  /** An integer from `min` up, or undefined when nothing was said. */
+  count(name: string, min: number, max: number = Number.MAX_SAFE_INTEGER): number | undefined {
+    const value = this.text(name);
+    if (value === undefined) return undefined;
+    const count = Number(value);
+    if (/^\d+$/.test(value) && count >= min && count <= max) return count;
+    const range = max === Number.MAX_SAFE_INTEGER ? `an integer from ${min}` : `an integer from ${min} to ${max}`;
+    throw this.wrong(name, range);
+  }
+
+  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds; `off` is undefined. */
+  duration(name: string): number | undefined {
+    const value = this.text(name);
+    if (value === undefined || value === "off") return undefined;
+    const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(value);
+    if (match === null) throw this.wrong(name, "a time such as 500ms, 30s or 2m");
+    return Number(match[1]) * ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[match[2] ?? "s"] ?? 1000);
+  }
+
+  choice<T extends string>(name: string, choices: readonly T[]): T {
+    const value = this.text(name);
+    const chosen = choices.find((choice) => choice === value);
+    if (chosen === undefined) throw this.wrong(name, choices.join(", "));
+    return chosen;
+  }
+
+  /** The error for a value that does not fit: where, expected, received, who said it. */
+  wrong(name: string, expected: string): UsageError {
+    const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
+    const from = source === `--${name}` ? "" : ` (from ${source})`;
+    return new UsageError(`--${name}: expected ${expected}, received ${JSON.stringify(value)}${from}`);
+  }
+
+  /** The error for a value that only several nodes would need. */
+  severalNodes(name: string, remedy: string): UsageError {
+    const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
+    const from = source === `--${name}` ? "" : ` (from ${source})`;
+    return new UsageError(`--${name} ${String(value)}${from}: not in this version: run one node; ${remedy}`);
+  }
+}

@@ -1,0 +1,22 @@
+import type { LaunchEvent } from "../job.ts";
+import type { Sink } from "./sink.ts";
+
+/**
+ * Shows a job as NDJSON: a line of a rank is `{t,node,rank,attempt,stream,msg}`, everything else `{t,node,event,…}`.
+ * Ranks that `shown` leaves out keep their events and lose their lines.
+ */
+export function jsonConsole(out: Sink, shown: ReadonlySet<number>): (event: LaunchEvent) => void {
+  return (event) => {
+    if (event.type === "line" && !shown.has(event.rank)) return;
+    out.write(`${JSON.stringify(event.type === "line" ? lineObject(event) : eventObject(event))}\n`);
+  };
+}
+
+function lineObject(event: LaunchEvent & { type: "line" }): object {
+  const { t, node, rank, attempt, stream, kind, text } = event;
+  return { t, node, rank, attempt, stream, msg: text, ...(kind === "line" ? {} : { kind }) };
+}
+
+function eventObject({ type, t, node, ...rest }: Exclude<LaunchEvent, { type: "line" }>): object {
+  return { t, node, event: type, ...rest };
+}

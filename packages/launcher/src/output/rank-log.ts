@@ -1,0 +1,51 @@
+import { closeSync, mkdirSync, openSync, writeSync } from "node:fs";
+import { join } from "node:path";
+import type { StreamName } from "../job.ts";
+
+/**
+ * A rank's log directory: stdout.log and stderr.log byte for byte, and error.json if the rank wrote one.
+ *
+ * Written synchronously: what a rank said is in the file before anything else is done about it, so it survives a killed
+ * launcher too. When the disk is full, logging stops and the job goes on.
+ */
+export class RankLog {
+  readonly dir: string;
+  readonly #files: Map<StreamName, number>;
+
+  constructor(dir: string) {
+    this.dir = dir;
+    mkdirSync(dir, { recursive: true });
+    this.#files = new Map([
+      ["stdout", openSync(this.path("stdout"), "a")],
+      ["stderr", openSync(this.path("stderr"), "a")],
+    ]);
+  }
+
+  path(stream: StreamName): string {
+    return join(this.dir, `${stream}.log`);
+  }
+
+  get errorFile(): string {
+    return join(this.dir, "error.json");
+  }
+
+  write(stream: StreamName, chunk: Buffer): void {
+    const fd = this.#files.get(stream);
+    if (fd === undefined) return;
+    try {
+      for (let done = 0; done < chunk.length; ) done += writeSync(fd, chunk, done);
+    } catch {
+      this.#close(stream);
+    }
+  }
+
+  close(): void {
+    for (const stream of [...this.#files.keys()]) this.#close(stream);
+  }
+
+  #close(stream: StreamName): void {
+    const fd = this.#files.get(stream);
+    this.#files.delete(stream);
+    if (fd !== undefined) closeSync(fd);
+  }
+}

@@ -1,0 +1,52 @@
+import type { Writable } from "node:stream";
+
+/** What a slow reader may leave unread before the console skips output for it; the log files have everything. */
+export const MOST_UNREAD_BYTES = 67_108_864;
+
+type Handle = { _handle?: { setBlocking?(blocking: boolean): void } };
+
+/**
+ * Writes to a stream that may be slow, stopped or gone, and never waits for it.
+ *
+ * A terminal is written asynchronously too, which is not Node's way: a user who presses Ctrl-S must not stop the ranks.
+ * When the reader is gone (`| head`), output ends and the job goes on.
+ */
+export class Sink {
+  readonly #stream: Writable;
+  readonly #mostUnread: number;
+  #closed = false;
+  #skipped = 0;
+
+  constructor(stream: Writable, mostUnread: number = MOST_UNREAD_BYTES) {
+    this.#stream = stream;
+    this.#mostUnread = mostUnread;
+    (stream as Handle)._handle?.setBlocking?.(false);
+    stream.on("error", () => {
+      this.#closed = true;
+    });
+  }
+
+  write(text: string): void {
+    if (this.#closed) return;
+    if (this.#stream.writableLength > this.#mostUnread) {
+      this.#skipped++;
+      return;
+    }
+    if (this.#skipped > 0) {
+      this.#stream.write(`mosaic-run: ${this.#skipped} lines not shown: nobody read them; the log files have them\n`);
+      this.#skipped = 0;
+    }
+    this.#stream.write(text);
+  }
+
+  /** Resolves when everything has been handed to the system, or nobody is left to read it. The last thing to call. */
+  async flush(): Promise<void> {
+    await new Promise<void>((resolve) => {
+      if (this.#closed) return resolve();
+      this.#stream.once("error", () => resolve());
+      this.#stream.write("", () => resolve());
+    });
+    // A terminal's mode may be shared with the shell that comes back now.
+    (this.#stream as Handle)._handle?.setBlocking?.(true);
+  }
+}

@@ -1,0 +1,115 @@
+import type { LaunchEvent, LineEvent } from "../job.ts";
+import { failureText } from "../report/failure-text.ts";
+import type { Sink } from "./sink.ts";
+
+/** How a terminal, or what stands in for it, is written. */
+export interface TextStyle {
+  readonly shown: ReadonlySet<number>;
+  /** `{rank}`, `{host}`, `{attempt}`, `{stream}` are filled in. */
+  readonly prefix: string;
+  readonly color: boolean;
+  /** Whether progress can be overwritten, and how wide it may be; undefined where it cannot. */
+  readonly columns: number | undefined;
+}
+
+const RANK_COLORS = [36, 33, 35, 32, 34, 96];
+const CLEAR = "\r\u001b[K";
+
+/** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
+export class TextConsole {
+  readonly #out: Sink;
+  readonly #err: Sink;
+  readonly #style: TextStyle;
+  readonly #prefixes = new Map<string, string>();
+  /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
+  #progress = "";
+
+  constructor(out: Sink, err: Sink, style: TextStyle) {
+    this.#out = out;
+    this.#err = err;
+    this.#style = style;
+  }
+
+  /** Takes one event of the job. */
+  show(event: LaunchEvent): void {
+    if (event.type === "line") return this.#line(event);
+    const words = sentence(event);
+    if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
+    if (event.type === "failure") this.#report(failureText(event.failure));
+  }
+
+  #line(event: LineEvent): void {
+    if (!this.#style.shown.has(event.rank)) return;
+    const prefix = this.#prefix(event);
+    if (event.kind !== "progress") {
+      if (event.rank === 0) this.#erase();
+      this.#print(event.stream === "stdout" ? this.#out : this.#err, `${prefix}${event.text}\n`);
+    } else if (event.rank === 0 && this.#style.columns !== undefined) {
+      this.#erase();
+      this.#progress = `${prefix}${event.text.slice(0, Math.max(0, this.#style.columns - this.#style.prefix.length - 1))}`;
+      this.#out.write(this.#progress);
+    }
+  }
+
+  #print(sink: Sink, text: string): void {
+    const progress = this.#progress;
+    this.#erase();
+    sink.write(text);
+    this.#progress = progress;
+    if (progress !== "") this.#out.write(progress);
+  }
+
+  #erase(): void {
+    if (this.#progress !== "") this.#out.write(CLEAR);
+    this.#progress = "";
+  }
+
+  #report(lines: readonly string[]): void {
+    this.#erase();
+    const [headline = "", ...rest] = lines;
+    this.#err.write(`${[this.#paint(31, headline), ...rest].join("\n")}\n`);
+  }
+
+  #prefix({ rank, node, attempt, stream }: LineEvent): string {
+    const key = `${rank} ${attempt} ${stream}`;
+    const known = this.#prefixes.get(key);
+    if (known !== undefined) return known;
+    const fields: Readonly<Record<string, string>> = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
+    const filled = this.#style.prefix.replaceAll(/\{(\w+)\}/g, (whole, name: string) => fields[name] ?? whole);
+    const painted = this.#paint(RANK_COLORS[rank % RANK_COLORS.length] ?? 36, filled);
+    this.#prefixes.set(key, painted);
+    return painted;
+  }
+
+  #paint(color: number, text: string): string {
+    return this.#style.color && text !== "" ? `\u001b[${color}m${text}\u001b[0m` : text;
+  }
+}
+
+/** What the launcher says about an event, if anything: a job that goes well is silent. */
+function sentence(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
+  switch (event.type) {
+    case "stop":
+      if (event.why.startsWith("rank ")) return undefined;
+      return `${event.why}: asked ${ranks(event.ranks)} to end with ${event.signal}; killing in ${event.graceMs / 1000} s`;
+    case "kill":
+      return event.why.startsWith("still") && event.ranks.length === 0
+        ? undefined
+        : `${event.why}: killing ${ranks(event.ranks)}`;
+    case "leftovers":
+      return `killed what a rank left behind: pid ${event.pids.join(", ")}`;
+    case "restart":
+      return `restarting all ranks in ${event.delayMs / 1000} s (attempt ${event.attempt})`;
+    case "end": {
+      const { outcome, exitCode, logDir } = event.result;
+      if (outcome === "cancelled") return `ended on request; logs ${logDir}   exit code ${exitCode}`;
+      if (outcome === "timed-out") return `ended by its timeout; logs ${logDir}   exit code ${exitCode}`;
+      return undefined;
+    }
+    default:
+      return undefined;
+  }
+}
+
+const ranks = (list: readonly number[]): string =>
+  list.length === 1 ? `rank ${list[0]}` : list.length <= 8 ? `ranks ${list.join(",")}` : `${list.length} ranks`;

@@ -1,0 +1,88 @@
+import { randomBytes } from "node:crypto";
+import { availableParallelism, hostname } from "node:os";
+import { countGpus } from "./devices.ts";
+import { type Command, nodeCommand, programCommand } from "./entry.ts";
+import { UsageError } from "./errors.ts";
+import type { LaunchOptions } from "./job.ts";
+
+/** A job with every choice made: what is started does not depend on anything else. */
+export interface Plan {
+  readonly runId: string;
+  readonly node: string;
+  readonly command: Command;
+  readonly cwd: string;
+  readonly nproc: number;
+  readonly threads: string;
+  readonly role: string;
+  readonly rdzvId: string;
+  readonly masterPort: number;
+  readonly env: Readonly<Record<string, string>>;
+  readonly color: boolean;
+  readonly graceMs: number;
+  /** When the scheduler takes the machine away, in milliseconds since the epoch; Infinity when nobody says. */
+  readonly jobEndsAt: number;
+  readonly failureGraceMs: number;
+  readonly timeoutMs: number | undefined;
+  readonly maxRestarts: number;
+  readonly restartBackoffMs: number;
+  readonly minUptimeMs: number;
+  readonly logDir: string | undefined;
+}
+
+/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
+export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): Plan {
+  const cwd = options.cwd ?? process.cwd();
+  const { entry, args = [], nodeArgs = [], imports = [] } = options;
+  if (options.exec === true && nodeArgs.length + imports.length > 0)
+    throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
+  const nproc = processesOf(options.nprocPerNode ?? "auto", base);
+  const toCommand = options.exec === true ? programCommand : nodeCommand;
+  return {
+    runId: `${runName(options.rdzvId)}${randomBytes(5).toString("hex")}`,
+    node: hostname(),
+    command: toCommand({ entry, args, cwd, nodeArgs, imports }),
+    cwd,
+    nproc,
+    threads: threadsOf(options, nproc, base),
+    role: options.role ?? "default",
+    rdzvId: options.rdzvId ?? "none",
+    masterPort: options.masterPort ?? 0,
+    env: options.env ?? {},
+    color: options.color ?? false,
+    graceMs: options.graceMs ?? 30_000,
+    jobEndsAt: Number(base.SLURM_JOB_END_TIME ?? Number.POSITIVE_INFINITY) * 1000,
+    failureGraceMs: options.failureGraceMs ?? 500,
+    timeoutMs: options.timeoutMs,
+    maxRestarts: options.maxRestarts ?? 0,
+    restartBackoffMs: options.restartBackoffMs ?? 1000,
+    minUptimeMs: options.minUptimeMs ?? 10_000,
+    logDir: options.logDir,
+  };
+}
+
+function processesOf(wanted: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
+  if (typeof wanted === "number") {
+    if (Number.isSafeInteger(wanted) && wanted > 0) return wanted;
+    throw new UsageError(`nproc-per-node: expected a positive integer, received ${wanted}`);
+  }
+  if (wanted === "cpu") return availableParallelism();
+  const gpus = countGpus(base);
+  if (wanted === "gpu" && gpus === 0)
+    throw new UsageError("--nproc-per-node gpu: this machine shows no NVIDIA GPU; name a number, or use auto or cpu");
+  return Math.max(1, gpus);
+}
+
+/** The run id is found again in process environments and file names, so a name is reduced to what is safe in both. */
+function runName(name: string | undefined): string {
+  if (name === undefined || name === "none") return "";
+  if (/^[A-Za-z0-9._-]{1,64}$/.test(name)) return `${name}-`;
+  throw new UsageError(
+    `--rdzv-id: expected up to 64 letters, digits, ".", "_" and "-", received ${JSON.stringify(name)}`,
+  );
+}
+
+function threadsOf(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
+  if (options.threads !== undefined) return String(options.threads);
+  const inherited = options.env?.MOSAIC_THREADS ?? base.MOSAIC_THREADS;
+  return inherited ?? String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+}

@@ -1,0 +1,132 @@
+import { spawnSync } from "node:child_process";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { isMainThread } from "node:worker_threads";
+import type { Agent, Assignment } from "../coordinator.ts";
+import { type Command, findProgram } from "../entry.ts";
+import { rankContract, rankEnvironment } from "../environment.ts";
+import type { Tell } from "../job.ts";
+import { RankLog } from "../output/rank-log.ts";
+import type { Plan } from "../plan.ts";
+import type { RankRecord } from "../report/diagnose.ts";
+import type { Guard } from "./guard.ts";
+import { jobProcesses, send } from "./process-table.ts";
+import { Rank } from "./rank.ts";
+
+/** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
+const SWEEP_MS = 2000;
+
+/** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
+export class NodeAgent implements Agent {
+  readonly #plan: Plan;
+  readonly #logDir: string;
+  readonly #guard: Guard;
+  readonly #tell: Tell;
+  readonly #wrap: (command: Command) => Command;
+  #ranks: readonly Rank[] = [];
+  /** Those whose process or whose group may still be there. */
+  readonly #unfinished = new Set<Rank>();
+  #attempt = 0;
+  #deadline: NodeJS.Timeout | undefined;
+
+  constructor(plan: Plan, logDir: string, guard: Guard, tell: Tell) {
+    this.#plan = plan;
+    this.#logDir = logDir;
+    this.#guard = guard;
+    this.#tell = tell;
+    this.#wrap = deathSignal();
+  }
+
+  /** Resolves when every rank of the attempt, and everything it started, is gone. */
+  async run(assignment: Assignment): Promise<readonly RankRecord[]> {
+    this.#attempt = assignment.attempt;
+    const ranks: Rank[] = [];
+    this.#ranks = ranks;
+    let refused: unknown;
+    try {
+      for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
+    } catch (error) {
+      // The system refuses the command itself (an environment too large, say): nobody may run on without the others.
+      refused = error;
+      this.kill("not all ranks could be started");
+    }
+    await Promise.all(ranks.map((rank) => this.#finish(rank)));
+    clearTimeout(this.#deadline);
+    this.#deadline = undefined;
+    await this.#sweep();
+    if (refused !== undefined) throw refused;
+    return ranks.map((rank) => rank.record());
+  }
+
+  /** Passes a signal on to every rank, and changes nothing else. */
+  forward(signal: NodeJS.Signals): void {
+    for (const rank of this.#ranks) rank.signal(signal);
+  }
+
+  /** Asks every rank to end, and kills what is left after `graceMs`. Asked again, it goes on as it was. */
+  stop(why: string, signal: NodeJS.Signals, graceMs: number): void {
+    const running = this.#ranks.filter((rank) => rank.running);
+    if (this.#deadline !== undefined || running.length === 0) return;
+    this.#deadline = setTimeout(() => this.kill(`still there after ${graceMs / 1000} s`), graceMs);
+    for (const rank of running) rank.stop(signal);
+    const ranks = running.map(({ rank }) => rank);
+    this.#tell({ type: "stop", attempt: this.#attempt, why, signal, ranks, graceMs });
+  }
+
+  /** Ends every rank and its children now. */
+  kill(why: string): void {
+    const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
+    for (const rank of this.#unfinished) rank.kill();
+    if (ranks.length > 0) this.#tell({ type: "kill", attempt: this.#attempt, why, ranks });
+  }
+
+  #spawn(assignment: Assignment, local: number): Rank {
+    const plan = this.#plan;
+    const rank = assignment.firstRank + local;
+    const { attempt } = assignment;
+    const log = new RankLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
+    const env = rankEnvironment(plan, rankContract(plan, assignment, local, log.errorFile));
+    const command = this.#wrap(plan.command);
+    const onExit = (one: Rank): void => {
+      if (one.failed) this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
+    };
+    const started = new Rank({ rank, local, attempt, command, cwd: plan.cwd, env, log, tell: this.#tell, onExit });
+    this.#unfinished.add(started);
+    if (started.pid > 0) this.#guard.watch(started.pid);
+    this.#tell({ type: "spawn", rank, pid: started.pid, attempt });
+    return started;
+  }
+
+  async #finish(rank: Rank): Promise<void> {
+    await rank.done;
+    this.#unfinished.delete(rank);
+    this.#guard.forget(rank.pid);
+  }
+
+  /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
+  async #sweep(): Promise<void> {
+    const reported = new Set<number>();
+    for (const start = Date.now(); Date.now() - start < SWEEP_MS; await delay(5)) {
+      const pids = jobProcesses(this.#plan.runId);
+      for (const pid of pids) send(pid, "SIGKILL");
+      const fresh = pids.filter((pid) => !reported.has(pid));
+      for (const pid of fresh) reported.add(pid);
+      if (fresh.length > 0) this.#tell({ type: "leftovers", attempt: this.#attempt, pids: fresh });
+      if (pids.length === 0) return;
+    }
+  }
+}
+
+/**
+ * Wraps a command so that the kernel kills it when the launcher dies, where util-linux's setpriv can do that.
+ *
+ * The signal comes at the death of the thread that spawned, so only the main thread may arm it. A launcher that dies
+ * before the child is armed is seen by the lifeline and the guard.
+ */
+function deathSignal(): (command: Command) => Command {
+  const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
+  const arm = ["--pdeathsig", "KILL", "--"];
+  const works = setpriv !== undefined && spawnSync(setpriv, [...arm, "true"], { stdio: "ignore" }).status === 0;
+  if (!works) return (command) => command;
+  return ({ program, args }) => ({ program: setpriv, args: [...arm, program, ...args] });
+}

@@ -1,0 +1,72 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { RUN_ID } from "../environment.ts";
+
+/**
+ * Outlives the launcher by a moment. When its standard input ends, which is the launcher's death however it came, it
+ * kills the groups it was told of and every process that carries the run id, until none is left, and removes the job's
+ * private directory. It catches what dies with no rank: grandchildren in sessions of their own, ranks that are not Node.
+ *
+ * A shell, because it must be small and must not share Node's fate. It looks again after 0.1 s for a rank that was being
+ * born: such a one is not yet in /proc under its name.
+ */
+const SCRIPT = `
+trap '' HUP INT TERM QUIT
+groups= id= dir=
+while read -r word value; do
+  case $word in id) id=$value ;; dir) dir=$value ;; groups) groups=$value ;; esac
+done
+[ -n "$groups" ] && kill -9 -- $groups
+[ -d /proc/self ] && for pause in 0 0.1 0 0 0; do
+  sleep $pause
+  found=$(grep -Fls -- "${RUN_ID}=$id" /proc/[0-9]*/environ)
+  for file in $found; do pid=\${file#/proc/}; kill -9 "\${pid%/environ}"; done
+done
+[ -n "$dir" ] && rm -rf -- "$dir"
+`;
+
+/** The process that ends a job whose launcher was killed. */
+export class Guard {
+  readonly #process: ChildProcess;
+  readonly #groups = new Set<number>();
+
+  constructor(runId: string, privateDir: string) {
+    // An environment of its own: a guard that carried an outer job's run id would be killed before it did its work.
+    const env = { PATH: process.env.PATH ?? "/usr/bin:/bin" };
+    this.#process = spawn("/bin/sh", ["-c", SCRIPT], { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
+    // Without a shell, the ranks' own layers remain: the death signal and the lifeline.
+    this.#process.on("error", () => {});
+    this.#process.stdin?.on("error", () => {});
+    this.#process.unref();
+    this.#say(`id ${runId}\ndir ${privateDir}\n`);
+  }
+
+  /** Adds a process group to what must not survive the launcher. */
+  watch(group: number): void {
+    this.#groups.add(group);
+    this.#sayGroups();
+  }
+
+  /** Forgets a group that is gone: its number may come back as somebody else's. */
+  forget(group: number): void {
+    this.#groups.delete(group);
+    this.#sayGroups();
+  }
+
+  /** Ends the guard itself, when there is nothing left to guard. */
+  async dismiss(): Promise<void> {
+    if (this.#process.pid === undefined || this.#process.exitCode !== null || this.#process.signalCode !== null) return;
+    const gone = once(this.#process, "exit");
+    this.#process.ref();
+    this.#process.kill("SIGKILL");
+    await gone;
+  }
+
+  #sayGroups(): void {
+    this.#say(`groups ${[...this.#groups].map((group) => -group).join(" ")}\n`);
+  }
+
+  #say(text: string): void {
+    this.#process.stdin?.write(text);
+  }
+}

@@ -1,0 +1,64 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { RUN_ID } from "../environment.ts";
+
+/** A living process, as /proc shows it. */
+interface Living {
+  readonly pid: number;
+  readonly group: number;
+}
+
+/**
+ * The living processes that belong to a job: they carry its run id in their environment, or are in one of `groups`.
+ *
+ * A zombie is dead, though `kill(pid, 0)` says otherwise. Empty where there is no /proc, and blind to what other users
+ * own; process groups and the ranks' own watch remain there.
+ */
+export function jobProcesses(runId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
+  const mark = Buffer.from(`${RUN_ID}=${runId}\0`);
+  return livingProcesses()
+    .filter(({ pid }) => pid !== process.pid)
+    .filter(({ pid, group }) => groups.has(group) || carries(pid, mark))
+    .map(({ pid }) => pid);
+}
+
+/** Sends a signal to a process, or with a negative id to its group; false when there is none left to hear it. */
+export function send(pid: number, signal: NodeJS.Signals): boolean {
+  try {
+    return process.kill(pid, signal);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ESRCH") return false;
+    // EPERM: a rank that changed its user. Nothing can be done, and the other ranks must still be ended.
+    return true;
+  }
+}
+
+function livingProcesses(): readonly Living[] {
+  let names: readonly string[];
+  try {
+    names = readdirSync("/proc");
+  } catch {
+    return [];
+  }
+  return names.filter((name) => /^\d+$/.test(name)).flatMap((name) => stat(Number(name)) ?? []);
+}
+
+/** `pid (command) state ppid group …`; the command may hold spaces and parentheses, so it is cut at the last one. */
+function stat(pid: number): Living | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "latin1");
+    const [state, , group] = text.slice(text.lastIndexOf(")") + 2).split(" ");
+    return state === "Z" || state === "X" ? undefined : { pid, group: Number(group) };
+  } catch {
+    return undefined;
+  }
+}
+
+function carries(pid: number, mark: Buffer): boolean {
+  try {
+    const environment = readFileSync(`/proc/${pid}/environ`);
+    const at = environment.indexOf(mark);
+    return at === 0 || (at > 0 && environment[at - 1] === 0);
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,197 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import type { Readable } from "node:stream";
+import type { Command } from "../entry.ts";
+import type { StreamName, Tell } from "../job.ts";
+import { LineSplitter } from "../output/lines.ts";
+import type { RankLog } from "../output/rank-log.ts";
+import type { RankRecord } from "../report/diagnose.ts";
+import type { ErrorRecord } from "../report/error-record.ts";
+import { send } from "./process-table.ts";
+
+/** What one rank needs to start. */
+export interface RankStart {
+  readonly rank: number;
+  readonly local: number;
+  readonly attempt: number;
+  readonly command: Command;
+  readonly cwd: string;
+  readonly env: NodeJS.ProcessEnv;
+  readonly log: RankLog;
+  readonly tell: Tell;
+  /** Called the moment the process is gone, before its output is drained. */
+  readonly onExit: (rank: Rank) => void;
+}
+
+/** How many of its last stderr lines a report shows when the rank threw nothing. */
+const TAIL_LINES = 30;
+/** After a rank's exit, output that is held open but silent for this long is held by a process it left behind. */
+const SILENCE_MS = 200;
+/** However talkative what it left behind is, this is as long as it may talk. */
+const LONGEST_DRAIN_MS = 2000;
+/** As a shell says "found, but could not be started". */
+const CANNOT_START = 126;
+
+/** One rank: a process that leads a group of its own, its output, and how it ended. */
+export class Rank {
+  readonly rank: number;
+  readonly local: number;
+  /** 0 when the system could not start it. */
+  readonly pid: number;
+  /** Resolves when the process is gone, its output is read to the end, and its group is empty. */
+  readonly done: Promise<void>;
+  readonly #start: RankStart;
+  readonly #child: ChildProcess;
+  readonly #startedAt = Date.now();
+  readonly #stderrTail: string[] = [];
+  #exit: { code: number | null; signal: NodeJS.Signals | null; at: number } | undefined;
+  #stoppedAt: number | undefined;
+
+  /** Starts the process. */
+  constructor(start: RankStart) {
+    this.#start = start;
+    this.rank = start.rank;
+    this.local = start.local;
+    const { program, args } = start.command;
+    // detached: a group and session of its own, so that a terminal's Ctrl-C reaches the launcher alone, and one signal
+    // ends the rank with its children. fd 3 is the lifeline of preload.ts.
+    this.#child = spawn(program, args, {
+      cwd: start.cwd,
+      env: { ...start.env, MOSAIC_LIFELINE_FD: "3" },
+      detached: true,
+      stdio: ["ignore", "pipe", "pipe", "pipe"],
+    });
+    this.pid = this.#child.pid ?? 0;
+    (this.#child.stdio[3] as Readable | null)?.on("error", () => {});
+    const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
+    this.done = this.#gone().then(() => this.#drain(closed));
+  }
+
+  get running(): boolean {
+    return this.#exit === undefined;
+  }
+
+  /** Whether it ended of its own accord with anything but 0. */
+  get failed(): boolean {
+    return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code !== 0;
+  }
+
+  /** Signals the rank alone: its children are its own to end. */
+  signal(signal: NodeJS.Signals): void {
+    if (this.running && this.pid > 0) send(this.pid, signal);
+  }
+
+  /** Tells the rank to end, and remembers that it was told. */
+  stop(signal: NodeJS.Signals): void {
+    if (this.running) this.#stoppedAt ??= Date.now();
+    this.signal(signal);
+  }
+
+  /** Ends the rank and all that shares its group. */
+  kill(): void {
+    if (this.running) this.#stoppedAt ??= Date.now();
+    if (this.pid > 0) send(-this.pid, "SIGKILL");
+  }
+
+  /** What is known of it; call when done. */
+  record(): RankRecord {
+    const { code = null, signal = null, at = Date.now() } = this.#exit ?? {};
+    const { rank, local, pid } = this;
+    const log = this.#start.log.path("stderr");
+    return {
+      ...{ rank, local, pid, code, signal, log },
+      startedAt: this.#startedAt,
+      exitedAt: at,
+      stoppedAt: this.#stoppedAt,
+      thrown: readErrorRecord(this.#start.log.errorFile),
+      stderrTail: this.#stderrTail,
+    };
+  }
+
+  /** Readers are attached in the tick of the spawn: Node discards what nobody reads when a child exits. */
+  #read(name: StreamName): Promise<void> {
+    const { rank, attempt, log, tell } = this.#start;
+    const lines = new LineSplitter((kind, text) => {
+      if (name === "stderr" && kind === "line" && this.#stderrTail.push(text) > TAIL_LINES) this.#stderrTail.shift();
+      tell({ type: "line", rank, attempt, stream: name, kind, text });
+    });
+    const stream = this.#child[name];
+    return new Promise((resolve) => {
+      if (stream === null) return resolve();
+      stream.on("data", (chunk: Buffer) => {
+        log.write(name, chunk);
+        lines.push(chunk);
+      });
+      stream.on("error", () => {});
+      stream.on("close", () => {
+        lines.end();
+        resolve();
+      });
+    });
+  }
+
+  #gone(): Promise<void> {
+    return new Promise((resolve) => {
+      const settle = (code: number | null, signal: NodeJS.Signals | null): void => {
+        if (this.#exit !== undefined) return;
+        this.#exit = { code, signal, at: Date.now() };
+        const { rank, pid } = this;
+        const afterMs = this.#exit.at - this.#startedAt;
+        this.#start.tell({ type: "exit", attempt: this.#start.attempt, rank, pid, code, signal, afterMs });
+        this.#start.onExit(this);
+        resolve();
+      };
+      this.#child.on("exit", settle);
+      this.#child.on("error", (error) => {
+        if (this.#child.pid !== undefined) return;
+        this.#stderrTail.push(`cannot start ${this.#start.command.program}: ${error.message}`);
+        settle(CANNOT_START, null);
+      });
+    });
+  }
+
+  /** Reads what the rank still had to say, then ends whatever it left in its group. */
+  async #drain(closed: Promise<unknown>): Promise<void> {
+    const finished = closed.then(() => true);
+    if (!(await this.#silence(finished))) {
+      this.kill();
+      if (!(await this.#silence(finished))) for (const stream of this.#outputs()) stream.destroy();
+      await closed;
+    }
+    this.kill();
+    this.#child.stdio[3]?.destroy();
+    this.#start.log.close();
+  }
+
+  /** True when `finished` comes, false when nothing more has come for a while. */
+  async #silence(finished: Promise<boolean>): Promise<boolean> {
+    const outputs = this.#outputs();
+    let onData = (): void => {};
+    const timers: NodeJS.Timeout[] = [];
+    const silent = new Promise<boolean>((resolve) => {
+      const quiet = setTimeout(() => resolve(false), SILENCE_MS);
+      timers.push(
+        quiet,
+        setTimeout(() => resolve(false), LONGEST_DRAIN_MS),
+      );
+      onData = () => quiet.refresh();
+    });
+    for (const stream of outputs) stream.on("data", onData);
+    const result = await Promise.race([finished, silent]);
+    for (const timer of timers) clearTimeout(timer);
+    for (const stream of outputs) stream.off("data", onData);
+    return result;
+  }
+
+  #outputs(): readonly Readable[] {
+    return [this.#child.stdout, this.#child.stderr].filter((stream) => stream !== null);
+  }
+}
+
+function readErrorRecord(path: string): ErrorRecord | undefined {
+  try {
+    return JSON.parse(readFileSync(path, "utf8")) as ErrorRecord;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,96 @@
+import { constants } from "node:os";
+import type { Failure, RankError, RankExit } from "../job.ts";
+import type { ErrorRecord } from "./error-record.ts";
+
+/** Everything known about a rank whose process is gone. Times are milliseconds since the epoch. */
+export interface RankRecord {
+  readonly rank: number;
+  readonly local: number;
+  readonly pid: number;
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly startedAt: number;
+  readonly exitedAt: number;
+  /** When the launcher first told it to end; undefined if it ended before. */
+  readonly stoppedAt: number | undefined;
+  /** What it threw and did not catch. */
+  readonly thrown: ErrorRecord | undefined;
+  readonly stderrTail: readonly string[];
+  readonly log: string;
+}
+
+type Verdict = RankExit["verdict"];
+
+/** Errors that say "somebody else is gone": never the root cause while there is another. */
+const PEER_LOST_NAMES = ["PeerLostError"];
+const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
+
+/** Why this rank ended. */
+export function verdictOf(record: RankRecord): Verdict {
+  const { code, stoppedAt, thrown } = record;
+  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedByItself(record);
+  if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
+  if (thrown !== undefined && isPeerLost(thrown.error)) return "peer-lost";
+  return before ? "failed" : "stopped";
+}
+
+/** The exit code of a rank as a shell would give it: 128 + n for signal n. */
+export function shellCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
+  return signal === null ? (code ?? 1) : 128 + constants.signals[signal];
+}
+
+/**
+ * Finds the first failure: the earliest, by the time at which a rank threw or else was gone, among those that failed
+ * of their own accord; only when there is none, among those that lost a peer. Undefined when no rank failed.
+ */
+export function diagnose(
+  records: readonly RankRecord[],
+  attempt: { readonly number: number; readonly node: string },
+  hint: (root: RankRecord) => string | undefined,
+): Failure | undefined {
+  const byTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
+  const root =
+    byTime.find((record) => verdictOf(record) === "failed") ??
+    byTime.find((record) => verdictOf(record) === "peer-lost");
+  if (root === undefined) return undefined;
+  const others = records.filter((record) => record !== root);
+  const help = hint(root);
+  return {
+    attempt: attempt.number,
+    node: attempt.node,
+    rank: root.rank,
+    local: root.local,
+    pid: root.pid,
+    afterMs: failedAt(root) - root.startedAt,
+    code: root.code,
+    signal: root.signal,
+    exitCode: shellCode(root),
+    ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
+    stderrTail: root.thrown === undefined ? root.stderrTail : [],
+    ...(help === undefined ? {} : { hint: help }),
+    log: root.log,
+    stopped: others.filter((record) => verdictOf(record) === "stopped").map(({ rank }) => rank),
+    secondary: others.flatMap((record) => secondary(record)),
+  };
+}
+
+function secondary(record: RankRecord): readonly { readonly rank: number; readonly why: string }[] {
+  const verdict = verdictOf(record);
+  if (verdict === "peer-lost") return [{ rank: record.rank, why: "peer lost" }];
+  if (verdict !== "failed") return [];
+  const { thrown, signal, code } = record;
+  return [{ rank: record.rank, why: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
+}
+
+const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
+
+/** The launcher sends only signals that ask or kill; a rank that died of another crashed, whatever it was told. */
+function crashedByItself({ signal }: RankRecord): boolean {
+  return signal !== null && ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"].includes(signal);
+}
+
+function isPeerLost(error: RankError): boolean {
+  if (PEER_LOST_NAMES.includes(error.name)) return true;
+  if (error.code !== undefined && PEER_LOST_CODES.includes(error.code)) return true;
+  return error.cause !== undefined && isPeerLost(error.cause);
+}

@@ -1,0 +1,54 @@
+import { readFileSync } from "node:fs";
+import type { RankError } from "../job.ts";
+import type { RankRecord } from "./diagnose.ts";
+import { portOwner } from "./port-owner.ts";
+
+/** What a rank's end means and what to do about it; undefined when it speaks for itself. */
+export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
+  const { code, signal, stderrTail, thrown } = record;
+  if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
+    return "the JavaScript heap is full; give node more: --node-arg=--max-old-space-size=8192 (MB)";
+  if (signal === "SIGKILL" || code === 137)
+    return oomKills() > oomKillsBefore
+      ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
+      : "killed from outside, not by the launcher; the kernel's log says if memory ran out (dmesg)";
+  if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
+  if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
+    return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
+  if (thrown !== undefined) return addressInUse(thrown.error);
+  return undefined;
+}
+
+function addressInUse(error: RankError): string | undefined {
+  if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : addressInUse(error.cause);
+  const port = Number(/:(\d+)\b/.exec(error.message)?.[1]);
+  const owner = Number.isNaN(port) ? undefined : portOwner(port);
+  if (owner === undefined) return "another process has that port; listen on port 0 to get a free one";
+  return `${owner} has port ${port}; listen on port 0 to get a free one`;
+}
+
+/** How many processes of this cgroup the kernel has killed for memory; 0 where it does not say. */
+export function oomKills(): number {
+  for (const line of read("/proc/self/cgroup").split("\n")) {
+    const [, controllers, path] = line.split(":");
+    const files =
+      controllers === ""
+        ? [`/sys/fs/cgroup${path}/memory.events`, `/sys/fs/cgroup/unified${path}/memory.events`]
+        : controllers === "memory"
+          ? [`/sys/fs/cgroup/memory${path}/memory.oom_control`]
+          : [];
+    for (const file of files) {
+      const kills = /^oom_kill (\d+)$/m.exec(read(file))?.[1];
+      if (kills !== undefined) return Number(kills);
+    }
+  }
+  return 0;
+}
+
+function read(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return "";
+  }
+}
