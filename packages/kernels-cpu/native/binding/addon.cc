@@ -1,0 +1,72 @@
+// The addon's entry: makes the state of the environment, exports, and ends the streams when the environment goes.
+#include "binding/addon.h"
+
+namespace mosaic {
+
+namespace {
+
+// At the end of the environment a kernel may be running. It is waited for this long, then left behind: its device
+// keeps alive what it uses.
+constexpr int64_t kExitMilliseconds = 300;
+
+void onEnvironmentEnd(void* data) {
+  auto& addon = *static_cast<Addon*>(data);
+  if (addon.mailbox) addon.mailbox->close();
+  for (const auto& weak : addon.devices) {
+    if (auto device = weak.lock()) device->stream.abandon();
+  }
+  for (const auto& weak : addon.devices) {
+    if (auto device = weak.lock()) device->abandon(kExitMilliseconds);
+  }
+}
+
+// bind(scratch, deliver): at load, and again (without deliver) when the scratch array has to grow.
+napi_value bind(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  size_t count = 2;
+  napi_value arguments[2];
+  napi_get_cb_info(env, info, &count, arguments, nullptr, nullptr);
+  napi_typedarray_type type;
+  void* data;
+  if (napi_get_typedarray_info(env, arguments[0], &type, nullptr, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_float64_array) {
+    return throwError(env, "bind: expected a Float64Array");
+  }
+  if (addon.scratchHolder) napi_delete_reference(env, addon.scratchHolder);
+  napi_create_reference(env, arguments[0], 1, &addon.scratchHolder);
+  addon.scratch = static_cast<double*>(data);
+  if (!addon.mailbox) {
+    addon.mailbox = std::make_shared<Mailbox>(env, arguments[1]);
+    // After the ThreadSafeFunction was made, so that this runs before it is torn down.
+    napi_add_env_cleanup_hook(env, onEnvironmentEnd, &addon);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Addon& Addon::of(napi_env env) {
+  void* data = nullptr;
+  napi_get_instance_data(env, &data);
+  return *static_cast<Addon*>(data);
+}
+
+napi_value throwError(napi_env env, const char* message) {
+  napi_throw_error(env, nullptr, message);
+  return nullptr;
+}
+
+}  // namespace mosaic
+
+NAPI_MODULE_INIT() {
+  using namespace mosaic;
+  auto* addon = new Addon{};
+  addon->env = env;
+  napi_set_instance_data(env, addon, [](napi_env, void* data, void*) { delete static_cast<Addon*>(data); }, nullptr);
+  napi_value function;
+  napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
+  napi_set_named_property(env, exports, "bind", function);
+  exportDevice(env, exports);
+  exportKernels(env, exports);
+  return exports;
+}

@@ -1,0 +1,34 @@
+// What belongs to one JavaScript environment.
+#pragma once
+
+#include <node_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "binding/mailbox.h"
+#include "device/device.h"
+
+namespace mosaic {
+
+/// Arguments come through `scratch`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
+/// The first double is the device's address on the way in, and the result on the way out.
+struct Addon {
+  napi_env env = nullptr;
+  double* scratch = nullptr;
+  napi_ref scratchHolder = nullptr;
+  std::shared_ptr<Mailbox> mailbox;
+  std::vector<std::weak_ptr<Device>> devices;
+
+  static Addon& of(napi_env env);
+  Device& device() const { return *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0])); }
+};
+
+napi_value throwError(napi_env env, const char* message);
+
+/// `exports` gets one function per kernel.
+void exportKernels(napi_env env, napi_value exports);
+/// Opening, closing, memory, reading, writing, fences, tracing.
+void exportDevice(napi_env env, napi_value exports);
+
+}  // namespace mosaic

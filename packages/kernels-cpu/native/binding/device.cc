@@ -1,0 +1,317 @@
+// Exports of the device itself: opening and closing, memory, transfers, fences, tracing.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "attention/attention.h"
+#include "binding/addon.h"
+#include "binding/reader.h"
+
+namespace mosaic {
+
+namespace {
+
+struct Held {
+  std::shared_ptr<Device> device;
+  int64_t reported = 0;  // bytes V8 knows of
+};
+
+Held* heldBy(napi_env env, napi_callback_info info) {
+  size_t count = 1;
+  napi_value argument;
+  void* data = nullptr;
+  napi_get_cb_info(env, info, &count, &argument, nullptr, nullptr);
+  napi_get_value_external(env, argument, &data);
+  return static_cast<Held*>(data);
+}
+
+void report(napi_env env, Held& held, int64_t bytes) {
+  int64_t ignored;
+  napi_adjust_external_memory(env, bytes - held.reported, &ignored);
+  held.reported = bytes;
+}
+
+// open(): scratch = threads, limit → an external that keeps the device; scratch = its address, its stream's address.
+napi_value open(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  try {
+    const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
+    const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]), choice.isa};
+    auto* held = new Held{Device::open(options)};
+    std::erase_if(addon.devices, [](const auto& weak) { return weak.expired(); });
+    addon.devices.push_back(held->device);
+    addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
+    addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
+    napi_value external;
+    auto finalize = [](napi_env, void* data, void*) {
+      auto* held = static_cast<Held*>(data);
+      held->device->close();
+      delete held;
+    };
+    napi_create_external(env, held, finalize, nullptr, &external);
+    return external;
+  } catch (const std::exception& error) {
+    return throwError(env, error.what());
+  }
+}
+
+// close(external): no other call may follow.
+napi_value close(napi_env env, napi_callback_info info) {
+  Held* held = heldBy(env, info);
+  report(env, *held, 0);
+  held->device->close();
+  return nullptr;
+}
+
+// allocate(external): scratch = device, bytes → scratch = address or 0, block, device's reserved bytes, limit.
+napi_value allocate(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  Release release;
+  Block* block = device.memory().allocate(static_cast<size_t>(addon.scratch[1]), release);
+  device.releaseInOrder(std::move(release));
+  addon.scratch[0] = block ? static_cast<double>(reinterpret_cast<uintptr_t>(block->data)) : 0;
+  addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(block));
+  return nullptr;
+}
+
+// free: scratch = device, block.
+napi_value free(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  addon.device().memory().free(reinterpret_cast<Block*>(static_cast<uintptr_t>(addon.scratch[1])));
+  return nullptr;
+}
+
+// account(external): tells V8 how much is allocated.
+napi_value account(napi_env env, napi_callback_info info) {
+  Held* held = heldBy(env, info);
+  report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
+  return nullptr;
+}
+
+// memory: scratch = device → scratch = allocated, reserved, peak, limit.
+napi_value memory(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  const Allocator& memory = addon.device().memory();
+  addon.scratch[0] = static_cast<double>(memory.stats().allocated);
+  addon.scratch[1] = static_cast<double>(memory.stats().reserved);
+  addon.scratch[2] = static_cast<double>(memory.stats().peak);
+  addon.scratch[3] = static_cast<double>(memory.limit());
+  return nullptr;
+}
+
+napi_value resetPeak(napi_env env, napi_callback_info) {
+  Addon::of(env).device().memory().resetPeak();
+  return nullptr;
+}
+
+napi_value trim(napi_env env, napi_callback_info) {
+  Device& device = Addon::of(env).device();
+  Release release;
+  device.memory().trim(release);
+  device.releaseInOrder(std::move(release));
+  return nullptr;
+}
+
+View denseView(float* data, const View& like) {
+  View view = like;
+  view.data = data;
+  view.dtype = DType::Float32;
+  int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; axis--) {
+    view.stride[axis] = stride;
+    stride *= view.shape[axis];
+  }
+  return view;
+}
+
+// The memory of the Float32Array that a call got as its only argument.
+bool floats(napi_env env, napi_callback_info info, float** data, size_t* length) {
+  size_t count = 1;
+  napi_value array;
+  napi_typedarray_type type;
+  void* memory = nullptr;
+  napi_get_cb_info(env, info, &count, &array, nullptr, nullptr);
+  if (napi_get_typedarray_info(env, array, &type, length, &memory, nullptr, nullptr) != napi_ok) return false;
+  *data = static_cast<float*>(memory);
+  return type == napi_float32_array;
+}
+
+// write(Float32Array): scratch = device, view. The values are taken now.
+napi_value write(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  float* data;
+  size_t length;
+  if (!floats(env, info, &data, &length)) return throwError(env, "write: expected a Float32Array");
+  if (device.stream.failure()) {
+    addon.scratch[0] = 1;
+    return nullptr;
+  }
+  const View out = Reader(addon.scratch + 1).view();
+  std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
+  if (!staging) return throwError(env, "write: no memory for a copy of the values");
+  std::memcpy(staging.get(), data, length * sizeof(float));
+  enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
+    device.kernels.copy(out, denseView(values.get(), out), device.pool());
+  });
+  addon.scratch[0] = 0;
+  return nullptr;
+}
+
+// read(Float32Array): scratch = device, letter, view. JavaScript keeps the array until the letter comes.
+napi_value read(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  float* data;
+  size_t length;
+  if (!floats(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
+  Reader args(addon.scratch + 1);
+  const double letter = args.number();
+  const View x = args.view();
+  addon.mailbox->expect();
+  enqueue(device.stream, "read", [data, x, &device] {
+    device.kernels.copy(denseView(data, x), x, device.pool());
+  });
+  enqueueAlways(device.stream, "", [letter, mailbox = addon.mailbox](const MosaicFailure* failure) {
+    mailbox->post(letter, failure);
+  });
+  return nullptr;
+}
+
+// synchronize: scratch = device, letter.
+napi_value synchronize(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  addon.mailbox->expect();
+  enqueueAlways(addon.device().stream, "", [letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure* failure) {
+    mailbox->post(letter, failure);
+  });
+  return nullptr;
+}
+
+// record: scratch = device → scratch = position.
+napi_value record(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  addon.scratch[0] = static_cast<double>(addon.device().stream.position());
+  return nullptr;
+}
+
+// wait: scratch = device, other device, position.
+napi_value wait(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  auto* other = reinterpret_cast<Device*>(static_cast<uintptr_t>(addon.scratch[1]));
+  const auto position = static_cast<uint64_t>(addon.scratch[2]);
+  enqueue(addon.device().stream, "wait", [position, other = other->shared_from_this()] {
+    const MosaicFailure* failure = other->stream.await(position);
+    if (failure) throw Failure(static_cast<MosaicFailureCode>(failure->code), failure->message);
+  });
+  return nullptr;
+}
+
+// failure: scratch = device → [code, message], or undefined while the stream is sound.
+napi_value failure(napi_env env, napi_callback_info) {
+  const MosaicFailure* failure = Addon::of(env).device().stream.failure();
+  if (!failure) return nullptr;
+  napi_value pair, code, message;
+  napi_create_array_with_length(env, 2, &pair);
+  napi_create_int32(env, failure->code, &code);
+  napi_create_string_utf8(env, failure->message, NAPI_AUTO_LENGTH, &message);
+  napi_set_element(env, pair, 0, code);
+  napi_set_element(env, pair, 1, message);
+  return pair;
+}
+
+napi_value startTrace(napi_env env, napi_callback_info) {
+  Device& device = Addon::of(env).device();
+  enqueueAlways(device.stream, "", [&device](const MosaicFailure*) {
+    device.stream.takeTrace();
+    device.stream.setTracing(true);
+  });
+  return nullptr;
+}
+
+// stopTrace: scratch = device, letter; `takeTrace` may be called when the letter comes.
+napi_value stopTrace(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  addon.mailbox->expect();
+  enqueueAlways(device.stream, "", [&device, letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure*) {
+    device.stream.setTracing(false);
+    device.trace = device.stream.takeTrace();
+    mailbox->post(letter, nullptr);
+  });
+  return nullptr;
+}
+
+// takeTrace: scratch = device → [name, start, end, name, …].
+napi_value takeTrace(napi_env env, napi_callback_info) {
+  const std::vector<TraceEntry> entries = std::exchange(Addon::of(env).device().trace, {});
+  napi_value list;
+  napi_create_array_with_length(env, entries.size() * 3, &list);
+  uint32_t index = 0;
+  for (const TraceEntry& entry : entries) {
+    napi_value name, start, end;
+    napi_create_string_utf8(env, entry.name, NAPI_AUTO_LENGTH, &name);
+    napi_create_double(env, static_cast<double>(entry.start), &start);
+    napi_create_double(env, static_cast<double>(entry.end), &end);
+    for (napi_value value : {name, start, end}) napi_set_element(env, list, index++, value);
+  }
+  return list;
+}
+
+// fail(message): scratch = device. Submits work that fails, for tests of failure.
+napi_value fail(napi_env env, napi_callback_info info) {
+  size_t count = 1;
+  napi_value argument;
+  char message[512];
+  napi_get_cb_info(env, info, &count, &argument, nullptr, nullptr);
+  napi_get_value_string_utf8(env, argument, message, sizeof message, nullptr);
+  enqueue(Addon::of(env).device().stream, "fail", [text = std::string(message)] {
+    throw Failure(MOSAIC_FAILURE_DEVICE, text);
+  });
+  return nullptr;
+}
+
+// features: → "isa,supported,supported…", or an error when MOSAIC_ISA names what this machine has not.
+napi_value features(napi_env env, napi_callback_info) {
+  const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
+  if (!choice.error.empty()) return throwError(env, choice.error.c_str());
+  std::string text = isaName(choice.isa);
+  for (Isa isa : supportedIsas()) text += std::string(",") + isaName(isa);
+  napi_value result;
+  napi_create_string_utf8(env, text.data(), text.size(), &result);
+  return result;
+}
+
+// fmaPeak: scratch = threads → scratch = GFLOP/s. Blocks.
+napi_value fmaPeak(napi_env env, napi_callback_info) {
+  Addon& addon = Addon::of(env);
+  Pool pool(static_cast<int>(addon.scratch[0]));
+  addon.scratch[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+  return nullptr;
+}
+
+struct Export {
+  const char* name;
+  napi_callback call;
+};
+
+constexpr Export kExports[] = {
+    {"open", open},           {"close", close},           {"allocate", allocate},     {"free", free},
+    {"account", account},     {"memory", memory},         {"resetPeak", resetPeak},   {"trim", trim},
+    {"write", write},         {"read", read},             {"synchronize", synchronize}, {"record", record},
+    {"wait", wait},           {"failure", failure},       {"startTrace", startTrace}, {"stopTrace", stopTrace},
+    {"takeTrace", takeTrace}, {"features", features},     {"fmaPeak", fmaPeak},       {"fail", fail},
+};
+
+}  // namespace
+
+void exportDevice(napi_env env, napi_value exports) {
+  for (const Export& entry : kExports) {
+    napi_value function;
+    napi_create_function(env, entry.name, NAPI_AUTO_LENGTH, entry.call, nullptr, &function);
+    napi_set_named_property(env, exports, entry.name, function);
+  }
+}
+
+}  // namespace mosaic

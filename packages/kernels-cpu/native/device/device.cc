@@ -1,0 +1,45 @@
+#include "device/device.h"
+
+#include <chrono>
+#include <thread>
+
+namespace mosaic {
+
+Device::Device(const DeviceOptions& options)
+    : isa(options.isa),
+      kernels(kernelsFor(options.isa)),
+      pool_(std::make_unique<Pool>(options.threads)),
+      memory_(std::make_unique<Allocator>(options.memoryLimit)) {}
+
+std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
+  auto device = std::make_shared<Device>(options);
+  // Detached: nobody could join it without blocking the host. It keeps what it uses alive, and `abandon` waits for it.
+  std::thread([device] {
+    device->stream.run();
+    device->end();
+  }).detach();
+  return device;
+}
+
+void Device::end() {
+  pool_.reset();
+  memory_.reset();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  left_.notify_all();
+}
+
+void Device::releaseInOrder(Release&& release) {
+  if (release.empty()) return;
+  enqueueAlways(stream, "", [held = std::move(release)](const MosaicFailure*) {});
+}
+
+void Device::close() { stream.close(); }
+
+bool Device::abandon(int64_t milliseconds) {
+  stream.abandon();
+  std::unique_lock lock(mutex_);
+  return left_.wait_for(lock, std::chrono::milliseconds(milliseconds), [this] { return ended_; });
+}
+
+}  // namespace mosaic

@@ -1,0 +1,59 @@
+// One CPU device: a stream with its thread, a pool of workers, and memory.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/table.h"
+#include "memory/allocator.h"
+#include "pool/pool.h"
+#include "stream/stream.h"
+
+namespace mosaic {
+
+struct DeviceOptions {
+  int threads;
+  size_t memoryLimit;  // bytes, 0 for none
+  Isa isa;
+};
+
+/// Held by the host and by its own thread; whoever lets go last destroys it.
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  /// Starts the stream's thread.
+  static std::shared_ptr<Device> open(const DeviceOptions& options);
+  explicit Device(const DeviceOptions& options);
+
+  Stream stream;
+  const Isa isa;
+  const Kernels& kernels;
+  /// What a finished `takeTrace` left for the host.
+  std::vector<TraceEntry> trace;
+
+  /// The workers; only from works on the stream.
+  Pool& pool() { return *pool_; }
+  /// Only from the host, and not after `close`.
+  Allocator& memory() { return *memory_; }
+
+  /// Gives `release` back to the system once all work so far is done.
+  void releaseInOrder(Release&& release);
+
+  /// Lets the work so far run, then ends the thread and frees all memory. Returns at once.
+  void close();
+  /// Ends the thread after the work that runs now; false if that took longer than the limit.
+  bool abandon(int64_t milliseconds);
+
+ private:
+  void end();
+
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Allocator> memory_;
+  std::mutex mutex_;
+  std::condition_variable left_;
+  bool ended_ = false;
+};
+
+}  // namespace mosaic

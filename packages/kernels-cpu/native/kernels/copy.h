@@ -1,0 +1,113 @@
+// Filling and copying: any strides, any dtypes.
+#pragma once
+
+#include "kernels/lanes.h"
+
+namespace mosaic {
+namespace {
+
+template <class T>
+void fill(const View& out, float value, Pool& pool) {
+  const Loop<1> loop = makeLoop<1>({&out});
+  const int64_t stride = loop.stride[0][loop.rank - 1];
+  float values[kPiece];
+  const int64_t longest = least(kPiece, loop.shape[loop.rank - 1]);
+  for (int64_t i = 0; i < longest; i++) values[i] = value;
+  forEachPiece(loop, pool, [&](const Piece<1>& piece) {
+    flush<T>(loop.dtype[0], piece.data[0], stride, piece.length, values);
+  });
+}
+
+/// Side of the squares in which a transposing copy goes.
+constexpr int64_t kSquare = 32;
+
+/// One square: reads along x's dense axis, turns it in cache, writes along out's.
+template <class T>
+MOSAIC_INLINE void copySquare(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
+  const int inner = loop.rank - 1;
+  float rows[kSquare][kSquare], turned[kSquare][kSquare];
+  for (int64_t i = 0; i < size[1]; i++) {
+    const char* from = data[1] + i * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
+    const float* row = fetch<T>(loop.dtype[1], from, 1, size[0], rows[i]);
+    if (row != rows[i]) __builtin_memcpy(rows[i], row, static_cast<size_t>(size[0]) * sizeof(float));
+  }
+  if (size[0] == kSquare && size[1] == kSquare) {
+    for (int64_t r = 0; r < kSquare; r += T::lanes) {
+      for (int64_t c = 0; c < kSquare; c += T::lanes) T::transpose(&rows[r][c], kSquare, &turned[c][r], kSquare);
+    }
+  } else {
+    for (int64_t r = 0; r < size[1]; r++) {
+      for (int64_t c = 0; c < size[0]; c++) turned[c][r] = rows[r][c];
+    }
+  }
+  for (int64_t j = 0; j < size[0]; j++) {
+    char* to = data[0] + j * loop.stride[0][across] * dtypeBytes(loop.dtype[0]);
+    flush<T>(loop.dtype[0], to, loop.stride[0][inner], size[1], turned[j]);
+  }
+}
+
+/// x is dense along axis `across`, out along the innermost one: goes by squares over the two.
+template <class T>
+MOSAIC_NOINLINE void copyTurned(const Loop<2>& loop, int across, Pool& pool) {
+  const int inner = loop.rank - 1;
+  const int64_t high = ceilDiv(loop.shape[across], kSquare), wide = ceilDiv(loop.shape[inner], kSquare);
+  const int64_t planes = loop.size / (loop.shape[across] * loop.shape[inner]);
+  auto strip = [&](int64_t task, int) {
+    int64_t plane = task / high;
+    const int64_t j = task % high * kSquare;
+    char* data[2] = {loop.data[0], loop.data[1]};
+    for (int axis = loop.rank - 2; axis >= 0; axis--) {
+      if (axis == across) continue;
+      for (int i = 0; i < 2; i++) {
+        data[i] += plane % loop.shape[axis] * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
+      }
+      plane /= loop.shape[axis];
+    }
+    for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][across] * dtypeBytes(loop.dtype[i]);
+    for (int64_t square = 0; square < wide; square++) {
+      const int64_t size[2] = {least(kSquare, loop.shape[across] - j), least(kSquare, loop.shape[inner] - square * kSquare)};
+      char* at[2];
+      for (int i = 0; i < 2; i++) {
+        at[i] = data[i] + square * kSquare * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
+      }
+      copySquare<T>(loop, at, across, size);
+    }
+  };
+  if (loop.size <= kParallelElements) {
+    for (int64_t task = 0; task < planes * high; task++) strip(task, 0);
+  } else {
+    pool.parallelFor(planes * high, strip);
+  }
+}
+
+/// The axis along which x is dense while out is dense along another, or −1.
+MOSAIC_INLINE int turnedAxis(const Loop<2>& loop) {
+  const int inner = loop.rank - 1;
+  if (magnitude(loop.stride[1][inner]) <= 1 || loop.shape[inner] < 8) return -1;
+  for (int axis = 0; axis < inner; axis++) {
+    if (loop.stride[1][axis] == 1 && loop.shape[axis] >= 8) return axis;
+  }
+  return -1;
+}
+
+template <class T>
+void copy(const View& out, const View& x, Pool& pool) {
+  const Loop<2> loop = makeLoop<2>({&out, &x});
+  if (loop.size == 0) return;
+  if (const int across = turnedAxis(loop); across >= 0) return copyTurned<T>(loop, across, pool);
+  const int64_t to = loop.stride[0][loop.rank - 1], from = loop.stride[1][loop.rank - 1];
+  const DType dtype = loop.dtype[0];
+  const bool raw = dtype == loop.dtype[1] && to == 1 && from == 1;
+  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
+    if (raw) {
+      __builtin_memmove(piece.data[0], piece.data[1], static_cast<size_t>(piece.length * dtypeBytes(dtype)));
+      return;
+    }
+    float buffer[kPiece];
+    const float* values = fetch<T>(loop.dtype[1], piece.data[1], from, piece.length, buffer);
+    flush<T>(dtype, piece.data[0], to, piece.length, values);
+  });
+}
+
+}  // namespace
+}  // namespace mosaic

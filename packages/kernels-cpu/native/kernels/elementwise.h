@@ -1,0 +1,85 @@
+// Arithmetic element by element, with broadcasting.
+#pragma once
+
+#include "kernels/bits.h"
+#include "kernels/lanes.h"
+#include "kernels/table.h"
+
+namespace mosaic {
+namespace {
+
+/// out[i] ← fn(a[i], b[i]), all dense.
+template <class T, class Fn>
+MOSAIC_INLINE void map2(float* out, const float* a, const float* b, int64_t n, Fn fn) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i), T::load(b + i)));
+  const int rest = static_cast<int>(n - i);
+  if (rest > 0) T::storePart(out + i, fn(T::loadPart(a + i, rest), T::loadPart(b + i, rest)), rest);
+}
+
+/// out[i] ← fn(a[i]), both dense.
+template <class T, class Fn>
+MOSAIC_INLINE void map1(float* out, const float* a, int64_t n, Fn fn) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i)));
+  const int rest = static_cast<int>(n - i);
+  if (rest > 0) T::storePart(out + i, fn(T::loadPart(a + i, rest)), rest);
+}
+
+/// The larger; NaN if either is.
+template <class T>
+MOSAIC_INLINE typename T::Vec maxNan(typename T::Vec a, typename T::Vec b) {
+  return blend<T>(isNan<T>(a), a, T::max(a, b));  // T::max gives b where either is NaN
+}
+
+template <class T>
+MOSAIC_NOINLINE void applyBinary(BinaryOp op, float* out, const float* a, const float* b, int64_t n) {
+  using V = typename T::Vec;
+  switch (op) {
+    case BinaryOp::Add: return map2<T>(out, a, b, n, [](V x, V y) { return T::add(x, y); });
+    case BinaryOp::Sub: return map2<T>(out, a, b, n, [](V x, V y) { return T::sub(x, y); });
+    case BinaryOp::Mul: return map2<T>(out, a, b, n, [](V x, V y) { return T::mul(x, y); });
+    case BinaryOp::Div: return map2<T>(out, a, b, n, [](V x, V y) { return T::div(x, y); });
+    case BinaryOp::Max: return map2<T>(out, a, b, n, [](V x, V y) { return maxNan<T>(x, y); });
+  }
+}
+
+template <class T>
+void binary(BinaryOp op, const View& out, const View& a, const View& b, Pool& pool) {
+  const Loop<3> loop = makeLoop<3>({&out, &a, &b});
+  const int inner = loop.rank - 1;
+  forEachPiece(loop, pool, [&](const Piece<3>& piece) {
+    float buffers[3][kPiece];
+    const int64_t n = piece.length;
+    const float* x = fetch<T>(loop.dtype[1], piece.data[1], loop.stride[1][inner], n, buffers[1]);
+    const float* y = fetch<T>(loop.dtype[2], piece.data[2], loop.stride[2][inner], n, buffers[2]);
+    float* to = target(loop.dtype[0], piece.data[0], loop.stride[0][inner], buffers[0]);
+    applyBinary<T>(op, to, x, y, n);
+    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], n, to);
+  });
+}
+
+/// out ← fn(x) by pieces; fn(to, from, n) works on dense float32.
+template <class T, class Fn>
+MOSAIC_INLINE void mapPieces(const View& out, const View& x, Pool& pool, Fn fn) {
+  const Loop<2> loop = makeLoop<2>({&out, &x});
+  const int inner = loop.rank - 1;
+  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
+    float buffers[2][kPiece];
+    const float* from = fetch<T>(loop.dtype[1], piece.data[1], loop.stride[1][inner], piece.length, buffers[1]);
+    float* to = target(loop.dtype[0], piece.data[0], loop.stride[0][inner], buffers[0]);
+    fn(to, from, piece.length);
+    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, to);
+  });
+}
+
+template <class T>
+void scalar(BinaryOp op, const View& out, const View& x, float value, Pool& pool) {
+  float values[kPiece];
+  for (float& each : values) each = value;
+  mapPieces<T>(out, x, pool,
+               [&](float* to, const float* from, int64_t n) { applyBinary<T>(op, to, from, values, n); });
+}
+
+}  // namespace
+}  // namespace mosaic

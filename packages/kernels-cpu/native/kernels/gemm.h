@@ -1,0 +1,273 @@
+// Matrix multiplication: out [.., M, N] ← a [.., M, K] · b [.., K, N].
+//
+// b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
+// 2008, without packing a). Sums run over blocks of kDepth in order, whatever the number of threads: each element of
+// the product is always added up in the same way.
+#pragma once
+
+#include "kernels/copy.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm_pack.h"
+
+namespace mosaic {
+namespace {
+
+constexpr int64_t kDepth = 256;           // of a block: a panel of b, 16 columns wide, takes half of a 32 KiB cache
+constexpr int64_t kRows = 192;            // of a block of a: 192 KiB, well within a second-level cache
+constexpr int64_t kPackedFloats = 1 << 21;  // of b at a time: 8 MiB
+constexpr int64_t kParallelProducts = 1 << 17;
+
+struct Product {
+  Matrix out, a, b;
+  int64_t m, n, k;
+  bool accumulate;
+};
+
+/// Memory for one product: packed b, and for each worker a block of a.
+struct GemmScratch {
+  float* packed;
+  float** rows;
+};
+
+/// Runs tasks in a loop on the calling worker, as `Pool::parallelFor` does on all.
+struct Alone {
+  int worker;
+  template <class Fn>
+  MOSAIC_INLINE void each(const Alone& self, int64_t tasks, Fn&& fn) {
+    for (int64_t task = 0; task < tasks; task++) fn(task, self.worker);
+  }
+};
+
+struct Together {
+  Pool& pool;
+  template <class Fn>
+  MOSAIC_INLINE void each(const Together& self, int64_t tasks, Fn&& fn) {
+    self.pool.parallelFor(tasks, fn);
+  }
+};
+
+/// Columns [j, j + n), depths [k, k + depth) of the product; out is float32 with dense rows.
+struct Part {
+  int64_t j, n, k, depth;
+};
+
+template <class T>
+MOSAIC_NOINLINE void multiplyBlock(const Product& p, const Part& part, int64_t i, int64_t m, const float* packed,
+                                   float* rows) {
+  constexpr int64_t width = GemmTile<T>::columns, high = GemmTile<T>::rows;
+  for (int64_t k = 0; k < part.depth; k += kDepth) {
+    const int64_t depth = least(kDepth, part.depth - k);
+    const PackedRows a = packRows<T>(p.a, i, m, part.k + k, depth, rows);
+    TileArgs args;
+    args.rowStride = a.rowStride;
+    args.depthStride = a.depthStride;
+    args.depth = depth;
+    args.cStride = p.out.rowStride;
+    args.add = p.accumulate || part.k + k > 0;
+    for (int64_t j = 0; j < part.n; j += width) {
+      args.columns = least(width, part.n - j);
+      args.b = packed + j * part.depth + k * width;
+      for (int64_t r = 0; r < m; r += high) {
+        args.a = a.data + r * a.rowStride;
+        args.c = reinterpret_cast<float*>(at(p.out, i + r, part.j + j));
+        if (a.dense) {
+          multiplyRows<T, true>(args, least(high, m - r));
+        } else {
+          multiplyRows<T, false>(args, least(high, m - r));
+        }
+      }
+    }
+  }
+}
+
+/// out is float32 with dense rows.
+template <class T, class Runner>
+MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int64_t rowsPerTask, const Runner& runner) {
+  constexpr int64_t width = GemmTile<T>::columns;
+  const int64_t depths = least(p.k, 4 * kDepth);
+  const int64_t columns = most(width, kPackedFloats / depths / width * width);
+  for (int64_t j = 0; j < p.n; j += columns) {
+    for (int64_t k = 0; k < p.k; k += depths) {
+      const Part part{j, least(columns, p.n - j), k, least(depths, p.k - k)};
+      Runner::each(runner, ceilDiv(part.n, width), [&](int64_t panel, int) {
+        const int64_t first = panel * width;
+        packColumns<T>(p.b, j + first, least(width, part.n - first), k, part.depth, scratch.packed + first * part.depth);
+      });
+      Runner::each(runner, ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
+        const int64_t i = task * rowsPerTask;
+        multiplyBlock<T>(p, part, i, least(rowsPerTask, p.m - i), scratch.packed, scratch.rows[worker]);
+      });
+    }
+  }
+}
+
+template <class T>
+MOSAIC_INLINE int64_t packedFloats(int64_t n, int64_t k) {
+  constexpr int64_t width = GemmTile<T>::columns;
+  const int64_t depths = least(k, 4 * kDepth);
+  const int64_t columns = most(width, kPackedFloats / depths / width * width);
+  return least(columns, ceilDiv(n, width) * width) * depths;
+}
+
+/// Products of one shape along leading axes that broadcast.
+struct Batch {
+  Loop<3> loop;  // over out, a, b; inner axis included
+  int64_t count;
+  Product product;
+};
+
+MOSAIC_INLINE void exchange(Matrix& a, Matrix& b) {
+  const Matrix held = a;
+  a = {b.data, b.dtype, b.columnStride, b.rowStride};
+  b = {held.data, held.dtype, held.columnStride, held.rowStride};
+}
+
+MOSAIC_INLINE Matrix matrixOf(const View& view) {
+  return {static_cast<char*>(view.data), view.dtype, view.stride[view.rank - 2], view.stride[view.rank - 1]};
+}
+
+MOSAIC_INLINE View leading(const View& view) {
+  View result = view;
+  result.rank -= 2;
+  return result;
+}
+
+/// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
+MOSAIC_INLINE void foldRows(Batch& batch) {
+  Loop<3>& loop = batch.loop;
+  Product& p = batch.product;
+  while (batch.count > 1) {
+    const int inner = loop.rank - 1;
+    if (loop.stride[2][inner] != 0 || loop.stride[0][inner] != p.m * p.out.rowStride ||
+        loop.stride[1][inner] != p.m * p.a.rowStride) {
+      return;
+    }
+    p.m *= loop.shape[inner];
+    batch.count /= loop.shape[inner];
+    if (inner == 0) return;
+    loop.rank--;
+  }
+}
+
+MOSAIC_INLINE Batch makeBatch(const View& out, const View& a, const View& b, bool accumulate) {
+  const View views[3] = {leading(out), leading(a), leading(b)};
+  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}};
+  batch.count = batch.loop.size;
+  batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],
+                   a.shape[a.rank - 1], accumulate};
+  foldRows(batch);
+  Product& p = batch.product;
+  if (p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1)) {  // outᵀ ← bᵀ · aᵀ
+    exchange(p.a, p.b);
+    p.out = {p.out.data, p.out.dtype, p.out.columnStride, p.out.rowStride};
+    const int64_t m = p.m;
+    p.m = p.n;
+    p.n = m;
+    char* const data = batch.loop.data[1];
+    batch.loop.data[1] = batch.loop.data[2];
+    batch.loop.data[2] = data;
+    batch.loop.dtype[1] = p.a.dtype;
+    batch.loop.dtype[2] = p.b.dtype;
+    for (int axis = 0; axis < batch.loop.rank; axis++) {
+      const int64_t stride = batch.loop.stride[1][axis];
+      batch.loop.stride[1][axis] = batch.loop.stride[2][axis];
+      batch.loop.stride[2][axis] = stride;
+    }
+  }
+  return batch;
+}
+
+MOSAIC_INLINE Product productAt(const Batch& batch, int64_t index) {
+  Product p = batch.product;
+  char* data[3] = {p.out.data, p.a.data, p.b.data};
+  if (batch.count > 1) {
+    for (int axis = batch.loop.rank - 1; axis >= 0; axis--) {
+      const int64_t step = index % batch.loop.shape[axis];
+      index /= batch.loop.shape[axis];
+      for (int i = 0; i < 3; i++) data[i] += step * batch.loop.stride[i][axis] * dtypeBytes(batch.loop.dtype[i]);
+    }
+  }
+  p.out.data = data[0];
+  p.a.data = data[1];
+  p.b.data = data[2];
+  return p;
+}
+
+/// The product, by way of a float32 copy of out if out is not float32 with dense rows.
+template <class T, class Runner>
+MOSAIC_NOINLINE void multiplyInto(Product p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
+                                  const Runner& runner) {
+  if (!wide) return multiply<T>(p, scratch, rowsPerTask, runner);
+  const Matrix out = p.out;
+  const bool accumulate = p.accumulate;
+  p.out = {reinterpret_cast<char*>(wide), DType::Float32, p.n, 1};
+  p.accumulate = false;
+  multiply<T>(p, scratch, rowsPerTask, runner);
+  Runner::each(runner, p.m, [&](int64_t row, int) {
+    for (int64_t j = 0; j < p.n; j += kPiece) {
+      const int64_t n = least(kPiece, p.n - j);
+      float before[kPiece], sum[kPiece];
+      const float* values = wide + row * p.n + j;
+      if (accumulate) {
+        applyBinary<T>(BinaryOp::Add, sum, values, fetch<T>(out.dtype, at(out, row, j), out.columnStride, n, before), n);
+        values = sum;
+      }
+      flush<T>(out.dtype, at(out, row, j), out.columnStride, n, values);
+    }
+  });
+}
+
+template <class T>
+MOSAIC_INLINE GemmScratch scratchFor(const Product& p, Pool& pool) {
+  GemmScratch scratch;
+  Arena& arena = pool.arena(0);
+  scratch.packed = arena.take<float>(packedFloats<T>(p.n, p.k));
+  scratch.rows = arena.take<float*>(pool.threads());
+  return scratch;
+}
+
+template <class T>
+void matmul(const View& out, const View& a, const View& b, bool accumulate, Pool& pool) {
+  const Batch batch = makeBatch(out, a, b, accumulate);
+  const Product& p = batch.product;
+  if (batch.count == 0 || p.m == 0 || p.n == 0) return;
+  if (p.k == 0) return accumulate ? void() : fill<T>(out, 0.0f, pool);
+
+  const int threads = pool.threads();
+  for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
+  const bool direct = p.out.dtype == DType::Float32 && p.out.columnStride == 1;
+  const int64_t rowsAtOnce = least(kRows, p.m);
+  GemmScratch shared = scratchFor<T>(p, pool);
+  for (int worker = 0; worker < threads; worker++) {
+    shared.rows[worker] = pool.arena(worker).take<float>(rowsAtOnce * least(kDepth, p.k));
+  }
+  const bool small = p.m * p.n * p.k < kParallelProducts;
+  if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
+    float* wide = direct ? nullptr : pool.arena(0).take<float>(p.m * p.n);
+    constexpr int64_t high = GemmTile<T>::rows;
+    const int64_t share = ceilDiv(ceilDiv(p.m, 4 * threads), high) * high;
+    for (int64_t index = 0; index < batch.count; index++) {
+      const Product each = productAt(batch, index);
+      if (threads == 1 || small) {
+        multiplyInto<T>(each, shared, wide, rowsAtOnce, Alone{0});
+      } else {
+        multiplyInto<T>(each, shared, wide, least(share, rowsAtOnce), Together{pool});
+      }
+    }
+    return;
+  }
+  // Many products: one worker each, with memory of its own.
+  float** packed = pool.arena(0).take<float*>(threads);
+  float** wide = pool.arena(0).take<float*>(threads);
+  for (int worker = 0; worker < threads; worker++) {
+    packed[worker] = pool.arena(worker).take<float>(packedFloats<T>(p.n, p.k));
+    wide[worker] = direct ? nullptr : pool.arena(worker).take<float>(p.m * p.n);
+  }
+  pool.parallelFor(batch.count, [&](int64_t index, int worker) {
+    const GemmScratch own{packed[worker], shared.rows};
+    multiplyInto<T>(productAt(batch, index), own, wide[worker], rowsAtOnce, Alone{worker});
+  });
+}
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,97 @@
+// Rows of any dtype and stride seen as dense float32, and back.
+#pragma once
+
+#include "kernels/loop.h"
+
+namespace mosaic {
+namespace {
+
+template <class T, class Convert>
+MOSAIC_INLINE void widen(const uint16_t* from, float* to, int64_t n, Convert convert) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) T::store(to + i, convert(from + i));
+  if (i == n) return;
+  uint16_t rest[T::lanes] = {};
+  __builtin_memcpy(rest, from + i, static_cast<size_t>(n - i) * 2);
+  T::storePart(to + i, convert(rest), static_cast<int>(n - i));
+}
+
+template <class T, class Convert>
+MOSAIC_INLINE void narrow(const float* from, uint16_t* to, int64_t n, Convert convert) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) convert(to + i, T::load(from + i));
+  if (i == n) return;
+  uint16_t rest[T::lanes];
+  convert(rest, T::loadPart(from + i, static_cast<int>(n - i)));
+  __builtin_memcpy(to + i, rest, static_cast<size_t>(n - i) * 2);
+}
+
+template <class Element>
+MOSAIC_INLINE void gather(const Element* from, int64_t stride, Element* to, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];
+}
+
+template <class Element>
+MOSAIC_INLINE void scatter(const Element* from, Element* to, int64_t stride, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
+}
+
+template <class T>
+MOSAIC_INLINE void widenDense(DType dtype, const uint16_t* from, float* to, int64_t n) {
+  if (dtype == DType::BFloat16) {
+    widen<T>(from, to, n, [](const uint16_t* p) { return T::loadBf16(p); });
+  } else {
+    widen<T>(from, to, n, [](const uint16_t* p) { return T::loadF16(p); });
+  }
+}
+
+/// n ≤ kPiece elements as dense float32: in place if they are that already, else in `buffer`.
+template <class T>
+MOSAIC_NOINLINE const float* fetch(DType dtype, const char* data, int64_t stride, int64_t n, float* buffer) {
+  if (dtype == DType::Float32) {
+    const auto* from = reinterpret_cast<const float*>(data);
+    if (stride == 1) return from;
+    gather(from, stride, buffer, n);
+    return buffer;
+  }
+  const auto* from = reinterpret_cast<const uint16_t*>(data);
+  if (stride == 0) {
+    widenDense<T>(dtype, from, buffer, 1);
+    for (int64_t i = 1; i < n; i++) buffer[i] = buffer[0];
+    return buffer;
+  }
+  if (stride != 1) {
+    uint16_t dense[kPiece];
+    gather(from, stride, dense, n);
+    widenDense<T>(dtype, dense, buffer, n);
+  } else {
+    widenDense<T>(dtype, from, buffer, n);
+  }
+  return buffer;
+}
+
+/// Where to compute n elements of an output: in place if it is dense float32, else in `buffer`, for `flush` to store.
+MOSAIC_INLINE float* target(DType dtype, char* data, int64_t stride, float* buffer) {
+  return dtype == DType::Float32 && stride == 1 ? reinterpret_cast<float*>(data) : buffer;
+}
+
+/// Stores n ≤ kPiece elements, rounding to nearest even.
+template <class T>
+MOSAIC_NOINLINE void flush(DType dtype, char* data, int64_t stride, int64_t n, const float* values) {
+  if (dtype == DType::Float32) {
+    if (reinterpret_cast<float*>(data) != values) scatter(values, reinterpret_cast<float*>(data), stride, n);
+    return;
+  }
+  auto* to = reinterpret_cast<uint16_t*>(data);
+  uint16_t dense[kPiece];
+  uint16_t* rounded = stride == 1 ? to : dense;
+  if (dtype == DType::BFloat16) {
+    narrow<T>(values, rounded, n, [](uint16_t* p, typename T::Vec v) { T::storeBf16(p, v); });
+  } else {
+    narrow<T>(values, rounded, n, [](uint16_t* p, typename T::Vec v) { T::storeF16(p, v); });
+  }
+  if (stride != 1) scatter(dense, to, stride, n);
+}
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,180 @@
+// Walks several strided operands in step, in pieces that fit the first-level cache.
+//
+// Part of the files compiled per instruction set (simd/isa.h): all of it has internal linkage.
+#pragma once
+
+#include "kernels/view.h"
+#include "pool/pool.h"
+#include "simd/inline.h"
+
+namespace mosaic {
+namespace {
+
+/// Elements of a piece: three float32 buffers of this length lie in 24 KiB.
+constexpr int64_t kPiece = 2048;
+/// Work below this many elements is not worth waking another thread for.
+constexpr int64_t kParallelElements = 32768;
+
+MOSAIC_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+MOSAIC_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+MOSAIC_INLINE int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Axes common to N operands, innermost last. The first operand is the output and sets the shape; the others broadcast
+/// to it (NumPy's rule). Axes are ordered by the output's strides and merged where all operands allow it.
+template <int N>
+struct Loop {
+  int rank;
+  int64_t size;  // elements
+  int64_t shape[kMaxRank];
+  int64_t stride[N][kMaxRank];
+  char* data[N];
+  DType dtype[N];
+};
+
+template <int N>
+MOSAIC_INLINE void swapAxes(Loop<N>& loop, int a, int b) {
+  const int64_t length = loop.shape[a];
+  loop.shape[a] = loop.shape[b];
+  loop.shape[b] = length;
+  for (int i = 0; i < N; i++) {
+    const int64_t stride = loop.stride[i][a];
+    loop.stride[i][a] = loop.stride[i][b];
+    loop.stride[i][b] = stride;
+  }
+}
+
+MOSAIC_INLINE int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
+
+template <int N>
+MOSAIC_NOINLINE void mergeAxes(Loop<N>& loop) {
+  for (int i = 1; i < loop.rank; i++) {  // insertion sort, stable: an axis of smaller output stride goes inwards
+    for (int j = i; j > 0 && magnitude(loop.stride[0][j - 1]) < magnitude(loop.stride[0][j]); j--) {
+      swapAxes(loop, j - 1, j);
+    }
+  }
+  int last = 0;
+  for (int axis = 1; axis < loop.rank; axis++) {
+    bool dense = true;
+    for (int i = 0; i < N; i++) dense &= loop.stride[i][last] == loop.stride[i][axis] * loop.shape[axis];
+    if (dense) {
+      loop.shape[last] *= loop.shape[axis];
+    } else {
+      loop.shape[++last] = loop.shape[axis];
+    }
+    for (int i = 0; i < N; i++) loop.stride[i][last] = loop.stride[i][axis];
+  }
+  loop.rank = loop.rank == 0 ? 0 : last + 1;
+}
+
+template <int N>
+MOSAIC_INLINE Loop<N> makeLoop(const View* const (&operands)[N]) {
+  Loop<N> loop;
+  const View& out = *operands[0];
+  loop.rank = 0;
+  loop.size = 1;
+  for (int i = 0; i < N; i++) {
+    loop.data[i] = static_cast<char*>(operands[i]->data);
+    loop.dtype[i] = operands[i]->dtype;
+  }
+  for (int axis = 0; axis < out.rank; axis++) {
+    loop.size *= out.shape[axis];
+    if (out.shape[axis] == 1) continue;
+    loop.shape[loop.rank] = out.shape[axis];
+    for (int i = 0; i < N; i++) {
+      const int own = axis - out.rank + operands[i]->rank;
+      const bool broadcast = own < 0 || operands[i]->shape[own] == 1;
+      loop.stride[i][loop.rank] = broadcast ? 0 : operands[i]->stride[own];
+    }
+    loop.rank++;
+  }
+  mergeAxes(loop);
+  if (loop.rank == 0) {
+    loop.rank = 1;
+    loop.shape[0] = loop.size == 0 ? 0 : 1;
+    for (int i = 0; i < N; i++) loop.stride[i][0] = 1;
+  }
+  return loop;
+}
+
+/// Where a piece lies: a pointer per operand.
+template <int N>
+struct Piece {
+  char* data[N];
+  int64_t length;
+};
+
+/// The outer axes of a loop as a counter, with the operands' pointers kept in step.
+template <int N>
+struct Cursor {
+  int64_t index[kMaxRank];
+  char* data[N];
+};
+
+template <int N>
+MOSAIC_INLINE Cursor<N> cursorAt(const Loop<N>& loop, int64_t row) {
+  Cursor<N> cursor;
+  for (int i = 0; i < N; i++) cursor.data[i] = loop.data[i];
+  for (int axis = loop.rank - 2; axis >= 0; axis--) {
+    cursor.index[axis] = row % loop.shape[axis];
+    row /= loop.shape[axis];
+    for (int i = 0; i < N; i++) cursor.data[i] += cursor.index[axis] * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
+  }
+  return cursor;
+}
+
+template <int N>
+MOSAIC_INLINE void advance(const Loop<N>& loop, Cursor<N>& cursor) {
+  for (int axis = loop.rank - 2; axis >= 0; axis--) {
+    const bool wrap = ++cursor.index[axis] == loop.shape[axis];
+    const int64_t steps = wrap ? 1 - loop.shape[axis] : 1;
+    for (int i = 0; i < N; i++) cursor.data[i] += steps * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
+    if (!wrap) return;
+    cursor.index[axis] = 0;
+  }
+}
+
+/// Calls visit(piece, worker) for rows [from, to), each cut into pieces of the inner axis.
+template <int N, class Visit>
+MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visit&& visit) {
+  const int64_t inner = loop.shape[loop.rank - 1];
+  Cursor<N> cursor = cursorAt(loop, from);
+  for (int64_t row = from; row < to; row++) {
+    for (int64_t start = 0; start < inner; start += kPiece) {
+      Piece<N> piece;
+      piece.length = least(kPiece, inner - start);
+      for (int i = 0; i < N; i++) {
+        piece.data[i] = cursor.data[i] + start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
+      }
+      visit(piece);
+    }
+    advance(loop, cursor);
+  }
+}
+
+/// Calls visit(piece) for every piece, on several threads if that pays; visits are independent of one another.
+template <int N, class Visit>
+MOSAIC_INLINE void forEachPiece(const Loop<N>& loop, Pool& pool, Visit&& visit) {
+  if (loop.size == 0) return;
+  const int64_t inner = loop.shape[loop.rank - 1];
+  const int64_t rows = loop.size / inner;
+  if (loop.size <= kParallelElements || pool.threads() == 1) {
+    visitRows(loop, 0, rows, visit);
+  } else if (inner > 4 * kParallelElements) {  // long rows: cut them, too
+    const int64_t cuts = ceilDiv(inner, kParallelElements);
+    pool.parallelFor(rows * cuts, [&](int64_t task, int) {
+      Loop<N> part = loop;
+      const int64_t start = task % cuts * kParallelElements;
+      part.shape[loop.rank - 1] = least(kParallelElements, inner - start);
+      for (int i = 0; i < N; i++) part.data[i] += start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
+      visitRows(part, task / cuts, task / cuts + 1, visit);
+    });
+  } else {
+    const int64_t grain = most(1, kParallelElements / inner);
+    pool.parallelFor(ceilDiv(rows, grain), [&](int64_t task, int) {
+      visitRows(loop, task * grain, least(rows, (task + 1) * grain), visit);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace mosaic

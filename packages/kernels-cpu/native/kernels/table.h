@@ -1,0 +1,61 @@
+// Every kernel, once per instruction set.
+//
+// Outputs come first. Operands are strided and of any dtype; arithmetic is float32 and rounds once at the end. What is
+// computed does not depend on the number of threads. Kernels block until done; they run on the stream's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/view.h"
+#include "pool/pool.h"
+#include "simd/isa.h"
+
+namespace mosaic {
+
+enum class BinaryOp : int32_t { Add, Sub, Mul, Div, Max };
+enum class UnaryOp : int32_t { Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sigmoid, Relu, Gelu, Square };
+enum class ReduceKind : int32_t { Sum, Max };
+
+/// weight and bias [E] may be null.
+struct NormParameters {
+  const View *weight, *bias;
+  float epsilon;
+};
+/// [.., 1]; mean is null for RMSNorm.
+struct NormStats {
+  const View *mean, *rstd;
+};
+/// dx is written; dWeight and dBias, [E] or null, are added to.
+struct NormGrads {
+  const View *dx, *dWeight, *dBias;
+};
+
+enum class RandomKind : int32_t { Uniform, Normal };
+/// uniform in [a, b); normal with mean a and standard deviation b.
+struct RandomSpec {
+  RandomKind kind;
+  float a, b;
+  uint64_t seed, stream;
+};
+
+struct Kernels {
+  void (*fill)(const View& out, float value, Pool& pool);
+  void (*copy)(const View& out, const View& x, Pool& pool);
+  void (*binary)(BinaryOp op, const View& out, const View& a, const View& b, Pool& pool);
+  void (*scalar)(BinaryOp op, const View& out, const View& x, float value, Pool& pool);
+  void (*unary)(UnaryOp op, const View& out, const View& x, Pool& pool);
+  void (*unaryBackward)(UnaryOp op, const View& dx, const View& x, const View& dy, Pool& pool);
+  void (*reduce)(ReduceKind kind, const View& out, const View& x, Pool& pool);
+  void (*rowDot)(const View& out, const View& a, const View& b, Pool& pool);
+  void (*matmul)(const View& out, const View& a, const View& b, bool accumulate, Pool& pool);
+  void (*softmax)(const View& out, const View& x, Pool& pool);
+  void (*softmaxBackward)(const View& dx, const View& out, const View& dOut, Pool& pool);
+  void (*norm)(const View& out, const View& x, const NormParameters& norm, const NormStats& stats, Pool& pool);
+  void (*normBackward)(const NormGrads& grads, const View& x, const View& dOut, const View* weight,
+                       const NormStats& stats, Pool& pool);
+  void (*random)(const View& out, const RandomSpec& spec, Pool& pool);
+};
+
+const Kernels& kernelsFor(Isa isa);
+
+}  // namespace mosaic

@@ -1,0 +1,143 @@
+#include "memory/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace mosaic {
+
+struct Segment {
+  std::byte* base;
+  size_t size;
+  bool large;
+  Block* first;
+};
+
+namespace {
+
+constexpr size_t kHuge = size_t{2} << 20;
+constexpr size_t kSmallLimit = size_t{1} << 20;     // above: the large pool
+constexpr size_t kLargeSegment = size_t{32} << 20;
+constexpr size_t kSmallGrain = 64, kLargeGrain = size_t{64} << 10;
+
+size_t roundUp(size_t size, size_t grain) { return (size + grain - 1) / grain * grain; }
+
+std::byte* mapAligned(size_t size) {
+  void* raw = mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* start = static_cast<std::byte*>(raw);
+  auto* base = reinterpret_cast<std::byte*>(roundUp(reinterpret_cast<uintptr_t>(start), kHuge));
+  if (base > start) munmap(start, static_cast<size_t>(base - start));
+  munmap(base + size, static_cast<size_t>(start + kHuge - base));
+  return base;
+}
+
+void deleteBlocks(Segment& segment) {
+  for (Block* block = segment.first; block;) {
+    Block* next = block->after;
+    delete block;
+    block = next;
+  }
+}
+
+}  // namespace
+
+Release::~Release() {
+  for (const Range& range : ranges_) munmap(range.base, range.size);
+}
+
+Allocator::Allocator(size_t limit) : limit_(limit) {}
+
+Allocator::~Allocator() {
+  for (auto& segment : segments_) {
+    deleteBlocks(*segment);
+    munmap(segment->base, segment->size);
+  }
+}
+
+Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->large ? large_ : small_; }
+
+Block* Allocator::allocate(size_t bytes, Release& release) {
+  if (bytes > size_t{1} << 48) return nullptr;
+  const bool large = bytes > kSmallLimit;
+  const size_t size = roundUp(std::max<size_t>(bytes, 1), large ? kLargeGrain : kSmallGrain);
+  Pool& pool = large ? large_ : small_;
+  Block wanted{nullptr, size, false, nullptr, nullptr, nullptr};
+  const auto fit = pool.lower_bound(&wanted);
+  Block* block = fit != pool.end() ? *fit : nullptr;
+  if (block) {
+    pool.erase(fit);
+  } else if (block = reserve(size, large); !block) {
+    trim(release);
+    if (block = reserve(size, large); !block) return nullptr;
+  }
+  block->used = true;
+  split(block, size);
+  stats_.allocated += block->size;
+  stats_.peak = std::max(stats_.peak, stats_.allocated);
+  return block;
+}
+
+// A fresh segment, as one block that is in no pool yet. Takes the usual size if it may, else just what is needed.
+Block* Allocator::reserve(size_t bytes, bool large) {
+  const size_t least = roundUp(bytes, kHuge);
+  size_t size = large ? std::max(least, kLargeSegment) : least;
+  if (limit_ && stats_.reserved + size > limit_) size = least;
+  if (limit_ && stats_.reserved + size > limit_) return nullptr;
+  std::byte* base = mapAligned(size);
+  if (!base) return nullptr;
+  madvise(base, size, MADV_HUGEPAGE);
+  auto segment = std::make_unique<Segment>(Segment{base, size, large, nullptr});
+  segment->first = new Block{base, size, false, nullptr, nullptr, segment.get()};
+  stats_.reserved += size;
+  segments_.push_back(std::move(segment));
+  return segments_.back()->first;
+}
+
+void Allocator::split(Block* block, size_t bytes) {
+  const size_t rest = block->size - bytes;
+  if (rest < (block->segment->large ? kSmallLimit : kSmallGrain)) return;
+  Block* tail = new Block{block->data + bytes, rest, false, block, block->after, block->segment};
+  if (tail->after) tail->after->before = tail;
+  block->after = tail;
+  block->size = bytes;
+  poolOf(tail).insert(tail);
+}
+
+void Allocator::free(Block* block) {
+  block->used = false;
+  stats_.allocated -= block->size;
+  if (Block* right = block->after; right && !right->used) {
+    poolOf(right).erase(right);
+    join(block);
+  }
+  if (Block* left = block->before; left && !left->used) {
+    poolOf(left).erase(left);
+    join(left);
+    block = left;
+  }
+  poolOf(block).insert(block);
+}
+
+// Swallows the right neighbour.
+void Allocator::join(Block* left) {
+  Block* right = left->after;
+  left->size += right->size;
+  left->after = right->after;
+  if (left->after) left->after->before = left;
+  delete right;
+}
+
+void Allocator::trim(Release& release) {
+  std::erase_if(segments_, [&](const std::unique_ptr<Segment>& segment) {
+    Block* whole = segment->first;
+    if (whole->used || whole->after) return false;
+    poolOf(whole).erase(whole);
+    delete whole;
+    stats_.reserved -= segment->size;
+    release.add(segment->base, segment->size);
+    return true;
+  });
+}
+
+}  // namespace mosaic

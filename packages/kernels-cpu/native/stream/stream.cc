@@ -1,0 +1,166 @@
+#include "stream/stream.h"
+
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mosaic {
+
+namespace {
+
+// Waking a parked thread costs 5 µs here and up to 25 µs in a virtual machine; spin for about as long before parking.
+constexpr int64_t kSpinNanoseconds = 20'000;
+
+// Streams that spin at this moment. A process may drive many devices on few cores: leave one core to whoever feeds us.
+std::atomic<int> spinning{0};
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+const MosaicFailure& closedFailure() {
+  static const MosaicFailure failure = [] {
+    MosaicFailure closed;
+    fillFailure(closed, MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep the device until all work is done");
+    return closed;
+  }();
+  return failure;
+}
+
+void submitTo(MosaicStream* stream, const MosaicWork* work) { static_cast<Stream*>(stream)->append(*work); }
+
+void runClosed(const MosaicWork& work) {
+  MosaicFailure ignored{};
+  work.run(work.arg, &closedFailure(), &ignored);
+  if (work.drop) work.drop(work.arg);
+}
+
+}  // namespace
+
+int64_t monotonicNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Stream::Stream() : MosaicStream{MOSAIC_STREAM_ABI, submitTo} {}
+
+void Stream::append(const MosaicWork& work) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!closed_) {
+      queue_.push_back(work);
+      submitted_++;
+      stirring_.store(true, std::memory_order_release);
+      const bool wake = std::exchange(parked_, false);
+      lock.unlock();
+      if (wake) arrived_.notify_one();
+      return;
+    }
+  }
+  runClosed(work);
+}
+
+void Stream::run() {
+  std::vector<MosaicWork> batch;
+  while (take(batch)) {
+    for (const MosaicWork& work : batch) perform(work);
+    batch.clear();
+  }
+}
+
+bool Stream::take(std::vector<MosaicWork>& batch) {
+  spin();
+  std::unique_lock lock(mutex_);
+  while (queue_.empty() && !closed_) {
+    parked_ = true;
+    arrived_.wait(lock, [this] { return !parked_; });
+  }
+  batch.swap(queue_);
+  if (!closed_) stirring_.store(false, std::memory_order_relaxed);
+  return !batch.empty();
+}
+
+void Stream::spin() {
+  if (stirring_.load(std::memory_order_acquire)) return;
+  static const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (spinning.fetch_add(1) < cores - 1) {
+    const int64_t end = monotonicNanoseconds() + kSpinNanoseconds;
+    while (!stirring_.load(std::memory_order_acquire) && monotonicNanoseconds() < end) {
+      for (int i = 0; i < 16; i++) pause();
+    }
+  }
+  spinning.fetch_sub(1);
+}
+
+void Stream::perform(const MosaicWork& work) {
+  if (abandoned_.load(std::memory_order_relaxed)) fail("", closedFailure());
+  const bool traced = tracing_ && work.name[0] != '\0';
+  const int64_t start = traced ? monotonicNanoseconds() : 0;
+  MosaicFailure failure;
+  failure.code = MOSAIC_FAILURE_NONE;
+  failure.message[0] = '\0';
+  if (work.run(work.arg, this->failure(), &failure) != 0) fail(work.name, failure);
+  if (traced) trace_.push_back({work.name, start, monotonicNanoseconds()});
+  if (work.drop) work.drop(work.arg);
+  done_.fetch_add(1);
+  if (waiters_.load() > 0) {
+    std::lock_guard lock(mutex_);
+    passed_.notify_all();
+  }
+}
+
+void Stream::fail(const char* name, const MosaicFailure& failure) {
+  if (failed_.load(std::memory_order_relaxed)) return;
+  failure_ = failure;
+  // Collectives say themselves where they failed; a kernel does not know what it was called for.
+  const bool unnamed = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
+  if (unnamed && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
+    const std::string message = std::string(name) + ": " + failure.message;
+    fillFailure(failure_, static_cast<MosaicFailureCode>(failure.code), message.c_str());
+  }
+  failedAt_ = done_.load() + 1;
+  failed_.store(true, std::memory_order_release);
+}
+
+uint64_t Stream::position() {
+  std::lock_guard lock(mutex_);
+  return submitted_;
+}
+
+const MosaicFailure* Stream::await(uint64_t position) {
+  if (done_.load() < position) {
+    std::unique_lock lock(mutex_);
+    waiters_.fetch_add(1);
+    passed_.wait(lock, [&] { return done_.load() >= position; });
+    waiters_.fetch_sub(1);
+  }
+  const MosaicFailure* failure = this->failure();
+  return failure && failedAt_ <= position ? failure : nullptr;
+}
+
+void Stream::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    parked_ = false;
+    stirring_.store(true, std::memory_order_release);
+  }
+  arrived_.notify_one();
+}
+
+void Stream::abandon() {
+  abandoned_.store(true);
+  close();
+}
+
+}  // namespace mosaic

@@ -1,0 +1,112 @@
+// The stream: a thread that runs works in the order in which they came. What makes a CPU a small GPU.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "mosaic/stream.h"
+#include "stream/failure.h"
+
+namespace mosaic {
+
+/// What ran, by CLOCK_MONOTONIC nanoseconds. `name` has static lifetime.
+struct TraceEntry {
+  const char* name;
+  int64_t start, end;
+};
+
+int64_t monotonicNanoseconds();
+
+/// Its address, as a `MosaicStream *`, is what other packages know of a CPU device.
+///
+/// The first failure sticks: later works see it as `upstream` and must not touch their operands. Works named "" are
+/// marks, not computation: they leave no trace.
+class Stream : public MosaicStream {
+ public:
+  Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /// The body of the stream's thread: returns once the stream is closed and all that was submitted has run.
+  void run();
+
+  /// From any thread. After `close` the work is run at once, on the caller's thread, with ClosedError as its upstream.
+  void append(const MosaicWork& work);
+
+  /// Works submitted so far: the position of a fence.
+  uint64_t position();
+  /// Blocks until the works before `position` are done. Returns the failure that one of them, or an earlier one, caused.
+  const MosaicFailure* await(uint64_t position);
+
+  /// The first failure, or null. From any thread.
+  const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+
+  /// No more work is taken. What was submitted still runs.
+  void close();
+  /// Closes, and fails what was submitted but has not begun.
+  void abandon();
+
+  /// Only from a work on this stream.
+  void setTracing(bool on) { tracing_ = on; }
+  std::vector<TraceEntry> takeTrace() { return std::exchange(trace_, {}); }
+
+ private:
+  bool take(std::vector<MosaicWork>& batch);
+  void spin();
+  void perform(const MosaicWork& work);
+  void fail(const char* name, const MosaicFailure& failure);
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;        // something to take, or closed
+  std::condition_variable passed_;         // done_ moved and somebody waits for it
+  std::vector<MosaicWork> queue_;          // under mutex_
+  uint64_t submitted_ = 0;                 // under mutex_
+  bool parked_ = false;                    // under mutex_
+  bool closed_ = false;                    // under mutex_
+  std::atomic<bool> stirring_{false};      // queue_ is not empty or the stream is closed; what `spin` looks at
+  std::atomic<bool> abandoned_{false};
+  std::atomic<uint64_t> done_{0};
+  std::atomic<int> waiters_{0};            // in `await`
+  std::atomic<bool> failed_{false};
+  MosaicFailure failure_{};                // written once, before failed_
+  uint64_t failedAt_ = 0;                  // written once, before failed_
+  bool tracing_ = false;                   // of the stream's thread
+  std::vector<TraceEntry> trace_;          // of the stream's thread
+};
+
+/// Submits a call of `body()`, which may throw, and which is skipped once the stream has failed.
+template <class Body>
+void enqueue(Stream& stream, const char* name, Body&& body) {
+  using Held = std::decay_t<Body>;
+  auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) -> int {
+    if (upstream) return 0;
+    try {
+      (*static_cast<Held*>(arg))();
+      return 0;
+    } catch (...) {
+      fillFromCurrentException(*failure);
+      return 1;
+    }
+  };
+  auto drop = [](void* arg) { delete static_cast<Held*>(arg); };
+  stream.append({name, run, drop, new Held(std::forward<Body>(body))});
+}
+
+/// Submits a call of `body(upstream)` that happens even on a failed stream: to tell those who wait.
+template <class Body>
+void enqueueAlways(Stream& stream, const char* name, Body&& body) {
+  using Held = std::decay_t<Body>;
+  auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) -> int {
+    (*static_cast<Held*>(arg))(upstream);
+    return 0;
+  };
+  auto drop = [](void* arg) { delete static_cast<Held*>(arg); };
+  stream.append({name, run, drop, new Held(std::forward<Body>(body))});
+}
+
+}  // namespace mosaic

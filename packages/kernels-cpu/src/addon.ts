@@ -1,0 +1,95 @@
+import { existsSync } from "node:fs";
+import { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+import { AddonLoadError } from "@mosaic/core";
+
+/** Keeps a native device alive. */
+export type External = { readonly __brand: "mosaic.device" };
+
+type Call = () => void;
+
+/**
+ * The exports of native/binding. Arguments travel through the scratch array that `bind` was given (scratch.ts), so most
+ * calls take none.
+ */
+export interface Native {
+  bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
+  open(): External;
+  close(device: External): void;
+  account(device: External): void;
+  write(values: Float32Array): void;
+  read(values: Float32Array): void;
+  failure(): readonly [code: number, message: string] | undefined;
+  takeTrace(): readonly (string | number)[];
+  features(): string;
+  fail(message: string): void;
+  readonly allocate: Call;
+  readonly free: Call;
+  readonly memory: Call;
+  readonly resetPeak: Call;
+  readonly trim: Call;
+  readonly synchronize: Call;
+  readonly record: Call;
+  readonly wait: Call;
+  readonly startTrace: Call;
+  readonly stopTrace: Call;
+  readonly fmaPeak: Call;
+  readonly attend: Call;
+  readonly attendBackward: Call;
+  readonly merge: Call;
+  readonly rowDot: Call;
+  readonly fill: Call;
+  readonly copy: Call;
+  readonly binary: Call;
+  readonly scalar: Call;
+  readonly unary: Call;
+  readonly unaryBackward: Call;
+  readonly reduce: Call;
+  readonly matmul: Call;
+  readonly softmax: Call;
+  readonly softmaxBackward: Call;
+  readonly layerNorm: Call;
+  readonly layerNormBackward: Call;
+  readonly rmsNorm: Call;
+  readonly rmsNormBackward: Call;
+  readonly random: Call;
+}
+
+const platform: string = `${process.platform}-${process.arch}`;
+
+/** Where the addon of this platform lies. */
+export const addonPath: string = fileURLToPath(
+  new URL(`../prebuilds/${platform}/mosaic_kernels_cpu.node`, import.meta.url),
+);
+
+/** Loads the addon at `path`; every failure becomes an AddonLoadError that says what to do. */
+export function loadAddon(path: string = addonPath): Native {
+  try {
+    return createRequire(import.meta.url)(path) as Native;
+  } catch (cause) {
+    throw new AddonLoadError(explain(path, cause), { cause });
+  }
+}
+
+function explain(path: string, cause: unknown): string {
+  const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
+  const missing = !existsSync(path);
+  const causes = missing
+    ? [
+        "the addon was not built: run `npm run build:native` in packages/kernels-cpu (needs g++ and CMake)",
+        `no prebuilt addon exists for ${platform}: the package ships one for linux-x64, build from source elsewhere`,
+        "a bundler moved the JavaScript away from its prebuilds folder: mark @mosaic/kernels-cpu as external",
+      ]
+    : [
+        "the addon was built for another platform, libc or architecture: rebuild it with `npm run build:native`",
+        "the host's glibc is older than the one it was built with: rebuild it on this host",
+        "the file is damaged: remove prebuilds and reinstall",
+      ];
+  return [
+    `@mosaic/kernels-cpu: cannot load the native CPU device (Node ${process.versions.node}, ${platform})`,
+    `  file: ${path}${missing ? " (does not exist)" : ""}`,
+    `  reason: ${reason}`,
+    "Likely causes:",
+    ...causes.map((each) => `  - ${each}`),
+  ].join("\n");
+}

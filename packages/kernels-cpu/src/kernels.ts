@@ -1,0 +1,163 @@
+import type {
+  AttentionState,
+  BinaryOp,
+  KeyBlock,
+  Kernels,
+  NormGrads,
+  NormParameters,
+  NormStats,
+  QkvGrads,
+  RandomSpec,
+  ReduceKind,
+  SavedRows,
+  Tensor,
+  Tile,
+  UnaryOp,
+} from "@mosaic/core";
+import type { Handle } from "./handle.ts";
+
+// Codes of the enums in native/kernels/table.h, in order.
+const binaryOps = { add: 0, sub: 1, mul: 2, div: 3, max: 4 } as const satisfies Record<BinaryOp, number>;
+const unaryOps = {
+  neg: 0,
+  exp: 1,
+  log: 2,
+  sqrt: 3,
+  rsqrt: 4,
+  tanh: 5,
+  sigmoid: 6,
+  relu: 7,
+  gelu: 8,
+  square: 9,
+} as const satisfies Record<UnaryOp, number>;
+const reduceKinds = { sum: 0, max: 1 } as const satisfies Record<ReduceKind, number>;
+const randomKinds = { uniform: 0, normal: 1 } as const;
+
+/** The kernels of one device. Each call writes its operands into the scratch array and submits one native work. */
+export class CpuKernels implements Kernels {
+  readonly #device: Handle;
+
+  constructor(device: Handle) {
+    this.#device = device;
+  }
+
+  attend(state: AttentionState, q: Tensor, keys: KeyBlock, tile: Tile): void {
+    const scratch = this.#device.begin("attend");
+    scratch.view(state.out).view(state.lse).view(q).view(keys.k).view(keys.v);
+    scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
+    this.#device.launch(this.#device.native.attend);
+  }
+
+  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, keys: KeyBlock, tile: Tile): void {
+    const scratch = this.#device.begin("attendBackward");
+    scratch.view(grads.dq).view(grads.dk).view(grads.dv).view(q).view(keys.k).view(keys.v);
+    scratch.view(saved.dOut).view(saved.lse).view(saved.delta);
+    scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
+    this.#device.launch(this.#device.native.attendBackward);
+  }
+
+  merge(into: AttentionState, from: AttentionState): void {
+    this.#device.begin("merge").view(into.out).view(into.lse).view(from.out).view(from.lse);
+    this.#device.launch(this.#device.native.merge);
+  }
+
+  rowDot(out: Tensor, a: Tensor, b: Tensor): void {
+    this.#device.begin("rowDot").view(out).view(a).view(b);
+    this.#device.launch(this.#device.native.rowDot);
+  }
+
+  fill(out: Tensor, value: number): void {
+    this.#device.begin("fill").view(out).number(value);
+    this.#device.launch(this.#device.native.fill);
+  }
+
+  copy(out: Tensor, x: Tensor): void {
+    this.#device.begin("copy").view(out).view(x);
+    this.#device.launch(this.#device.native.copy);
+  }
+
+  binary(op: BinaryOp, out: Tensor, a: Tensor, b: Tensor): void {
+    this.#device.begin(op).number(binaryOps[op]).view(out).view(a).view(b);
+    this.#device.launch(this.#device.native.binary);
+  }
+
+  scalar(op: BinaryOp, out: Tensor, x: Tensor, value: number): void {
+    this.#device.begin(op).number(binaryOps[op]).view(out).view(x).number(value);
+    this.#device.launch(this.#device.native.scalar);
+  }
+
+  unary(op: UnaryOp, out: Tensor, x: Tensor): void {
+    this.#device.begin(op).number(unaryOps[op]).view(out).view(x);
+    this.#device.launch(this.#device.native.unary);
+  }
+
+  /** gelu is the exact form x·Φ(x), as in PyTorch's default. relu'(0) is 0. */
+  unaryBackward(op: UnaryOp, dx: Tensor, x: Tensor, dy: Tensor): void {
+    this.#device.begin(op).number(unaryOps[op]).view(dx).view(x).view(dy);
+    this.#device.launch(this.#device.native.unaryBackward);
+  }
+
+  reduce(kind: ReduceKind, out: Tensor, x: Tensor): void {
+    this.#device.begin(kind).number(reduceKinds[kind]).view(out).view(x);
+    this.#device.launch(this.#device.native.reduce);
+  }
+
+  matmul(out: Tensor, a: Tensor, b: Tensor, accumulate: boolean): void {
+    this.#device
+      .begin("matmul")
+      .view(out)
+      .view(a)
+      .view(b)
+      .number(accumulate ? 1 : 0);
+    this.#device.launch(this.#device.native.matmul);
+  }
+
+  softmax(out: Tensor, x: Tensor): void {
+    this.#device.begin("softmax").view(out).view(x);
+    this.#device.launch(this.#device.native.softmax);
+  }
+
+  softmaxBackward(dx: Tensor, out: Tensor, dOut: Tensor): void {
+    this.#device.begin("softmaxBackward").view(dx).view(out).view(dOut);
+    this.#device.launch(this.#device.native.softmaxBackward);
+  }
+
+  layerNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void {
+    this.#norm("layerNorm", out, x, { ...norm, ...stats });
+  }
+
+  layerNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void {
+    this.#normBackward("layerNormBackward", grads, { x, dOut, weight, ...stats });
+  }
+
+  rmsNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void {
+    this.#norm("rmsNorm", out, x, { ...norm, rstd: stats.rstd, mean: null });
+  }
+
+  rmsNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void {
+    this.#normBackward("rmsNormBackward", grads, { x, dOut, weight, rstd: stats.rstd, mean: null });
+  }
+
+  random(out: Tensor, spec: RandomSpec): void {
+    const [a, b] = spec.kind === "uniform" ? [spec.low, spec.high] : [spec.mean, spec.std];
+    const scratch = this.#device.begin("random").view(out).number(randomKinds[spec.kind]).number(a).number(b);
+    scratch.number(spec.seed).number(spec.stream);
+    this.#device.launch(this.#device.native.random);
+  }
+
+  #norm(name: "layerNorm" | "rmsNorm", out: Tensor, x: Tensor, rest: NormParameters & NormStats): void {
+    const scratch = this.#device.begin(name).view(out).view(x).optional(rest.weight).optional(rest.bias);
+    scratch.optional(rest.mean).view(rest.rstd).number(rest.epsilon);
+    this.#device.launch(this.#device.native[name]);
+  }
+
+  #normBackward(
+    name: "layerNormBackward" | "rmsNormBackward",
+    grads: NormGrads,
+    saved: NormStats & { readonly x: Tensor; readonly dOut: Tensor; readonly weight: Tensor | null },
+  ): void {
+    const scratch = this.#device.begin(name).view(grads.dx).optional(grads.dWeight).optional(grads.dBias);
+    scratch.view(saved.x).view(saved.dOut).optional(saved.weight).optional(saved.mean).view(saved.rstd);
+    this.#device.launch(this.#device.native[name]);
+  }
+}

@@ -1,0 +1,41 @@
+import { availableParallelism } from "node:os";
+import { OptionError } from "@mosaic/core";
+
+export interface CpuOptions {
+  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
+  readonly threads?: number;
+  /** Tells devices of one process apart in messages; default 0. */
+  readonly index?: number;
+  /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else none. */
+  readonly memoryLimit?: number;
+}
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
+export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
+  if (threads !== undefined) return positive(threads, "cpu({ threads })");
+  if (environment.MOSAIC_THREADS) return positive(Number(environment.MOSAIC_THREADS), "MOSAIC_THREADS");
+  const ranks = environment.LOCAL_WORLD_SIZE ? positive(Number(environment.LOCAL_WORLD_SIZE), "LOCAL_WORLD_SIZE") : 1;
+  return Math.max(1, Math.floor(availableParallelism() / ranks));
+}
+
+/** Bytes; 0 for no limit. */
+export function memoryLimit(bytes: number | undefined, environment: Environment = process.env): number {
+  if (bytes !== undefined) return positive(bytes, "cpu({ memoryLimit })");
+  const text = environment.MOSAIC_MEMORY_LIMIT;
+  if (!text) return 0;
+  const [, digits, unit] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
+  if (digits === undefined) throw illegal("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
+  const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
+  return positive(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
+}
+
+function positive(value: number, where: string): number {
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw illegal(where, "a whole number above 0", String(value));
+}
+
+function illegal(where: string, expected: string, received: string): OptionError {
+  return new OptionError({ where, expected, received });
+}

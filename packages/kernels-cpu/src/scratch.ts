@@ -1,0 +1,103 @@
+import { OptionError, type Slice, type Span, type Tensor } from "@mosaic/core";
+import type { Native } from "./addon.ts";
+import { CpuStorage } from "./storage.ts";
+
+const dtypeCodes = { float32: 0, bfloat16: 1, float16: 2 } as const;
+const maxRank = 12;
+
+/**
+ * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
+ * than passing objects. The first double is the device, on return the result. Counterpart: native/binding/reader.h.
+ */
+export class Scratch {
+  values: Float64Array = new Float64Array(1024);
+  readonly #native: Native;
+  #next = 0;
+  #owner: object | undefined;
+  #where = "";
+
+  constructor(native: Native) {
+    this.#native = native;
+  }
+
+  /** Begins a call to the device at `address`; tensors must belong to `owner`. */
+  begin(owner: object, address: number, where: string): this {
+    this.#owner = owner;
+    this.#where = where;
+    this.values[0] = address;
+    this.#next = 1;
+    return this;
+  }
+
+  number(value: number): this {
+    this.values[this.#next++] = value;
+    return this;
+  }
+
+  view(x: Tensor): this {
+    const { shape, strides, storage } = x;
+    if (!(storage instanceof CpuStorage) || storage.owner !== this.#owner) this.#rejectForeign(x);
+    if (x.isDisposed) x.assertUsable(this.#where);
+    const rank = shape.length;
+    if (rank > maxRank) this.#rejectRank(rank);
+    this.#room(3 + 2 * rank);
+    const { values } = this;
+    let next = this.#next;
+    const code = dtypeCodes[x.dtype];
+    values[next++] = storage.address + x.offset * (code === 0 ? 4 : 2);
+    values[next++] = code;
+    values[next++] = rank;
+    for (let axis = 0; axis < rank; axis++) values[next++] = shape[axis]!;
+    for (let axis = 0; axis < rank; axis++) values[next++] = strides[axis]!;
+    this.#next = next;
+    return this;
+  }
+
+  optional(x: Tensor | null): this {
+    if (x === null) return this.number(0);
+    return this.number(1).view(x);
+  }
+
+  spans(spans: readonly Span[]): this {
+    this.#room(1 + 3 * spans.length);
+    this.number(spans.length);
+    for (const { start, length, step } of spans) this.number(start).number(length).number(step);
+    return this;
+  }
+
+  slices(slices: readonly Slice[]): this {
+    this.#room(1 + 5 * slices.length);
+    this.number(slices.length);
+    for (const { q0, q1, k0, k1, type } of slices) this.number(q0).number(q1).number(k0).number(k1).number(type);
+    return this;
+  }
+
+  /** Grows the array if `count` more doubles, and a few for scalars, do not fit. */
+  #room(count: number): void {
+    const needed = this.#next + count + 16;
+    if (needed <= this.values.length) return;
+    const grown = new Float64Array(2 * needed);
+    grown.set(this.values);
+    this.values = grown;
+    this.#native.bind(grown);
+  }
+
+  #rejectForeign(x: Tensor): never {
+    x.assertUsable(this.#where);
+    throw new OptionError({
+      where: this.#where,
+      expected: "tensors of this device",
+      received: `one of ${x.device.type}:${x.device.index}, another device`,
+      remedy: "copy its values over: fromArray(device, await x.read(), x.shape, x.dtype)",
+    });
+  }
+
+  #rejectRank(rank: number): never {
+    throw new OptionError({
+      where: this.#where,
+      expected: `at most ${maxRank} axes`,
+      received: String(rank),
+      remedy: "reshape neighbouring axes into one",
+    });
+  }
+}
