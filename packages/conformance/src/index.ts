@@ -1,1 +1,23 @@
-export {};
+export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
+export { compareOn } from "./backend/compare.ts";
+export { maskTrials, type MaskTrial } from "./backend/masks.ts";
+export { placements } from "./backend/placements.ts";
+export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
+export { answerOf, type Answer, type Trial } from "./backend/trial.ts";
+export { type Arrangement, backendTrials, type TrialOptions } from "./backend/trials.ts";
+export type { Case } from "./case.ts";
+export { check, checkClose, checkEqual, checkGated, checkThrows, magnitude, maxError } from "./check.ts";
+export { disturbed, type DisturbedContext } from "./disturb/context.ts";
+export { poisoned } from "./disturb/device.ts";
+export { type Arrival, DisturbedGroup, type Disturbance } from "./disturb/group.ts";
+export {
+  attentionOracle,
+  attentionOracleBackward,
+  type AttentionProblem,
+  type OracleBackward,
+  type OracleForward,
+  type Sees,
+} from "./oracle/attention.ts";
+export { randomSlices, sees, seesAny } from "./oracle/mask.ts";
+export { epsilon, integer, normals, rounded, roundedAll, uniforms } from "./oracle/numbers.ts";
+export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";

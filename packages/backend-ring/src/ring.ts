@@ -1,0 +1,73 @@
+import { type AttentionBackend, type Call, type Context, type Keys, local } from "@mosaic/core";
+import { carry } from "./carry.ts";
+import { checkGradients, checkKeys, checkNesting } from "./check.ts";
+import { needOf } from "./need.ts";
+import { type Ring, rotate } from "./rotate.ts";
+
+export interface RingOptions {
+  /** The mesh axis along which keys rotate; "sp" if absent. */
+  readonly axis?: string;
+  /** What attends to the keys of each step, along further axes perhaps; the device's own kernel if absent. */
+  readonly inner?: AttentionBackend;
+}
+
+/**
+ * Ring attention: keys and values go from rank to rank along a mesh axis, and every rank folds them, as they come, into
+ * the state of its own queries. Each transfer is hidden behind the step before it, what a mask leaves empty is neither
+ * computed nor sent, and no rank ever holds more than two foreign chunks of keys.
+ *
+ * In a full ring of p ranks each sends p − 1 chunks of K and V, and in backward another p − 1 of float32 dK and dV;
+ * `ringTraffic` gives the bytes for any mask and placement. With `inner: ring({ axis: "gpu" })` chunks go from node to
+ * node while the ranks of each node pass theirs among themselves: hierarchical attention.
+ *
+ * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
+ * ShapeError or DTypeError if the tensors are not what their layouts say.
+ *
+ * Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * ring().axes; // => ["sp"]
+ * ring({ axis: "node", inner: ring({ axis: "gpu" }) }).axes; // => ["node", "gpu"]
+ * ```
+ */
+export function ring({ axis = "sp", inner = local() }: RingOptions = {}): AttentionBackend {
+  checkNesting(axis, inner);
+  return {
+    name: "ring",
+    axes: [axis, ...inner.axes],
+
+    attend(ctx, call, state, keys) {
+      checkKeys(ctx, axis, call, keys);
+      for (const {
+        source,
+        visible,
+        tensors: [k, v],
+      } of rotate(around(ctx, call, keys), [keys.k, keys.v])) {
+        if (visible) inner.attend(ctx, call, state, { k, v, from: { ...keys.from, [axis]: source } });
+      }
+    },
+
+    attendBackward(ctx, call, grads, keys) {
+      checkKeys(ctx, axis, call, keys);
+      checkGradients(ctx, axis, grads, keys);
+      const ring = around(ctx, call, keys);
+      const steps = rotate(ring, [keys.k, keys.v]);
+      for (const {
+        source,
+        visible,
+        tensors: [k, v],
+        sums: [dk, dv],
+      } of carry(ring, [grads.dk, grads.dv], steps)) {
+        const from = { ...keys.from, [axis]: source };
+        if (visible) inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
+      }
+    },
+  };
+
+  function around(ctx: Context, call: Call, keys: Keys): Ring {
+    const group = ctx.mesh.group(axis);
+    return { group, need: needOf({ axis, size: group.size, inner }, call, keys.from), label: `ring(${axis})` };
+  }
+}

@@ -1,0 +1,89 @@
+import type { ProcessGroup, Tensor, Transfer, Work } from "@mosaic/core";
+import { type Chunk, ChunkMemory } from "./memory.ts";
+import type { Need } from "./need.ts";
+import { around, supplier } from "./route.ts";
+
+/** A ring as one of its ranks sees it. */
+export interface Ring {
+  readonly group: ProcessGroup;
+  readonly need: Need;
+  /** Who calls, as messages and traces shall say. */
+  readonly label: string;
+}
+
+/** One step around the ring. */
+export interface Step {
+  readonly step: number;
+  /** Whose tensors these are. */
+  readonly source: number;
+  /** Whether there is anything to compute on them; if not, do not look at them. */
+  readonly visible: boolean;
+  /** Good until the next step. */
+  readonly tensors: Chunk;
+}
+
+/**
+ * Yields every rank's K and V in turn, one's own first; the next are under way while you use these.
+ *
+ * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It lands
+ * in one of two buffers, the one that the step before that has done with: a transfer begins when everything enqueued
+ * earlier has run, so it overwrites nothing in use. If the loop is left early, nothing remains under way.
+ */
+export function* rotate(ring: Ring, keysAndValues: Chunk): Generator<Step, void, undefined> {
+  const { rank, size } = ring.group;
+  using memory = new ChunkMemory(keysAndValues, longest(ring));
+  const own = isAwaited(ring) ? memory.dense(keysAndValues) : keysAndValues;
+  let tensors = own;
+  let work: Work | undefined;
+  try {
+    for (let step = 0; step < size; step++) {
+      const next = step + 1 < size ? (roomFor(step + 1, ring, memory) ?? own) : own;
+      work = step + 1 < size ? post(ring, step + 1, { own, held: tensors, next }) : undefined;
+      const source = around(rank - step, size);
+      yield { step, source, visible: ring.need.visits(rank, source), tensors };
+      work?.wait();
+      work = undefined;
+      tensors = next;
+    }
+  } finally {
+    work?.wait();
+  }
+}
+
+/** Posts the messages without which `step` could not be taken, in one batch: two chunks leave at most, one arrives. */
+function post(ring: Ring, step: number, { own, held, next }: Record<"own" | "held" | "next", Chunk>): Work | undefined {
+  const { group, need, label } = ring;
+  const { rank, size } = group;
+  const right = around(rank + 1, size);
+  const along = around(rank + step, size); // who works on this rank's own keys at that step
+  const from = supplier(need, rank, step);
+  const transfers: Transfer[] = [];
+  if (supplier(need, right, step) === rank) transfers.push(...messages(held, right));
+  if (along !== right && supplier(need, along, step) === rank) transfers.push(...messages(own, along));
+  if (from !== undefined) transfers.push(...next.map((tensor) => ({ tensor, from })));
+  return transfers.length > 0 ? group.sendRecv(transfers, { label }) : undefined;
+}
+
+/** The buffer that the chunk of a step arrives in; zeros if it is only visited, because others of the team need theirs. */
+function roomFor(step: number, { group: { rank, size }, need }: Ring, memory: ChunkMemory): Chunk | undefined {
+  const source = around(rank - step, size);
+  if (need.fetches(rank, source)) return memory.slot(step % 2, need.length(source));
+  return need.visits(rank, source) ? memory.zeros(need.length(source)) : undefined;
+}
+
+/** Whether any other rank needs this one's chunk. */
+function isAwaited({ group: { rank, size }, need }: Ring): boolean {
+  return Array.from({ length: size }, (_, other) => other !== rank && need.fetches(other, rank)).includes(true);
+}
+
+/** Keys in the longest chunk that this rank has to do with. */
+export function longest({ group: { rank, size }, need }: Ring): number {
+  const sources = Array.from({ length: size }, (_, source) => source);
+  const seen = sources.filter((source) => source === rank || need.visits(rank, source));
+  return Math.max(...seen.map((source) => need.length(source)));
+}
+
+/** One message per member of the chunk. */
+export function messages(tensors: Chunk, to: number): Transfer[] {
+  return tensors.map((tensor: Tensor) => ({ tensor, to }));
+}

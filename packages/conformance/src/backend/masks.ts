@@ -1,0 +1,51 @@
+import {
+  bidirectionalCausal,
+  causal,
+  documents,
+  full,
+  inverseCausal,
+  type Mask,
+  prefix,
+  slidingWindow,
+  sliceMask,
+} from "@mosaic/core";
+import type { Sees } from "../oracle/attention.ts";
+import { randomSlices, seesAny } from "../oracle/mask.ts";
+
+/** A mask, and its definition pair by pair, in words of the sequence and not of slices. */
+export interface MaskTrial {
+  readonly mask: Mask;
+  readonly sees: Sees;
+}
+
+/** Every constructor of core, and random lists, for sequences of these lengths. */
+export function maskTrials(queries: number, keys: number, seed: number): MaskTrial[] {
+  const shift = keys - queries;
+  const window = 1 + Math.ceil(keys / 5);
+  const first = Math.floor(keys / 3);
+  const random = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
+  return [
+    { mask: full(), sees: () => true },
+    { mask: causal(), sees: (q, k) => k <= q + shift },
+    { mask: inverseCausal(), sees: (q, k) => k >= q },
+    { mask: bidirectionalCausal(), sees: (q, k) => k >= q && k <= q + shift },
+    { mask: slidingWindow(window), sees: (q, k) => k <= q + shift && k > q + shift - window },
+    { mask: prefix(first), sees: (q, k) => k < first || k <= q + shift },
+    ...(queries === keys ? documentTrials(queries) : []),
+    ...random.map((slices) => ({ mask: sliceMask(slices), sees: seesAny(slices) })),
+    { mask: sliceMask([]), sees: () => false },
+  ];
+}
+
+function documentTrials(length: number): MaskTrial[] {
+  const lengths = [Math.floor(length / 2), 0, Math.min(1, length), 0];
+  lengths[3] = length - lengths[0]! - lengths[2]!;
+  const documentOf = (position: number): number => {
+    let end = 0;
+    return lengths.findIndex((each) => position < (end += each));
+  };
+  return [
+    { mask: documents(lengths), sees: (q, k) => documentOf(q) === documentOf(k) },
+    { mask: documents(lengths, "causal"), sees: (q, k) => documentOf(q) === documentOf(k) && k <= q },
+  ];
+}

@@ -1,0 +1,49 @@
+import { type Device, type DType, type Layout, layoutOf, type Shape, type Span, type Tensor } from "@mosaic/core";
+import type { Trial } from "./trial.ts";
+
+/** Global positions of a list of spans, in order. */
+export function positionsOf(spans: readonly Span[]): number[] {
+  return spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
+}
+
+/** Some rows of each of a stack of matrices [stack, rows, width], dense. */
+export function takeRows(values: Float64Array, positions: readonly number[], { rows, width }: Extent): Float64Array {
+  const stack = rows * width === 0 ? 0 : values.length / (rows * width);
+  const taken = new Float64Array(stack * positions.length * width);
+  for (let i = 0, at = 0; i < stack; i++) {
+    for (const position of positions) {
+      const from = (i * rows + position) * width;
+      taken.set(values.subarray(from, from + width), at);
+      at += width;
+    }
+  }
+  return taken;
+}
+
+export interface Extent {
+  readonly rows: number;
+  readonly width: number;
+}
+
+/** Where the queries and keys of a trial lie. */
+export function layoutsOf({ mesh, axes, queries, keys }: Trial): { readonly queries: Layout; readonly keys: Layout } {
+  return { queries: layoutOf({ mesh, axes, ...queries }), keys: layoutOf({ mesh, axes, ...keys }) };
+}
+
+/**
+ * A tensor [B,H,S,D] as a module makes it: a view of [B,S,H,D], so that it is dense only where H or S is 1.
+ */
+export function headsFirst(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType): Tensor {
+  const [batch, heads, length, headDim] = shape as [number, number, number, number];
+  using rows = device.empty([batch, length, heads, headDim], dtype);
+  const view = rows.permute([0, 2, 1, 3]);
+  device.write(view, values);
+  return view;
+}
+
+/** A dense tensor of one value. */
+export function filled(device: Device, shape: Shape, value: number): Tensor {
+  const tensor = device.empty(shape, "float32");
+  device.kernels.fill(tensor, value);
+  return tensor;
+}

@@ -1,0 +1,106 @@
+import type { AttentionBackend, Context, Coordinate, DType } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkEqual } from "../check.ts";
+import { disturbed } from "../disturb/context.ts";
+import { poisoned } from "../disturb/device.ts";
+import type { Arrival } from "../disturb/group.ts";
+import { type MakeWorld, onWorld } from "../world.ts";
+import { attendOn } from "./attend.ts";
+import { compareOn } from "./compare.ts";
+import { placements } from "./placements.ts";
+import { type Arrangement, backendTrials, formatMesh, ranksOf } from "./trials.ts";
+
+export interface BackendSuiteOptions {
+  readonly makeWorld: MakeWorld;
+  /** What to try: usually several world sizes, odd ones too, and some nesting. */
+  readonly arrangements: readonly Arrangement[];
+  /** Default: float32 and bfloat16. */
+  readonly dtypes?: readonly DType[];
+}
+
+/** A backend along one axis, for worlds of some sizes. */
+export function alongOneAxis(
+  backend: (axis: string) => AttentionBackend,
+  sizes: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8],
+): Arrangement[] {
+  return sizes.map((sp) => ({ mesh: { sp }, axes: ["sp"], backend: backend("sp") }));
+}
+
+/**
+ * What every attention backend must do: forward and backward right on every rank, for all masks, placements, grouped
+ * heads, dtypes, and lengths that divide nothing, while memory is poisoned and messages arrive late and in any order.
+ */
+export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: BackendSuiteOptions): Case[] {
+  return options.arrangements.flatMap((arrangement, i) => [
+    ...placements().flatMap((placement, j) =>
+      dtypes.map((dtype, l): Case => {
+        // Every rule is met under either disturbance, without multiplying the cases by two.
+        const arrival: Arrival = (i + j + l) % 2 === 0 ? "late" : "soon";
+        return {
+          name: `${title(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${arrival}`,
+          run: () => exact(options.makeWorld, arrangement, { arrival, placement, dtype }),
+        };
+      }),
+    ),
+    {
+      name: `${title(arrangement)}: the same bits however messages arrive, twice over`,
+      run: () => reproducible(options.makeWorld, arrangement),
+    },
+  ]);
+}
+
+function title({ backend, mesh }: Arrangement): string {
+  return `${backend.name} on ${formatMesh(mesh)}`;
+}
+
+interface Conditions {
+  readonly arrival: Arrival;
+  readonly placement: ReturnType<typeof placements>[number];
+  readonly dtype: DType;
+}
+
+async function exact(makeWorld: MakeWorld, arrangement: Arrangement, conditions: Conditions): Promise<void> {
+  const { mesh, axes, backend } = arrangement;
+  const { arrival, placement, dtype } = conditions;
+  // Ranks that share no sequence have one of their own each.
+  const trials = Array.from({ length: sequencesOf(mesh, axes) }, (_, i) =>
+    backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1) }),
+  );
+  await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
+    const rank = disturbed(ctx, { arrival, seed: 7 });
+    for (const trial of trials[sequenceOf(rank, axes)]!) {
+      await compareOn(rank, backend, trial);
+      check(
+        rank.underWay() === 0,
+        `${trial.name}, rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`,
+      );
+    }
+  });
+}
+
+async function reproducible(makeWorld: MakeWorld, arrangement: Arrangement): Promise<void> {
+  const { mesh, backend } = arrangement;
+  const trial = backendTrials(arrangement, { placement: placements()[1]!, dtype: "float32", seed: 5 })[1]!;
+  await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+    const expected = await attendOn(ctx, backend, trial);
+    const ways = [ctx, disturbed(ctx, { arrival: "late", seed: 1 }), disturbed(ctx, { arrival: "soon", seed: 2 })];
+    for (const way of ways) {
+      const actual = await attendOn(way, backend, trial);
+      for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
+        checkEqual(actual[name], expected[name], `${backend.name}, rank ${ctx.rank}: ${name}`);
+      }
+    }
+  });
+}
+
+/** Number of ranks along the axes that no sequence is cut along. */
+function sequencesOf(mesh: Coordinate, axes: readonly string[]): number {
+  return ranksOf(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
+}
+
+/** Which of them this rank works on. */
+function sequenceOf({ mesh }: Context, axes: readonly string[]): number {
+  return mesh.axes
+    .filter((axis) => !axes.includes(axis))
+    .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
+}

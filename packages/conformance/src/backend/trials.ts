@@ -1,0 +1,75 @@
+import type { AttentionBackend, Coordinate, DType, Placement } from "@mosaic/core";
+import { check } from "../check.ts";
+import { maskTrials } from "./masks.ts";
+import type { Trial } from "./trial.ts";
+
+/** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
+export interface Arrangement {
+  readonly mesh: Coordinate;
+  readonly axes: readonly string[];
+  readonly backend: AttentionBackend;
+}
+
+export interface TrialOptions {
+  readonly placement: Placement;
+  readonly dtype: DType;
+  /** Seed of the values and of the random masks. */
+  readonly seed: number;
+}
+
+/** Lengths of queries and keys, and which of the masks to try on them; all if absent. */
+const extents: readonly { readonly queries: number; readonly keys: number; readonly masks?: readonly string[] }[] = [
+  { queries: 41, keys: 41 },
+  { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
+  { queries: 23, keys: 38, masks: ["causal", "slidingWindow", "bidirectionalCausal"] },
+  { queries: 38, keys: 23, masks: ["full", "causal", "prefix"] },
+  { queries: 5, keys: 0, masks: ["full"] },
+];
+
+/** Query heads, key heads, head size, batch: even and odd, grouped and not. */
+const sizes = [
+  { heads: 2, kvHeads: 2, headDim: 16, batch: 1 },
+  { heads: 4, kvHeads: 2, headDim: 8, batch: 1 },
+  { heads: 3, kvHeads: 1, headDim: 5, batch: 2 },
+] as const;
+
+/** Every mask, on lengths that divide nothing, shorter than the world, and different for queries and keys. */
+export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">, options: TrialOptions): Trial[] {
+  const { placement, dtype, seed } = options;
+  const cases = extents.flatMap(({ queries, keys, masks }) =>
+    maskTrials(queries, keys, seed)
+      .filter(({ mask }) => !masks || masks.includes(mask.name.replace(/\(.*/, "")))
+      .map(({ mask, sees }) => ({ queries, keys, mask, sees })),
+  );
+  return cases.map(({ queries, keys, mask, sees }, i) => {
+    const size = sizes[i % sizes.length]!;
+    const { heads, kvHeads, headDim } = size;
+    return {
+      name: `${mask.name} ${queries}×${keys}, ${heads}/${kvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
+      mesh,
+      axes,
+      ...size,
+      dtype,
+      scale: 1 / Math.sqrt(headDim),
+      mask: mask.slices(queries, keys),
+      sees,
+      queries: { length: queries, placement },
+      keys: { length: keys, placement },
+      seed: seed + i,
+    };
+  });
+}
+
+/** Number of ranks in a mesh. */
+export function ranksOf(mesh: Coordinate): number {
+  const size = Object.values(mesh).reduce((product, length) => product * length, 1);
+  check(size > 0, `a mesh needs ranks, received ${JSON.stringify(mesh)}`);
+  return size;
+}
+
+/** `{ node: 2, gpu: 3 }` as `node 2 × gpu 3`. */
+export function formatMesh(mesh: Coordinate): string {
+  return Object.entries(mesh)
+    .map(([axis, length]) => `${axis} ${length}`)
+    .join(" × ");
+}

@@ -1,0 +1,89 @@
+import { AssertionError } from "node:assert";
+import { epsilon } from "./oracle/numbers.ts";
+
+/** Throws an AssertionError that says what was found where. */
+export function check(holds: boolean, message: string): asserts holds {
+  if (!holds) throw new AssertionError({ message, stackStartFn: check });
+}
+
+/** Rejects unless `action` throws, or rejects with, an error whose name is `name` and whose message matches. */
+export async function checkThrows(action: () => unknown, name: string, pattern: RegExp): Promise<void> {
+  let error: unknown;
+  try {
+    await action();
+  } catch (caught) {
+    error = caught;
+  }
+  check(error instanceof Error, `expected ${name}, nothing was thrown`);
+  check(error.name === name, `expected ${name}, received ${error.name}: ${error.message}`);
+  check(pattern.test(error.message), `expected a message like ${pattern}, received "${error.message}"`);
+}
+
+/**
+ * The largest difference. Equal infinities differ by nothing; NaN, and an infinity that the other lacks, by infinity:
+ * a comparison with NaN must never pass.
+ */
+export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
+  check(actual.length === expected.length, `expected ${expected.length} numbers, received ${actual.length}`);
+  let worst = 0;
+  for (let i = 0; i < actual.length; i++) {
+    const difference = actual[i] === expected[i] ? 0 : Math.abs(actual[i]! - expected[i]!);
+    if (!(difference <= worst)) worst = Number.isNaN(difference) ? Number.POSITIVE_INFINITY : difference;
+  }
+  return worst;
+}
+
+/** The largest finite magnitude. */
+export function magnitude(values: ArrayLike<number>): number {
+  let largest = 0;
+  for (let i = 0; i < values.length; i++) {
+    if (Number.isFinite(values[i])) largest = Math.max(largest, Math.abs(values[i]!));
+  }
+  return largest;
+}
+
+/** No difference larger than `tolerance`, which is absolute. */
+export function checkClose(
+  actual: ArrayLike<number>,
+  expected: ArrayLike<number>,
+  tolerance: number,
+  what: string,
+): void {
+  const error = maxError(actual, expected);
+  if (error <= tolerance) return;
+  let at = 0;
+  while (Math.abs(actual[at]! - expected[at]!) <= tolerance || actual[at] === expected[at]) at++;
+  check(
+    false,
+    `${what}: largest error ${error.toExponential(2)} exceeds ${tolerance.toExponential(2)}; ` +
+      `element ${at} is ${actual[at]}, expected ${expected[at]}`,
+  );
+}
+
+/** Not one bit of difference, NaN equal to NaN. */
+export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number>, what: string): void {
+  check(actual.length === expected.length, `${what}: expected ${expected.length} numbers, received ${actual.length}`);
+  for (let i = 0; i < actual.length; i++) {
+    if (Object.is(actual[i], expected[i]) || actual[i] === expected[i]) continue;
+    check(false, `${what}: element ${i} is ${actual[i]}, expected ${expected[i]}`);
+  }
+}
+
+/**
+ * At most twice the error that the yardstick itself makes on the same data.
+ *
+ * The floor is one unit in the last place of the largest value: with few terms the yardstick's own error may be a lucky
+ * zero, while an algorithm that adds the same terms in another order must round at least once more. Twice such a
+ * rounding, half a unit each, is allowed to anybody.
+ */
+export function checkGated(
+  actual: ArrayLike<number>,
+  { expected, yardstick, what }: { expected: ArrayLike<number>; yardstick: number; what: string },
+): void {
+  checkClose(
+    actual,
+    expected,
+    2 * yardstick + 2 * epsilon.float32 * magnitude(expected),
+    `${what} (local ${yardstick.toExponential(2)})`,
+  );
+}

@@ -1,0 +1,250 @@
+import { type Device, type DType, full, type Slice, sizeOf, type Span, type Tensor } from "@mosaic/core";
+import { maskTrials } from "../backend/masks.ts";
+import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
+import type { Case } from "../case.ts";
+import { checkClose, checkEqual, magnitude } from "../check.ts";
+import { type AttentionProblem, attentionOracle, attentionOracleBackward, type Sees } from "../oracle/attention.ts";
+import { epsilon, normals } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { type Lie, type Place, placed, room } from "./place.ts";
+
+/** Attention in blocks: which rows of the whole sequences there are, and in what pieces the keys are folded. */
+interface Blocks {
+  readonly queries: readonly Span[];
+  readonly keys: readonly (readonly Span[])[];
+}
+
+interface AttentionCase extends Blocks {
+  readonly mask: readonly Slice[];
+  readonly problem: AttentionProblem;
+  readonly dtype: DType;
+  readonly lie?: Lie;
+  /** Factor on the queries: scores, and with them the relative error of their exponentials, grow with it. */
+  readonly size?: number;
+}
+
+const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
+
+/** attend and attendBackward; `tolerance` is relative to the largest value, by dtype of the inputs. */
+export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DType, number>> = tolerances): Case[] {
+  const run = (attention: AttentionCase) => onDevice(make, (device) => attend(device, attention, tolerance));
+  return [
+    ...maskTrials(70, 70, 3).map(({ mask, sees }) => ({
+      name: `attention: ${mask.name}`,
+      run: () => masks(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), sees }),
+    })),
+    ...maskTrials(33, 140, 4).map(({ mask, sees }) => ({
+      name: `attention: ${mask.name}, more keys than queries`,
+      run: () => masks(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), sees }),
+    })),
+    ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
+      name: `attention: heads of ${headDim}`,
+      run: () => run(causal({ headDim, heads: 3, kvHeads: 1 })),
+    })),
+    ...(["bfloat16", "float16"] as const).map((dtype) => ({
+      name: `attention: ${dtype}`,
+      run: () => run(causal({ headDim: 24, heads: 4, kvHeads: 2, dtype })),
+    })),
+    ...(["reversed", "gapped"] as const).map((lie) => ({
+      name: `attention: strided, ${lie}`,
+      run: () => run({ ...causal({ headDim: 12, heads: 4, kvHeads: 2 }), lie }),
+    })),
+    {
+      name: "attention: the rest of a state when keys are few, none, or the queries none",
+      run: () => onDevice(make, edges),
+    },
+    {
+      name: "attention: scores too large for exp",
+      run: () => run(causal({ headDim: 16, heads: 2, kvHeads: 2, size: 30 })),
+    },
+  ];
+}
+
+/** Rounding of products and sums in float32; with narrow inputs a device may also round probabilities to their dtype. */
+const tolerances: Readonly<Record<DType, number>> = {
+  float32: 64 * epsilon.float32,
+  bfloat16: 4 * epsilon.bfloat16,
+  float16: 4 * epsilon.float16,
+};
+
+interface Masked {
+  readonly queries: number;
+  readonly keys: number;
+  readonly slices: readonly Slice[];
+  readonly sees: Sees;
+}
+
+/** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
+async function masks(run: (attention: AttentionCase) => Promise<void>, masked: Masked): Promise<void> {
+  const { queries, keys, slices } = masked;
+  const problem = problemOf({ ...masked, heads: 2, kvHeads: 1, headDim: 8 });
+  const third = Math.floor(keys / 3);
+  const halves = [[span(third, keys - third)], [span(0, third)]];
+  const striped = [[span(1, Math.floor(keys / 2), 2)], [span(0, Math.ceil(keys / 2), 2)]];
+  const zigzag = [[span(0, 10), span(keys - 9, 9)], [span(10, keys - 19)]];
+  const arrangements: Blocks[] = [
+    { queries: [span(0, queries)], keys: [[span(0, keys)]] },
+    { queries: [span(5, 20)], keys: halves },
+    { queries: [span(2, Math.floor((queries - 2) / 3), 3)], keys: striped },
+    { queries: [span(queries - 7, 7), span(0, 7)], keys: zigzag },
+  ];
+  for (const arrangement of arrangements) {
+    await run({ ...arrangement, mask: slices, problem, dtype: "float32" });
+  }
+}
+
+interface Sizes {
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly dtype?: DType;
+  readonly size?: number;
+}
+
+function problemOf({ queries, keys, sees, ...sizes }: Sizes & Omit<Masked, "slices">): AttentionProblem {
+  const { heads, kvHeads, headDim, dtype = "float32", size = 1 } = sizes;
+  const batch = 2;
+  const q = normals(batch * heads * queries * headDim, 1, dtype).map((x) => x * size);
+  const k = normals(batch * kvHeads * keys * headDim, 2, dtype);
+  const v = normals(batch * kvHeads * keys * headDim, 3, dtype);
+  return { batch, heads, kvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), sees, q, k, v };
+}
+
+function causal(sizes: Sizes): AttentionCase {
+  const length = 41;
+  const problem = problemOf({ ...sizes, queries: length, keys: length, sees: (q, k) => k <= q });
+  return {
+    queries: [span(0, length)],
+    keys: [[span(0, 17)], [span(17, length - 17)]],
+    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: 1 }],
+    problem,
+    dtype: sizes.dtype ?? "float32",
+    size: sizes.size ?? 1,
+  };
+}
+
+async function attend(
+  device: Device,
+  attention: AttentionCase,
+  tolerance: Readonly<Record<DType, number>>,
+): Promise<void> {
+  const { problem, queries, keys, mask, dtype, lie = "dense", size = 1 } = attention;
+  const { batch, heads, kvHeads, headDim, scale } = problem;
+  const rows = positionsOf(queries);
+  const qExtent = { rows: problem.queries, width: headDim };
+  const kExtent = { rows: problem.keys, width: headDim };
+  const qShape = [batch, heads, rows.length, headDim];
+  const dOutAll = normals(problem.q.length, 4, dtype);
+  const forward = attentionOracle(problem);
+  const backward = attentionOracleBackward(problem, rowsOnly(dOutAll, rows, qExtent));
+
+  using q = strided(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, lie });
+  using dOut = strided(device, takeRows(dOutAll, rows, qExtent), { shape: qShape, dtype, lie });
+  using out = constant(device, 0, { shape: qShape, lie });
+  using lse = constant(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), lie });
+  const blocks = keys.map((spans) => {
+    const positions = positionsOf(spans);
+    const place = { shape: [batch, kvHeads, positions.length, headDim], dtype, lie };
+    const k = strided(device, takeRows(problem.k, positions, kExtent), place);
+    const v = strided(device, takeRows(problem.v, positions, kExtent), place);
+    return { k, v, positions, tile: { q: queries, k: spans, mask, scale } };
+  });
+  for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
+  const near = (actual: Float32Array, expected: Float64Array, what: string) =>
+    checkClose(actual, expected, size * tolerance[dtype] * (1 + magnitude(expected)), what);
+  near(await out.read(), takeRows(forward.out, rows, qExtent), "out");
+  near(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
+
+  using delta = constant(device, Number.NaN, { shape: qShape.slice(0, 3), lie });
+  device.kernels.rowDot(delta, dOut, out);
+  using dq = constant(device, 0, { shape: qShape, lie });
+  for (const { k, v, tile, positions } of blocks) {
+    using dk = constant(device, 1, { shape: k.shape, lie });
+    using dv = constant(device, 1, { shape: v.shape, lie });
+    device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
+    near(
+      await dk.read(),
+      takeRows(backward.dk, positions, kExtent).map((x) => x + 1),
+      "dk, added to 1",
+    );
+    near(
+      await dv.read(),
+      takeRows(backward.dv, positions, kExtent).map((x) => x + 1),
+      "dv, added to 1",
+    );
+  }
+  near(await dq.read(), takeRows(backward.dq, rows, qExtent), "dq");
+  for (const { k, v } of blocks) for (const tensor of [k, v]) tensor[Symbol.dispose]();
+}
+
+/**
+ * Attention's operands are dense along the last axis and free otherwise: "reversed" are heads as a module makes them,
+ * views of [B,S,H,D]; "gapped" every other row of more, NaN between them.
+ */
+function strided(device: Device, values: ArrayLike<number>, { shape, dtype = "float32", lie }: Strided): Tensor {
+  const tensor = lie === "gapped" ? gapped(device, shape, dtype) : room(device, shape, { dtype });
+  if (lie === "reversed" && shape.length === 4) {
+    tensor[Symbol.dispose]();
+    return headsFirst(device, values, shape, dtype);
+  }
+  device.write(tensor, values);
+  return tensor;
+}
+
+interface Strided extends Place {
+  readonly shape: readonly number[];
+}
+
+function gapped(device: Device, shape: readonly number[], dtype: DType): Tensor {
+  using rows = room(device, shape.with(2, 2 * shape[2]! + 1), { dtype });
+  return rows.slice(2, 1, 2 * shape[2]! + 1, 2);
+}
+
+function constant(device: Device, value: number, place: Strided): Tensor {
+  return strided(device, new Float64Array(sizeOf(place.shape)).fill(value), place);
+}
+
+/** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
+function rowsOnly(
+  values: Float64Array,
+  rows: readonly number[],
+  extent: { rows: number; width: number },
+): Float64Array {
+  const present = new Set(rows);
+  return values.map((x, i) => (present.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
+}
+
+async function edges(device: Device): Promise<void> {
+  const shape = [1, 1, 3, 4];
+  using q = placed(device, normals(12, 1), { shape });
+  using k = placed(device, normals(8, 2), { shape: [1, 1, 2, 4] });
+  using v = placed(device, normals(8, 3), { shape: [1, 1, 2, 4] });
+  using out = placed(device, normals(12, 4), { shape });
+  using lse = placed(device, [0.5, Number.NEGATIVE_INFINITY, -2], { shape: [1, 1, 3] });
+  const before = [await out.read(), await lse.read()] as const;
+  const tile = { q: [span(0, 3)], k: [span(0, 2)], mask: [], scale: 1 };
+  device.kernels.attend({ out, lse }, q, { k, v }, tile);
+  checkEqual(await out.read(), before[0], "out under an empty mask");
+  checkEqual(await lse.read(), before[1], "lse under an empty mask");
+
+  using none = device.empty([1, 1, 0, 4], "float32");
+  using noRows = device.empty([1, 1, 0], "float32");
+  const everything = full().slices(3, 2);
+  device.kernels.attend({ out, lse }, q, { k: none, v: none }, { ...tile, k: [], mask: everything });
+  device.kernels.attend({ out: none, lse: noRows }, none, { k, v }, { ...tile, q: [], mask: everything });
+  const grads = { dq: none, dk: none, dv: none };
+  device.kernels.attendBackward(
+    grads,
+    none,
+    { dOut: none, lse: noRows, delta: noRows },
+    { k: none, v: none },
+    {
+      ...tile,
+      q: [],
+      k: [],
+      mask: everything,
+    },
+  );
+  checkEqual(await out.read(), before[0], "out after no keys");
+  checkEqual(await lse.read(), before[1], "lse after no keys");
+}

@@ -1,0 +1,110 @@
+import type { Device, DType, Shape, Tensor } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { normals } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { checkRounded, type Lie, lies, placed, room } from "./place.ts";
+
+const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+
+interface Product {
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+  readonly dtype: DType;
+}
+
+/** Sizes around those of registers and blocks, and none. */
+const sizes = [
+  [1, 1, 1],
+  [5, 7, 3],
+  [16, 16, 16],
+  [33, 17, 65],
+  [70, 130, 40],
+  [1, 64, 300],
+  [6, 5, 0],
+  [0, 5, 6],
+] as const;
+
+/** matmul: sizes, transposes, broadcasting, accumulation. */
+export function matmulCases(make: MakeDevice): Case[] {
+  return dtypes.flatMap((dtype) => [
+    ...sizes.map(([m, n, k]) => ({
+      name: `matmul ${m}×${k} · ${k}×${n}, ${dtype}`,
+      run: () => onDevice(make, (device) => product(device, { m, n, k, dtype })),
+    })),
+    { name: `matmul of a batch, ${dtype}`, run: () => onDevice(make, (device) => batch(device, dtype)) },
+  ]);
+}
+
+async function product(device: Device, { m, n, k, dtype }: Product): Promise<void> {
+  const a = normals(m * k, 1, dtype);
+  const b = normals(k * n, 2, dtype);
+  const c = normals(m * n, 3, dtype);
+  const expected = matmulOracle(a, b, { m, n, k });
+  const seeded = expected.map((value, i) => value + c[i]!);
+  for (const lie of lies) {
+    using x = placed(device, a, { shape: [m, k], dtype, lie });
+    using y = placed(device, b, { shape: [k, n], dtype, lie: other(lie) });
+    using out = room(device, [m, n], { dtype });
+    device.kernels.matmul(out, x, y, false);
+    const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) };
+    checkRounded(await out.read(), expected, { ...allowance, what: `product ${lie}` });
+    using sum = placed(device, c, { shape: [m, n], dtype });
+    device.kernels.matmul(sum, x, y, true);
+    checkRounded(await sum.read(), seeded, { ...allowance, what: `product added, ${lie}` });
+  }
+}
+
+/** A different arrangement for the second operand, so that all pairs of transposes come up. */
+function other(lie: Lie): Lie {
+  return lies[(lies.indexOf(lie) + 1) % lies.length]!;
+}
+
+async function batch(device: Device, dtype: DType): Promise<void> {
+  const [m, n, k] = [9, 10, 11];
+  const a = normals(6 * m * k, 4, dtype);
+  const b = normals(3 * k * n, 5, dtype);
+  const expected = new Float64Array(6 * m * n);
+  for (let i = 0; i < 6; i++) {
+    const left = a.subarray(i * m * k, (i + 1) * m * k);
+    expected.set(matmulOracle(left, b.subarray((i % 3) * k * n), { m, n, k }), i * m * n);
+  }
+  using x = placed(device, a, { shape: [2, 3, m, k], dtype });
+  using y = placed(device, b, { shape: [3, k, n], dtype });
+  await checkProduct(device, [x, y], { shape: [2, 3, m, n], expected, dtype });
+
+  const shared = new Float64Array(6 * m * n);
+  for (let i = 0; i < 6; i++) {
+    shared.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
+  }
+  using weight = placed(device, b.subarray(0, k * n), { shape: [k, n], dtype });
+  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: shared, dtype });
+}
+
+async function checkProduct(
+  device: Device,
+  [a, b]: readonly [Tensor, Tensor],
+  { shape, expected, dtype }: { shape: Shape; expected: Float64Array; dtype: DType },
+): Promise<void> {
+  using out = room(device, shape, { dtype });
+  device.kernels.matmul(out, a, b, false);
+  checkRounded(await out.read(), expected, { dtype, roundings: 8, scale: 4, what: `a batch for ${b.shape.join("×")}` });
+}
+
+export interface MatmulSize {
+  readonly m: number;
+  readonly n: number;
+  readonly k: number;
+}
+
+/** a [M,K] · b [K,N] in float64. */
+export function matmulOracle(a: Float64Array, b: Float64Array, { m, n, k }: MatmulSize): Float64Array {
+  const out = new Float64Array(m * n);
+  for (let i = 0; i < m; i++) {
+    for (let l = 0; l < k; l++) {
+      const factor = a[i * k + l]!;
+      for (let j = 0; j < n; j++) out[i * n + j] = out[i * n + j]! + factor * b[l * n + j]!;
+    }
+  }
+  return out;
+}

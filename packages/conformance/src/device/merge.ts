@@ -1,0 +1,45 @@
+import type { Device } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { checkClose } from "../check.ts";
+import { epsilon, normals } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { placed } from "./place.ts";
+
+const minusInfinity = Number.NEGATIVE_INFINITY;
+
+/** merge: the algebra of states. */
+export function mergeCases(make: MakeDevice): Case[] {
+  return [{ name: "merge: two states over disjoint keys, either of them empty", run: () => onDevice(make, merge) }];
+}
+
+async function merge(device: Device): Promise<void> {
+  const rows = 8;
+  const width = 5;
+  const shape = [1, 2, 4, width];
+  const a = normals(rows * width, 1);
+  const b = normals(rows * width, 2);
+  const lseA = Float64Array.from([0, 1, minusInfinity, 2, minusInfinity, 90, -90, 3]);
+  const lseB = Float64Array.from([0, -1, 2, minusInfinity, minusInfinity, -90, 90, 2.5]);
+  a.fill(0, 2 * width, 3 * width); // empty states hold zeros
+  a.fill(0, 4 * width, 5 * width);
+  b.fill(0, 3 * width, 5 * width);
+  using out = placed(device, a, { shape });
+  using lse = placed(device, lseA, { shape: shape.slice(0, 3) });
+  using fromOut = placed(device, b, { shape, lie: "gapped" });
+  using fromLse = placed(device, lseB, { shape: shape.slice(0, 3), lie: "gapped" });
+  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+
+  const total = lseA.map((x, i) => logSum(x, lseB[i]!));
+  const share = (lseOf: Float64Array, i: number) => (total[i] === minusInfinity ? 0 : Math.exp(lseOf[i]! - total[i]!));
+  const expected = a.map((x, i) => {
+    const row = Math.floor(i / width);
+    return share(lseA, row) * x + share(lseB, row) * b[i]!;
+  });
+  checkClose(await lse.read(), total, 90 * 4 * epsilon.float32, "lse");
+  checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
+}
+
+function logSum(a: number, b: number): number {
+  const max = Math.max(a, b);
+  return max === minusInfinity ? minusInfinity : max + Math.log(Math.exp(a - max) + Math.exp(b - max));
+}

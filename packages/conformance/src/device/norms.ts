@@ -1,0 +1,100 @@
+import type { Device, DType, Tensor } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { normals, rounded } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { checkRounded, placed, room } from "./place.ts";
+
+const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+const epsilon = 1e-3;
+
+/** layerNorm and rmsNorm, with and without parameters. */
+export function normCases(make: MakeDevice): Case[] {
+  return dtypes.flatMap((dtype) =>
+    (["layerNorm", "rmsNorm"] as const).flatMap((kind) =>
+      [true, false].map((parameters) => ({
+        name: `${kind}${parameters ? "" : " without parameters"}, ${dtype}`,
+        run: () => onDevice(make, (device) => norm(device, { kind, dtype, parameters })),
+      })),
+    ),
+  );
+}
+
+interface NormCase {
+  readonly kind: "layerNorm" | "rmsNorm";
+  readonly dtype: DType;
+  readonly parameters: boolean;
+}
+
+const rows = 6;
+const width = 21;
+const shape = [2, 3, width];
+
+async function norm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
+  const centred = kind === "layerNorm";
+  const x = normals(rows * width, 1, dtype).map((value) => rounded(value + 2, dtype));
+  const dOut = normals(rows * width, 2, dtype);
+  const weight = normals(width, 3, dtype);
+  const bias = normals(width, 4, dtype);
+  const expected = normOracle({ x, dOut, weight: parameters ? weight : undefined, bias, centred, parameters });
+
+  using xTensor = placed(device, x, { shape, dtype });
+  using dOutTensor = placed(device, dOut, { shape, dtype });
+  using weightTensor = parameters ? placed(device, weight, { shape: [width], dtype }) : null;
+  using biasTensor = parameters && centred ? placed(device, bias, { shape: [width], dtype }) : null;
+  using out = room(device, shape, { dtype });
+  using mean = centred ? room(device, [2, 3, 1]) : null;
+  using rstd = room(device, [2, 3, 1]);
+  const stats = { mean, rstd };
+  device.kernels[kind](out, xTensor, { weight: weightTensor, bias: biasTensor, epsilon }, stats);
+  checkRounded(await out.read(), expected.out, { dtype, roundings: 16, scale: 4, what: kind });
+
+  using dx = room(device, shape, { dtype });
+  using dWeight = parameters ? ones(device) : null;
+  using dBias = parameters && centred ? ones(device) : null;
+  device.kernels[`${kind}Backward`]({ dx, dWeight, dBias }, xTensor, dOutTensor, weightTensor, stats);
+  checkRounded(await dx.read(), expected.dx, { dtype, roundings: 16, scale: 8, what: `${kind} dx` });
+  if (dWeight)
+    checkRounded(await dWeight.read(), expected.dWeight, { roundings: 16, scale: 16, what: `${kind} dWeight` });
+  if (dBias) checkRounded(await dBias.read(), expected.dBias, { roundings: 16, scale: 8, what: `${kind} dBias` });
+}
+
+/** Something for the gradients of parameters to be added to. */
+function ones(device: Device): Tensor {
+  return placed(device, new Float64Array(width).fill(1), { shape: [width] });
+}
+
+interface NormProblem {
+  readonly x: Float64Array;
+  readonly dOut: Float64Array;
+  readonly weight: Float64Array | undefined;
+  readonly bias: Float64Array;
+  readonly centred: boolean;
+  readonly parameters: boolean;
+}
+
+type NormAnswer = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
+
+function normOracle({ x, dOut, weight, bias, centred, parameters }: NormProblem): NormAnswer {
+  const out = new Float64Array(x.length);
+  const dx = new Float64Array(x.length);
+  const dWeight = new Float64Array(width).fill(1);
+  const dBias = new Float64Array(width).fill(1);
+  const average = (values: Float64Array) => values.reduce((sum, value) => sum + value, 0) / width;
+  for (let at = 0; at < x.length; at += width) {
+    const line = x.subarray(at, at + width);
+    const mean = centred ? average(line) : 0;
+    const rstd = 1 / Math.sqrt(average(line.map((value) => (value - mean) ** 2)) + epsilon);
+    const normed = line.map((value) => (value - mean) * rstd);
+    const upstream = dOut.subarray(at, at + width);
+    const dNormed = upstream.map((value, i) => value * (weight?.[i] ?? 1));
+    const dMean = centred ? average(dNormed) : 0;
+    const dScale = average(dNormed.map((value, i) => value * normed[i]!));
+    for (let i = 0; i < width; i++) {
+      out[at + i] = normed[i]! * (weight?.[i] ?? 1) + (centred && parameters ? bias[i]! : 0);
+      dx[at + i] = rstd * (dNormed[i]! - dMean - normed[i]! * dScale);
+      dWeight[i] = dWeight[i]! + upstream[i]! * normed[i]!;
+      dBias[i] = dBias[i]! + upstream[i]!;
+    }
+  }
+  return { out, dx, dWeight, dBias };
+}

@@ -1,0 +1,67 @@
+import type { Device, RandomSpec } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkEqual } from "../check.ts";
+import { rounded } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { room } from "./place.ts";
+
+const uniform: RandomSpec = { kind: "uniform", low: -2, high: 3, seed: 5, stream: 9 };
+const normal: RandomSpec = { kind: "normal", mean: 1, std: 2, seed: 5, stream: 9 };
+const length = 20_000;
+
+/** random: its distribution, and what it may depend on. */
+export function randomCases(make: MakeDevice): Case[] {
+  return [
+    { name: "random: distributions", run: () => onDevice(make, distributions) },
+    { name: "random: element i depends on seed, stream and i alone", run: () => onDevice(make, independence) },
+  ];
+}
+
+async function draw(device: Device, spec: RandomSpec, count: number = length): Promise<Float32Array> {
+  using out = room(device, [count]);
+  device.kernels.random(out, spec);
+  return await out.read();
+}
+
+/** Five standard deviations of the estimates: one false alarm in a million, and the numbers are the same every time. */
+async function distributions(device: Device): Promise<void> {
+  const flat = await draw(device, uniform);
+  check(
+    flat.every((x) => x >= -2 && x < 3),
+    "uniform numbers outside [low, high)",
+  );
+  checkMoments(flat, { mean: 0.5, std: 5 / Math.sqrt(12), kurtosis: 1.8 });
+  checkMoments(await draw(device, normal), { mean: 1, std: 2, kurtosis: 3 });
+}
+
+function checkMoments(x: Float32Array, expected: { mean: number; std: number; kurtosis: number }): void {
+  const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
+  const moment = (power: number) => x.reduce((sum, value) => sum + (value - mean) ** power, 0) / x.length;
+  const { std, kurtosis } = expected;
+  const five = 5 / Math.sqrt(x.length);
+  check(Math.abs(mean - expected.mean) < five * std, `mean ${mean}, expected ${expected.mean}`);
+  check(Math.abs(moment(2) - std ** 2) < five * std ** 2 * Math.sqrt(kurtosis - 1), `variance ${moment(2)}`);
+  // The fourth moment's own deviation is √96 for normal numbers, and less for flat ones.
+  check(Math.abs(moment(4) / std ** 4 - kurtosis) < five * Math.sqrt(96), `kurtosis ${moment(4) / std ** 4}`);
+}
+
+async function independence(device: Device): Promise<void> {
+  for (const spec of [uniform, normal]) {
+    const all = await draw(device, spec);
+    checkEqual(await draw(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
+    using folded = room(device, [4, 5, 50], { lie: "reversed" });
+    device.kernels.random(folded, spec);
+    checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, another shape and strides");
+    using half = room(device, [1000], { dtype: "bfloat16" });
+    device.kernels.random(half, spec);
+    const narrow = all.subarray(0, 1000).map((x) => rounded(x, "bfloat16"));
+    checkEqual(await half.read(), narrow, "the same seed, rounded");
+    for (const other of [
+      { ...spec, seed: 6 },
+      { ...spec, stream: 10 },
+    ]) {
+      const equal = (await draw(device, other)).filter((x, i) => x === all[i]).length;
+      check(equal < length / 1000, `${equal} of ${length} numbers are the same for another seed or stream`);
+    }
+  }
+}

@@ -1,0 +1,101 @@
+import type { Device, DType } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { normals } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { checkRounded, lies, placed, room } from "./place.ts";
+
+const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+
+/** reduce, rowDot and softmax. */
+export function reductionCases(make: MakeDevice): Case[] {
+  return dtypes.flatMap((dtype) => [
+    { name: `reduce, ${dtype}`, run: () => onDevice(make, (device) => reduce(device, dtype)) },
+    { name: `rowDot, ${dtype}`, run: () => onDevice(make, (device) => rowDot(device, dtype)) },
+    { name: `softmax, ${dtype}`, run: () => onDevice(make, (device) => softmax(device, dtype)) },
+  ]);
+}
+
+async function reduce(device: Device, dtype: DType): Promise<void> {
+  const shape = [3, 5, 7];
+  const values = normals(105, 1, dtype);
+  for (const outShape of [
+    [1, 1, 1],
+    [3, 5, 1],
+    [1, 5, 7],
+    [3, 1, 7],
+    [1, 5, 1],
+    [3, 5, 7],
+  ]) {
+    const at = (i: number) => {
+      const index = [Math.floor(i / 35), Math.floor(i / 7) % 5, i % 7];
+      return index.reduce((flat, j, axis) => flat * outShape[axis]! + (outShape[axis] === 1 ? 0 : j), 0);
+    };
+    const length = outShape.reduce((a, b) => a * b, 1);
+    for (const kind of ["sum", "max"] as const) {
+      const expected = new Float64Array(length).fill(kind === "sum" ? 0 : Number.NEGATIVE_INFINITY);
+      for (const [i, x] of values.entries()) {
+        expected[at(i)] = kind === "sum" ? expected[at(i)]! + x : Math.max(expected[at(i)]!, x);
+      }
+      for (const lie of lies) {
+        using x = placed(device, values, { shape, dtype, lie });
+        using out = room(device, outShape, { dtype, lie });
+        device.kernels.reduce(kind, out, x);
+        const scale = kind === "sum" ? 105 / length : 0;
+        checkRounded(await out.read(), expected, { dtype, scale, what: `${kind} to ${outShape.join("×")}, ${lie}` });
+      }
+    }
+  }
+}
+
+async function rowDot(device: Device, dtype: DType): Promise<void> {
+  const shape = [2, 3, 5, 9];
+  const a = normals(270, 2, dtype);
+  const b = normals(270, 3);
+  const expected = Float64Array.from({ length: 30 }, (_, row) =>
+    a.subarray(9 * row, 9 * row + 9).reduce((sum, x, i) => sum + x * b[9 * row + i]!, 0),
+  );
+  for (const lie of lies) {
+    using x = placed(device, a, { shape, dtype, lie });
+    using y = placed(device, b, { shape });
+    using out = room(device, shape.slice(0, 3));
+    device.kernels.rowDot(out, x, y);
+    checkRounded(await out.read(), expected, { scale: 9, what: `rowDot ${lie}` });
+  }
+}
+
+async function softmax(device: Device, dtype: DType): Promise<void> {
+  const [rows, width] = [6, 19];
+  const values = normals(rows * width, 4, dtype).map((x) => 8 * x);
+  values.fill(Number.NEGATIVE_INFINITY, 0, width); // nothing at all
+  values[width] = Number.NEGATIVE_INFINITY;
+  const dOuts = normals(rows * width, 5, dtype);
+  const out = new Float64Array(rows * width);
+  for (let row = 1; row < rows; row++) {
+    const line = values.subarray(row * width, (row + 1) * width);
+    const max = Math.max(...line);
+    const sum = line.reduce((total, x) => total + Math.exp(x - max), 0);
+    out.set(
+      line.map((x) => Math.exp(x - max) / sum),
+      row * width,
+    );
+  }
+  for (const lie of lies) {
+    using x = placed(device, values, { shape: [2, 3, width], dtype, lie });
+    using y = room(device, [2, 3, width], { dtype, lie });
+    device.kernels.softmax(y, x);
+    checkRounded(await y.read(), out, { dtype, roundings: 32, what: `softmax ${lie}` });
+
+    const stored = Float64Array.from(await y.read());
+    using dOut = placed(device, dOuts, { shape: [2, 3, width], dtype, lie });
+    using dx = room(device, [2, 3, width], { dtype, lie });
+    device.kernels.softmaxBackward(dx, y, dOut);
+    const expected = new Float64Array(rows * width);
+    for (let row = 0; row < rows; row++) {
+      const at = row * width;
+      let inner = 0;
+      for (let i = at; i < at + width; i++) inner += stored[i]! * dOuts[i]!;
+      for (let i = at; i < at + width; i++) expected[i] = stored[i]! * (dOuts[i]! - inner);
+    }
+    checkRounded(await dx.read(), expected, { dtype, scale: 4, what: `softmax backward ${lie}` });
+  }
+}

@@ -1,0 +1,35 @@
+import type { DType } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { poisoned } from "../disturb/device.ts";
+import { attentionCases } from "./attention.ts";
+import { elementwiseCases } from "./elementwise.ts";
+import { matmulCases } from "./matmul.ts";
+import { memoryCases } from "./memory.ts";
+import { mergeCases } from "./merge.ts";
+import { normCases } from "./norms.ts";
+import type { MakeDevice } from "./on-device.ts";
+import { randomCases } from "./random.ts";
+import { reductionCases } from "./reductions.ts";
+
+export interface DeviceSuiteOptions {
+  /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. */
+  readonly attentionTolerance?: Readonly<Record<DType, number>>;
+}
+
+/**
+ * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
+ * into memory that holds NaN; memory, order, reads and fences. `make` is called for each case; the case closes the device.
+ */
+export function deviceSuite(make: MakeDevice, { attentionTolerance }: DeviceSuiteOptions = {}): Case[] {
+  const makePoisoned = () => poisoned(make());
+  return [
+    ...memoryCases(make),
+    ...elementwiseCases(makePoisoned),
+    ...reductionCases(makePoisoned),
+    ...normCases(makePoisoned),
+    ...matmulCases(makePoisoned),
+    ...randomCases(makePoisoned),
+    ...mergeCases(makePoisoned),
+    ...attentionCases(makePoisoned, attentionTolerance),
+  ];
+}

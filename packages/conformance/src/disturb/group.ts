@@ -1,0 +1,141 @@
+import type {
+  AllToAllOptions,
+  CallOptions,
+  Device,
+  GatherOptions,
+  ProcessGroup,
+  ReduceOp,
+  Tensor,
+  TraceEvent,
+  Traffic,
+  Transfer,
+  Work,
+} from "@mosaic/core";
+import { integer, uniforms } from "../oracle/numbers.ts";
+
+/** When a collective runs between its post and its wait, which the rules leave open. */
+export type Arrival = "soon" | "late";
+
+export interface Disturbance {
+  /**
+   * "late": nothing moves before `wait()` is called, so that whoever forgets it, or changes meanwhile what is being sent,
+   * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
+   */
+  readonly arrival: Arrival;
+  /** The order of a batch's transfers is drawn anew, but for those between the same two ranks. */
+  readonly seed: number;
+}
+
+/**
+ * The same group, made as unfriendly as the rules allow: what is received into is filled with NaN first, the order
+ * within batches is random, and collectives may run as late as they can.
+ */
+export class DisturbedGroup implements ProcessGroup {
+  readonly #group: ProcessGroup;
+  readonly #disturbance: Disturbance;
+  readonly #next: () => number;
+  #underWay = 0;
+
+  constructor(group: ProcessGroup, disturbance: Disturbance) {
+    this.#group = group;
+    this.#disturbance = disturbance;
+    this.#next = uniforms(disturbance.seed + group.rank);
+  }
+
+  /** Collectives posted and not yet waited for. */
+  get underWay(): number {
+    return this.#underWay;
+  }
+
+  get name(): string {
+    return this.#group.name;
+  }
+  get rank(): number {
+    return this.#group.rank;
+  }
+  get size(): number {
+    return this.#group.size;
+  }
+  get ranks(): readonly number[] {
+    return this.#group.ranks;
+  }
+  get device(): Device {
+    return this.#group.device;
+  }
+
+  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
+    const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
+    const order = shuffled(transfers, this.#next);
+    return this.#post(received, () => this.#group.sendRecv(order, options));
+  }
+
+  allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
+    return this.#post([out], () => this.#group.allGather(out, input, options));
+  }
+
+  reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work {
+    return this.#post([out], () => this.#group.reduceScatter(out, input, op, options));
+  }
+
+  allReduce(x: Tensor, op?: ReduceOp, options?: CallOptions): Work {
+    return this.#post([], () => this.#group.allReduce(x, op, options));
+  }
+
+  allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
+    return this.#post([out], () => this.#group.allToAll(out, input, options));
+  }
+
+  broadcast(x: Tensor, root: number, options?: CallOptions): Work {
+    return this.#post(root === this.rank ? [] : [x], () => this.#group.broadcast(x, root, options));
+  }
+
+  barrier(options?: CallOptions): Work {
+    return this.#post([], () => this.#group.barrier(options));
+  }
+
+  async split(color: number, name?: string): Promise<ProcessGroup> {
+    return new DisturbedGroup(await this.#group.split(color, name), this.#disturbance);
+  }
+
+  traffic(): Traffic {
+    return this.#group.traffic();
+  }
+  startTrace(): void {
+    this.#group.startTrace();
+  }
+  stopTrace(): Promise<readonly TraceEvent[]> {
+    return this.#group.stopTrace();
+  }
+  [Symbol.asyncDispose](): Promise<void> {
+    return Promise.resolve(this.#group[Symbol.asyncDispose]());
+  }
+
+  #post(received: readonly Tensor[], collective: () => Work): Work {
+    for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
+    const posted = this.#disturbance.arrival === "soon" ? collective() : undefined;
+    this.#underWay++;
+    return {
+      wait: () => {
+        this.#underWay--;
+        (posted ?? collective()).wait();
+      },
+    };
+  }
+}
+
+/** Any order that keeps messages between the same two ranks as they were. */
+function shuffled(transfers: readonly Transfer[], next: () => number): Transfer[] {
+  const lines = new Map<string, Transfer[]>();
+  for (const transfer of transfers) {
+    const line = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
+    lines.set(line, [...(lines.get(line) ?? []), transfer]);
+  }
+  const order: Transfer[] = [];
+  const rest = [...lines.values()];
+  while (order.length < transfers.length) {
+    const line = rest[integer(next, rest.length)]!;
+    const first = line.shift();
+    if (first) order.push(first);
+  }
+  return order;
+}

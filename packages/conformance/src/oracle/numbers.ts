@@ -1,0 +1,68 @@
+import type { DType } from "@mosaic/core";
+
+// Numbers as a device stores them, made by other means than the device's.
+
+const float = new Float32Array(1);
+const bits = new Uint32Array(float.buffer);
+
+/** The nearest value that the dtype can store, ties to even. */
+export function rounded(value: number, dtype: DType): number {
+  if (dtype === "float32") return Math.fround(value);
+  if (dtype === "bfloat16") return bfloat16(Math.fround(value));
+  return float16(value);
+}
+
+export function roundedAll(values: ArrayLike<number>, dtype: DType): Float64Array {
+  return Float64Array.from({ length: values.length }, (_, i) => rounded(values[i]!, dtype));
+}
+
+function bfloat16(value: number): number {
+  if (!Number.isFinite(value)) return value;
+  float[0] = value;
+  const word = bits[0]!;
+  bits[0] = (word + 0x7fff + ((word >>> 16) & 1)) & 0xffff0000;
+  return float[0];
+}
+
+/** 11 significant bits down to 2^-14, a spacing of 2^-24 below. */
+function float16(value: number): number {
+  if (!Number.isFinite(value) || value === 0) return value;
+  const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
+  const spacing = 2 ** (exponent - 10);
+  const nearest = roundHalfEven(value / spacing) * spacing;
+  return Math.abs(nearest) > 65504 ? Math.sign(value) * Number.POSITIVE_INFINITY : nearest;
+}
+
+function roundHalfEven(value: number): number {
+  const down = Math.floor(value);
+  const rest = value - down;
+  if (rest !== 0.5) return Math.round(value);
+  return down % 2 === 0 ? down : down + 1;
+}
+
+/** Half the distance between neighbouring numbers near 1: the relative error of one rounding. */
+export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -9, float16: 2 ** -12 };
+
+/** Uniform in [0, 1), the same for the same seed (mulberry32). */
+export function uniforms(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let x = Math.imul(state ^ (state >>> 15), state | 1);
+    x ^= x + Math.imul(x ^ (x >>> 7), x | 61);
+    return ((x ^ (x >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+/** `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed. */
+export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
+  const next = uniforms(seed);
+  return Float64Array.from({ length }, () =>
+    rounded(Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()), dtype),
+  );
+}
+
+/** An integer in [0, below). */
+export function integer(next: () => number, below: number): number {
+  return Math.floor(next() * below);
+}
