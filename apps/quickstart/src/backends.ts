@@ -1,4 +1,4 @@
-import { type AttentionBackend, local, ring, ringTraffic } from "@mosaic/attention";
+import { type AttentionBackend, ring, ringTraffic } from "@mosaic/attention";
 import { AXIS, layoutFor, maskFor } from "./layout.ts";
 import type { Settings } from "./settings.ts";
 

@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { help, readSettings, UsageError } from "./args.ts";
 import { assemble } from "./assemble.ts";
 import { captionOf } from "./caption.ts";
 import { groupDigits } from "./format.ts";
@@ -8,7 +9,7 @@ import { picture } from "./picture.ts";
 import { Progress } from "./progress.ts";
 import { RanksFailed, runRanks } from "./ranks.ts";
 import { describe, type Findings, LIMIT, summarize } from "./report.ts";
-import { help, readSettings, type Settings, UsageError } from "./settings.ts";
+import type { Settings } from "./settings.ts";
 import { attendAlone, wholeProblem } from "./single.ts";
 import { overlap, timeline } from "./timeline.ts";
 import { verify } from "./verify.ts";

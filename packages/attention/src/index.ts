@@ -1,1 +1,8 @@
-export {};
+// Everything, under one name. What is named here again takes precedence over what the packages call the same.
+export * from "@mosaic/backend-ring";
+export { type LocalOptions as LocalCollectivesOptions, local as localCollectives } from "@mosaic/collectives-local";
+export * from "@mosaic/core";
+export * from "@mosaic/kernels-cpu";
+export type { CollectivesName, DeviceName } from "./detect.ts";
+export { init, type InitOptions } from "./init.ts";
+export { world, type WorldOptions } from "./world.ts";

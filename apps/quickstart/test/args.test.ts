@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { help, readSettings, UsageError } from "../src/settings.ts";
+import { help, readSettings, UsageError } from "../src/args.ts";
 
 describe("the command line", () => {
   it("defaults to the whole genome on four ranks", () => {

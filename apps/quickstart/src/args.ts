@@ -1,0 +1,88 @@
+import { parseArgs } from "node:util";
+import { backendNames } from "./backends.ts";
+import type { Settings } from "./settings.ts";
+
+/** The command line cannot be understood; the message says what would be. */
+export class UsageError extends Error {
+  override readonly name: string = "UsageError";
+}
+
+const options = {
+  tokens: { type: "string", default: "48502" },
+  ranks: { type: "string", default: "4" },
+  backend: { type: "string", default: "ring" },
+  causal: { type: "boolean", default: false },
+  dtype: { type: "string", default: "float32" },
+  backward: { type: "boolean", default: false },
+  heads: { type: "string", default: "2" },
+  dim: { type: "string", default: "64" },
+  seed: { type: "string", default: "0" },
+  json: { type: "boolean", default: false },
+  svg: { type: "string", default: "mosaic-quickstart.svg" },
+  help: { type: "boolean", short: "h", default: false },
+} as const;
+
+const dtypes = ["float32", "bfloat16", "float16"] as const;
+
+export const help: string = `Exact attention over one long real sequence that no single rank holds.
+
+  npm run demo -- [options]
+
+  --tokens N       length of the sequence (48502, the whole genome; more repeats it)
+  --ranks N        processes it is cut over (4)
+  --backend NAME   ${backendNames().join(", ")} (ring)
+  --causal         each base sees itself and those before it; placed in zigzag so that ranks have equal work
+  --dtype NAME     ${dtypes.join(", ")} (float32)
+  --backward       gradients too: dq, dk, dv
+  --heads N        attention heads (2)
+  --dim N          size of a head, 1 to 256, even (64)
+  --seed N         what embedding and projections are drawn from (0)
+  --svg FILE       picture of who computed and sent what when (mosaic-quickstart.svg; "" for none)
+  --json           one JSON object as the last line
+  -h, --help       this text`;
+
+/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+export function readSettings(args: readonly string[]): Settings | "help" {
+  const values = parse(args);
+  if (values.help) return "help";
+  const settings: Settings = {
+    tokens: integer("tokens", values.tokens, [1, 2 ** 24]),
+    ranks: integer("ranks", values.ranks, [1, 64]),
+    backend: oneOf("backend", values.backend, backendNames()),
+    causal: values.causal,
+    dtype: oneOf("dtype", values.dtype, dtypes),
+    backward: values.backward,
+    heads: integer("heads", values.heads, [1, 256]),
+    dim: even("dim", integer("dim", values.dim, [2, 256])),
+    seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
+    json: values.json,
+    svg: values.svg,
+  };
+  if (settings.backend !== "local" || settings.ranks === 1) return settings;
+  throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
+}
+
+function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {
+  try {
+    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+function integer(name: string, text: string, [low, high]: readonly [number, number]): number {
+  const value = Number(text);
+  if (/^\d+$/.test(text) && value >= low && value <= high) return value;
+  throw new UsageError(`--${name}: expected a whole number from ${low} to ${high}, received "${text}"`);
+}
+
+function even(name: string, value: number): number {
+  if (value % 2 === 0) return value;
+  throw new UsageError(`--${name}: expected an even number, as positions turn pairs of elements; received ${value}`);
+}
+
+function oneOf<T extends string>(name: string, text: string, choices: readonly T[]): T {
+  const found = choices.find((choice) => choice === text);
+  if (found !== undefined) return found;
+  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
+}

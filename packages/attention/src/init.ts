@@ -1,0 +1,73 @@
+import { ring } from "@mosaic/backend-ring";
+import {
+  type AttentionBackend,
+  type Collectives,
+  type Context,
+  type InitOptions as CoreOptions,
+  type Device,
+  init as initCore,
+  OptionError,
+} from "@mosaic/core";
+import { type CollectivesName, type DeviceName, makeCollectives, makeDevice } from "./detect.ts";
+
+/** As in @mosaic/core, but everything has a default. */
+export interface InitOptions extends Omit<CoreOptions, "device" | "collectives"> {
+  /** Where this rank computes: "cpu", "cuda", or a device of your own. Default "cpu". */
+  readonly device?: Device | DeviceName;
+  /** How the ranks are connected: "local", "nccl", or your own. Default "local", and nothing for a single rank. */
+  readonly collectives?: Collectives | CollectivesName;
+}
+
+/**
+ * Connects this rank to the others and gives it its context, with what is left out detected: the CPU as device, shared
+ * memory between the ranks of this host, rank and number of ranks from the environment that `mosaic-run` sets, and
+ * `ring()` beside `local()` among the backends that modules may name.
+ *
+ * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
+ * package to install; nothing falls back to anything else.
+ *
+ * @example
+ * ```ts
+ * import * as mosaic from "@mosaic/attention";
+ * await using ctx = await mosaic.init();
+ * ctx.mesh.shape; // => { sp: 1 }
+ * ctx.backend("ring").axes; // => ["sp"]
+ * ```
+ * @throws OptionError for options that do not exist, do not go together or name a package that is not installed.
+ */
+export async function init(options: InitOptions = {}): Promise<Context> {
+  const { device = "cpu", collectives, backends = [], ...rest } = options;
+  const size = options.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
+  refuseLoneShards(options, size);
+  const connect = collectives ?? (size > 1 ? "local" : undefined);
+  const engine = typeof connect === "string" ? await makeCollectives(connect) : connect;
+  const on = typeof device === "string" ? await makeDevice(device) : device;
+  try {
+    return await initCore({
+      ...rest,
+      device: on,
+      backends: withDefaults(backends),
+      ...(engine && { collectives: engine }),
+    });
+  } catch (error) {
+    if (on !== device) on[Symbol.dispose]();
+    throw error;
+  }
+}
+
+/** Adds the ring, unless there is one of that name already; `local` core adds itself. */
+export function withDefaults(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
+  return backends.some(({ name }) => name === "ring") ? backends : [...backends, ring()];
+}
+
+/** The commonest mistake: a program of several ranks started without the launcher. */
+function refuseLoneShards({ spSize, mesh, worldSize }: InitOptions, size: number): void {
+  const wanted = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
+  if (wanted <= size || size !== 1 || worldSize !== undefined) return;
+  throw new OptionError({
+    where: `init: ${spSize === undefined ? "mesh" : "spSize"}`,
+    expected: "1, as this process is alone",
+    received: spSize === undefined ? JSON.stringify(mesh) : String(spSize),
+    remedy: `start it with npx mosaic-run --nproc-per-node ${wanted} <script>`,
+  });
+}

@@ -1,0 +1,81 @@
+import { cpSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { leftovers } from "./faults/leftovers.ts";
+import { type Ended, type RunOptions, runRanks } from "./faults/run.ts";
+
+/** `MOSAIC_FAULT_REPEAT=20` proves that it is not luck. */
+const REPEAT = Number(process.env["MOSAIC_FAULT_REPEAT"] ?? process.env["FAULT_REPEAT"] ?? 2);
+const LIMIT_MS = 5000;
+
+interface Fault {
+  readonly name: string;
+  readonly says: RegExp;
+  readonly code?: number;
+}
+
+const faults: readonly Fault[] = [
+  { name: "throws", says: /rank 1 .*failed[^]*Error: a seeded fault[^]*rank\.mjs/, code: 1 },
+  { name: "is killed", says: /rank 1 .*SIGKILL/, code: 137 },
+  { name: "exits early", says: /PeerLostError: .*rank 1/ },
+  { name: "mismatched shapes", says: /CollectiveMismatchError: / },
+  { name: "mismatched call order", says: /CollectiveMismatchError: / },
+  { name: "late beyond the deadline", says: /CollectiveTimeoutError: .*rank 1/ },
+  { name: "wrong option", says: /OptionError: init: expected options among .*, received spsize/, code: 1 },
+  { name: "unknown backend", says: /OptionError: backend: expected one of .*"ring".*, received "star"/, code: 1 },
+];
+
+/** The fault ended in what it should, in time, and nothing of the run is left. */
+async function provoke(options: RunOptions, { says, code }: Omit<Fault, "name">): Promise<void> {
+  const ended = await runRanks(options);
+  expect(ended).toMatchObject({ output: expect.stringMatching(says), code: code ?? expect.any(Number) });
+  expect(ended).not.toMatchObject({ code: 0 });
+  expect(ended.took).toBeLessThan(LIMIT_MS);
+  expect(leftovers(ended.mark, ended)).toEqual([]);
+}
+
+describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i:", () => {
+  it.each(faults)("$name", ({ name, ...expected }) => provoke({ ranks: 3, args: [name] }, expected));
+
+  it("the launcher is killed", async () => {
+    const ended = await runRanks({ ranks: 3, args: ["none"], killLauncher: true });
+    expect(ended.signal).toBe("SIGKILL");
+    expect(ended.segments.length).toBeGreaterThan(0);
+    await vanished(ended);
+  });
+});
+
+/** Resolves when nothing of a run is left any more; throws, naming it, after the limit. */
+async function vanished(ended: Ended): Promise<void> {
+  for (const until = Date.now() + LIMIT_MS; leftovers(ended.mark, ended).length > 0; ) {
+    if (Date.now() > until) expect(leftovers(ended.mark, ended)).toEqual([]);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+describe("an installation without the native addon", () => {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-no-addon-"));
+  const entry = join(folder, "rank.mjs");
+
+  beforeAll(() => {
+    const require = createRequire(import.meta.url);
+    for (const name of ["attention", "core", "kernels-cpu", "collectives-local", "backend-ring"]) {
+      const from = dirname(require.resolve(`@mosaic/${name}/package.json`));
+      const to = join(folder, "node_modules/@mosaic", name);
+      mkdirSync(to, { recursive: true });
+      for (const part of ["package.json", "dist"]) cpSync(join(from, part), join(to, part), { recursive: true });
+    }
+    cpSync(fileURLToPath(new URL("./faults/rank.mjs", import.meta.url)), entry);
+  });
+  afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+  it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("says what to do, time %i", () =>
+    provoke(
+      { ranks: 3, entry, args: ["addon missing"] },
+      { says: /AddonLoadError: [^]*@mosaic\/kernels-cpu/, code: 1 },
+    ),
+  );
+});

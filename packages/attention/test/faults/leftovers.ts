@@ -1,0 +1,45 @@
+import { readdirSync, readFileSync } from "node:fs";
+
+/** What the ranks held when the fault began: inodes of sockets and of shared memory segments. */
+export interface Held {
+  readonly sockets: readonly string[];
+  readonly segments: readonly string[];
+}
+
+/** What is still there of a run: processes by the mark in their environment, sockets and segments by their inodes. */
+export function leftovers(mark: string, { sockets, segments }: Held): readonly string[] {
+  const open = new Set(["unix", "tcp", "tcp6"].flatMap(inodesOf));
+  return [
+    ...processes()
+      .filter((pid) => read(`/proc/${pid}/environ`).includes(mark))
+      .map((pid) => `process ${pid}: ${read(`/proc/${pid}/cmdline`).replaceAll("\0", " ")}`),
+    ...sockets.filter((inode) => open.has(inode)).map((inode) => `socket ${inode}`),
+    ...processes().flatMap((pid) => {
+      const maps = read(`/proc/${pid}/maps`)
+        .split("\n")
+        .filter((line) => line.includes("memfd:mosaic"))
+        .map((line) => line.split(/\s+/)[4]!);
+      return segments.filter((inode) => maps.includes(inode)).map((inode) => `segment ${inode} in process ${pid}`);
+    }),
+    ...readdirSync("/dev/shm")
+      .filter((name) => name.includes(mark) || name.startsWith("mosaic"))
+      .map((name) => `/dev/shm/${name}`),
+  ];
+}
+
+const processes = (): readonly string[] => readdirSync("/proc").filter((name) => /^\d+$/.test(name));
+
+function inodesOf(protocol: string): readonly string[] {
+  const column = protocol === "unix" ? 6 : 9;
+  const rows = read(`/proc/net/${protocol}`).split("\n").slice(1);
+  return rows.map((row) => row.trim().split(/\s+/)[column] ?? "");
+}
+
+/** Empty for a process that ended meanwhile, or of another user. */
+function read(path: string): string {
+  try {
+    return readFileSync(path, "latin1");
+  } catch {
+    return "";
+  }
+}

@@ -1,0 +1,63 @@
+import { spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import type { Held } from "./leftovers.ts";
+
+const launcher = join(dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")), "dist/cli.js");
+
+/** How a run under mosaic-run ended. */
+export interface Ended extends Held {
+  /** Stands in the environment of the launcher and of every rank. */
+  readonly mark: string;
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  /** Both streams together. */
+  readonly output: string;
+  /** From the beginning of the fault to the end of the launcher, in milliseconds. */
+  readonly took: number;
+}
+
+export interface RunOptions {
+  readonly ranks: number;
+  readonly entry?: string;
+  readonly args?: readonly string[];
+  /** Kills the launcher when this many ranks have said that the fault begins. */
+  readonly killLauncher?: boolean;
+}
+
+/** Runs ranks with a seeded fault as real processes under mosaic-run, and waits for the launcher to end. */
+export async function runRanks({ ranks, entry, args = [], killLauncher = false }: RunOptions): Promise<Ended> {
+  const mark = `mosaic-test-${randomUUID()}`;
+  const program = entry ?? fileURLToPath(new URL("./rank.mjs", import.meta.url));
+  const child = spawn(process.execPath, [launcher, "--nproc-per-node", String(ranks), program, ...args], {
+    env: { ...process.env, MOSAIC_TEST_MARK: mark, MOSAIC_THREADS: "1" },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let output = "";
+  const listen = (data: string): void => {
+    output += data;
+    if (killLauncher && reports(output).length === ranks) child.kill("SIGKILL");
+  };
+  child.stdout.setEncoding("utf8").on("data", listen);
+  child.stderr.setEncoding("utf8").on("data", listen);
+  const { code, signal } = await new Promise<Pick<Ended, "code" | "signal">>((resolve) => {
+    child.on("exit", (code, signal) => resolve({ code, signal }));
+  });
+  const end = Date.now();
+  const said = reports(output);
+  return {
+    mark,
+    code,
+    signal,
+    output,
+    took: end - Math.min(...said.map(({ at }) => at)),
+    sockets: said.flatMap(({ sockets }) => sockets),
+    segments: said.flatMap(({ segments }) => segments),
+  };
+}
+
+function reports(output: string): readonly (Held & { readonly at: number })[] {
+  return [...output.matchAll(/\{"at":.*\}/g)].map(([json]) => JSON.parse(json) as Held & { at: number });
+}

@@ -1,0 +1,100 @@
+import * as core from "@mosaic/core";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { makeOptional } from "../src/detect.ts";
+import * as mosaic from "../src/index.ts";
+
+afterEach(() => vi.unstubAllEnvs());
+
+describe("the umbrella", () => {
+  it("has everything of core, with defaults for init and world", () => {
+    for (const name of Object.keys(core)) expect(mosaic).toHaveProperty(name);
+    for (const name of ["cpu", "ring", "ringTraffic", "world", "localCollectives"]) expect(mosaic).toHaveProperty(name);
+    expect(mosaic.init).not.toBe(core.init);
+    expect(mosaic.local).toBe(core.local);
+  });
+});
+
+describe("init", () => {
+  it("needs nothing: one rank on the CPU, local and ring registered", async () => {
+    await using ctx = await mosaic.init();
+    expect(ctx.device.type).toBe("cpu");
+    expect(ctx.mesh.shape).toEqual({ sp: 1 });
+    expect(ctx.backend("local").axes).toEqual([]);
+    expect(ctx.backend("ring").axes).toEqual(["sp"]);
+  });
+
+  it("takes parts assembled by hand, and backends of one's own", async () => {
+    const mine: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
+    await using ctx = await mosaic.init({
+      device: mosaic.cpu({ threads: 1 }),
+      collectives: mosaic.localCollectives(),
+      mesh: { dp: 1, node: 1, gpu: 1 },
+      backends: [mosaic.ring({ axis: "node", inner: mosaic.ring({ axis: "gpu" }) }), mine],
+      rank: 0,
+      worldSize: 1,
+    });
+    expect(ctx.backend("ring").axes).toEqual(["node", "gpu"]);
+    expect(ctx.backend("mine")).toBe(mine);
+    expect(ctx.mesh.axes).toEqual(["dp", "node", "gpu"]);
+  });
+
+  it("connects to the other ranks of the environment by itself", async () => {
+    vi.stubEnv("WORLD_SIZE", "2");
+    vi.stubEnv("RANK", "0");
+    await expect(mosaic.init()).rejects.toThrow(/local collectives: .*start the ranks with mosaic-run/);
+  });
+
+  it("says how to start a program of several ranks", async () => {
+    await expect(mosaic.init({ spSize: 4 })).rejects.toThrow(
+      "init: spSize: expected 1, as this process is alone, received 4; start it with npx mosaic-run --nproc-per-node 4 <script>",
+    );
+    await expect(mosaic.init({ mesh: { dp: 2, sp: 3 } })).rejects.toThrow("--nproc-per-node 6");
+  });
+
+  it.each([
+    [{ spsize: 4 }, /expected options among .*spSize.*, received spsize/],
+    [{ device: "tpu" }, /init: device: expected "cpu", "cuda" or a value of your own, received "tpu"/],
+    [{ collectives: "mpi" }, /init: collectives: expected "local", "nccl" or a value of your own, received "mpi"/],
+    [{ worldSize: 2, rank: 0, spSize: 3 }, /spSize: expected a divisor of the 2 ranks, received 3/],
+    [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, mosaic.ShapeError],
+    [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],
+    [{ mesh: { sp: 1 }, spSize: 1 }, /mesh or spSize/],
+    [{ backends: [mosaic.ring(), mosaic.ring()] }, /"ring" twice/],
+  ])("refuses %j", async (options, message) => {
+    await expect(mosaic.init(options as mosaic.InitOptions)).rejects.toThrow(message);
+  });
+
+  it("names the package that a part needs", async () => {
+    const missing = makeOptional("@mosaic/kernels-none", "none", 'init: device "none"');
+    await expect(missing).rejects.toThrow(
+      'init: device "none": expected the package @mosaic/kernels-none, received none; npm install @mosaic/kernels-none',
+    );
+    await expect(missing).rejects.toBeInstanceOf(mosaic.OptionError);
+  });
+
+  it("names the backends there are", async () => {
+    await using ctx = await mosaic.init();
+    const make = (backend: string): mosaic.MultiAxisAttention =>
+      new mosaic.MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1, backend });
+    expect(() => make("star")).toThrow(/expected one of "local", "ring", received "star"/);
+    expect(() => make("mesh2d")).toThrow(/npm install @mosaic\/backend-mesh2d/);
+  });
+});
+
+describe("world", () => {
+  it("has the defaults of init", async () => {
+    const contexts = await mosaic.world(4, { spSize: 2, seed: 3 });
+    expect(contexts.map(({ mesh }) => mesh.coordinate)).toEqual([
+      { dp: 0, sp: 0 },
+      { dp: 0, sp: 1 },
+      { dp: 1, sp: 0 },
+      { dp: 1, sp: 1 },
+    ]);
+    expect(contexts.map((ctx) => ctx.backend("ring").name)).toEqual(["ring", "ring", "ring", "ring"]);
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  });
+
+  it("refuses options that do not exist", async () => {
+    await expect(mosaic.world(2, { axis: "sp" } as mosaic.WorldOptions)).rejects.toThrow(/received axis/);
+  });
+});
