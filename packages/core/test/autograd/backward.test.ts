@@ -1,0 +1,273 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { checkpoint } from "../../src/autograd/checkpoint.ts";
+import { defineOp } from "../../src/autograd/define-op.ts";
+import { enableGrad, noGrad } from "../../src/autograd/node.ts";
+import { filled, fromArray, ones, zeros } from "../../src/creation.ts";
+import { AutogradError, DisposedError } from "../../src/errors.ts";
+import { add, mul, scale } from "../../src/ops/arithmetic.ts";
+import { square, tanh } from "../../src/ops/pointwise.ts";
+import { sum } from "../../src/ops/reduction.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "../reference/index.ts";
+
+let device: ReferenceDevice;
+beforeEach(() => {
+  device = new ReferenceDevice();
+});
+
+function leaf(...values: number[]): Tensor {
+  const x = fromArray(device, values, [values.length]);
+  x.requiresGrad = true;
+  return x;
+}
+
+const gradOf = async (x: Tensor) => [...(await x.grad!.read())];
+
+describe("the tape", () => {
+  test("adds the gradients of every way and of every backward", async () => {
+    const x = leaf(1, 2);
+    using y = add(mul(x, x), scale(x, 3));
+    using loss = sum(y);
+    loss.backward();
+    expect(await gradOf(x)).toEqual([5, 7]);
+    using again = sum(x);
+    again.backward();
+    expect(await gradOf(x)).toEqual([6, 8]);
+  });
+
+  test("gives no gradient to what wants none", async () => {
+    const x = leaf(1);
+    const y = filled(device, [1], 2);
+    using z = mul(x, y);
+    z.backward();
+    expect(y.grad).toBeNull();
+    expect(await gradOf(x)).toEqual([2]);
+  });
+
+  test("takes a leaf itself as root", async () => {
+    const x = leaf(5);
+    x.backward();
+    expect(await gradOf(x)).toEqual([1]);
+  });
+
+  test("passes through intermediate results that were disposed", async () => {
+    const x = leaf(3);
+    const y = square(x);
+    using z = square(y);
+    y.dispose();
+    z.backward();
+    expect(await gradOf(x)).toEqual([108]);
+  });
+
+  test("runs to any depth and leaves nothing behind", async () => {
+    const x = leaf(1);
+    let y = scale(x, 1);
+    for (let i = 0; i < 20_000; i++) {
+      using before = y;
+      y = scale(before, 1);
+    }
+    y.backward();
+    y.dispose();
+    expect(await gradOf(x)).toEqual([1]);
+    x.grad!.dispose();
+    x.dispose();
+    expect(device.memory().allocated).toBe(0);
+  });
+
+  test("frees a long tape that is dropped without a backward", () => {
+    const x = leaf(1);
+    let y = square(x);
+    for (let i = 0; i < 20_000; i++) {
+      using before = y;
+      y = tanh(before);
+    }
+    y.dispose();
+    x.dispose();
+    expect(device.memory().allocated).toBe(0);
+  });
+
+  test("a leaf's gradient is dense and its own", async () => {
+    const [x, y] = [leaf(1, 2), leaf(3, 4)];
+    using sum = add(x, y);
+    using seed = ones(device, [1]);
+    using wide = seed.expand([2]);
+    sum.backward(wide);
+    expect(x.grad!.isContiguous && y.grad!.isContiguous).toBe(true);
+    expect(x.grad!.storage).not.toBe(y.grad!.storage);
+    expect(seed.storage.references).toBe(2);
+  });
+
+  test("does not write to a gradient that was passed in", async () => {
+    const x = leaf(1, 2);
+    using seed = fromArray(device, [1, 1], [2]);
+    x.backward(seed);
+    x.backward(seed);
+    expect([...(await seed.read())]).toEqual([1, 1]);
+    expect(await gradOf(x)).toEqual([2, 2]);
+  });
+
+  test("accumulates in place", () => {
+    const x = leaf(1);
+    for (let i = 0; i < 2; i++) {
+      using y = square(x);
+      y.backward();
+    }
+    const { grad } = x;
+    using y = square(x);
+    y.backward();
+    expect(x.grad).toBe(grad);
+  });
+});
+
+describe("what cannot run says why", () => {
+  test("a second backward", () => {
+    const x = leaf(1);
+    using y = square(x);
+    y.backward();
+    expect(() => y.backward()).toThrow(AutogradError);
+    expect(() => y.backward()).toThrow(/backward of square: .*run the forward again/);
+  });
+
+  test("a tensor without history", () => {
+    expect(() => ones(device, [1]).backward()).toThrow(/set requiresGrad on a leaf/);
+  });
+
+  test("many elements without a gradient, or a gradient that does not fit", () => {
+    const x = leaf(1, 2);
+    using y = square(x);
+    expect(() => y.backward()).toThrow(/one element, or a gradient, received \[2\]; reduce/);
+    expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient \[2\] float32, received \[3\] float32/);
+    expect(() => y.backward(ones(device, [2], "bfloat16"))).toThrow(/received \[2\] bfloat16/);
+  });
+
+  test("an operation whose backward returns nonsense, without a leak", () => {
+    const wrong = defineOp({
+      name: "wrong",
+      forward: ([x]: [Tensor]) => ({ output: x.device.empty([1], "float32"), saved: {} }),
+      backward: () => [zeros(device, [3])],
+    });
+    {
+      using x = leaf(1);
+      using y = wrong([x], undefined);
+      expect(() => y.backward()).toThrow(/backward of wrong, input 0: expected a gradient \[1\]/);
+    }
+    expect(device.memory().allocated).toBe(0);
+  });
+
+  test("a disposed input", () => {
+    const x = leaf(1);
+    x.dispose();
+    expect(() => square(x)).toThrow(DisposedError);
+  });
+});
+
+describe("recording", () => {
+  test("noGrad records nothing, enableGrad inside it does; both end with an error", () => {
+    const x = leaf(1);
+    expect(noGrad(() => square(x)).node).toBeUndefined();
+    expect(noGrad(() => enableGrad(() => square(x))).node).toBeDefined();
+    expect(() =>
+      noGrad(() => {
+        throw new Error("inside");
+      }),
+    ).toThrow("inside");
+    expect(square(x).node).toBeDefined();
+  });
+
+  test("what is detached has no history", () => {
+    const x = leaf(1);
+    expect(square(x).detach().requiresGrad).toBe(false);
+  });
+});
+
+describe("defineOp", () => {
+  test("keeps inputs by a handle of its own and disposes what was saved", async () => {
+    const freed: Tensor[] = [];
+    const cube = defineOp({
+      name: "cube",
+      forward([x]: [Tensor]) {
+        const output = x.device.empty(x.shape, x.dtype);
+        const squared = x.device.empty(x.shape, x.dtype);
+        x.device.kernels.unary("square", squared, x);
+        x.device.kernels.binary("mul", output, squared, x);
+        freed.push(squared);
+        return { output, saved: { squared, x } };
+      },
+      backward({ squared, x }, dOut) {
+        expect(x.isDisposed || squared.isDisposed).toBe(false);
+        const dx = x.device.empty(x.shape, x.dtype);
+        x.device.kernels.binary("mul", dx, squared, dOut);
+        x.device.kernels.scalar("mul", dx, dx, 3);
+        return [dx];
+      },
+    });
+    const x = leaf(2);
+    using y = cube([x], undefined);
+    expect(freed[0]!.isDisposed).toBe(false);
+    y.backward();
+    expect(await gradOf(x)).toEqual([12]);
+    expect(freed[0]!.isDisposed).toBe(true);
+    noGrad(() => cube([x], undefined));
+    expect(freed[1]!.isDisposed).toBe(true);
+  });
+
+  test("may return the gradient of its output, even for several inputs", async () => {
+    const pass = defineOp({
+      name: "pass",
+      forward: ([a]: [Tensor, Tensor]) => ({ output: scaleCopy(a), saved: {} }),
+      backward: (_, dOut) => [dOut, dOut],
+    });
+    const [x, y] = [leaf(1), leaf(2)];
+    using z = pass([x, y], undefined);
+    z.backward();
+    expect(await gradOf(x)).toEqual([1]);
+    expect(await gradOf(y)).toEqual([1]);
+    for (const each of [x, y]) {
+      each.grad!.dispose();
+      each.dispose();
+    }
+    z.dispose();
+    expect(device.memory().allocated).toBe(0);
+  });
+});
+
+function scaleCopy(x: Tensor): Tensor {
+  const out = x.device.empty(x.shape, x.dtype);
+  x.device.kernels.copy(out, x);
+  return out;
+}
+
+describe("checkpoint", () => {
+  test("keeps only its input between forward and backward", () => {
+    const x = leaf(1, 2, 3, 4);
+    using y = checkpoint((x) => {
+      using a = square(x);
+      using b = tanh(a);
+      return square(b);
+    }, x);
+    // x and y, 16 bytes each: nothing in between.
+    expect(device.memory().allocated).toBe(32);
+    expect(y.node?.name).toBe("checkpoint");
+  });
+
+  test("records nothing if nothing wants a gradient", () => {
+    using x = ones(device, [2]);
+    using y = checkpoint(square, x);
+    expect(y.node).toBeUndefined();
+  });
+});
+
+test("10 000 steps leave device memory flat", async () => {
+  const weight = leaf(0.5, -0.5);
+  const x = fromArray(device, [1, 2, 3, 4], [2, 2]);
+  for (let step = 0; step < 10_000; step++) {
+    using y = mul(x, weight);
+    using z = tanh(y);
+    using loss = sum(z);
+    loss.backward();
+    if (step % 1000 === 0) device.flush();
+  }
+  // The weight, its gradient and x.
+  expect(device.memory().allocated).toBe(8 + 8 + 16);
+  expect(device.memory().peak).toBeLessThan(2000);
+});

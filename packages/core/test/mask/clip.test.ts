@@ -1,0 +1,138 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { clipKeys, clipQueries, rowRange, sliceArea } from "../../src/mask/clip.ts";
+import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
+import { isVisible } from "../../src/mask/visible.ts";
+import { anyRange, anySlice, pairsOf } from "./pairs.ts";
+
+const runs = { numRuns: 3000 };
+const keyOf = (pair: string) => Number(pair.split(",")[1]);
+const queryOf = (pair: string) => Number(pair.split(",")[0]);
+
+test("the area is the number of pairs", () => {
+  fc.assert(
+    fc.property(anySlice, (slice) => {
+      expect(sliceArea(slice)).toBe(pairsOf(slice).length);
+    }),
+    runs,
+  );
+});
+
+test("a row's range holds its pairs", () => {
+  fc.assert(
+    fc.property(anySlice, (slice) => {
+      const { start, end } = rowRange(slice, slice.q0);
+      expect(Math.max(0, end - start)).toBe(pairsOf(slice).filter((pair) => queryOf(pair) === slice.q0).length);
+    }),
+    runs,
+  );
+});
+
+test("clipping queries keeps exactly the pairs of those rows", () => {
+  fc.assert(
+    fc.property(anySlice, anyRange, (slice, [from, to]) => {
+      const clipped = clipQueries(slice, from, to);
+      const wanted = pairsOf(slice).filter((pair) => queryOf(pair) >= from && queryOf(pair) < to);
+      expect(clipped ? pairsOf(clipped) : []).toEqual(wanted);
+    }),
+    runs,
+  );
+});
+
+test("clipping keys keeps exactly the pairs of those columns, in at most three slices", () => {
+  fc.assert(
+    fc.property(anySlice, anyRange, (slice, [from, to]) => {
+      const clipped = clipKeys(slice, from, to);
+      const wanted = pairsOf(slice).filter((pair) => keyOf(pair) >= from && keyOf(pair) < to);
+      expect(pairsOf(...clipped)).toEqual(wanted);
+      expect(clipped.length).toBeLessThanOrEqual(3);
+      expect(clipped.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1)).toBe(true);
+    }),
+    runs,
+  );
+});
+
+test("two slices overlap exactly if they share a pair", () => {
+  fc.assert(
+    fc.property(anySlice, anySlice, (a, b) => {
+      const pairs = pairsOf(a, b);
+      expect(slicesOverlap(a, b)).toBe(new Set(pairs).size < pairs.length);
+    }),
+    runs,
+  );
+});
+
+test("an overlap is found in a list exactly if there is one", () => {
+  fc.assert(
+    fc.property(fc.array(anySlice, { maxLength: 5 }), (slices) => {
+      const pairs = pairsOf(...slices);
+      expect(findOverlap(slices) !== undefined).toBe(new Set(pairs).size < pairs.length);
+    }),
+    runs,
+  );
+});
+
+test("visibility of stretches is exact", () => {
+  fc.assert(
+    fc.property(fc.array(anySlice, { maxLength: 3 }), anyRange, anyRange, (slices, [q0, q1], [k0, k1]) => {
+      const inside = (pair: string) => {
+        const [q, k] = [queryOf(pair), keyOf(pair)];
+        return q >= q0 && q < q1 && k >= k0 && k < k1;
+      };
+      const queries = [{ start: q0, length: q1 - q0, step: 1 }];
+      const keys = [{ start: k0, length: k1 - k0, step: 1 }];
+      expect(isVisible(queries, keys, slices)).toBe(pairsOf(...slices).some(inside));
+    }),
+    runs,
+  );
+});
+
+test("visibility of wider steps is never denied", () => {
+  const anySpan = fc
+    .tuple(fc.nat(12), fc.nat(4), fc.integer({ min: 1, max: 4 }))
+    .map(([start, length, step]) => ({ start, length, step }));
+  const holds = ({ start, length, step }: { start: number; length: number; step: number }, at: number) =>
+    at >= start && at < start + length * step && (at - start) % step === 0;
+  fc.assert(
+    fc.property(anySlice, anySpan, anySpan, (slice, q, k) => {
+      const seen = pairsOf(slice).some((pair) => holds(q, queryOf(pair)) && holds(k, keyOf(pair)));
+      const told = isVisible([q], [k], [slice]);
+      if (seen) expect(told).toBe(true);
+      if (q.length === 0 || k.length === 0) expect(told).toBe(false);
+    }),
+    runs,
+  );
+});
+
+const square = (at: number, type: 0 | 1 | 2 | 3) => ({ q0: at, q1: at + 10, k0: at, k1: at + 10, type });
+
+test.each([
+  ["documents", Array.from({ length: 10_000 }, (_, i) => square(10 * i, 1))],
+  [
+    "bands over the same queries",
+    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, 0), q0: 0, q1: 100_000 })),
+  ],
+  [
+    "bands over the same keys",
+    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, 0), k0: 0, k1: 100_000 })),
+  ],
+])("10 000 %s are compared in n log n", (_, slices) => {
+  const compared = countComparisons(slices);
+  expect(compared).toBeLessThan(50 * slices.length);
+});
+
+/** How often a border of a slice is read: a count, not a clock, so that a busy machine does not matter. */
+function countComparisons(
+  slices: readonly { q0: number; q1: number; k0: number; k1: number; type: 0 | 1 | 2 | 3 }[],
+): number {
+  let reads = 0;
+  const watched = slices.map((slice) => ({
+    ...slice,
+    get type() {
+      reads++;
+      return slice.type;
+    },
+  }));
+  expect(findOverlap(watched)).toBeUndefined();
+  return reads;
+}

@@ -1,0 +1,81 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import * as masks from "../../src/mask/masks.ts";
+import type { Mask } from "../../src/mask/slice.ts";
+import { anySlice, pairsOf, pairsWhere } from "./pairs.ts";
+
+const lengths = fc.nat(9);
+
+/** A mask must cover each pair that its definition shows once, and no other. */
+function defines(
+  make: (size: number) => Mask,
+  visible: (q: number, k: number, at: { shift: number; size: number }) => boolean,
+) {
+  fc.assert(
+    fc.property(lengths, lengths, fc.integer({ min: 1, max: 6 }), (queries, keys, size) => {
+      fc.pre(size <= keys);
+      const wanted = pairsWhere(queries, keys, (q, k) => visible(q, k, { shift: keys - queries, size }));
+      const slices = make(size).slices(queries, keys);
+      expect(pairsOf(...slices)).toEqual(wanted);
+      expect(slices.every(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1 && q1 <= queries && k1 <= keys)).toBe(true);
+    }),
+    { numRuns: 1000 },
+  );
+}
+
+describe("each mask shows what its definition says, for any lengths", () => {
+  test("full", () => defines(masks.full, () => true));
+  test("causal", () => defines(masks.causal, (q, k, { shift }) => k <= q + shift));
+  test("inverseCausal", () => defines(masks.inverseCausal, (q, k) => k >= q));
+  test("bidirectionalCausal", () => defines(masks.bidirectionalCausal, (q, k, { shift }) => k >= q && k <= q + shift));
+  test("slidingWindow", () =>
+    defines(masks.slidingWindow, (q, k, { shift, size }) => k <= q + shift && k > q + shift - size));
+  test("prefix", () => defines(masks.prefix, (q, k, { shift, size }) => k < size || k <= q + shift));
+});
+
+test("documents see only themselves", () => {
+  fc.assert(
+    fc.property(fc.array(fc.nat(4), { maxLength: 6 }), fc.boolean(), (sizes, isCausal) => {
+      const owner = sizes.flatMap((size, document) => new Array<number>(size).fill(document));
+      const slices = masks.documents(sizes, isCausal ? "causal" : "full").slices(owner.length, owner.length);
+      const wanted = pairsWhere(owner.length, owner.length, (q, k) => owner[q] === owner[k] && (!isCausal || k <= q));
+      expect(pairsOf(...slices)).toEqual(wanted);
+    }),
+  );
+});
+
+test("a list of slices is taken if it lies within the sequence and covers nothing twice", () => {
+  fc.assert(
+    fc.property(fc.array(anySlice, { maxLength: 4 }), lengths, lengths, (slices, queries, keys) => {
+      const pairs = pairsOf(...slices);
+      const fits = slices.every(({ q1, k1 }) => q1 <= queries && k1 <= keys) && new Set(pairs).size === pairs.length;
+      const take = () => masks.sliceMask(slices).slices(queries, keys);
+      if (fits) expect(pairsOf(...take())).toEqual(pairs);
+      else expect(take).toThrow(ShapeError);
+    }),
+    { numRuns: 1000 },
+  );
+});
+
+const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 } as const;
+
+test("refusals say what is wrong", () => {
+  const twice = masks.sliceMask([slice, { ...slice, q0: 3, type: 1 }]);
+  expect(() => twice.slices(4, 4)).toThrow(/covered twice, by queries \[0,4\).*; cut one of them/);
+  expect(() => masks.sliceMask([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
+  expect(() => masks.sliceMask([{ ...slice, q0: 5 }])).toThrow(ShapeError);
+  expect(() => masks.sliceMask([{ ...slice, type: 4 as 0 }])).toThrow(ShapeError);
+  expect(() => masks.documents([2, 3]).slices(5, 6)).toThrow(/a sequence of 5.*received 5 queries and 6 keys/);
+  expect(() => masks.documents([2, -1])).toThrow(OptionError);
+  expect(() => masks.documents([2], "casual" as "causal")).toThrow(/"causal" or "full", received "casual"/);
+  expect(() => masks.prefix(7).slices(4, 6)).toThrow(ShapeError);
+  expect(() => masks.slidingWindow(0)).toThrow(OptionError);
+});
+
+test("a mask taken from a list does not follow later changes to it", () => {
+  const list = [{ ...slice, q1: 4 as number }];
+  const mask = masks.sliceMask(list);
+  list[0]!.q1 = 100;
+  expect(mask.slices(4, 4)).toEqual([slice]);
+});

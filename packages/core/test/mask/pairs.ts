@@ -1,0 +1,32 @@
+import fc from "fast-check";
+import type { Slice } from "../../src/mask/slice.ts";
+
+/** Every (query, key) pair that a slice covers, by its definition; a pair twice if it is covered twice. */
+export function pairsOf(...slices: readonly Slice[]): string[] {
+  const pairs: string[] = [];
+  for (const { q0, q1, k0, k1, type } of slices) {
+    for (let q = q0; q < q1; q++) {
+      const start = k0 + (type & 2 ? q - q0 : 0);
+      const end = k1 - (type & 1 ? q1 - 1 - q : 0);
+      for (let k = start; k < end; k++) pairs.push(`${q},${k}`);
+    }
+  }
+  return pairs.toSorted();
+}
+
+/** Pairs of a grid for which `visible` holds. */
+export function pairsWhere(queries: number, keys: number, visible: (q: number, k: number) => boolean): string[] {
+  const pairs: string[] = [];
+  for (let q = 0; q < queries; q++) for (let k = 0; k < keys; k++) if (visible(q, k)) pairs.push(`${q},${k}`);
+  return pairs.toSorted();
+}
+
+const range = fc.tuple(fc.nat(9), fc.integer({ min: 1, max: 9 }));
+
+/** Slices of all types and proportions, small enough to count. */
+export const anySlice: fc.Arbitrary<Slice> = fc
+  .tuple(range, range, fc.constantFrom<Slice["type"]>(0, 1, 2, 3))
+  .map(([[q0, h], [k0, w], type]) => ({ q0, q1: q0 + h, k0, k1: k0 + w, type }));
+
+/** A stretch that may lie beside a slice, inside or around it. */
+export const anyRange: fc.Arbitrary<[from: number, to: number]> = range.map(([from, length]) => [from, from + length]);

@@ -1,0 +1,174 @@
+import { describe, test } from "vitest";
+import { checkpoint } from "../../src/autograd/checkpoint.ts";
+import { add, div, mul, scale, sub } from "../../src/ops/arithmetic.ts";
+import { concatenate } from "../../src/ops/concatenate.ts";
+import { linear } from "../../src/ops/linear.ts";
+import { matmul } from "../../src/ops/matmul.ts";
+import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
+import * as pointwise from "../../src/ops/pointwise.ts";
+import { mean, sum } from "../../src/ops/reduction.ts";
+import { softmax } from "../../src/ops/softmax.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { checkGradients, type GradientCase } from "../reference/gradients.ts";
+
+/** Runs an operation on x transposed, and lets go of the view. */
+const turned =
+  (run: (x: Tensor, ...rest: Tensor[]) => Tensor) =>
+  (x: Tensor, ...rest: Tensor[]): Tensor => {
+    using view = x.transpose(0, 1);
+    return run(view, ...rest);
+  };
+
+const positive = [0.5, 2] as const;
+
+const cases: Readonly<Record<string, GradientCase>> = {
+  add: {
+    shapes: [
+      [2, 3],
+      [2, 3],
+    ],
+    run: add,
+  },
+  "add, broadcast both ways": {
+    shapes: [
+      [2, 1, 3],
+      [4, 1],
+    ],
+    run: add,
+  },
+  "add, to itself": { shapes: [[3]], run: (x) => add(x, x) },
+  sub: { shapes: [[2, 3], [3]], run: sub },
+  mul: {
+    shapes: [
+      [2, 3],
+      [2, 1],
+    ],
+    run: mul,
+  },
+  "mul, by itself": { shapes: [[3]], run: (x) => mul(x, x) },
+  div: {
+    shapes: [
+      [2, 3],
+      [1, 3],
+    ],
+    range: positive,
+    run: div,
+  },
+  "div, a scalar by": { shapes: [[], [2, 2]], range: positive, run: div },
+  scale: { shapes: [[4]], run: (x) => scale(x, -2.5) },
+  neg: { shapes: [[4]], run: pointwise.neg },
+  exp: { shapes: [[4]], run: pointwise.exp },
+  log: { shapes: [[4]], range: positive, run: pointwise.log },
+  sqrt: { shapes: [[4]], range: positive, run: pointwise.sqrt },
+  rsqrt: { shapes: [[4]], range: positive, run: pointwise.rsqrt },
+  tanh: { shapes: [[4]], run: pointwise.tanh },
+  sigmoid: { shapes: [[4]], run: pointwise.sigmoid },
+  relu: { shapes: [[4]], run: pointwise.relu },
+  gelu: { shapes: [[4]], run: pointwise.gelu },
+  square: { shapes: [[4]], run: pointwise.square },
+  matmul: {
+    shapes: [
+      [2, 3],
+      [3, 4],
+    ],
+    run: matmul,
+  },
+  "matmul, batched": {
+    shapes: [
+      [2, 2, 3],
+      [2, 3, 2],
+    ],
+    run: matmul,
+  },
+  "matmul, one matrix for a batch": {
+    shapes: [
+      [2, 2, 3],
+      [3, 2],
+    ],
+    run: matmul,
+  },
+  "matmul, batch broadcast": {
+    shapes: [
+      [2, 1, 2, 3],
+      [2, 3, 2],
+    ],
+    run: matmul,
+  },
+  "matmul, transposed": {
+    shapes: [
+      [3, 2],
+      [3, 2],
+    ],
+    run: turned((a, b) => matmul(a, b)),
+  },
+  linear: { shapes: [[2, 2, 3], [4, 3], [4]], run: linear },
+  "linear, no bias": {
+    shapes: [
+      [2, 3],
+      [4, 3],
+    ],
+    run: (x, weight) => linear(x, weight),
+  },
+  "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b)) },
+  "sum, all": { shapes: [[2, 3]], run: (x) => sum(x) },
+  "sum, one axis": { shapes: [[2, 3, 2]], run: (x) => sum(x, -2) },
+  "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepAxes: true }) },
+  mean: { shapes: [[2, 3]], run: (x) => mean(x, 0) },
+  softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
+  "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
+  layerNorm: { shapes: [[2, 4], [4], [4]], run: (x, weight, bias) => layerNorm(x, weight, bias) },
+  "layerNorm, bare, permuted": { shapes: [[4, 2]], run: turned((x) => layerNorm(x)) },
+  rmsNorm: { shapes: [[2, 4], [4]], run: (x, weight) => rmsNorm(x, weight) },
+  concatenate: {
+    shapes: [
+      [2, 1],
+      [2, 3],
+      [2, 0],
+    ],
+    run: (a, b, c) => concatenate([a, b, c, a], 1),
+  },
+  reshape: { shapes: [[2, 6]], run: (x) => x.reshape([3, -1]) },
+  "reshape, with a copy": { shapes: [[2, 3]], run: turned((x) => x.reshape([6])) },
+  permute: { shapes: [[2, 3, 2]], run: (x) => x.permute([2, 0, -2]) },
+  slice: { shapes: [[3, 5]], run: (x) => x.slice(1, 1, 5, 2) },
+  "slice, empty": { shapes: [[3, 2]], run: (x) => x.slice(0, 3) },
+  expand: { shapes: [[2, 1]], run: (x) => x.expand([3, 2, 4]) },
+  contiguous: { shapes: [[2, 3]], run: turned((x) => x.contiguous()) },
+  "a tensor used on many ways": {
+    shapes: [[2, 2]],
+    run: (x) => {
+      using y = pointwise.tanh(x);
+      using z = mul(y, x);
+      using t = y.transpose(0, 1);
+      using w = add(z, t);
+      return matmul(w, y);
+    },
+  },
+  checkpoint: {
+    shapes: [
+      [2, 2],
+      [2, 2],
+    ],
+    run: (x, w) =>
+      checkpoint(
+        (x, w) => {
+          using y = matmul(x, w);
+          using z = pointwise.tanh(y);
+          return add(z, x);
+        },
+        x,
+        w,
+      ),
+  },
+  "checkpoint, a weight that the body brings along": {
+    shapes: [
+      [2, 2],
+      [2, 2],
+    ],
+    run: (x, w) => checkpoint((x) => matmul(x, w), x),
+  },
+};
+
+describe("gradients agree with finite differences and leave no memory behind", () => {
+  test.each(Object.entries(cases))("%s", (_, each) => checkGradients(each));
+});

@@ -1,0 +1,85 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import type { Coordinate } from "../../src/mesh.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import { contiguous, type Placement, placementOf, striped, zigzag } from "../../src/placement/placement.ts";
+import { positions, spansLength } from "../../src/placement/span.ts";
+
+const placements: readonly Placement[] = [contiguous(), zigzag(), striped()];
+const anyPlacement = fc.constantFrom(...placements);
+const ascending = (numbers: Iterable<number>) => [...numbers].toSorted((a, b) => a - b);
+const upTo = (length: number) => Array.from({ length }, (_, i) => i);
+
+test("shards are disjoint and together hold every position, whatever divides", () => {
+  fc.assert(
+    fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
+      const held = upTo(count).flatMap((index) => [...positions(placement.spans(index, count, length))]);
+      expect(ascending(held)).toEqual(upTo(length));
+    }),
+  );
+});
+
+test("shards differ by at most one row, zigzag's by two", () => {
+  fc.assert(
+    fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
+      const sizes = upTo(count).map((index) => spansLength(placement.spans(index, count, length)));
+      expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(placement.name === "zigzag" ? 2 : 1);
+    }),
+  );
+});
+
+test("known shards", () => {
+  expect(positions(contiguous().spans(0, 3, 10))).toEqual(Int32Array.of(0, 1, 2, 3));
+  expect(positions(contiguous([1, 0, 4]).spans(2, 3, 5))).toEqual(Int32Array.of(1, 2, 3, 4));
+  expect(positions(zigzag().spans(1, 2, 8))).toEqual(Int32Array.of(2, 3, 4, 5));
+  expect(positions(striped().spans(1, 3, 8))).toEqual(Int32Array.of(1, 4, 7));
+  expect(spansLength(striped().spans(7, 8, 3))).toBe(0);
+});
+
+test("under a causal mask every zigzag shard has the same work", () => {
+  const work = upTo(4).map((index) => [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0));
+  expect(new Set(work).size).toBe(1);
+});
+
+describe("a layout", () => {
+  const mesh: Coordinate = { dp: 2, node: 2, gpu: 3 };
+
+  test("numbers shards row-major over its axes and ignores the others", () => {
+    const layout = layoutOf({ mesh, axes: ["node", "gpu"], length: 12 });
+    expect(layout.spans({ dp: 0, node: 1, gpu: 2 })).toEqual([{ start: 10, length: 2, step: 1 }]);
+    expect(layout.spans({ dp: 1, node: 1, gpu: 2 })).toEqual([{ start: 10, length: 2, step: 1 }]);
+  });
+
+  test("at part of a coordinate is all shards along the missing axes, one after another", () => {
+    fc.assert(
+      fc.property(anyPlacement, fc.nat(40), fc.nat(1), fc.nat(2), (placement, length, node, gpu) => {
+        const layout = layoutOf({ mesh, axes: ["node", "gpu"], placement, length });
+        const at = (where: Coordinate) => [...positions(layout.spans(where))];
+        expect(at({ node })).toEqual(upTo(3).flatMap((each) => at({ node, gpu: each })));
+        expect(at({ gpu })).toEqual(upTo(2).flatMap((each) => at({ node: each, gpu })));
+        expect(ascending(at({}))).toEqual(upTo(length));
+      }),
+    );
+  });
+
+  test("joins what lies side by side", () => {
+    const layout = layoutOf({ mesh, axes: ["node", "gpu"], length: 13 });
+    expect(layout.spans({})).toEqual([{ start: 0, length: 13, step: 1 }]);
+    expect(layoutOf({ mesh, axes: [], placement: zigzag(), length: 9 }).spans({ node: 1 })).toEqual([
+      { start: 0, length: 9, step: 1 },
+    ]);
+  });
+
+  test("refuses an axis that the mesh lacks", () => {
+    expect(() => layoutOf({ mesh, axes: ["sp"], length: 4 })).toThrow(/dp, node, gpu, received "sp"/);
+  });
+});
+
+test("refusals", () => {
+  expect(() => contiguous([1, -1])).toThrow(OptionError);
+  expect(() => contiguous([1, 2]).spans(0, 2, 4)).toThrow(ShapeError);
+  expect(() => contiguous([1, 2]).spans(0, 3, 3)).toThrow(/3 lengths that sum to 3/);
+  expect(() => placementOf("zickzack" as "zigzag")).toThrow(/contiguous, zigzag, striped.*"zickzack"/);
+  expect(placementOf("striped").name).toBe("striped");
+});

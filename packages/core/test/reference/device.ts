@@ -1,0 +1,156 @@
+import type { Device, MemoryStats } from "../../src/device.ts";
+import { type DType, dtypeBytes } from "../../src/dtype.ts";
+import { ClosedError, ShapeError } from "../../src/errors.ts";
+import type { Kernels } from "../../src/kernels.ts";
+import { contiguousStrides, type Shape, sizeOf } from "../../src/shape.ts";
+import { Storage } from "../../src/storage.ts";
+import { Tensor } from "../../src/tensor.ts";
+import type { TraceEvent } from "../../src/trace.ts";
+import { attend } from "./attend.ts";
+import { elementwise } from "./elementwise.ts";
+import { matmul } from "./matmul.ts";
+import { Memory } from "./memory.ts";
+import { random } from "./random.ts";
+import { rows } from "./rows.ts";
+import { ReferenceStream, Scheduler } from "./stream.ts";
+
+export interface ReferenceOptions {
+  /** Keep float32 tensors in float64, for finite differences. */
+  readonly double?: boolean;
+  /** Shared by devices that communicate. */
+  readonly scheduler?: Scheduler;
+  readonly index?: number;
+}
+
+/**
+ * A whole device in plain TypeScript: the shortest thing that obeys the contracts, for tests that need some device. Like a
+ * real one it runs nothing at the call; unlike one it is slow and notices misuse.
+ */
+export class ReferenceDevice implements Device {
+  readonly type = "reference";
+  readonly index: number;
+  readonly stream: ReferenceStream;
+  readonly kernels: Kernels;
+  readonly #memory: Memory;
+  #allocated = 0;
+  #peak = 0;
+  #closed = false;
+  #trace: TraceEvent[] | undefined;
+
+  constructor({ double = false, scheduler = new Scheduler(), index = 0 }: ReferenceOptions = {}) {
+    this.index = index;
+    this.#memory = new Memory(double);
+    this.stream = new ReferenceStream(scheduler);
+    const parts = [attend, elementwise, matmul, random, rows].map((part) => part(this.#memory));
+    this.kernels = this.#enqueued(Object.assign({}, ...parts) as Kernels);
+  }
+
+  /** Kernels that run in stream order; operands must be alive at the call, as on any device. */
+  #enqueued(kernels: Kernels): Kernels {
+    const entries = Object.entries(kernels).map(([name, run]: [string, (...args: unknown[]) => void]) => [
+      name,
+      (...args: unknown[]) => {
+        for (const x of tensorsIn(args)) x.assertUsable(`kernel ${name}`);
+        this.#submit(name, () => run(...args));
+      },
+    ]);
+    return Object.fromEntries(entries) as Kernels;
+  }
+
+  #submit(name: string, run: () => void): void {
+    if (this.#closed) throw new ClosedError({ where: name, expected: "an open device" });
+    this.stream.submit(() => {
+      const start = performance.now();
+      run();
+      this.#trace?.push({ lane: "compute", name, start: start * 1e6, end: performance.now() * 1e6 });
+      return true;
+    });
+  }
+
+  empty(shape: Shape, dtype: DType): Tensor {
+    const size = sizeOf(shape);
+    const handle = this.#memory.allocate(size);
+    const byteLength = size * dtypeBytes[dtype];
+    this.#allocated += byteLength;
+    this.#peak = Math.max(this.#peak, this.#allocated);
+    const storage = new Storage(handle, byteLength, () => {
+      this.#allocated -= byteLength;
+      this.stream.submit(() => {
+        this.#memory.free(handle);
+        return true;
+      });
+    });
+    return new Tensor({
+      device: this,
+      dtype,
+      storage,
+      shape: [...shape],
+      strides: contiguousStrides(shape),
+      offset: 0,
+    });
+  }
+
+  write(out: Tensor, values: ArrayLike<number>): void {
+    out.assertUsable("write");
+    if (values.length !== out.size) throw new ShapeError({ where: "write", expected: `${out.size} values` });
+    const taken = Array.from(values);
+    this.#submit("write", () => this.#memory.store(out, taken));
+  }
+
+  read(x: Tensor): Promise<Float32Array> {
+    return this.values(x).then((values) => Float32Array.from(values));
+  }
+
+  /** The values unrounded. */
+  values(x: Tensor): Promise<number[]> {
+    x.assertUsable("read");
+    x.storage.retain();
+    return this.stream.after(() => this.#memory.load(x)).finally(() => x.storage.release());
+  }
+
+  /** Runs what was enqueued so far, as a device does in its own time. */
+  flush(): void {
+    this.stream.scheduler.run();
+  }
+
+  /** What a collective moves. */
+  load(x: Tensor): number[] {
+    return this.#memory.load(x);
+  }
+
+  store(out: Tensor, values: readonly number[]): void {
+    this.#memory.store(out, values);
+  }
+
+  memory(): MemoryStats {
+    return { allocated: this.#allocated, reserved: this.#allocated, peak: this.#peak };
+  }
+
+  resetPeakMemory(): void {
+    this.#peak = this.#allocated;
+  }
+
+  startTrace(): void {
+    this.#trace = [];
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    await this.stream.synchronize();
+    const trace = this.#trace ?? [];
+    this.#trace = undefined;
+    return trace;
+  }
+
+  [Symbol.dispose](): void {
+    this.#closed = true;
+  }
+}
+
+/** Tensors among a kernel's arguments, one level deep in records. */
+function tensorsIn(args: readonly unknown[]): Tensor[] {
+  return args.flatMap((arg) => {
+    if (arg instanceof Tensor) return [arg];
+    if (arg === null || typeof arg !== "object") return [];
+    return Object.values(arg).filter((value) => value instanceof Tensor);
+  });
+}

@@ -1,0 +1,67 @@
+import type { BinaryOp, Kernels, UnaryOp } from "../../src/kernels.ts";
+import type { Memory } from "./memory.ts";
+
+const binaries: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {
+  add: (a, b) => a + b,
+  sub: (a, b) => a - b,
+  mul: (a, b) => a * b,
+  div: (a, b) => a / b,
+  max: Math.max,
+};
+
+const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+const density = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
+
+/** The normal distribution's Φ by its Taylor series, exact to 1e-9 for |x| ≤ 5. */
+function normal(x: number): number {
+  if (Math.abs(x) > 5.5) return x > 0 ? 1 : 0;
+  let [term, sum] = [x, x];
+  for (let n = 1; n < 200; n++) {
+    term *= -(x * x) / (2 * n);
+    sum += term / (2 * n + 1);
+  }
+  return 0.5 + sum / Math.sqrt(2 * Math.PI);
+}
+
+const unaries: Readonly<Record<UnaryOp, { value(x: number): number; slope(x: number): number }>> = {
+  neg: { value: (x) => -x, slope: () => -1 },
+  exp: { value: Math.exp, slope: Math.exp },
+  log: { value: Math.log, slope: (x) => 1 / x },
+  sqrt: { value: Math.sqrt, slope: (x) => 0.5 / Math.sqrt(x) },
+  rsqrt: { value: (x) => 1 / Math.sqrt(x), slope: (x) => -0.5 / Math.sqrt(x) ** 3 },
+  tanh: { value: Math.tanh, slope: (x) => 1 - Math.tanh(x) ** 2 },
+  sigmoid: { value: sigmoid, slope: (x) => sigmoid(x) * (1 - sigmoid(x)) },
+  relu: { value: (x) => Math.max(x, 0), slope: (x) => (x > 0 ? 1 : 0) },
+  gelu: { value: (x) => x * normal(x), slope: (x) => normal(x) + x * density(x) },
+  square: { value: (x) => x * x, slope: (x) => 2 * x },
+};
+
+type Elementwise = Pick<Kernels, "fill" | "copy" | "binary" | "scalar" | "unary" | "unaryBackward">;
+
+export function elementwise(memory: Memory): Elementwise {
+  return {
+    fill: (out, value) => memory.store(out, new Array<number>(out.size).fill(value)),
+    copy: (out, x) => memory.store(out, memory.load(x, out.shape)),
+    binary(op, out, a, b) {
+      const right = memory.load(b, out.shape);
+      memory.store(
+        out,
+        memory.load(a, out.shape).map((value, i) => binaries[op](value, right[i]!)),
+      );
+    },
+    scalar(op, out, x, value) {
+      memory.store(
+        out,
+        memory.load(x, out.shape).map((each) => binaries[op](each, value)),
+      );
+    },
+    unary: (op, out, x) => memory.store(out, memory.load(x, out.shape).map(unaries[op].value)),
+    unaryBackward(op, dx, x, dy) {
+      const gradient = memory.load(dy, dx.shape);
+      memory.store(
+        dx,
+        memory.load(x, dx.shape).map((value, i) => gradient[i]! * unaries[op].slope(value)),
+      );
+    },
+  };
+}

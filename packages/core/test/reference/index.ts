@@ -1,0 +1,3 @@
+export { ReferenceDevice } from "./device.ts";
+export { philox } from "./random.ts";
+export { referenceWorld } from "./world.ts";

@@ -1,0 +1,124 @@
+import type { Kernels, NormStats } from "../../src/kernels.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { addresses, type Memory } from "./memory.ts";
+
+// What works on the last axis: E its length, N the number of rows.
+
+const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
+const total = (row: readonly number[]) => row.reduce((sum, value) => sum + value, 0);
+
+type Rows = Pick<
+  Kernels,
+  | "rowDot"
+  | "reduce"
+  | "softmax"
+  | "softmaxBackward"
+  | "layerNorm"
+  | "layerNormBackward"
+  | "rmsNorm"
+  | "rmsNormBackward"
+>;
+
+export function rows(memory: Memory): Rows {
+  const rowsOf = (x: Tensor): number[][] => {
+    const values = memory.load(x);
+    const length = x.shape.at(-1)!;
+    return Array.from({ length: length === 0 ? 0 : values.length / length }, (_, i) =>
+      values.slice(i * length, (i + 1) * length),
+    );
+  };
+  const add = (out: Tensor | null, values: readonly number[]) => {
+    if (!out) return;
+    const before = memory.load(out);
+    memory.store(
+      out,
+      values.map((value, i) => before[i]! + value),
+    );
+  };
+
+  function forward(out: Tensor, x: Tensor, norm: Parameters<Kernels["layerNorm"]>[2], stats: NormStats): void {
+    const weight = norm.weight && memory.load(norm.weight);
+    const bias = norm.bias && memory.load(norm.bias);
+    const means: number[] = [];
+    const rstds: number[] = [];
+    const result = rowsOf(x).flatMap((row) => {
+      const mean = stats.mean ? total(row) / row.length : 0;
+      const rstd = 1 / Math.sqrt(total(row.map((value) => (value - mean) ** 2)) / row.length + norm.epsilon);
+      means.push(mean);
+      rstds.push(rstd);
+      return row.map((value, e) => (value - mean) * rstd * (weight?.[e] ?? 1) + (bias?.[e] ?? 0));
+    });
+    if (stats.mean) memory.store(stats.mean, means);
+    memory.store(stats.rstd, rstds);
+    memory.store(out, result);
+  }
+
+  const backward: Kernels["layerNormBackward"] = (grads, x, dOut, weight, stats) => {
+    const means = stats.mean && memory.load(stats.mean);
+    const rstds = memory.load(stats.rstd);
+    const scale = weight && memory.load(weight);
+    const dWeight = new Array<number>(x.shape.at(-1)!).fill(0);
+    const dBias = [...dWeight];
+    const dOuts = rowsOf(dOut);
+    const dx = rowsOf(x).flatMap((row, n) => {
+      const unit = row.map((value) => (value - (means?.[n] ?? 0)) * rstds[n]!);
+      const dUnit = dOuts[n]!.map((value, e) => value * (scale?.[e] ?? 1));
+      for (const [e, value] of dOuts[n]!.entries()) {
+        dWeight[e]! += value * unit[e]!;
+        dBias[e]! += value;
+      }
+      const along = dot(dUnit, unit) / row.length;
+      const level = means ? total(dUnit) / row.length : 0;
+      return dUnit.map((value, e) => rstds[n]! * (value - level - unit[e]! * along));
+    });
+    memory.store(grads.dx, dx);
+    add(grads.dWeight, dWeight);
+    add(grads.dBias, dBias);
+  };
+
+  return {
+    rowDot(out, a, b) {
+      const others = rowsOf(b);
+      memory.store(
+        out,
+        rowsOf(a).map((row, i) => dot(row, others[i]!)),
+      );
+    },
+    reduce(kind, out, x) {
+      const result = new Map<number, number>();
+      const targets = addresses(out, x.shape);
+      for (const [i, value] of memory.load(x).entries()) {
+        const before = result.get(targets[i]!);
+        result.set(
+          targets[i]!,
+          before === undefined ? value : kind === "sum" ? before + value : Math.max(before, value),
+        );
+      }
+      memory.store(
+        out,
+        addresses(out).map((at) => result.get(at)!),
+      );
+    },
+    softmax(out, x) {
+      const result = rowsOf(x).flatMap((row) => {
+        const most = Math.max(...row);
+        if (most === -Infinity) return row.map(() => 0);
+        const powers = row.map((value) => Math.exp(value - most));
+        return powers.map((value) => value / total(powers));
+      });
+      memory.store(out, result);
+    },
+    softmaxBackward(dx, out, dOut) {
+      const dOuts = rowsOf(dOut);
+      const result = rowsOf(out).flatMap((row, n) => {
+        const along = dot(row, dOuts[n]!);
+        return row.map((value, e) => value * (dOuts[n]![e]! - along));
+      });
+      memory.store(dx, result);
+    },
+    layerNorm: forward,
+    layerNormBackward: backward,
+    rmsNorm: forward,
+    rmsNormBackward: backward,
+  };
+}

@@ -1,0 +1,241 @@
+import type { AttentionBackend } from "../../src/attention/backend.ts";
+import type { GatherOptions, ProcessGroup, ReduceOp, Transfer, Work } from "../../src/collectives.ts";
+import type { Context } from "../../src/context.ts";
+import { init } from "../../src/init.ts";
+import type { Coordinate } from "../../src/mesh.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "./device.ts";
+import { Scheduler } from "./stream.ts";
+
+/** One rank's part in a collective. */
+interface Part {
+  readonly device: ReferenceDevice;
+  readonly label: string;
+  readonly input?: Tensor;
+  readonly transfers?: readonly Transfer[];
+  /** Given every rank's input, when all have come. */
+  finish?(inputs: readonly (readonly number[])[]): void;
+}
+
+/** What the members of one group share. */
+class Meeting {
+  readonly size: number;
+  readonly done: boolean[] = [];
+  readonly #parts: Part[][] = [];
+  readonly #meetings = new Map<string, Meeting>();
+
+  constructor(size: number) {
+    this.size = size;
+  }
+
+  /** The last to come does the work of all. */
+  come(call: number, rank: number, part: Part): void {
+    const parts = (this.#parts[call] ??= []);
+    parts[rank] = part;
+    if (Object.keys(parts).length < this.size) return;
+    const labels = [...new Set(parts.map(({ label }) => label))];
+    if (labels.length > 1) throw new Error(`ranks differ in call ${call}: ${labels.join(", ")}`);
+    const inputs = parts.map(({ device, input }) => (input ? device.load(input) : []));
+    deliver(parts);
+    for (const { finish } of parts) finish?.(inputs);
+    this.done[call] = true;
+  }
+
+  /** The meeting of those who name the same key. */
+  cut(key: string, size: number): Meeting {
+    const known = this.#meetings.get(key) ?? new Meeting(size);
+    this.#meetings.set(key, known);
+    return known;
+  }
+}
+
+/** Every message read before any is written. */
+function deliver(parts: readonly Part[]): void {
+  const mail = parts.map(({ device, transfers = [] }) =>
+    transfers.flatMap((each) => ("to" in each ? [{ to: each.to, values: device.load(each.tensor) }] : [])),
+  );
+  for (const [rank, { device, transfers = [] }] of parts.entries()) {
+    for (const each of transfers) {
+      if (!("from" in each)) continue;
+      const first = mail[each.from]!.findIndex(({ to }) => to === rank);
+      device.store(each.tensor, mail[each.from]!.splice(first, 1)[0]!.values);
+    }
+  }
+}
+
+const reductions: Readonly<Record<ReduceOp, (values: readonly number[]) => number>> = {
+  sum: (values) => values.reduce((a, b) => a + b, 0),
+  mean: (values) => values.reduce((a, b) => a + b, 0) / values.length,
+  max: (values) => Math.max(...values),
+};
+
+function reduced(inputs: readonly (readonly number[])[], op: ReduceOp): number[] {
+  return inputs[0]!.map((_, i) => reductions[op](inputs.map((each) => each[i]!)));
+}
+
+/** The shape of the whole world, so that members of a part know who they are. */
+class Member implements ProcessGroup {
+  readonly name: string;
+  readonly rank: number;
+  readonly ranks: readonly number[];
+  readonly device: ReferenceDevice;
+  readonly #meeting: Meeting;
+  readonly #colors: (color: number, call: number) => Promise<number[]>;
+  #calls = 0;
+  #splits = 0;
+  sent = 0;
+
+  constructor(who: {
+    name: string;
+    rank: number;
+    ranks: readonly number[];
+    device: ReferenceDevice;
+    meeting: Meeting;
+    colors: (color: number, call: number) => Promise<number[]>;
+  }) {
+    this.name = who.name;
+    this.rank = who.rank;
+    this.ranks = who.ranks;
+    this.device = who.device;
+    this.#meeting = who.meeting;
+    this.#colors = who.colors;
+  }
+
+  get size(): number {
+    return this.ranks.length;
+  }
+
+  #post(part: Omit<Part, "device">): Work {
+    const call = this.#calls++;
+    const held = [part.input, ...(part.transfers ?? []).map(({ tensor }) => tensor)].filter((x) => x !== undefined);
+    for (const x of held) {
+      x.assertUsable(part.label);
+      if (!x.isContiguous) throw new Error(`${part.label}: tensors must be contiguous`);
+      x.storage.retain();
+    }
+    this.device.stream.submit(() => {
+      this.#meeting.come(call, this.rank, { ...part, device: this.device });
+      return true;
+    });
+    // Freed in stream order, so only once this collective is done.
+    const wait = () => this.#meeting.done[call] === true;
+    return {
+      wait: () => {
+        this.device.stream.submit(wait);
+        for (const x of held.splice(0)) x.storage.release();
+      },
+    };
+  }
+
+  sendRecv(transfers: readonly Transfer[]): Work {
+    for (const each of transfers) if ("to" in each) this.sent += each.tensor.size;
+    return this.#post({ label: "sendRecv", transfers });
+  }
+
+  allGather(out: Tensor, input: Tensor, { counts }: GatherOptions = {}): Work {
+    if (counts && counts[this.rank] !== input.size)
+      throw new Error(`allGather: ${input.size}, not ${counts[this.rank]}`);
+    return this.#post({ label: "allGather", input, finish: (inputs) => this.device.store(out, inputs.flat()) });
+  }
+
+  reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum"): Work {
+    const finish = (inputs: readonly (readonly number[])[]) =>
+      this.device.store(out, reduced(inputs, op).slice(this.rank * out.size, (this.rank + 1) * out.size));
+    return this.#post({ label: "reduceScatter", input, finish });
+  }
+
+  allReduce(x: Tensor, op: ReduceOp = "sum"): Work {
+    return this.#post({
+      label: `allReduce ${op}`,
+      input: x,
+      finish: (inputs) => this.device.store(x, reduced(inputs, op)),
+    });
+  }
+
+  allToAll(): Work {
+    throw new Error("no test needs allToAll");
+  }
+
+  broadcast(x: Tensor, root: number): Work {
+    return this.#post({
+      label: `broadcast ${root}`,
+      input: x,
+      finish: (inputs) => this.device.store(x, inputs[root]!),
+    });
+  }
+
+  barrier(): Work {
+    return this.#post({ label: "barrier" });
+  }
+
+  async split(color: number, name = "split"): Promise<ProcessGroup> {
+    const call = this.#splits++;
+    const colors = await this.#colors(color, call);
+    const members = colors.flatMap((each, rank) => (each === color ? [rank] : []));
+    return new Member({
+      name,
+      rank: members.indexOf(this.rank),
+      ranks: members.map((rank) => this.ranks[rank]!),
+      device: this.device,
+      meeting: this.#meeting.cut(`${call}:${color}`, members.length),
+      colors: () => Promise.reject(new Error("no test splits twice")),
+    });
+  }
+
+  traffic(): { bytesSent: number; bytesReceived: number; messagesSent: number } {
+    return { bytesSent: this.sent * 4, bytesReceived: 0, messagesSent: 0 };
+  }
+
+  startTrace(): void {}
+
+  async stopTrace(): Promise<[]> {
+    return [];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {}
+}
+
+/** Every rank's color, once all have named theirs. */
+function ballot(size: number): (rank: number) => (color: number, call: number) => Promise<number[]> {
+  const votes: { colors: number[]; count: number; resolve(): void; all: Promise<void> }[] = [];
+  return (rank) => async (color, call) => {
+    if (!votes[call]) {
+      let resolve = () => {};
+      const all = new Promise<void>((done) => (resolve = done));
+      votes[call] = { colors: [], count: 0, resolve, all };
+    }
+    const vote = votes[call];
+    vote.colors[rank] = color;
+    if (++vote.count === size) vote.resolve();
+    await vote.all;
+    return vote.colors;
+  };
+}
+
+export interface WorldOptions {
+  readonly mesh?: Coordinate;
+  readonly backends?: readonly AttentionBackend[];
+  readonly double?: boolean;
+  readonly seed?: number;
+}
+
+/** Contexts of `size` ranks on reference devices, driven by one thread. */
+export function referenceWorld(size: number, { double = false, ...options }: WorldOptions = {}): Promise<Context[]> {
+  const scheduler = new Scheduler();
+  const meeting = new Meeting(size);
+  const colorsOf = ballot(size);
+  const ranks = Array.from({ length: size }, (_, rank) => rank);
+  return Promise.all(
+    ranks.map((rank) => {
+      const device = new ReferenceDevice({ double, scheduler, index: rank });
+      const world = new Member({ name: "world", rank, ranks, device, meeting, colors: colorsOf(rank) });
+      return init({
+        device,
+        rank,
+        worldSize: size,
+        collectives: { name: "reference", connect: async () => world },
+        ...options,
+      });
+    }),
+  );
+}

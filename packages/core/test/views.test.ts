@@ -1,0 +1,175 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { empty, filled, fromArray, ones, rand, randn, zeros } from "../src/creation.ts";
+import { DisposedError, DTypeError, ShapeError } from "../src/errors.ts";
+import { contiguousStrides, type Shape, sizeOf } from "../src/shape.ts";
+import type { Tensor } from "../src/tensor.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+const device = new ReferenceDevice();
+const counted = (shape: Shape) =>
+  fromArray(
+    device,
+    Array.from({ length: sizeOf(shape) }, (_, i) => i),
+    shape,
+  );
+
+const anyShape = fc.array(fc.integer({ min: 0, max: 4 }), { maxLength: 4 });
+
+/** The values that a view must show, by the definition: out[index] = x[source(index)]. */
+function pick(from: Shape, to: Shape, source: (index: number[]) => number[]): number[] {
+  const strides = contiguousStrides(from);
+  const steps = contiguousStrides(to);
+  return Array.from({ length: sizeOf(to) }, (_, flat) => {
+    const index = to.map((length, axis) => Math.floor(flat / steps[axis]!) % length);
+    return source(index).reduce((at, i, axis) => at + i * strides[axis]!, 0);
+  });
+}
+
+describe("views show the right elements", () => {
+  test("permute", () =>
+    fc.assert(
+      fc.asyncProperty(anyShape, fc.infiniteStream(fc.nat(1000)), async (shape, stream) => {
+        const keys = shape.map(() => stream.next().value);
+        const axes = shape.map((_, axis) => axis).toSorted((a, b) => keys[a]! - keys[b]! || a - b);
+        const view = counted(shape).permute(axes);
+        const inverse = axes.map((_, axis) => axes.indexOf(axis));
+        expect([...(await view.read())]).toEqual(pick(shape, view.shape, (index) => inverse.map((i) => index[i]!)));
+      }),
+    ));
+
+  test("slice, with steps and negative ends", () =>
+    fc.assert(
+      fc.asyncProperty(
+        fc.nat(7),
+        fc.integer({ min: -9, max: 9 }),
+        fc.integer({ min: -9, max: 9 }),
+        fc.integer({ min: 1, max: 4 }),
+        async (length, start, end, step) => {
+          const view = counted([2, length]).slice(1, start, end, step);
+          const row = Array.from({ length }, (_, i) => i)
+            .slice(start, end)
+            .filter((_, i) => i % step === 0);
+          expect(view.shape).toEqual([2, row.length]);
+          expect([...(await view.read())]).toEqual([...row, ...row.map((i) => i + length)]);
+        },
+      ),
+    ));
+
+  test("reshape of any strides, by view or copy", () =>
+    fc.assert(
+      fc.asyncProperty(fc.nat(3), fc.nat(3), fc.nat(3), fc.boolean(), async (a, b, c, turned) => {
+        const x = counted([a, b, c]);
+        const from = turned ? x.transpose(0, 2) : x.transpose(1, 0);
+        const values = [...(await from.read())];
+        for (const shape of [[a * b * c], [a, b * c], [c * a, b], [1, b, 1, c * a, 1]]) {
+          const view = from.reshape(shape);
+          expect(view.shape).toEqual(shape);
+          expect([...(await view.read())]).toEqual(values);
+        }
+      }),
+    ));
+
+  test("reshape fills in one length", () => {
+    expect(counted([2, 6]).reshape([3, -1]).shape).toEqual([3, 4]);
+    expect(counted([1]).reshape([]).shape).toEqual([]);
+  });
+
+  test("expand", async () => {
+    const view = counted([2, 1]).expand([2, 2, 3]);
+    expect([...(await view.read())]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+  });
+
+  test("to rounds to nearest even", async () => {
+    const x = fromArray(device, [1 + 2 ** -8, 1 + 3 * 2 ** -8, 1 + 2 ** -11], [3]);
+    expect([...(await x.to("bfloat16").read())]).toEqual([1, 1 + 2 ** -6, 1]);
+    expect([...(await x.to("float16").read())]).toEqual([1 + 2 ** -8, 1 + 3 * 2 ** -8, 1]);
+  });
+});
+
+describe("views share memory", () => {
+  const shares = (view: Tensor, x: Tensor) => view.storage === x.storage;
+
+  test("reshape, permute, slice, expand and what is dense already never copy", () => {
+    const x = counted([2, 3, 4]);
+    const views = [x.reshape([6, 4]), x.permute([2, 0, 1]), x.slice(1, 1), x.expand([5, 2, 3, 4]), x.contiguous()];
+    expect(views.every((view) => shares(view, x))).toBe(true);
+    expect(shares(x.to("float32"), x)).toBe(true);
+    expect(shares(x.detach(), x)).toBe(true);
+  });
+
+  test("splitting and merging heads is a view", () => {
+    const memory = counted([2, 5, 3, 4]);
+    const heads = memory.permute([0, 2, 1, 3]);
+    const merged = heads.permute([0, 2, 1, 3]).reshape([2, 5, 12]);
+    expect(shares(merged, memory)).toBe(true);
+  });
+
+  test("memory returns when the last view lets go", () => {
+    const own = new ReferenceDevice();
+    const x = zeros(own, [4, 4]);
+    const view = x.slice(0, 1, 2);
+    x.dispose();
+    expect(own.memory().allocated).toBe(64);
+    view.dispose();
+    view.dispose();
+    expect(own.memory().allocated).toBe(0);
+  });
+});
+
+test("bad views are refused with what would be right", () => {
+  const x = counted([2, 3]);
+  expect(() => x.reshape([4, 2])).toThrow(/reshape: expected 6 elements, as \[2,3\] has, received \[4,2\]/);
+  expect(() => x.reshape([-1, -1])).toThrow(ShapeError);
+  expect(() => x.reshape([4, -1])).toThrow(ShapeError);
+  expect(() => x.permute([0, 0])).toThrow(/each of the 2 axes once/);
+  expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
+  expect(() => x.slice(0, 0, 1, 0)).toThrow(/a step of at least 1/);
+  expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
+  expect(() => x.to("int8" as "float32")).toThrow(DTypeError);
+});
+
+test("a disposed tensor is refused by name", () => {
+  const x = counted([2]);
+  x.dispose();
+  expect(() => x.reshape([2])).toThrow(DisposedError);
+  expect(() => x.read()).toThrow(/read: expected a live tensor, received a disposed one of shape \[2\]/);
+});
+
+describe("creation", () => {
+  test("fills", async () => {
+    expect([...(await filled(device, [2], 3).read())]).toEqual([3, 3]);
+    expect([...(await ones(device, [1]).read())]).toEqual([1]);
+    expect([...(await zeros(device, [1], "float16").read())]).toEqual([0]);
+  });
+
+  test("draws the same numbers from the same seed and stream, others from others", async () => {
+    const draw = async (seed: number, stream: number) => String(await randn(device, [8], { seed, stream }).read());
+    expect(await draw(1, 2)).toBe(await draw(1, 2));
+    expect(await draw(1, 2)).not.toBe(await draw(1, 3));
+    expect(await draw(1, 2)).not.toBe(await draw(2, 2));
+    expect(String(await rand(device, [8]).read())).not.toBe(String(await rand(device, [8]).read()));
+  });
+
+  test("draws from the distribution it names", async () => {
+    const normal = await randn(device, [4000], { mean: 2, std: 3 }).read();
+    const mean = normal.reduce((a, b) => a + b) / 4000;
+    expect(mean).toBeCloseTo(2, 0);
+    expect(Math.sqrt(normal.reduce((sum, x) => sum + (x - mean) ** 2, 0) / 4000)).toBeCloseTo(3, 0);
+    const uniform = await rand(device, [4000], { low: -1, high: 0.5 }).read();
+    expect(Math.min(...uniform)).toBeGreaterThanOrEqual(-1);
+    expect(Math.max(...uniform)).toBeLessThan(0.5);
+  });
+
+  test("refuses shapes and dtypes that make no sense", () => {
+    expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(/3 elements, as many as values, received \[2,2\] \(4\)/);
+    expect(() => empty(device, [-1])).toThrow(ShapeError);
+    expect(() => empty(device, [1.5])).toThrow(ShapeError);
+    expect(() => zeros(device, [1], "float8" as "float32")).toThrow(/one of float32, bfloat16, float16/);
+  });
+
+  test("item reads one element", async () => {
+    expect(await filled(device, [1, 1], 4).item()).toBe(4);
+    await expect(ones(device, [2]).item()).rejects.toThrow(/one element, received \[2\]/);
+  });
+});
