@@ -1,0 +1,129 @@
+import type { DType, ReduceOp } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { concatenated, expectSame, nanFilled, openRanks, raggedCounts, reduced, tensor, valuesOf } from "./ranks.ts";
+
+const sizes = [1, 2, 3, 4, 5, 6, 7, 8];
+// Nothing, less than a rank each, and more than one block; none divides by the ranks.
+const counts = [0, 1, 7, 1313, 9001];
+const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+
+describe.each(sizes)("%i ranks", (size) => {
+  test.each(dtypes)("allReduce of %s gives all ranks the same bits", async (dtype) => {
+    await using ranks = await openRanks(size);
+    for (const op of ["sum", "mean", "max"] as const satisfies readonly ReduceOp[]) {
+      for (const count of counts) {
+        const inputs = ranks.devices.map((_, rank) => valuesOf(rank, count));
+        const xs = ranks.devices.map((device, rank) => tensor(device, inputs[rank]!, [count], dtype));
+        ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, op).wait());
+        const expected = reduced(inputs, op, dtype);
+        for (const x of xs) expectSame(await x.read(), expected);
+      }
+    }
+  });
+
+  test.each(dtypes)("allGather of %s, equal and ragged", async (dtype) => {
+    await using ranks = await openRanks(size);
+    for (const count of counts) {
+      for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
+        const inputs = shares.map((share, rank) => valuesOf(rank, share));
+        const outs = ranks.devices.map((device) => nanFilled(device, [shares.reduce((a, b) => a + b)], dtype));
+        const given = shares.some((share) => share !== count) ? { counts: shares } : {};
+        ranks.groups.forEach((group, rank) => {
+          const input = tensor(ranks.devices[rank]!, inputs[rank]!, [shares[rank]!], dtype);
+          group.allGather(outs[rank]!, input, given).wait();
+        });
+        const expected = concatenated(inputs);
+        for (const out of outs) expectSame(await out.read(), expected);
+      }
+    }
+  });
+
+  test.each(dtypes)("reduceScatter of %s, equal and ragged", async (dtype) => {
+    await using ranks = await openRanks(size);
+    for (const count of counts) {
+      for (const shares of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
+        const total = shares.reduce((a, b) => a + b);
+        const inputs = shares.map((_, rank) => valuesOf(rank, total));
+        const outs = shares.map((share, rank) => nanFilled(ranks.devices[rank]!, [share], dtype));
+        const given = shares.some((share) => share !== count) ? { counts: shares } : {};
+        ranks.groups.forEach((group, rank) => {
+          const input = tensor(ranks.devices[rank]!, inputs[rank]!, [total], dtype);
+          group.reduceScatter(outs[rank]!, input, "mean", given).wait();
+        });
+        const got = await Promise.all(outs.map((out) => out.read()));
+        expectSame(concatenated(got), reduced(inputs, "mean", dtype));
+      }
+    }
+  });
+
+  test.each(dtypes)("allToAll of %s with counts", async (dtype) => {
+    await using ranks = await openRanks(size);
+    for (const count of counts) {
+      // From rank s to rank r: some, none, or all the same.
+      for (const flow of [(s: number, r: number) => ((s + 2 * r) % 3) * count, () => count]) {
+        const all = Array.from({ length: size }, (_, rank) => rank);
+        const inputs = all.map((s) =>
+          valuesOf(
+            s,
+            all.reduce((sum, r) => sum + flow(s, r), 0),
+          ),
+        );
+        const outs = all.map((r) => nanFilled(ranks.devices[r]!, [all.reduce((sum, s) => sum + flow(s, r), 0)], dtype));
+        ranks.groups.forEach((group, rank) => {
+          const input = tensor(ranks.devices[rank]!, inputs[rank]!, [inputs[rank]!.length], dtype);
+          const [send, receive] = [all.map((r) => flow(rank, r)), all.map((s) => flow(s, rank))];
+          group.allToAll(outs[rank]!, input, flow.length ? { send, receive } : {}).wait();
+        });
+        for (const r of all) {
+          const parts = all.map((s) => {
+            const start = all.slice(0, r).reduce((sum, before) => sum + flow(s, before), 0);
+            return inputs[s]!.subarray(start, start + flow(s, r));
+          });
+          expectSame(await outs[r]!.read(), concatenated(parts));
+        }
+      }
+    }
+  });
+
+  test("broadcast from every root, and barriers between", async () => {
+    await using ranks = await openRanks(size);
+    for (let root = 0; root < size; root++) {
+      const xs = ranks.devices.map((device, rank) =>
+        rank === root ? tensor(device, valuesOf(root, 5001), [5001]) : nanFilled(device, [5001]),
+      );
+      ranks.groups.forEach((group, rank) => {
+        group.broadcast(xs[rank]!, root).wait();
+        group.barrier().wait();
+      });
+      for (const x of xs) expectSame(await x.read(), valuesOf(root, 5001));
+    }
+  });
+});
+
+test("a NaN survives every reduction", async () => {
+  await using ranks = await openRanks(3);
+  for (const op of ["sum", "mean", "max"] as const) {
+    for (let poisoned = 0; poisoned < 3; poisoned++) {
+      const xs = ranks.devices.map((device, rank) => tensor(device, [1, rank === poisoned ? Number.NaN : 2], [2]));
+      ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, op).wait());
+      for (const x of xs) expect((await x.read())[1]).toBeNaN();
+    }
+  }
+});
+
+test("large messages that exceed every ring", async () => {
+  await using ranks = await openRanks(2);
+  const count = 3_000_001;
+  const inputs = [valuesOf(0, count), valuesOf(1, count)];
+  const xs = inputs.map((values, rank) => tensor(ranks.devices[rank]!, values, [count]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  const expected = reduced(inputs, "sum", "float32");
+  for (const x of xs) expectSame(await x.read(), expected);
+});
+
+test("64 ranks", async () => {
+  await using ranks = await openRanks(64);
+  const xs = ranks.devices.map((device, rank) => tensor(device, [rank, 1], [2]));
+  ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+  for (const x of xs) expect(Array.from(await x.read())).toEqual([2016, 64]);
+});

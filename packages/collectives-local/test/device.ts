@@ -1,0 +1,183 @@
+import { createRequire } from "node:module";
+import {
+  type Device,
+  type DType,
+  dtypeBytes,
+  errorFromFailure,
+  type Fence,
+  type Kernels,
+  type MemoryStats,
+  type Shape,
+  sizeOf,
+  Storage,
+  type Stream,
+  Tensor,
+  type TraceEvent,
+  contiguousStrides,
+} from "@mosaic/core";
+
+interface Addon {
+  open(): [stream: object, address: number];
+  close(stream: object): void;
+  address(memory: ArrayBuffer): number;
+  write(stream: object, address: number, bytes: Uint8Array): void;
+  fence(stream: object): Promise<[code: number, message: string]>;
+  hold(stream: object): () => void;
+  fail(stream: object): void;
+}
+
+const addon = createRequire(import.meta.url)(
+  `../prebuilds/${process.platform}-${process.arch}/mosaic_test_device.node`,
+) as Addon;
+
+/** A device of type "cpu" that computes nothing: memory and a stream, which can be held up or made to fail. */
+export class TestDevice implements Device {
+  readonly type: string;
+  readonly index = 0;
+  readonly stream: Stream;
+  readonly kernels: Kernels = new Proxy({} as Kernels, {
+    get(_, name): never {
+      throw new Error(`the test device has no kernel ${String(name)}`);
+    },
+  });
+  /** Bytes of tensors that somebody still holds. */
+  allocated = 0;
+  readonly #memory = new WeakMap<Storage, ArrayBuffer>();
+  #native: object | undefined;
+
+  constructor(type = "cpu") {
+    const [native, address] = addon.open();
+    this.type = type;
+    this.#native = native;
+    const stream: Stream = {
+      handle: BigInt(address),
+      record: (): Fence => ({ stream }),
+      wait() {},
+      synchronize: () => this.#synchronize(),
+    };
+    this.stream = stream;
+  }
+
+  /** Filled with NaN: whoever reads what nobody wrote notices. */
+  empty(shape: Shape, dtype: DType): Tensor {
+    const bytes = sizeOf(shape) * dtypeBytes[dtype];
+    const memory = new ArrayBuffer(Math.max(bytes, 4));
+    new Uint8Array(memory).fill(0xff);
+    this.allocated += bytes;
+    const storage = new Storage(BigInt(addon.address(memory)), bytes, () => {
+      this.allocated -= bytes;
+      // In stream order: whatever was submitted may still use it.
+      if (this.#native) void addon.fence(this.#native).then(() => memory.byteLength);
+    });
+    this.#memory.set(storage, memory);
+    return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
+  }
+
+  write(out: Tensor, values: ArrayLike<number>): void {
+    const bytes = encodeValues(values, out.dtype);
+    addon.write(this.#open(), Number(out.storage.handle) + out.offset * dtypeBytes[out.dtype], bytes);
+  }
+
+  async read(x: Tensor): Promise<Float32Array> {
+    await this.#synchronize();
+    const bytes = new Uint8Array(
+      this.#memory.get(x.storage)!,
+      x.offset * dtypeBytes[x.dtype],
+      x.size * dtypeBytes[x.dtype],
+    );
+    return decodeValues(bytes, x.dtype);
+  }
+
+  memory(): MemoryStats {
+    return { allocated: this.allocated, reserved: this.allocated, peak: this.allocated };
+  }
+
+  resetPeakMemory(): void {}
+  startTrace(): void {}
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    return [];
+  }
+
+  /** Compute that lasts until the returned function is called. */
+  hold(): () => void {
+    return addon.hold(this.#open());
+  }
+
+  /** The stream fails. */
+  fail(): void {
+    addon.fail(this.#open());
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#native) addon.close(this.#native);
+    this.#native = undefined;
+  }
+
+  #open(): object {
+    if (this.#native) return this.#native;
+    throw new Error("the test device was closed");
+  }
+
+  async #synchronize(): Promise<void> {
+    const [code, message] = await addon.fence(this.#open());
+    if (code !== 0) throw errorFromFailure(code, message);
+  }
+}
+
+/** Bits of the nearest value, ties to even. */
+export function roundTo(value: number, dtype: DType): number {
+  if (dtype === "float32") return Math.fround(value);
+  return decodeValues(encodeValues([value], dtype), dtype)[0]!;
+}
+
+function encodeValues(values: ArrayLike<number>, dtype: DType): Uint8Array {
+  const wide = Float32Array.from(values);
+  if (dtype === "float32") return new Uint8Array(wide.buffer);
+  return new Uint8Array(Uint16Array.from(wide, dtype === "bfloat16" ? toBFloat16 : toFloat16).buffer);
+}
+
+function decodeValues(bytes: Uint8Array, dtype: DType): Float32Array {
+  const copy = bytes.slice().buffer;
+  if (dtype === "float32") return new Float32Array(copy);
+  return Float32Array.from(new Uint16Array(copy), dtype === "bfloat16" ? fromBFloat16 : fromFloat16);
+}
+
+const float = new Float32Array(1);
+const bits = new Uint32Array(float.buffer);
+
+function toBFloat16(value: number): number {
+  float[0] = value;
+  const word = bits[0]!;
+  return Number.isNaN(value) ? 0x7fc0 : (word + 0x7fff + ((word >>> 16) & 1)) >>> 16;
+}
+
+function fromBFloat16(half: number): number {
+  bits[0] = half << 16;
+  return float[0]!;
+}
+
+function fromFloat16(half: number): number {
+  const sign = half & 0x8000 ? -1 : 1;
+  const exponent = (half >> 10) & 31;
+  const mantissa = half & 1023;
+  if (exponent === 31) return mantissa ? Number.NaN : sign * Number.POSITIVE_INFINITY;
+  return sign * (exponent === 0 ? mantissa * 2 ** -24 : (1024 + mantissa) * 2 ** (exponent - 25));
+}
+
+function toFloat16(value: number): number {
+  if (Number.isNaN(value)) return 0x7e00;
+  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
+  const size = Math.abs(value);
+  if (size >= 65520) return sign | 0x7c00;
+  const exponent = Math.max(-14, Math.min(15, Math.floor(Math.log2(size || 2 ** -24))));
+  const unit = 2 ** (exponent - 10);
+  const steps = roundHalfEven(size / unit);
+  return sign | (steps < 1024 ? steps : ((exponent + 15) << 10) + (steps - 1024));
+}
+
+function roundHalfEven(x: number): number {
+  const floor = Math.floor(x);
+  const rest = x - floor;
+  return rest > 0.5 || (rest === 0.5 && floor % 2 === 1) ? floor + 1 : floor;
+}
