@@ -1,1 +1,6 @@
-export { default } from "../../vitest.shared.ts";
+import { mergeConfig, type ViteUserConfig } from "vitest/config";
+import shared from "../../vitest.shared.ts";
+
+const config: ViteUserConfig = mergeConfig(shared, { test: { globalSetup: ["test/build.ts"] } });
+
+export default config;

@@ -100,5 +100,5 @@ async function end(code: number): Promise<never> {
 }
 
 // Whatever goes wrong in here, the guard ends the ranks when this process is gone.
-process.on("uncaughtException", (error) => end(explain(error)));
-end(await main(process.argv.slice(2)).catch(explain));
+process.on("uncaughtException", (error) => void end(explain(error)));
+await end(await main(process.argv.slice(2)).catch(explain));

@@ -7,7 +7,7 @@ import type { Failure, LaunchOptions, Result, Tell } from "./job.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
-import { diagnose, type RankRecord, shellCode, verdictOf } from "./report/diagnose.ts";
+import { diagnose, type RankRecord, verdictOf } from "./report/diagnose.ts";
 import { hintFor, oomKills } from "./report/hints.ts";
 
 /** As timeout(1) says it. */

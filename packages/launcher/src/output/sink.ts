@@ -3,7 +3,11 @@ import type { Writable } from "node:stream";
 /** What a slow reader may leave unread before the console skips output for it; the log files have everything. */
 export const MOST_UNREAD_BYTES = 67_108_864;
 
-type Handle = { _handle?: { setBlocking?(blocking: boolean): void } };
+/** Node's own handle of a pipe or terminal: private, so looked for and not relied on. */
+function setBlocking(stream: Writable, blocking: boolean): void {
+  const { _handle: handle } = stream as { _handle?: { setBlocking?(blocking: boolean): void } };
+  handle?.setBlocking?.(blocking);
+}
 
 /**
  * Writes to a stream that may be slow, stopped or gone, and never waits for it.
@@ -20,7 +24,7 @@ export class Sink {
   constructor(stream: Writable, mostUnread: number = MOST_UNREAD_BYTES) {
     this.#stream = stream;
     this.#mostUnread = mostUnread;
-    (stream as Handle)._handle?.setBlocking?.(false);
+    setBlocking(stream, false);
     stream.on("error", () => {
       this.#closed = true;
     });
@@ -47,6 +51,6 @@ export class Sink {
       this.#stream.write("", () => resolve());
     });
     // A terminal's mode may be shared with the shell that comes back now.
-    (this.#stream as Handle)._handle?.setBlocking?.(true);
+    setBlocking(this.#stream, true);
   }
 }

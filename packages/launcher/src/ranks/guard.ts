@@ -16,7 +16,7 @@ groups= id= dir=
 while read -r word value; do
   case $word in id) id=$value ;; dir) dir=$value ;; groups) groups=$value ;; esac
 done
-[ -n "$groups" ] && kill -9 -- $groups
+[ -n "$groups" ] && kill -s KILL -- $groups
 [ -d /proc/self ] && for pause in 0 0.1 0 0 0; do
   sleep $pause
   found=$(grep -Fls -- "${RUN_ID}=$id" /proc/[0-9]*/environ)
@@ -32,7 +32,7 @@ export class Guard {
 
   constructor(runId: string, privateDir: string) {
     // An environment of its own: a guard that carried an outer job's run id would be killed before it did its work.
-    const env = { PATH: process.env.PATH ?? "/usr/bin:/bin" };
+    const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     this.#process = spawn("/bin/sh", ["-c", SCRIPT], { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
     // Without a shell, the ranks' own layers remain: the death signal and the lifeline.
     this.#process.on("error", () => {});

@@ -1,0 +1,100 @@
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { describe, expect, it } from "vitest";
+import { countGpus } from "../src/devices.ts";
+import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
+import { planOf } from "../src/plan.ts";
+import { testDir } from "./harness.ts";
+
+function command(entry: string, node = { version: "20.19.0", typescript: false }): Command {
+  return nodeCommand({ entry, args: ["a"], cwd: testDir(), nodeArgs: ["--trace"], imports: ["./setup.mjs"] }, node);
+}
+
+const file = (name: string, text = ""): string => {
+  writeFileSync(join(testDir(), name), text);
+  return name;
+};
+
+/** What stands between our own arguments and the script. */
+const loaders = ({ args }: Command): readonly string[] => args.slice(3, -2);
+
+describe("an entry for node", () => {
+  it("comes last, behind the preload, source maps and the user's options", () => {
+    const { program, args } = command(file("a.mjs"));
+    expect(program).toBe(process.execPath);
+    expect(args.slice(0, 2)).toEqual(["--enable-source-maps", "--require"]);
+    expect(args[2]).toMatch(/preload\.cjs$/);
+    expect(args.slice(3)).toEqual(["--import", "./setup.mjs", "--trace", join(testDir(), "a.mjs"), "a"]);
+  });
+
+  it("in TypeScript runs as it is, with a flag, or with the project's own tsx, as Node's age demands", () => {
+    const entry = file("a.ts");
+    const rest = ["--import", "./setup.mjs", "--trace"];
+    expect(loaders(command(entry, { version: "24.1.0", typescript: true }))).toEqual(rest);
+    expect(loaders(command(entry, { version: "22.6.0", typescript: false }))).toEqual([
+      "--experimental-strip-types",
+      ...rest,
+    ]);
+    const tsx = join(testDir(), "node_modules/tsx");
+    mkdirSync(tsx, { recursive: true });
+    writeFileSync(join(tsx, "package.json"), '{ "exports": { ".": "./loader.mjs" } }');
+    writeFileSync(join(tsx, "loader.mjs"), "");
+    const own = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
+    expect(loaders(command(entry))).toEqual([...own, ...rest]);
+    expect(loaders(command(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([...own, ...rest]);
+  });
+
+  it("is refused with what to do about it", () => {
+    expect(() => command("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
+    expect(() => command(".")).toThrow(/entry \.: not a file/);
+    expect(() => command(file("a.py"))).toThrow(/expected \.js, .* received "\.py"; --exec runs any program/);
+    expect(() => command(file("b.ts"))).toThrow(
+      /tsx is not installed in this project; run "npm install --save-dev tsx"/,
+    );
+  });
+});
+
+describe("a program", () => {
+  const find = (entry: string): Command =>
+    programCommand({ entry, args: ["x"], cwd: testDir(), nodeArgs: [], imports: [] });
+
+  it("is looked up on PATH, or relative to the working directory", () => {
+    expect(find("sh")).toEqual({ program: expect.stringMatching(/^\/.*\/sh$/), args: ["x"] });
+    chmodSync(join(testDir(), file("tool", "#!/bin/sh\n")), 0o755);
+    expect(find("./tool").program).toBe(join(testDir(), "tool"));
+    expect(find(join(testDir(), "tool")).program).toBe(join(testDir(), "tool"));
+  });
+
+  it("is refused when it is not there or not executable", () => {
+    expect(() => find("no-such-program")).toThrow(/--exec no-such-program: it is not on PATH/);
+    expect(() => find(`./${file("plain")}`)).toThrow(/plain is not an executable file/);
+  });
+});
+
+describe("a plan", () => {
+  it("counts GPUs as CUDA would", () => {
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,2,3" })).toBe(3);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "1,-1,3" })).toBe(1);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "" })).toBe(0);
+    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "0,1" }).nproc).toBe(2);
+    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
+  });
+
+  it("refuses what cannot be", () => {
+    const none = { CUDA_VISIBLE_DEVICES: "" };
+    expect(() => planOf({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/shows no NVIDIA GPU/);
+    expect(() => planOf({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
+    expect(() => planOf({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/belong to Node/);
+    expect(() => planOf({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
+  });
+
+  it("shares the cores among the ranks, unless somebody has chosen", () => {
+    const threads = (env: NodeJS.ProcessEnv, options = {}): string =>
+      planOf({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
+    expect(threads({})).toBe("1");
+    expect(threads({ MOSAIC_THREADS: "7" })).toBe("7");
+    expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
+    expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" }, threads: 3 })).toBe("3");
+  });
+});

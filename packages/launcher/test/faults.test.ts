@@ -1,0 +1,140 @@
+import { readdirSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { INDEX, type Outcome, program, run, temporaryDir, testDir } from "./harness.ts";
+
+/** How often each fault is played. `MOSAIC_TEST_REPEAT=20` is the proof that no race is left. */
+const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
+
+const fault = (what: string, ...options: string[]): Promise<Outcome> =>
+  run(["-n", "3", ...options, program("fault.mjs"), what], { env: { TEST_INDEX: INDEX } });
+
+/** The report is the last thing on stderr. */
+const report = (outcome: Outcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
+
+describe("a rank fails", { repeats }, () => {
+  it("by throwing: its stack, its cause, and the others are gone within a second", async () => {
+    const outcome = await fault("throws", "--json");
+    const events = outcome.stdout
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    const exits = events.filter(({ event }) => event === "exit");
+    expect(exits).toHaveLength(3);
+    expect(Number(exits.at(-1)?.t) - Number(exits[0]?.t)).toBeLessThan(1000);
+    expect(exits[0]).toMatchObject({ rank: 1, code: 1 });
+    const failure = events.find(({ event }) => event === "failure")?.failure;
+    expect(failure).toMatchObject({
+      rank: 1,
+      exitCode: 1,
+      error: { name: "TypeError", message: "bad loss", cause: { message: "the weights are NaN" } },
+      stopped: [0, 2],
+      secondary: [],
+    });
+    expect(outcome.code).toBe(1);
+  });
+
+  it("by throwing: the report says all of it, last", async () => {
+    const outcome = await fault("throws");
+    expect(report(outcome)).toMatch(
+      /^✖ rank 1 \(\S+, local 1, pid \d+\) failed \d+\.\d s into attempt 0: TypeError: bad loss\n {4}at .*fault\.mjs:\d+:\d+\)?\n/,
+    );
+    expect(report(outcome)).toContain("  caused by Error: the weights are NaN\n    at ");
+    expect(report(outcome)).toMatch(
+      / {2}exit 1 · 2 ranks stopped by launcher\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
+    );
+    expect(outcome.code).toBe(1);
+  });
+
+  it("by a rejection nobody handles", async () => {
+    const outcome = await fault("rejects");
+    expect(report(outcome)).toContain("RangeError: nobody catches this\n    at ");
+    expect(outcome.code).toBe(1);
+  });
+
+  it("by throwing something that is no error", async () => {
+    expect(report(await fault("throws-text"))).toContain("Thrown: just text\n");
+  });
+
+  it("by its own exit code, and its last words are shown", async () => {
+    const outcome = await fault("exits");
+    expect(report(outcome)).toContain(": exit 42\n    │ the last words of this rank\n  exit 42 · 2 ranks");
+    expect(outcome.code).toBe(42);
+  });
+
+  it("by SIGKILL from outside", async () => {
+    const outcome = await fault("is-killed");
+    expect(report(outcome)).toMatch(/: killed by SIGKILL\n {2}hint: killed from outside, not by the launcher/);
+    expect(outcome.code).toBe(137);
+  });
+
+  it("by a segmentation fault", async () => {
+    const outcome = await fault("segfaults");
+    expect(report(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: a native addon crashed/);
+    expect(outcome.code).toBe(139);
+  });
+
+  it("while the others ignore SIGTERM: they are killed within the second", async () => {
+    const outcome = await fault("throws+ignores-sigterm", "--json");
+    const exits = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));
+    const times = exits.map((line) => (JSON.parse(line) as { t: number }).t);
+    expect(Math.max(...times) - Math.min(...times)).toBeLessThan(1000);
+    expect(outcome.stdout).toContain('"event":"kill"');
+    expect(outcome.code).toBe(1);
+  });
+
+  it("and leaves a process in a session of its own, which is ended too", async () => {
+    const outcome = await fault("escapes-then-throws");
+    expect(outcome.stderr).toMatch(/mosaic-run: killed what a rank left behind: pid \d+\n/);
+    expect(report(outcome)).toContain("Error: after the escape");
+    expect(outcome.code).toBe(1);
+  });
+
+  it("after 5 MB of output, of which every line arrives", async () => {
+    const outcome = await fault("floods-then-throws");
+    const flood = outcome.stdout.split("\n").filter((line) => line.startsWith("[1] "));
+    expect(flood).toHaveLength(50_001);
+    expect(flood.at(-1)).toBe("[1] the last of the flood");
+    expect(new Set(flood.slice(0, -1))).toEqual(new Set([`[1] ${"x".repeat(99)}`]));
+    expect(report(outcome)).toContain("Error: after the flood");
+  });
+
+  it("and others lose their peer: they are secondary", async () => {
+    const outcome = await fault("throws+loses-peer");
+    expect(report(outcome)).toContain("TypeError: bad loss");
+    expect(report(outcome)).toContain("exit 1 · 2 secondary (ranks 0,2: peer lost)");
+    expect(outcome.code).toBe(1);
+  });
+
+  it("or exits early with 0: the others go on", async () => {
+    const outcome = await fault("exits-early");
+    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 goes on", "[2] rank 2 goes on"]);
+    expect(outcome.code).toBe(0);
+    expect(readdirSync(temporaryDir())).toEqual([]);
+  });
+});
+
+describe("a report translates", () => {
+  it("a full JavaScript heap", async () => {
+    const outcome = await fault("fills-heap", "--node-arg=--max-old-space-size=20");
+    expect(report(outcome)).toMatch(/killed by SIGABRT\n[^✖]*hint: the JavaScript heap is full/);
+    expect(outcome.code).toBe(134);
+  });
+
+  it("a top-level await that never settles", async () => {
+    const outcome = await fault("unsettled");
+    expect(report(outcome)).toContain("hint: a top-level await never settled");
+    expect(outcome.code).toBe(13);
+  });
+
+  it("a port that is taken, by naming who has it", async () => {
+    const outcome = await fault("port-taken");
+    expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: pid \d+ \(\S+\) has port \d+; listen on port 0/);
+  });
+
+  it("and keeps the logs where it says", async () => {
+    const outcome = await fault("exits", "--log-dir", "kept");
+    const log = /logs (\S+)/.exec(report(outcome))?.[1] ?? "";
+    expect(log).toMatch(/^\.\/kept\/t-[\w-]+\/attempt_0\/1\/stderr\.log$/);
+    expect(readdirSync(`${testDir()}/kept`)).toHaveLength(1);
+  });
+});

@@ -1,0 +1,148 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, expect, vi } from "vitest";
+
+export const CLI: string = join(import.meta.dirname, "../dist/cli.js");
+export const INDEX: string = join(import.meta.dirname, "../dist/index.js");
+const PROGRAMS = join(import.meta.dirname, "programs");
+
+/** What a launcher said and how it ended. */
+export interface Outcome {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+  readonly ms: number;
+}
+
+/** A launcher under way. */
+export interface Running {
+  readonly pid: number;
+  readonly child: ChildProcess;
+  readonly outcome: Promise<Outcome>;
+  /** Everything said so far. */
+  said(): string;
+  /** Waits until it has said `text`, `times` times. */
+  says(text: string, times?: number): Promise<void>;
+}
+
+/** How a launcher is started; `env` adds to a clean environment, `undefined` removes. */
+export interface Start {
+  readonly cwd?: string;
+  readonly env?: Readonly<Record<string, string | undefined>>;
+}
+
+interface Scene {
+  readonly mark: string;
+  readonly dir: string;
+}
+
+/** Every test has a mark of its own, inherited by all that it starts, and a directory for all that is written. */
+let scene: Scene | undefined;
+
+function currentScene(): Scene {
+  if (scene === undefined) {
+    const mark = `t-${randomUUID()}`;
+    const dir = mkdtempSync(join(tmpdir(), "launcher-test-"));
+    scene = { mark, dir };
+    mkdirSync(join(dir, "tmp"));
+  }
+  return scene;
+}
+
+/** A directory for this test's files. */
+export const testDir = (): string => currentScene().dir;
+/** Where the launchers of this test put temporary files. */
+export const temporaryDir = (): string => join(currentScene().dir, "tmp");
+/** One of the programs in test/programs. */
+export const program = (name: string): string => join(PROGRAMS, name);
+
+/** Starts `mosaic-run` with these arguments. */
+export function mosaicRun(args: readonly string[], { cwd, env }: Start = {}): Running {
+  return runNode([CLI, ...args], { ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) });
+}
+
+/** Starts node with these arguments, as a test's user would. */
+export function runNode(args: readonly string[], { cwd, env }: Start = {}): Running {
+  const started = performance.now();
+  const child = spawn(process.execPath, args, {
+    cwd: cwd ?? testDir(),
+    env: { ...cleanEnvironment(), ...env },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let [stdout, stderr] = ["", ""];
+  child.stdout.setEncoding("utf8").on("data", (text: string) => (stdout += text));
+  child.stderr.setEncoding("utf8").on("data", (text: string) => (stderr += text));
+  const outcome = new Promise<Outcome>((resolve) =>
+    child.on("close", (code, signal) => resolve({ code, signal, stdout, stderr, ms: performance.now() - started })),
+  );
+  const said = (): string => stdout + stderr;
+  const says = (text: string, times = 1): Promise<void> =>
+    until(
+      () => said().split(text).length > times,
+      () => `"${text}" was not said ${times} times in:\n${said()}`,
+    );
+  return { pid: child.pid ?? 0, child, outcome, said, says };
+}
+
+/** Runs a launcher to its end. */
+export const run = (args: readonly string[], start?: Start): Promise<Outcome> => mosaicRun(args, start).outcome;
+
+/** Waits for a condition, and says what was the matter when it does not come. */
+export async function until(condition: () => boolean, otherwise: () => string, timeout = 10_000): Promise<void> {
+  await vi.waitFor(() => expect(condition(), otherwise()).toBe(true), { timeout, interval: 2 });
+}
+
+function cleanEnvironment(): NodeJS.ProcessEnv {
+  const { mark } = currentScene();
+  const kept = Object.entries(process.env).filter(
+    ([name]) =>
+      !/^(MOSAIC_|PET_|SLURM_|TORCHELASTIC_|VITEST|NODE_OPTIONS|NODE_ENV|FORCE_COLOR|NO_COLOR|CUDA_)/.test(name),
+  );
+  return { ...Object.fromEntries(kept), MOSAIC_RDZV_ID: mark, TMPDIR: temporaryDir() };
+}
+
+/** Living processes of this test: whatever carries its mark in its environment, the launcher itself included. */
+export function livingProcesses(): number[] {
+  const { mark } = currentScene();
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => readProc(pid, "environ").includes(mark));
+}
+
+/** The living children of a process. */
+export const childrenOf = (parent: number): number[] =>
+  readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name) && parentOf(Number(name)) === parent)
+    .map(Number);
+
+/** Whether a process is there and not a zombie. */
+export const isAlive = (pid: number): boolean => {
+  const state = readProc(pid, "stat").split(") ").at(-1)?.[0];
+  return state !== undefined && state !== "Z" && state !== "X";
+};
+
+const parentOf = (pid: number): number => Number(readProc(pid, "stat").split(") ").at(-1)?.split(" ")[1]);
+
+function readProc(pid: number, file: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/${file}`, "latin1");
+  } catch {
+    return "";
+  }
+}
+
+afterEach(() => {
+  if (scene === undefined) return;
+  const left = livingProcesses().map((pid) => `${pid} ${readProc(pid, "cmdline").replaceAll("\0", " ")}`);
+  const secrets = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
+  for (const line of left) process.kill(Number.parseInt(line, 10), "SIGKILL");
+  rmSync(scene.dir, { recursive: true, force: true });
+  scene = undefined;
+  expect(left, "processes left behind").toEqual([]);
+  expect(secrets, "private directories left behind").toEqual([]);
+});

@@ -1,0 +1,191 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { editDistance, nearest } from "../src/options/nearest.ts";
+import { parseCommandLine } from "../src/options/parse.ts";
+import { parseRanks } from "../src/options/ranks.ts";
+import { type Settings, settingsOf } from "../src/options/settings.ts";
+import { resolveSources } from "../src/options/sources.ts";
+import { OPTIONS } from "../src/options/specs.ts";
+import { testDir } from "./harness.ts";
+
+type Env = Readonly<Record<string, string>>;
+
+const settings = (argv: readonly string[], env: Env = {}): Settings =>
+  settingsOf(resolveSources(parseCommandLine(argv).options, env, testDir()));
+
+describe("a command line", () => {
+  it.each([
+    [["-n", "4", "a.js"], "4"],
+    [["-n4", "a.js"], "4"],
+    [["-n=4", "a.js"], "4"],
+    [["--nproc-per-node", "4", "a.js"], "4"],
+    [["--nproc-per-node=4", "a.js"], "4"],
+    [["--nproc_per_node=4", "a.js"], "4"],
+    [["-n", "2", "--nproc-per-node", "4", "a.js"], "4"],
+  ])("%j", (argv, expected) => {
+    const { options, entry, args } = parseCommandLine(argv);
+    expect(options.get("nproc-per-node")).toBe(expected);
+    expect({ entry, args }).toEqual({ entry: "a.js", args: [] });
+  });
+
+  it("switches flags on and off, and gathers lists", () => {
+    const { options } = parseCommandLine(["--json", "--no-json", "--no-color", "--env=A=1", "--env", "B=x=y", "e.js"]);
+    expect(Object.fromEntries(options)).toEqual({ json: false, color: "never", env: ["A=1", "B=x=y"] });
+  });
+
+  it("ends at the first positional, or at --; what follows is the script's, whatever it looks like", () => {
+    const word = fc.oneof(fc.string(), fc.constantFrom("-n", "--json", "--", "-h", "--no-such", "--x=y"));
+    fc.assert(
+      fc.property(fc.array(word), fc.boolean(), (args, dashes) => {
+        const line = parseCommandLine(["-n", "2", ...(dashes ? ["--", "-entry.js"] : ["entry.js"]), ...args]);
+        expect(line.args).toEqual(args);
+        expect(line.entry).toBe(dashes ? "-entry.js" : "entry.js");
+        expect([...line.options.keys()]).toEqual(["nproc-per-node"]);
+      }),
+    );
+  });
+
+  it.each([
+    [["--nprocs", "4"], /unknown option --nprocs; did you mean --nproc-per-node\?/],
+    [["--max-restart=1"], /did you mean --max-restarts\?/],
+    [["--no-jsn"], /unknown option --no-jsn/],
+    [["--lgo-dir", "x"], /did you mean --log-dir\?/],
+    [["--zzzzzzzz"], /unknown option --zzzzzzzz \(mosaic-run --help/],
+    [["-x"], /unknown option -x/],
+    [["-hn"], /unknown option -hn/],
+    [["--grace"], /--grace: expected a value, TIME/],
+    [["--no-grace"], /--grace takes a value and cannot be switched off/],
+    [["--no-json=1"], /takes no value/],
+  ])("refuses %j", (argv, message) => {
+    expect(() => parseCommandLine(argv)).toThrow(message);
+  });
+});
+
+describe("where a value comes from", () => {
+  const sourceOf = (argv: readonly string[], env: Env, option = "nproc-per-node"): unknown =>
+    resolveSources(parseCommandLine(argv).options, env, testDir()).get(option);
+  const slurm = { SLURM_JOB_ID: "1", SLURM_GPUS_ON_NODE: "6" };
+
+  it("flag, then MOSAIC_*, then the file, then PET_*, then the scheduler, then the default", () => {
+    const all = { MOSAIC_NPROC_PER_NODE: "3", PET_NPROC_PER_NODE: "5", ...slurm };
+    const { MOSAIC_NPROC_PER_NODE: _, ...noMosaic } = all;
+    expect(sourceOf([], {})).toEqual({ value: "auto", source: "default" });
+    expect(sourceOf([], slurm)).toEqual({ value: "6", source: "SLURM_GPUS_ON_NODE" });
+    expect(sourceOf([], noMosaic)).toEqual({ value: "5", source: "PET_NPROC_PER_NODE" });
+    writeFileSync(join(testDir(), "mosaic.launch.json"), '{ "nprocPerNode": 4 }');
+    expect(sourceOf([], noMosaic)).toEqual({ value: "4", source: "mosaic.launch.json" });
+    expect(sourceOf([], all)).toEqual({ value: "3", source: "MOSAIC_NPROC_PER_NODE" });
+    expect(sourceOf(["-n", "2"], all)).toEqual({ value: "2", source: "--nproc-per-node" });
+  });
+
+  it("reads a step's nodes inside a SLURM step, the job's outside", () => {
+    const job = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "3", SLURM_STEP_NUM_NODES: "1" };
+    expect(sourceOf([], job, "nnodes")).toEqual({ value: "3", source: "SLURM_JOB_NUM_NODES" });
+    expect(sourceOf([], { ...job, SLURM_STEP_ID: "0" }, "nnodes")).toMatchObject({ value: "1" });
+    expect(sourceOf([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
+  });
+
+  it("takes lists, objects and switches from the file, and refuses what it does not know", () => {
+    const write = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
+    write('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
+    const { launch, console } = settings([]);
+    expect(launch).toMatchObject({ env: { A: "1" }, nodeArgs: ["--x"], exec: false, maxRestarts: 2 });
+    expect(console.color).toBe("never");
+    write('{ "nproc": 2 }');
+    expect(() => settings([])).toThrow(/unknown option "nproc"; did you mean "nproc-per-node"\?/);
+    write('{ "grace": [] }');
+    expect(() => settings([])).toThrow(/"grace": expected TIME, received \[\]/);
+    write('{ "grace": true }');
+    expect(() => settings([])).toThrow(/"grace": expected TIME, received true/);
+    write("[]");
+    expect(() => settings([])).toThrow(/expected an object of options/);
+    write("{");
+    expect(() => settings([])).toThrow(/not JSON/);
+  });
+});
+
+describe("values", () => {
+  it("are typed", () => {
+    const times = ["--grace", "1.5s", "--failure-grace=20ms", "--min-uptime", "2m", "--restart-backoff", "3"];
+    expect(settings([...times, "--timeout", "1h", "-n", "cpu"]).launch).toMatchObject({
+      graceMs: 1500,
+      failureGraceMs: 20,
+      minUptimeMs: 120_000,
+      restartBackoffMs: 3000,
+      timeoutMs: 3_600_000,
+      nprocPerNode: "cpu",
+    });
+    expect(settings(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
+    expect(settings([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
+    expect(settings([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
+  });
+
+  it.each([
+    [["--grace", "soon"], {}, /--grace: expected a time such as 500ms, 30s or 2m, received "soon"$/],
+    [[], { MOSAIC_GRACE: "-1" }, /--grace: .* received "-1" \(from MOSAIC_GRACE\)$/],
+    [["-n", "0"], {}, /--nproc-per-node: expected a positive integer, auto, cpu or gpu, received "0"/],
+    [["-n", "1.5"], {}, /--nproc-per-node/],
+    [[], { PET_MAX_RESTARTS: "many" }, /--max-restarts: expected an integer from 0, .*from PET_MAX_RESTARTS/],
+    [["--threads", "0"], {}, /--threads: expected an integer from 1/],
+    [["--master-port", "65536"], {}, /--master-port: expected an integer from 0 to 65535/],
+    [["--color", "pink"], {}, /--color: expected auto, always, never/],
+    [["--json=perhaps"], {}, /--json: expected true or false/],
+    [["--env", "1A=2"], {}, /--env: expected NAME=VALUE/],
+  ] as [string[], Env, RegExp][])("refuses %j %j", (argv, env, message) => {
+    expect(() => settings(argv, env)).toThrow(message);
+  });
+
+  it.each([
+    [["--nnodes", "2"], {}, /--nnodes 2: not in this version: run one node; pass --nnodes 1/],
+    [["-N", "1:4"], {}, /--nnodes 1:4: not in this version/],
+    [[], { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" }, /--nnodes 3 \(from SLURM_JOB_NUM_NODES\): not in this/],
+    [["--node-rank=1"], {}, /--node-rank 1: not in this version: run one node/],
+    [["--rdzv-backend", "etcd"], {}, /--rdzv-backend etcd: not in this version/],
+    [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint node0:29400: not in this version/],
+    [["--master-addr", "10.0.0.1"], {}, /--master-addr 10.0.0.1: not in this version/],
+    [["--no-standalone"], {}, /not in this version/],
+  ] as [string[], Env, RegExp][])("answers %j %j: several nodes", (argv, env, message) => {
+    expect(() => settings(argv, env)).toThrow(message);
+  });
+
+  it("accepts torchrun's words for one node", () => {
+    const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
+    expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
+    expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
+  });
+
+  it("name ranks", () => {
+    expect([...parseRanks("0,2-3", 4)]).toEqual([0, 2, 3]);
+    expect([...parseRanks(undefined, 8)]).toHaveLength(8);
+    expect([...parseRanks(undefined, 9)]).toEqual([0]);
+    expect([...parseRanks("all", 9)]).toHaveLength(9);
+    expect([...parseRanks("none", 9)]).toEqual([]);
+    for (const wrong of ["4", "3-2", "x", "", "1,"]) expect(() => parseRanks(wrong, 4)).toThrow(/ranks of 0-3/);
+  });
+});
+
+describe("the nearest name", () => {
+  it("is a metric that counts swaps of neighbours once", () => {
+    expect(editDistance("lgo-dir", "log-dir")).toBe(1);
+    expect(editDistance("", "abc")).toBe(3);
+    const word = fc.string({ maxLength: 8 });
+    fc.assert(
+      fc.property(word, word, (a, b) => {
+        expect(editDistance(a, b)).toBe(editDistance(b, a));
+        expect(editDistance(a, b) === 0).toBe(a === b);
+        expect(editDistance(a, b)).toBeLessThanOrEqual(Math.max(a.length, b.length));
+      }),
+    );
+  });
+
+  it("is found for every option with a letter lost, doubled or swapped", () => {
+    const names = OPTIONS.map(({ name }) => name);
+    for (const name of names.filter(({ length }) => length > 4)) {
+      const at = Math.floor(name.length / 2);
+      expect(nearest(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
+      expect(nearest(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
+    }
+  });
+});

@@ -1,0 +1,104 @@
+// One rank of a job in which something goes wrong: `fault.mjs <what> [rank that does it]`. The others wait for ever.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import process from "node:process";
+
+const [what, culprit = "1"] = process.argv.slice(2);
+const rank = process.env.RANK;
+const forever = () => new Promise(() => setInterval(() => {}, 60_000));
+
+class PeerLostError extends Error {
+  name = "PeerLostError";
+}
+
+const faults = {
+  async throws() {
+    throw new TypeError("bad loss", { cause: new Error("the weights are NaN") });
+  },
+  async rejects() {
+    void Promise.reject(new RangeError("nobody catches this"));
+    await forever();
+  },
+  async exits() {
+    console.error("the last words of this rank");
+    process.exit(42);
+  },
+  async "is-killed"() {
+    process.kill(process.pid, "SIGKILL");
+    await forever();
+  },
+  async segfaults() {
+    process.kill(process.pid, "SIGSEGV");
+    await forever();
+  },
+  async aborts() {
+    process.abort();
+  },
+  async "fills-heap"() {
+    const all = [];
+    for (;;) all.push(Array.from({ length: 1000 }, Math.random));
+  },
+  async unsettled() {
+    await new Promise(() => {});
+  },
+  async "throws-text"() {
+    // oxlint-disable-next-line no-throw-literal
+    throw "just text";
+  },
+  async "port-taken"() {
+    const { createServer } = await import("node:net");
+    createServer().listen(Number(process.env.MASTER_PORT), "127.0.0.1");
+    await forever();
+  },
+  async "escapes-then-throws"() {
+    await escapee();
+    throw new Error("after the escape");
+  },
+  async "floods-then-throws"() {
+    const line = "x".repeat(99);
+    for (let i = 0; i < 50_000; i++) console.log(line);
+    console.log("the last of the flood");
+    throw new Error("after the flood");
+  },
+  async "exits-early"() {},
+};
+
+/** A grandchild in a session of its own, which holds the rank's output open. */
+async function escapee() {
+  const child = spawn(process.execPath, ["-e", 'console.log("escaped"); setInterval(() => {}, 60_000)'], {
+    detached: true,
+    stdio: ["ignore", "inherit", "inherit"],
+  });
+  await once(child, "spawn");
+  child.unref();
+}
+
+const bystanders = {
+  "ignores-sigterm": () => {
+    process.on("SIGTERM", () => console.log(`rank ${rank} heard SIGTERM and stays`));
+  },
+  // The launcher's store outlives a rank, so the loss is told here as collectives would tell it.
+  "loses-peer": () => {
+    process.on("SIGTERM", () => {
+      throw new PeerLostError("rank 1 is gone");
+    });
+  },
+};
+
+/** The culprit waits for everybody, so that no fault finds a rank that is not yet what the test means it to be. */
+async function meet() {
+  const { connectStore } = await import(process.env.TEST_INDEX);
+  const store = await connectStore();
+  await store.barrier("everybody is there", Number(process.env.WORLD_SIZE));
+}
+
+const [fault, bystander] = what.split("+");
+if (rank === culprit) {
+  await meet();
+  await faults[fault]();
+} else {
+  bystanders[bystander]?.();
+  await meet();
+  if (fault === "exits-early") console.log(`rank ${rank} goes on`);
+  else await forever();
+}

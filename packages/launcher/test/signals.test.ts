@@ -1,0 +1,181 @@
+import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import {
+  childrenOf,
+  isAlive,
+  livingProcesses,
+  mosaicRun,
+  program,
+  type Running,
+  temporaryDir,
+  until,
+} from "./harness.ts";
+
+const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
+
+const commandOf = (pid: number): string => readFileSync(`/proc/${pid}/cmdline`, "utf8");
+
+/** Starts three ranks that wait, and resolves when all say so. */
+async function waiting(how: string, ...options: string[]): Promise<Running> {
+  const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), how]);
+  await job.says("is ready", 3);
+  return job;
+}
+
+describe("a signal to the launcher", { repeats }, () => {
+  it.each(["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"] as const)("%s ends the ranks with it", async (signal) => {
+    const job = await waiting("simply");
+    job.child.kill(signal);
+    const outcome = await job.outcome;
+    const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
+    expect(outcome.stderr).toContain(`mosaic-run: ${signal}: asked ranks 0,1,2 to end with ${signal}`);
+    expect(outcome.stderr).toMatch(new RegExp(`ended on request; logs \\S+ {3}exit code ${code}\n$`));
+    expect(outcome.stderr).not.toContain("✖");
+    expect(outcome.code).toBe(code);
+  });
+
+  it("gives every rank its grace: what it says while it saves is heard", async () => {
+    const job = await waiting("saves-and-ends");
+    job.child.kill("SIGTERM");
+    const outcome = await job.outcome;
+    for (const rank of [0, 1, 2]) expect(outcome.stdout).toContain(`[${rank}] rank ${rank} saved\n`);
+    expect(outcome.code).toBe(143);
+  });
+
+  it("kills what is left when the grace is over", async () => {
+    const job = await waiting("stubborn", "--grace", "100ms");
+    job.child.kill("SIGTERM");
+    const outcome = await job.outcome;
+    expect(outcome.stderr).toContain("still there after 0.1 s: killing ranks 0,1,2");
+    expect(outcome.code).toBe(143);
+  });
+
+  it("Ctrl-C twice kills at once", async () => {
+    const job = await waiting("stubborn");
+    job.child.kill("SIGINT");
+    await job.says("SIGINT\n", 3);
+    job.child.kill("SIGINT");
+    const outcome = await job.outcome;
+    expect(outcome.stderr).toContain("interrupted again: killing ranks 0,1,2");
+    expect(outcome.code).toBe(130);
+  });
+
+  it("a second SIGTERM does not shorten the grace", async () => {
+    const job = await waiting("stubborn");
+    job.child.kill("SIGTERM");
+    await job.says("SIGTERM\n", 3);
+    job.child.kill("SIGTERM");
+    job.child.kill("SIGHUP");
+    job.child.kill("SIGINT");
+    const outcome = await job.outcome;
+    expect(outcome.stderr).toContain("interrupted again");
+    expect(outcome.code).toBe(143);
+  });
+
+  it("SIGUSR2 is passed on and changes nothing else", async () => {
+    const job = await waiting("checkpoints-on-usr2");
+    job.child.kill("SIGUSR2");
+    await job.says("checkpoint", 3);
+    job.child.kill("SIGUSR2");
+    await job.says("checkpoint", 6);
+    job.child.kill("SIGTERM");
+    expect((await job.outcome).code).toBe(143);
+  });
+
+  it("ends children of ranks too, in their group and outside it", async () => {
+    const job = await waiting("has-children");
+    await until(
+      () => livingProcesses().length === 10,
+      () => `${livingProcesses().length} processes`,
+    );
+    job.child.kill("SIGTERM");
+    expect((await job.outcome).code).toBe(143);
+  });
+});
+
+describe("kill -9 of the launcher leaves no process", { repeats }, () => {
+  /** The launcher's only child that does not belong to the job. */
+  const guardOf = (job: Running): number[] =>
+    childrenOf(job.pid).filter((pid) => !livingProcesses().includes(pid) && commandOf(pid).includes("trap"));
+
+  async function killed(job: Running): Promise<void> {
+    const guard = guardOf(job);
+    job.child.kill("SIGKILL");
+    const start = performance.now();
+    await until(
+      () => livingProcesses().length === 0,
+      () => `still there: ${livingProcesses().join(" ")}`,
+      1000,
+    );
+    expect(performance.now() - start).toBeLessThan(1000);
+    await until(
+      () => !guard.some(isAlive),
+      () => "the guard is still there",
+    );
+  }
+
+  it("of ranks that wait", async () => {
+    const job = await waiting("simply");
+    expect(guardOf(job)).toHaveLength(1);
+    await killed(job);
+  });
+
+  it("of ranks that ignore every signal they can", async () => {
+    await killed(await waiting("stubborn"));
+  });
+
+  it("of ranks whose main thread is blocked", async () => {
+    await killed(await waiting("blocked"));
+  });
+
+  it("by the ranks' own watch alone: no death signal from the kernel, and the guard is killed first", async () => {
+    const job = mosaicRun(["-n", "2", program("wait.mjs"), "blocked"], { env: { PATH: "/nonexistent" } });
+    await job.says("is ready", 2);
+    for (const pid of guardOf(job)) process.kill(pid, "SIGKILL");
+    await killed(job);
+    // Nobody is left who could remove it; it is readable by its owner alone.
+    const [left = "none"] = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
+    expect(statSync(join(temporaryDir(), left)).mode & 0o777).toBe(0o700);
+    expect(statSync(join(temporaryDir(), left, "token")).mode & 0o777).toBe(0o600);
+    rmSync(join(temporaryDir(), left), { recursive: true });
+  });
+
+  it("by the guard alone, of a program that clears its environment", async () => {
+    const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
+    await job.says("is ready", 2);
+    const pids = [...job.said().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
+    const all = [...pids, ...pids.flatMap(childrenOf)];
+    await killed(job);
+    await until(
+      () => !all.some(isAlive),
+      () => `still there: ${all.join(" ")}`,
+      1000,
+    );
+  });
+
+  it("of ranks with children, in their group and outside it", async () => {
+    const job = await waiting("has-children");
+    await until(
+      () => livingProcesses().length === 10,
+      () => `${livingProcesses().length} processes`,
+    );
+    await killed(job);
+  });
+
+  it("of programs that are not Node", async () => {
+    const job = mosaicRun(["-n", "2", "--exec", "sh", "-c", "sleep 600 & echo $! is ready; wait"]);
+    await job.says("is ready", 2);
+    await killed(job);
+  });
+});
+
+describe("a timeout", () => {
+  it("ends the job with 124", async () => {
+    const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
+    expect(outcome.stderr).toContain("timeout of 0.3 s: asked ranks 0,1 to end with SIGTERM");
+    expect(outcome.code).toBe(124);
+    const logs = /ended by its timeout; logs (\S+)/.exec(outcome.stderr)?.[1] ?? "";
+    expect(existsSync(`${logs}/attempt_0/1/stdout.log`)).toBe(true);
+  });
+});
