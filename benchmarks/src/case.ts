@@ -1,0 +1,26 @@
+/** What one case found: numbers for `--json`, a sentence for people. */
+export interface Row {
+  readonly case: string;
+  readonly numbers: Readonly<Record<string, number>>;
+  readonly text: string;
+}
+
+/** How hard to try: the machine is noisy, and more repetitions see more of its quiet moments. */
+export interface Effort {
+  readonly repetitions: number;
+}
+
+/** Something to measure. One run may give several rows, but all their names are known before. */
+export interface Case {
+  readonly names: readonly string[];
+  run(effort: Effort): Promise<readonly Row[]>;
+}
+
+/** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
+export const now = (): number => Number(process.hrtime.bigint()) / 1e9;
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}

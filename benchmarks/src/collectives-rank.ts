@@ -1,0 +1,57 @@
+// One rank of the collectives' cases; rank 0 tells.
+import * as mosaic from "@mosaic/attention";
+import { now } from "./case.ts";
+import { type CollectivesJob, type Operation, operations, type Timing } from "./collectives.ts";
+
+const { repetitions, largeBytes } = JSON.parse(process.argv[2]!) as CollectivesJob;
+
+await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
+const { world } = ctx;
+
+for (const operation of operations) {
+  await tell(operation, 4 * world.size * 2, 500);
+  await tell(operation, largeBytes, 4);
+}
+using from = mosaic.zeros(ctx, [largeBytes / 4]);
+using to = mosaic.zeros(ctx, [largeBytes / 4]);
+say({ operation: "copy", bytes: largeBytes, seconds: await best(() => ctx.device.kernels.copy(to, from), 4) });
+
+/** Times `count` calls in a row on tensors of `bytes` in all. */
+async function tell(operation: Operation, bytes: number, count: number): Promise<void> {
+  using whole = mosaic.ones(ctx, [bytes / 4]);
+  using other = mosaic.ones(ctx, [bytes / 4]);
+  using part = mosaic.ones(ctx, [bytes / 4 / world.size]);
+  const post: Readonly<Record<Operation, () => mosaic.Work>> = {
+    sendRecv: () => {
+      const right = (world.rank + 1) % world.size;
+      const left = (world.rank + world.size - 1) % world.size;
+      return world.sendRecv([
+        { tensor: whole, to: right },
+        { tensor: other, from: left },
+      ]);
+    },
+    allGather: () => world.allGather(whole, part),
+    reduceScatter: () => world.reduceScatter(part, whole),
+    allReduce: () => world.allReduce(whole, "mean"),
+    allToAll: () => world.allToAll(other, whole),
+  };
+  say({ operation, bytes, seconds: await best(() => post[operation]().wait(), count) });
+}
+
+/** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
+async function best(call: () => void, count: number): Promise<number> {
+  let least = Number.POSITIVE_INFINITY;
+  for (let i = 0; i <= repetitions; i++) {
+    world.barrier().wait();
+    await ctx.device.stream.synchronize();
+    const begin = now();
+    for (let j = 0; j < count; j++) call();
+    await ctx.device.stream.synchronize();
+    if (i > 0) least = Math.min(least, (now() - begin) / count);
+  }
+  return least;
+}
+
+function say(timing: Timing): void {
+  if (ctx.rank === 0) console.log(JSON.stringify(timing));
+}

@@ -1,0 +1,59 @@
+import type { Case, Row } from "./case.ts";
+import { runProcesses } from "./processes.ts";
+
+const RANKS = 2;
+const MIB = 2 ** 20;
+
+export const operations = ["sendRecv", "allGather", "reduceScatter", "allReduce", "allToAll"] as const;
+export type Operation = (typeof operations)[number];
+
+/** What the ranks are asked to do. */
+export interface CollectivesJob {
+  readonly repetitions: number;
+  readonly largeBytes: number;
+}
+
+/** What rank 0 tells: seconds per call, the best of the repetitions. */
+export interface Timing {
+  readonly operation: Operation | "copy";
+  readonly bytes: number;
+  readonly seconds: number;
+}
+
+const LARGE = 16 * MIB;
+const SMALL = 16;
+
+/**
+ * Collectives between two processes. Small: time of a call in a chain of calls, each waiting for the one before on the
+ * compute stream, the host for none. Large: bytes of the tensor over time, beside a plain copy of as many in memory.
+ */
+export const collectiveCases: readonly Case[] = [
+  {
+    names: operations.flatMap((operation) => [nameOf(operation, SMALL), nameOf(operation, LARGE)]),
+    async run({ repetitions }) {
+      const job: CollectivesJob = { repetitions, largeBytes: LARGE };
+      const [timings] = await runProcesses<Timing>("./collectives-rank.js", RANKS, job);
+      const copy = timings!.find(({ operation }) => operation === "copy")!;
+      return timings!.filter(({ operation }) => operation !== "copy").map((timing) => rowOf(timing, copy.seconds));
+    },
+  },
+];
+
+function nameOf(operation: string, bytes: number): string {
+  return `collectives.${RANKS}.${operation}.${bytes < MIB ? `${bytes}B` : `${bytes / MIB}MiB`}`;
+}
+
+function rowOf({ operation, bytes, seconds }: Timing, copySeconds: number): Row {
+  const name = nameOf(operation, bytes);
+  if (bytes < MIB) {
+    const microseconds = seconds * 1e6;
+    return { case: name, numbers: { microseconds }, text: `${microseconds.toFixed(1).padStart(7)} µs a call` };
+  }
+  const gigabytesPerSecond = bytes / seconds / 1e9;
+  const vsCopy = copySeconds / seconds;
+  return {
+    case: name,
+    numbers: { gigabytesPerSecond, vsCopy },
+    text: `${gigabytesPerSecond.toFixed(2).padStart(7)} GB/s      ${vsCopy.toFixed(2)} × a plain copy's ${(bytes / copySeconds / 1e9).toFixed(1)}`,
+  };
+}

@@ -1,0 +1,69 @@
+import { parseArgs } from "node:util";
+import type { Case, Effort, Row } from "./case.ts";
+import { collectiveCases } from "./collectives.ts";
+import { gemmCases, localCases } from "./local.ts";
+import { ringCases } from "./ring.ts";
+
+const help = `Measures Mosaic on this machine, as ratios to what the machine can do at the same moment.
+
+  npm run bench -- [options]
+
+  --filter TEXT   only cases whose name contains it; several are separated by commas
+  --quick         fewer repetitions: minutes become one, numbers become rough
+  --json          one JSON object a case: {"case": …, its numbers}
+  --list          the names of the cases
+  -h, --help      this text`;
+
+const cases: readonly Case[] = [...localCases, ...ringCases, ...gemmCases, ...collectiveCases];
+
+process.exitCode = await main(process.argv.slice(2));
+
+async function main(args: string[]): Promise<number> {
+  const options = read(args);
+  if (options === undefined) return 2;
+  if (options.help) console.log(help);
+  if (options.help) return 0;
+  const wanted = (name: string): boolean => options.filter.some((text) => name.includes(text));
+  const chosen = cases.filter(({ names }) => names.some(wanted));
+  if (chosen.length === 0) {
+    console.error(`--filter ${options.filter.join()}: no case is called so; --list shows all`);
+    return 2;
+  }
+  if (options.list) for (const name of chosen.flatMap(({ names }) => names).filter(wanted)) console.log(name);
+  if (options.list) return 0;
+  const effort: Effort = { repetitions: options.quick ? 2 : 7 };
+  for (const each of chosen) {
+    for (const row of (await each.run(effort)).filter((one) => wanted(one.case))) {
+      console.log(options.json ? json(row) : `${row.case.padEnd(44)}${row.text}`);
+    }
+  }
+  return 0;
+}
+
+interface Options {
+  readonly filter: readonly string[];
+  readonly quick: boolean;
+  readonly json: boolean;
+  readonly list: boolean;
+  readonly help: boolean;
+}
+
+function read(args: string[]): Options | undefined {
+  const flag = { type: "boolean", default: false } as const;
+  try {
+    const { values } = parseArgs({
+      args,
+      options: { filter: { type: "string" }, quick: flag, json: flag, list: flag, help: { ...flag, short: "h" } },
+    });
+    return { ...values, filter: (values.filter ?? "").split(",") };
+  } catch (error) {
+    console.error(`${(error as Error).message}\n\n${help}`);
+    return undefined;
+  }
+}
+
+/** Four digits: more would only repeat the noise. */
+function json({ case: name, numbers }: Row): string {
+  const rounded = Object.entries(numbers).map(([key, value]) => [key, Number(value.toPrecision(4))]);
+  return JSON.stringify({ case: name, ...Object.fromEntries(rounded) });
+}

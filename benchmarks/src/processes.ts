@@ -1,0 +1,24 @@
+import { fileURLToPath } from "node:url";
+import { launch } from "@mosaic/launcher";
+
+/** Runs `entry` (beside this file) as ranks under the launcher, and returns the JSON lines that each printed. */
+export async function runProcesses<T>(
+  entry: string,
+  ranks: number,
+  argument: unknown,
+): Promise<readonly (readonly T[])[]> {
+  const said: T[][] = Array.from({ length: ranks }, () => []);
+  const result = await launch({
+    entry: fileURLToPath(new URL(entry, import.meta.url)),
+    args: [JSON.stringify(argument)],
+    nprocPerNode: ranks,
+    onEvent(event) {
+      if (event.type !== "line") return;
+      if (event.stream === "stdout") said[event.rank]!.push(JSON.parse(event.text) as T);
+      else process.stderr.write(`[${event.rank}] ${event.text}\n`);
+    },
+  });
+  if (result.outcome === "succeeded") return said;
+  const { failure } = result;
+  throw new Error(`${entry}: ${failure?.error?.stack ?? failure?.stderrTail.join("\n") ?? result.outcome}`);
+}

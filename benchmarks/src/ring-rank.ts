@@ -1,0 +1,42 @@
+// One process of a ring case: a rank of one thread, or, last, the one device of as many threads as there are ranks.
+import * as mosaic from "@mosaic/attention";
+import { connectStore, type Store } from "@mosaic/launcher";
+import { AttentionRun } from "./attention-problem.ts";
+import type { RingJob, Turn } from "./ring.ts";
+
+const { problem, ranks, turns } = JSON.parse(process.argv[2]!) as RingJob;
+const rank = Number(process.env["RANK"]);
+const isAlone = rank === ranks;
+
+await using store = await connectStore();
+await using ctx = isAlone
+  ? await mosaic.init({ device: mosaic.cpu({ threads: ranks }), rank: 0, worldSize: 1 })
+  : await mosaic.init({
+      device: mosaic.cpu({ threads: 1 }),
+      collectives: mosaic.localCollectives({ name: process.env["MOSAIC_RUN_ID"]! }),
+      rank,
+      worldSize: ranks,
+    });
+using run = new AttentionRun(ctx, problem, isAlone ? mosaic.local() : mosaic.ring());
+
+// Turn 0 warms up and is not told.
+for (let turn = 0; turn <= turns; turn++) {
+  const told = isAlone ? await takeAlone(store, turn) : await takeTogether(store, turn);
+  if (turn > 0) console.log(JSON.stringify(told));
+}
+
+/** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
+async function takeTogether(store: Store, turn: number): Promise<Turn> {
+  if (turn > 0) await store.wait([`alone ${turn - 1}`]);
+  const told = await run.once();
+  await store.set(`ring ${turn} ${rank}`, "");
+  return told;
+}
+
+async function takeAlone(store: Store, turn: number): Promise<Turn> {
+  await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
+  const peak = mosaic.fmaPeak(ranks);
+  const told = await run.once();
+  await store.set(`alone ${turn}`, "");
+  return { ...told, peak };
+}

@@ -1,0 +1,65 @@
+import { type AttentionProblem, flopsOf, nameOf } from "./attention-problem.ts";
+import { type Case, median, type Row } from "./case.ts";
+import { runProcesses } from "./processes.ts";
+
+const RANKS = 2;
+const HEADS = 4;
+
+/** What a process tells of one turn. */
+export interface Turn {
+  readonly begin: number;
+  readonly end: number;
+  /** Only where the whole machine is used: GFLOP/s of the probe right before. */
+  readonly peak?: number;
+}
+
+/** What the processes are asked to do. */
+export interface RingJob {
+  readonly problem: AttentionProblem;
+  readonly ranks: number;
+  readonly turns: number;
+}
+
+const problems: readonly Omit<AttentionProblem, "heads">[] = [
+  { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 16_384 },
+  { direction: "backward", dtype: "f32", mask: "full", d: 64, n: 16_384 },
+  { direction: "forward", dtype: "f32", mask: "causal", d: 64, n: 16_384 },
+  { direction: "backward", dtype: "f32", mask: "causal", d: 64, n: 16_384 },
+  { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 16_384 },
+];
+
+/**
+ * Two ranks of one thread each, as real processes, against one process of two threads: the ring's price. They take
+ * turns within one run, so that both see the same machine.
+ */
+export const ringCases: readonly Case[] = problems.map((shape) => {
+  const problem = { ...shape, heads: HEADS };
+  const name = `ring.${RANKS}x1.${nameOf(problem)}`;
+  return {
+    names: [name],
+    async run({ repetitions }) {
+      const job: RingJob = { problem, ranks: RANKS, turns: repetitions };
+      // One process more than ranks: the last is the one device.
+      const said = await runProcesses<Turn>("./ring-rank.js", RANKS + 1, job);
+      return [rowOf(name, flopsOf(problem), said)];
+    },
+  };
+});
+
+function rowOf(name: string, flops: number, said: readonly (readonly Turn[])[]): Row {
+  const alone = said.at(-1)!.map(({ begin, end }) => end - begin);
+  const together = alone.map((_, turn) => {
+    const turns = said.slice(0, -1).map((rank) => rank[turn]!);
+    return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
+  });
+  const vsLocal = median(alone.map((seconds, turn) => seconds / together[turn]!));
+  const bestVsLocal = Math.min(...alone) / Math.min(...together);
+  const seconds = Math.min(...together);
+  const localSeconds = Math.min(...alone);
+  const share = flops / seconds / 1e9 / Math.max(...said.at(-1)!.map(({ peak }) => peak ?? 0));
+  return {
+    case: name,
+    numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share },
+    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} best against best: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(share * 100).toFixed(1)} % of the FMA peak`,
+  };
+}

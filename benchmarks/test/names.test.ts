@@ -1,0 +1,58 @@
+import { spawnSync } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+import { flopsOf, nameOf } from "../src/attention-problem.ts";
+import { median } from "../src/case.ts";
+import { peakRow } from "../src/peak.ts";
+
+const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
+const bench = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>
+  spawnSync(process.execPath, [main, ...args], { encoding: "utf8" });
+
+describe("the benchmarks", () => {
+  it("have names that differ, and the ones that goals are set for", () => {
+    const names = bench("--list").stdout.trim().split("\n");
+    expect(new Set(names).size).toBe(names.length);
+    expect(names).toContain("ring.2x1.forward.f32.full.d64.n16384");
+    expect(names).toContain("ring.2x1.backward.f32.full.d64.n16384");
+    for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);
+  });
+
+  it("refuse what they do not know", () => {
+    expect(bench("--filter", "nothing.like.it")).toMatchObject({
+      status: 2,
+      stderr: expect.stringContaining("--list"),
+    });
+    expect(bench("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
+  });
+
+  it("print one JSON object a case", () => {
+    const { status, stdout } = bench("--json", "--quick", "--filter", "gemm.f32.m8192.n384");
+    expect(status).toBe(0);
+    expect(JSON.parse(stdout)).toMatchObject({
+      case: "gemm.f32.m8192.n384.k128",
+      share: expect.any(Number),
+      gflops: expect.any(Number),
+    });
+  });
+});
+
+describe("what they count", () => {
+  const problem = { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 1024, heads: 8 } as const;
+
+  it("is 4n²d a head forward, 10n²d backward, half of it causal", () => {
+    expect(nameOf(problem)).toBe("forward.f32.full.d64.n1024");
+    expect(flopsOf(problem)).toBe(4 * 8 * 1024 ** 2 * 64);
+    expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 8 * 1024 ** 2 * 64);
+  });
+
+  it("compares best with best, and pairs in the median", () => {
+    const { numbers } = peakRow("x", 10e9, [
+      { seconds: 0.2, peak: 100 },
+      { seconds: 0.1, peak: 125 },
+      { seconds: 0.4, peak: 50 },
+    ]);
+    expect(numbers).toEqual({ gflops: 100, peak: 125, share: 0.8, medianShare: 0.5 });
+    expect(median([4, 1, 3, 2])).toBe(2.5);
+  });
+});

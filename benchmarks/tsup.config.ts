@@ -1,0 +1,8 @@
+import { defineConfig } from "tsup";
+
+export default defineConfig({
+  entry: ["src/main.ts", "src/ring-rank.ts", "src/collectives-rank.ts"],
+  format: ["esm"],
+  target: "node20",
+  sourcemap: true,
+});
