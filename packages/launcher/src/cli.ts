@@ -41,8 +41,13 @@ async function main(argv: readonly string[]): Promise<number> {
   }
   const onEvent = consoleFor(settings, plan.nproc, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
-  passSignals(job);
-  return (await job.done).exitCode;
+  const restore = passSignals(job);
+  try {
+    return (await job.done).exitCode;
+  } finally {
+    // From here on only output is waited for, and a signal may end that as it ends any program.
+    restore();
+  }
 }
 
 function say(text: string): number {
@@ -74,9 +79,15 @@ function isExtraTask(env: NodeJS.ProcessEnv): boolean {
   return env.SLURM_STEP_ID !== undefined && Number(env.SLURM_LOCALID ?? 0) > 0;
 }
 
-function passSignals(job: Job): void {
-  for (const name of ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const)
-    process.on(name, () => job.signal(name));
+const PASSED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
+
+/** Passes signals on to the job, until the function that it returns is called. */
+function passSignals(job: Job): () => void {
+  const pass = (name: NodeJS.Signals): void => job.signal(name);
+  for (const name of PASSED) process.on(name, pass);
+  return () => {
+    for (const name of PASSED) process.off(name, pass);
+  };
 }
 
 function version(): string {

@@ -46,7 +46,8 @@ export class TextConsole {
       this.#print(event.stream === "stdout" ? this.#out : this.#err, `${prefix}${event.text}\n`);
     } else if (event.rank === 0 && this.#style.columns !== undefined) {
       this.#erase();
-      this.#progress = `${prefix}${event.text.slice(0, Math.max(0, this.#style.columns - this.#style.prefix.length - 1))}`;
+      const room = this.#style.columns - this.#fill(event).length - 1;
+      this.#progress = `${prefix}${event.text.slice(0, Math.max(0, room))}`;
       this.#out.write(this.#progress);
     }
   }
@@ -70,15 +71,18 @@ export class TextConsole {
     this.#err.write(`${[this.#paint(31, headline), ...rest].join("\n")}\n`);
   }
 
-  #prefix({ rank, node, attempt, stream }: LineEvent): string {
-    const key = `${rank} ${attempt} ${stream}`;
+  #prefix(event: LineEvent): string {
+    const key = `${event.rank} ${event.attempt} ${event.stream}`;
     const known = this.#prefixes.get(key);
     if (known !== undefined) return known;
-    const fields: Readonly<Record<string, string>> = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
-    const filled = this.#style.prefix.replaceAll(/\{(\w+)\}/g, (whole, name: string) => fields[name] ?? whole);
-    const painted = this.#paint(RANK_COLORS[rank % RANK_COLORS.length] ?? 36, filled);
+    const painted = this.#paint(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#fill(event));
     this.#prefixes.set(key, painted);
     return painted;
+  }
+
+  #fill({ rank, node, attempt, stream }: LineEvent): string {
+    const fields: Readonly<Record<string, string>> = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
+    return this.#style.prefix.replaceAll(/\{(\w+)\}/g, (whole, name: string) => fields[name] ?? whole);
   }
 
   #paint(color: number, text: string): string {

@@ -1,0 +1,192 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { PassThrough, Writable } from "node:stream";
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import type { LaunchEvent } from "../src/job.ts";
+import { LineSplitter, LONGEST_LINE } from "../src/output/lines.ts";
+import { Sink } from "../src/output/sink.ts";
+import { TextConsole } from "../src/output/text-console.ts";
+import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
+
+function split(chunks: readonly Buffer[]): { kind: string; text: string }[] {
+  const found: { kind: string; text: string }[] = [];
+  const splitter = new LineSplitter((kind, text) => found.push({ kind, text }));
+  for (const chunk of chunks) splitter.push(chunk);
+  splitter.end();
+  return found;
+}
+
+const lines = (text: string): string[] => split([Buffer.from(text)]).map(({ kind, text: one }) => `${kind}:${one}`);
+
+describe("lines", () => {
+  it("end at \\n and \\r\\n; a lone \\r ends progress", () => {
+    expect(lines("a\nb\r\n\nc")).toEqual(["line:a", "line:b", "line:", "line:c"]);
+    expect(lines("10%\r50%\r100%\ndone\n")).toEqual(["progress:10%", "progress:50%", "line:100%", "line:done"]);
+    expect(lines("\r10%\r50%")).toEqual(["progress:10%", "line:50%"]);
+    expect(lines("10%\r")).toEqual(["progress:10%", "line:10%"]);
+  });
+
+  it("are the same lines however the bytes are cut, no character broken", () => {
+    const text = fc
+      .array(fc.constantFrom("a", "é", "😀", "\n", "\r\n"), { maxLength: 40 })
+      .map((parts) => parts.join(""));
+    fc.assert(
+      fc.property(text, fc.array(fc.nat(100)), (whole, cuts) => {
+        const bytes = Buffer.from(whole);
+        const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
+        const chunks = edges.slice(1).map((edge, i) => bytes.subarray(edges[i], edge));
+        const expected = whole.split(/\r?\n/);
+        if (expected.at(-1) === "") expected.pop();
+        const read = split(chunks).filter(({ kind }) => kind === "line");
+        expect(read.map(({ text: one }) => one)).toEqual(expected);
+      }),
+    );
+  });
+
+  it("longer than 64 KB come in pieces of whole characters", () => {
+    const long = "é€😀".repeat(20_000);
+    const pieces = split([Buffer.from(`${long}\nshort`)]);
+    expect(pieces.map(({ kind }) => kind)).toEqual(["part", "part", "line", "line"]);
+    expect(
+      pieces
+        .slice(0, -1)
+        .map(({ text }) => text)
+        .join(""),
+    ).toBe(long);
+    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(LONGEST_LINE);
+    const endless = split(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
+    expect(endless.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
+  });
+});
+
+describe("the console", () => {
+  const line = { t: 0, node: "n0", rank: 0, attempt: 0, stream: "stdout" } as const;
+
+  function shown(events: readonly Partial<LaunchEvent>[], style: object): string {
+    const screen = new PassThrough();
+    const sink = new Sink(screen);
+    const ranks = new Set([0, 1]);
+    const console = new TextConsole(sink, sink, {
+      shown: ranks,
+      prefix: "[{rank}] ",
+      color: false,
+      columns: 20,
+      ...style,
+    });
+    for (const event of events)
+      console.show({ ...line, type: "line", kind: "line", text: "", ...event } as LaunchEvent);
+    return String(screen.read() ?? "");
+  }
+
+  it("draws the progress of rank 0 under the lines, and nobody else's", () => {
+    const events: Partial<LaunchEvent>[] = [
+      { kind: "progress", text: "10%" },
+      { kind: "progress", text: "99%", rank: 1 },
+      { text: "hello", rank: 1 },
+      { kind: "progress", text: "a text wider than the screen is" },
+      { text: "100%" },
+    ] as Partial<LaunchEvent>[];
+    const clear = "\r\u001b[K";
+    expect(shown(events, {})).toBe(`[0] 10%${clear}[1] hello\n[0] 10%${clear}[0] a text wider th${clear}[0] 100%\n`);
+    expect(shown(events, { columns: undefined })).toBe("[1] hello\n[0] 100%\n");
+  });
+
+  it("fills in the prefix and colours it by rank", () => {
+    const event = { text: "x", rank: 1, stream: "stderr" } as Partial<LaunchEvent>;
+    expect(shown([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{else} " })).toBe("n0/1/0/stderr/{else} x\n");
+    expect(shown([event], { prefix: "", color: true })).toBe("x\n");
+    expect(shown([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
+  });
+
+  it("skips what a stopped reader would make it keep, and says so when he goes on", async () => {
+    let text = "";
+    let goOn: (() => void) | undefined = () => {};
+    const slow = new Writable({
+      write(chunk: Buffer, _encoding, done) {
+        text += chunk.toString();
+        if (goOn === undefined) done();
+        else goOn = done;
+      },
+    });
+    const sink = new Sink(slow, 100);
+    for (let i = 0; i < 50; i++) sink.write(`line ${i} of some length\n`);
+    const resume = goOn;
+    goOn = undefined;
+    resume();
+    sink.write("after\n");
+    await sink.flush();
+    expect(text).toMatch(
+      /line 4 .*\nmosaic-run: 4\d lines not shown: nobody read them; the log files have them\nafter\n$/s,
+    );
+  });
+});
+
+describe("output of ranks", () => {
+  it("keeps stdout and stderr apart, prefixed; a last line without end is shown", async () => {
+    const outcome = await run(["-n", "2", program("speak.mjs"), "both"]);
+    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 says", "[1] rank 1 says"]);
+    expect(outcome.stderr.split("\n").toSorted()).toEqual(["", "[0] rank 0 warns", "[1] rank 1 warns"]);
+    expect((await run(["-n1", program("speak.mjs"), "no-line-end"])).stdout).toBe("[0] rank 0 stops mid\n");
+    expect((await run(["-n1", "--log-prefix", "", program("speak.mjs"), "progress"])).stdout).toBe("0 at 100%\n");
+  });
+
+  it("is shown for the ranks asked for, and logged for all, byte for byte", async () => {
+    const options = ["-n", "3", "--console-ranks", "0,2", "--log-dir", "logs", "--log-prefix", "{rank}> "];
+    const { stdout } = await run([...options, program("speak.mjs"), "progress"]);
+    expect(stdout.split("\n").toSorted()).toEqual(["", "0> 0 at 100%", "2> 2 at 100%"]);
+    const [id = ""] = readdirSync(join(testDir(), "logs"));
+    const log = join(testDir(), "logs", id, "attempt_0/1/stdout.log");
+    expect(readFileSync(log, "utf8")).toBe("\r1 at 10%\r1 at 50%\r1 at 100%\n");
+    expect((await run(["--console-ranks", "7", program("speak.mjs"), "both"])).code).toBe(2);
+  });
+
+  it("is one object a line with --json", async () => {
+    const outcome = await run(["-n", "2", "--json", program("speak.mjs"), "both"]);
+    const objects = outcome.stdout
+      .trim()
+      .split("\n")
+      .map((one) => JSON.parse(one) as Record<string, unknown>);
+    expect(outcome.stderr).toBe("");
+    for (const object of objects) expect(object).toMatchObject({ t: expect.any(Number), node: expect.any(String) });
+    const said = objects.filter(({ event }) => event === undefined);
+    expect(said).toHaveLength(4);
+    expect(said).toContainEqual(
+      expect.objectContaining({ rank: 1, attempt: 0, stream: "stderr", msg: "rank 1 warns" }),
+    );
+    const events = objects.flatMap(({ event }) => event ?? []);
+    expect([events[0], events.at(-1)]).toEqual(["start", "end"]);
+    expect(events.filter((event) => event === "exit")).toHaveLength(2);
+    expect(objects.at(-1)).toMatchObject({ result: { outcome: "succeeded", exitCode: 0 } });
+  });
+
+  it("is coloured when asked, and ranks are told", async () => {
+    const always = await run(["-n1", "--color=always", program("speak.mjs"), "color"]);
+    expect(always.stdout).toBe("\u001b[36m[0] \u001b[0mFORCE_COLOR 1\n");
+    const never = await run(["-n1", "--color=always", program("speak.mjs"), "color"], { env: { NO_COLOR: "1" } });
+    expect(never.stdout).toContain("FORCE_COLOR undefined\n");
+    expect((await run(["-n1", program("speak.mjs"), "color"])).stdout).toBe("[0] FORCE_COLOR undefined\n");
+  });
+
+  it("of a long line arrives whole", async () => {
+    const { stdout } = await run(["-n1", "--log-prefix=", program("speak.mjs"), "long-line"]);
+    expect(stdout.replaceAll("\n", "")).toBe("é".repeat(100_000));
+  });
+
+  it("never makes a rank wait for a reader that has stopped, nor ends the job when he leaves", async () => {
+    const env = { TEST_INDEX: INDEX };
+    const job = mosaicRun(["-n", "2", "--log-dir", "logs", program("speak.mjs"), "endless"], { env });
+    job.child.stdout?.pause();
+    const written = (rank: number): number => {
+      const [id = ""] = readdirSync(join(testDir(), "logs"));
+      return readFileSync(join(testDir(), "logs", id, `attempt_0/${rank}/stdout.log`), "utf8").split("\n").length - 1;
+    };
+    await until(
+      () => readdirSync(testDir()).includes("logs") && written(0) === 20_000 && written(1) === 20_000,
+      () => "a rank waits",
+    );
+    job.child.stdout?.destroy();
+    job.child.kill("SIGTERM");
+    expect((await job.outcome).code).toBe(143);
+  });
+});

@@ -1,0 +1,13 @@
+// Prints what a rank was told, and proves that the store it was told of is there.
+const { connectStore } = await import(process.env.TEST_INDEX);
+const told = Object.fromEntries(
+  Object.entries(process.env).filter(([name]) =>
+    /^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|MOSAIC_|FORCE_COLOR|EXTRA)/.test(name),
+  ),
+);
+const store = await connectStore();
+const arrived = await store.add("arrived");
+await store.barrier("all", Number(told.WORLD_SIZE), { member: told.RANK });
+console.log(
+  JSON.stringify({ told, arrived, args: process.argv.slice(2), execArgv: process.execArgv, cwd: process.cwd() }),
+);

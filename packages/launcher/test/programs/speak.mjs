@@ -1,0 +1,25 @@
+// Writes what the test asks for: `speak.mjs <what>`.
+import { setTimeout as delay } from "node:timers/promises";
+
+const rank = process.env.RANK;
+const speeches = {
+  both: () => {
+    console.log(`rank ${rank} says`);
+    console.error(`rank ${rank} warns`);
+  },
+  "no-line-end": () => process.stdout.write(`rank ${rank} stops mid`),
+  progress: () => {
+    for (const percent of [10, 50, 100]) process.stdout.write(`\r${rank} at ${percent}%`);
+    process.stdout.write("\n");
+  },
+  "long-line": () => console.log("é".repeat(100_000)),
+  color: () => console.log(`FORCE_COLOR ${process.env.FORCE_COLOR}`),
+  // More than any pipe holds, then proof that nobody made this rank wait.
+  endless: async () => {
+    for (let i = 0; i < 20_000; i++) console.log(`${i} ${"y".repeat(90)}`);
+    const { connectStore } = await import(process.env.TEST_INDEX);
+    await (await connectStore()).set(`spoken ${rank}`, "1");
+    await delay(60_000);
+  },
+};
+await speeches[process.argv[2]]();

@@ -1,0 +1,218 @@
+import { readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { INDEX, livingProcesses, mosaicRun, program, run, runNode, temporaryDir, testDir, until } from "./harness.ts";
+
+const env = { TEST_INDEX: INDEX };
+const PACKAGE = join(import.meta.dirname, "..");
+
+interface Told {
+  readonly told: Readonly<Record<string, string>>;
+  readonly arrived: number;
+  readonly args: readonly string[];
+  readonly execArgv: readonly string[];
+  readonly cwd: string;
+}
+
+async function contract(args: readonly string[], start: Readonly<Record<string, string>> = {}): Promise<Told[]> {
+  const { stdout, stderr, code } = await run([...args, program("contract.mjs"), "-n", "9", "--json", "--", "x"], {
+    env: { ...env, ...start },
+  });
+  expect({ stderr, code }).toEqual({ stderr: "", code: 0 });
+  const lines = stdout.trim().split("\n").toSorted();
+  return lines.map((line) => JSON.parse(line.replace(/^\[\d+\] /, "")) as Told);
+}
+
+describe("ranks are told", () => {
+  it("who they are, and meet at the store", async () => {
+    const inherited = { RANK: "77", WORLD_SIZE: "99", MOSAIC_ATTEMPT: "5", MASTER_ADDR: "elsewhere" };
+    const ranks = await contract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
+    const { told: first } = ranks[0] as Told;
+    for (const [rank, { told, args }] of ranks.entries()) {
+      expect(told).toMatchObject({
+        RANK: `${rank}`,
+        LOCAL_RANK: `${rank}`,
+        WORLD_SIZE: "3",
+        LOCAL_WORLD_SIZE: "3",
+        GROUP_RANK: "0",
+        GROUP_WORLD_SIZE: "1",
+        ROLE_NAME: "trainer",
+        ROLE_RANK: `${rank}`,
+        ROLE_WORLD_SIZE: "3",
+        MASTER_ADDR: "127.0.0.1",
+        TORCHELASTIC_RESTART_COUNT: "0",
+        TORCHELASTIC_MAX_RESTARTS: "2",
+        TORCHELASTIC_ERROR_FILE: expect.stringMatching(new RegExp(`/attempt_0/${rank}/error\\.json$`)),
+        MOSAIC_ATTEMPT: "0",
+        MOSAIC_NODE_ADDR: "127.0.0.1",
+        MOSAIC_STORE: `127.0.0.1:${told.MASTER_PORT}`,
+        MOSAIC_RUN_ID: first?.MOSAIC_RUN_ID,
+        MASTER_PORT: first?.MASTER_PORT,
+      });
+      expect(told.MOSAIC_RUN_ID).toBe(`${told.TORCHELASTIC_RUN_ID}-${told.MOSAIC_RUN_ID?.slice(-10)}`);
+      expect(told).not.toHaveProperty("MOSAIC_LIFELINE_FD");
+      expect(told).not.toHaveProperty("FORCE_COLOR");
+      expect(args).toEqual(["-n", "9", "--json", "--", "x"]);
+    }
+    expect(new Set(ranks.map(({ arrived }) => arrived))).toEqual(new Set([1, 2, 3]));
+  });
+
+  it("what the user adds; what the launcher promises cannot be overridden", async () => {
+    const options = ["-n", "1", "--env", "EXTRA=a b", "--threads=5", "--node-arg=--expose-gc", "--master-port=0"];
+    const [rank] = await contract(options);
+    expect(rank?.told).toMatchObject({ EXTRA: "a b", MOSAIC_THREADS: "5" });
+    expect(rank?.execArgv).toContain("--expose-gc");
+    expect(rank?.cwd).toBe(testDir());
+    const refused = await run(["--env", "RANK=3", program("contract.mjs")]);
+    expect(refused.stderr).toBe("mosaic-run: --env RANK: the launcher sets RANK itself; leave it out\n");
+    expect(refused.code).toBe(2);
+  });
+
+  it("of a port of the user's choice, and who has it when it is taken", async () => {
+    const job = mosaicRun(["-n", "1", "--json", program("wait.mjs")]);
+    await job.says("is ready");
+    const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.said())?.[1] ?? "";
+    const second = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
+    expect(second.stderr).toMatch(
+      new RegExp(`^mosaic-run: port ${port} is held by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
+    );
+    expect(second.code).toBe(75);
+    job.child.kill("SIGTERM");
+    expect((await job.outcome).code).toBe(143);
+    expect((await contract(["-n", "1", "--master-port", port]))[0]?.told.MASTER_PORT).toBe(port);
+  });
+});
+
+describe("an entry", () => {
+  it("in TypeScript runs with the project's tsx, and throws where its source says", async () => {
+    const outcome = await run(["-n", "2", program("typed.ts")], { cwd: PACKAGE });
+    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] typed rank 0", "[1] typed rank 1"]);
+    const failed = await run(["-n", "1", program("typed.ts"), "throws"], { cwd: PACKAGE });
+    expect(failed.stderr).toMatch(/✖ rank 0 .*Error: typed rank 0 throws\n {4}at .*typed\.ts:6:\d+/);
+    expect(failed.code).toBe(1);
+  });
+
+  it("in TypeScript, where there is no tsx and Node is old, is refused with the fix", async () => {
+    writeFileSync(join(testDir(), "a.ts"), "const a: number = 1;\n");
+    const outcome = await run(["a.ts"]);
+    const able = Boolean((process.features as { typescript?: unknown }).typescript);
+    expect(outcome.code).toBe(able ? 0 : 2);
+    if (!able) expect(outcome.stderr).toContain('run "npm install --save-dev tsx"');
+  });
+
+  it("may be any program with --exec, whose exit code is the launcher's", async () => {
+    const outcome = await run(["-n", "2", "--exec", "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE"; exit $RANK']);
+    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 of 2", "[1] rank 1 of 2"]);
+    expect(outcome.code).toBe(1);
+  });
+
+  it("is required, and a wrong option is explained", async () => {
+    expect(await run([])).toMatchObject({ code: 2, stderr: expect.stringContaining("expected an entry to run") });
+    expect(await run(["--nprocs=2", "a.js"])).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining("did you mean --nproc-per-node?"),
+    });
+  });
+
+  it("is not needed for help and version", async () => {
+    expect(await run(["--help"])).toMatchObject({ code: 0, stdout: expect.stringContaining("-n, --nproc-per-node") });
+    expect(await run(["-V"])).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/^mosaic-run \d+\.\d+\.\d+, Node/),
+    });
+  });
+});
+
+describe("a dry run", () => {
+  it("shows every value with its source, the command, and every rank's environment, and starts nothing", async () => {
+    writeFileSync(join(testDir(), "mosaic.launch.json"), '{ "grace": "5s" }');
+    writeFileSync(join(testDir(), "train.mjs"), "");
+    const options = ["-n", "2", "--env", "EXTRA=1", "--dry-run", "--threads=1", "train.mjs", "--epochs", "3 or 4"];
+    const { stdout, code } = await run(options, { env: { MOSAIC_ROLE: "worker", PET_MAX_RESTARTS: "1" } });
+    const stable = stdout
+      .replaceAll(testDir(), "<dir>")
+      .replaceAll(/t-[0-9a-f-]{36}/g, "<name>")
+      .replace(process.execPath, "<node>")
+      .replace(/\S+\/preload\.cjs/, "<preload>");
+    await expect(stable).toMatchFileSnapshot("snapshots/dry-run.txt");
+    expect(code).toBe(0);
+    expect(readdirSync(temporaryDir())).toEqual([]);
+  });
+
+  it("is one object with --json, and checks what a run would check", async () => {
+    writeFileSync(join(testDir(), "train.mjs"), "");
+    const { stdout } = await run(["--dry-run", "--json", "--master-port=4711", "train.mjs"]);
+    const description = JSON.parse(stdout) as { ranks: { MASTER_PORT: string }[]; options: object };
+    expect(description.ranks[0]?.MASTER_PORT).toBe("4711");
+    expect(description.options).toMatchObject({ "master-port": { value: "4711", source: "--master-port" } });
+    expect((await run(["--dry-run", "gone.mjs"])).code).toBe(2);
+    expect((await run(["--dry-run", "--env", "RANK=1", "train.mjs"])).code).toBe(2);
+  });
+});
+
+describe("under srun", () => {
+  it("one launcher of a node starts the ranks, the others leave it to it", async () => {
+    const task = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "1", SLURM_LOCALID: "1" };
+    const outcome = await run(["--exec", "sh", "-c", "echo started"], { env: task });
+    expect(outcome).toMatchObject({ code: 0, stdout: "" });
+    expect(outcome.stderr).toContain("another task of this node starts the ranks");
+    const first = await run(["-n1", "--exec", "sh", "-c", "echo started"], { env: { ...task, SLURM_LOCALID: "0" } });
+    expect(first.stdout).toBe("[0] started\n");
+  });
+});
+
+describe("a job inside a job", () => {
+  it("has ranks, a store and an end of its own", async () => {
+    const inner = join(import.meta.dirname, "../dist/cli.js");
+    const outcome = await run(["-n", "2", inner, "-n", "2", program("contract.mjs")], { env });
+    expect(outcome.code).toBe(0);
+    expect(outcome.stdout.match(/"WORLD_SIZE":"2"/g)).toHaveLength(4);
+    expect(new Set(outcome.stdout.match(/"MOSAIC_RUN_ID":"[^"]*"/g)).size).toBe(2);
+  });
+
+  it("ends with the outer launcher, however that ends", async () => {
+    const inner = join(import.meta.dirname, "../dist/cli.js");
+    const job = mosaicRun(["-n", "1", inner, "-n", "2", program("wait.mjs")]);
+    await job.says("is ready", 2);
+    job.child.kill("SIGKILL");
+    await until(
+      () => livingProcesses().length === 0,
+      () => `still there: ${livingProcesses().join(" ")}`,
+      2000,
+    );
+    // The inner guard removes the inner job's secrets after its last process.
+    await until(
+      () => readdirSync(temporaryDir()).every((name) => !name.startsWith("mosaic-run-")),
+      () => readdirSync(temporaryDir()).join(" "),
+    );
+  });
+});
+
+describe("the library", () => {
+  it("launches, tells events, and resolves to a result; it can be aborted", async () => {
+    const script = join(testDir(), "library.mjs");
+    writeFileSync(
+      script,
+      `import { launch, start, UsageError } from ${JSON.stringify(INDEX)};
+      const events = [];
+      const onEvent = (event) => events.push(event.type);
+      const failed = await launch({ entry: "sh", args: ["-c", "exit 7"], exec: true, nprocPerNode: 2, onEvent });
+      const abort = new AbortController();
+      const waiting = launch({ entry: "sleep", args: ["600"], exec: true, nprocPerNode: 1, abort: abort.signal });
+      abort.abort();
+      const aborted = await waiting;
+      const killed = start({ entry: "sleep", args: ["600"], exec: true, nprocPerNode: 1, logDir: "kept" });
+      killed.signal("SIGINT");
+      const wrong = await launch({ entry: "nothing.js" }).catch((error) => error);
+      console.log(JSON.stringify({ events, failed, aborted, killed: await killed.done, wrong: wrong instanceof UsageError }));`,
+    );
+    const outcome = await runNode([script]).outcome;
+    expect(outcome.stderr).toBe("");
+    const said = JSON.parse(outcome.stdout) as Record<string, unknown>;
+    expect(said.failed).toMatchObject({ outcome: "failed", exitCode: 7, attempts: 1, failure: { exitCode: 7 } });
+    expect(said.events).toEqual(expect.arrayContaining(["start", "spawn", "exit", "failure", "end"]));
+    expect(said.aborted).toMatchObject({ outcome: "cancelled", exitCode: 143 });
+    expect(said.killed).toMatchObject({ outcome: "cancelled", exitCode: 130 });
+    expect(said.wrong).toBe(true);
+  });
+});
