@@ -214,6 +214,7 @@ function ballot(size: number): (rank: number) => (color: number, call: number) =
 
 export interface WorldOptions {
   readonly mesh?: Coordinate;
+  readonly spSize?: number;
   readonly backends?: readonly AttentionBackend[];
   readonly double?: boolean;
   readonly seed?: number;

@@ -1,0 +1,173 @@
+import { describe, expect, test } from "vitest";
+import { attention, emptyState } from "../../src/attention/attention.ts";
+import { local } from "../../src/attention/local.ts";
+import type { Context } from "../../src/context.ts";
+import { fromArray, zeros } from "../../src/creation.ts";
+import { DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { causal, documents, full, slidingWindow } from "../../src/mask/masks.ts";
+import type { Mask } from "../../src/mask/slice.ts";
+import { add, scale } from "../../src/ops/arithmetic.ts";
+import { matmul } from "../../src/ops/matmul.ts";
+import { softmax } from "../../src/ops/softmax.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import { type Shape, sizeOf } from "../../src/shape.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+
+const open = () => init({ device: new ReferenceDevice({ double: true }) });
+const rows = (ctx: Context, length: number, axes: readonly string[] = []) =>
+  layoutOf({ mesh: ctx.mesh.shape, axes, length });
+
+function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
+  const x = fromArray(ctx, values(sizeOf(shape), seed), shape);
+  x.requiresGrad = true;
+  return x;
+}
+
+/** Attention as the textbook has it, from operations whose gradients are tested on their own. Heads are not grouped. */
+function textbook(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mask; factor: number }): Tensor {
+  const [queries, keys] = [q.shape[2]!, k.shape[2]!];
+  const bias = new Array<number>(queries * keys).fill(-Infinity);
+  for (const { q0, q1, k0, k1, type } of mask.slices(queries, keys)) {
+    for (let i = q0; i < q1; i++) {
+      const start = k0 + (type & 2 ? i - q0 : 0);
+      const end = k1 - (type & 1 ? q1 - 1 - i : 0);
+      for (let j = start; j < end; j++) bias[i * keys + j] = 0;
+    }
+  }
+  const scores = scale(matmul(q, k.transpose(-2, -1)), factor);
+  return matmul(softmax(add(scores, fromArray(q.device, bias, [queries, keys]))), v);
+}
+
+async function compare(mask: Mask, { sq, sk }: { sq: number; sk: number }): Promise<void> {
+  await using ctx = await open();
+  const results = [];
+  for (const textbookToo of [true, false]) {
+    const [q, k, v] = [leaf(ctx, [2, 3, sq, 4], 1), leaf(ctx, [2, 3, sk, 4], 2), leaf(ctx, [2, 3, sk, 4], 3)] as const;
+    const out = textbookToo
+      ? textbook(q, k, v, { mask, factor: 0.3 })
+      : attention(ctx, q, k, v, { mask, scale: 0.3, queries: rows(ctx, sq), keys: rows(ctx, sk) });
+    out.backward(fromArray(ctx, values(out.size, 4), out.shape));
+    results.push(await Promise.all([out, q.grad!, k.grad!, v.grad!].map((x) => x.read())));
+  }
+  for (const [i, expected] of results[0]!.entries()) {
+    for (const [j, value] of expected.entries()) expect(results[1]![i]![j]).toBeCloseTo(value, 6);
+  }
+}
+
+describe("local attention and its gradients are the textbook's", () => {
+  test("full", () => compare(full(), { sq: 5, sk: 5 }));
+  test("causal, with queries that see nothing", () => compare(causal(), { sq: 6, sk: 4 }));
+  test("a window", () => compare(slidingWindow(2), { sq: 5, sk: 7 }));
+  test("documents", () => compare(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
+});
+
+test("grouped heads read the key head of their group, and its gradient is their sum", async () => {
+  await using ctx = await open();
+  const layout = { queries: rows(ctx, 3), keys: rows(ctx, 3) };
+  const run = async (repeat: boolean) => {
+    const q = leaf(ctx, [1, 4, 3, 2], 1);
+    const [k, v] = [leaf(ctx, [1, 2, 3, 2], 2), leaf(ctx, [1, 2, 3, 2], 3)];
+    const spread = (x: Tensor) => x.reshape([1, 2, 1, 3, 2]).expand([1, 2, 2, 3, 2]).reshape([1, 4, 3, 2]);
+    const out = repeat ? attention(ctx, q, spread(k), spread(v), layout) : attention(ctx, q, k, v, layout);
+    out.backward(fromArray(ctx, values(out.size, 4), out.shape));
+    return Promise.all([out, q.grad!, k.grad!, v.grad!].map((x) => x.read()));
+  };
+  const [grouped, repeated] = [await run(false), await run(true)];
+  for (const [i, each] of grouped.entries()) {
+    for (const [j, value] of each.entries()) expect(repeated[i]![j]).toBeCloseTo(value, 6);
+  }
+});
+
+test("a query that sees nothing gives 0, and an empty sequence nothing", async () => {
+  await using ctx = await open();
+  const q = leaf(ctx, [1, 1, 2, 2], 1);
+  const none = zeros(ctx, [1, 1, 0, 2]);
+  const out = attention(ctx, q, none, none, { queries: rows(ctx, 2), keys: rows(ctx, 0) });
+  expect([...(await out.read())]).toEqual([0, 0, 0, 0]);
+  out.backward(out.detach());
+  expect([...(await q.grad!.read())]).toEqual([0, 0, 0, 0]);
+  expect([...(await emptyState(q).lse.read())]).toEqual([-Infinity, -Infinity]);
+});
+
+test("the result merges its heads without a copy, in the dtype of q", async () => {
+  await using ctx = await open();
+  const q = zeros(ctx, [1, 2, 3, 4], "bfloat16");
+  const out = attention(ctx, q, q, q, { queries: rows(ctx, 3), keys: rows(ctx, 3) });
+  expect(out.dtype).toBe("bfloat16");
+  expect(out.permute([0, 2, 1, 3]).reshape([1, 3, 8]).storage).toBe(out.storage);
+});
+
+test("nothing is left behind by forward and backward", async () => {
+  await using ctx = await open();
+  const [q, k, v] = [1, 2, 3].map((seed) => leaf(ctx, [1, 2, 3, 2], seed)) as [Tensor, Tensor, Tensor];
+  {
+    using out = attention(ctx, q, k, v, { queries: rows(ctx, 3), keys: rows(ctx, 3), mask: causal() });
+    using seed = fromArray(ctx, values(out.size), out.shape);
+    out.backward(seed);
+  }
+  for (const x of [q, k, v]) {
+    x.grad!.dispose();
+    x.dispose();
+  }
+  expect(ctx.device.memory().allocated).toBe(0);
+});
+
+describe("bad input is refused on this rank, before anything is sent", () => {
+  const setting = async () => {
+    const ranks = await referenceWorld(4);
+    const ctx = ranks[3]!;
+    const layout = rows(ctx, 10, ["sp"]);
+    const options = { backend: gather(), queries: layout, keys: layout };
+    return { ctx, layout, options, x: zeros(ctx, [1, 2, 2, 4]) };
+  };
+
+  test("rows that are not this rank's share", async () => {
+    const { ctx, options, x } = await setting();
+    const k = zeros(ctx, [1, 2, 3, 4]);
+    expect(() => attention(ctx, x, k, k, options)).toThrow(ShapeError);
+    expect(() => attention(ctx, x, k, k, options)).toThrow(
+      /^gather\(sp\), rank 3: keys \[1,2,3,4\]: expected 2 rows, this rank's share of 10, received 3; give the placement/,
+    );
+  });
+
+  test("ranks, heads and head sizes that do not fit", async () => {
+    const { ctx, options, x } = await setting();
+    const wrong = [zeros(ctx, [2, 2, 4]), zeros(ctx, [1, 3, 2, 4]), zeros(ctx, [1, 2, 2, 5]), zeros(ctx, [2, 2, 2, 4])];
+    for (const k of wrong)
+      expect(() => attention(ctx, x, k, k, options)).toThrow(/q \[B,H,Sq,D\].*received q \[1,2,2,4\], k/);
+    const wide = zeros(ctx, [1, 1, 2, 257]);
+    expect(() => attention(ctx, wide, wide, wide, options)).toThrow(/D from 1 to 256/);
+  });
+
+  test("dtypes", async () => {
+    const { ctx, options, x } = await setting();
+    expect(() => attention(ctx, x, x, x.to("bfloat16"), options)).toThrow(DTypeError);
+  });
+
+  test("a sequence cut along other axes than the backend's", async () => {
+    const { ctx, options, layout, x } = await setting();
+    expect(() => attention(ctx, x, x, x, { ...options, backend: local() })).toThrow(OptionError);
+    const whole = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
+    expect(() => attention(ctx, x, x, x, { ...options, keys: whole })).toThrow(
+      /backend's axes, \[sp\], received one cut along \[\]/,
+    );
+  });
+
+  test("a scale, a backend or a mask that makes no sense", async () => {
+    const { ctx, options, x } = await setting();
+    expect(() => attention(ctx, x, x, x, { ...options, scale: NaN })).toThrow(/a finite scale, received NaN/);
+    expect(() => attention(ctx, x, x, x, { ...options, backend: "ring" })).toThrow(/@mosaic\/backend-ring/);
+    expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of 9/);
+  });
+
+  test("a disposed tensor and a closed context", async () => {
+    const { ctx, options, x } = await setting();
+    const gone = x.detach();
+    gone.dispose();
+    expect(() => attention(ctx, x, gone, x, options)).toThrow(DisposedError);
+    await ctx.close();
+    expect(() => attention(ctx, x, x, x, options)).toThrow(/attention: expected an open context/);
+  });
+});

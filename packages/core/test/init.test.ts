@@ -1,0 +1,150 @@
+import { afterEach, describe, expect, test, vi } from "vitest";
+import { local } from "../src/attention/local.ts";
+import type { Context } from "../src/context.ts";
+import { fromArray, ones, randn } from "../src/creation.ts";
+import {
+  ClosedError,
+  CollectiveMismatchError,
+  errorFromFailure,
+  OptionError,
+  PeerLostError,
+  ShapeError,
+} from "../src/errors.ts";
+import { init, type InitOptions } from "../src/init.ts";
+import { coordinateOf, without } from "../src/mesh.ts";
+import { ReferenceDevice, referenceWorld } from "./reference/index.ts";
+
+const start = (options: Omit<InitOptions, "device"> = {}) => init({ device: new ReferenceDevice(), ...options });
+
+afterEach(() => vi.unstubAllEnvs());
+
+describe("init", () => {
+  test("is one rank without an environment", async () => {
+    await using ctx = await start();
+    expect([ctx.rank, ctx.size, ctx.seed]).toEqual([0, 1, 0]);
+    expect(ctx.mesh.shape).toEqual({ sp: 1 });
+  });
+
+  test("takes its rank from the launcher's environment", async () => {
+    vi.stubEnv("RANK", "0");
+    vi.stubEnv("WORLD_SIZE", "1");
+    await using ctx = await start();
+    expect(ctx.size).toBe(1);
+    vi.stubEnv("WORLD_SIZE", "many");
+    await expect(start()).rejects.toThrow(/environment variable WORLD_SIZE: expected a whole number, received "many"/);
+    vi.stubEnv("WORLD_SIZE", "2");
+    await expect(start()).rejects.toThrow(/collectives for 2 ranks.*@mosaic\/collectives-local/);
+  });
+
+  test("refuses what does not go together", async () => {
+    await expect(start({ rank: 3, worldSize: 2 })).rejects.toThrow(/rank 3 of 2/);
+    await expect(start({ mesh: { sp: 1 }, spSize: 1 })).rejects.toThrow(/mesh or spSize, received both/);
+    await expect(start({ spSize: 2 })).rejects.toThrow(/a divisor of the 1 ranks, received 2/);
+    await expect(start({ mesh: { dp: 2, sp: 4 } })).rejects.toThrow(ShapeError);
+    await expect(start({ spsize: 1 } as object)).rejects.toThrow(/options among device, .*received "spsize"/);
+    const twin = { ...local(), name: "twin" };
+    await expect(start({ backends: [twin, twin] })).rejects.toThrow(/"twin" twice/);
+  });
+
+  test("arranges the ranks row-major and gives a group for every axis", async () => {
+    const ranks = await referenceWorld(6, { mesh: { dp: 2, sp: 3 } });
+    expect(ranks.map((ctx) => ctx.mesh.coordinate)).toEqual(
+      [0, 1, 2, 3, 4, 5].map((rank) => ({ dp: Math.floor(rank / 3), sp: rank % 3 })),
+    );
+    expect(ranks[4]!.mesh.group("sp").ranks).toEqual([3, 4, 5]);
+    expect(ranks[4]!.mesh.group("dp").ranks).toEqual([1, 4]);
+    expect(ranks[4]!.mesh.group("dp").rank).toBe(1);
+    expect(() => ranks[0]!.mesh.group("tp")).toThrow(/one of the axes dp, sp, received "tp"/);
+  });
+
+  test("spSize makes the rest data parallel", async () => {
+    await using ctx = await start({ spSize: 1 });
+    expect(ctx.mesh.axes).toEqual(["dp", "sp"]);
+    const ranks = await referenceWorld(4, { spSize: 2 });
+    expect(ranks[3]!.mesh.shape).toEqual({ dp: 2, sp: 2 });
+  });
+});
+
+describe("a context", () => {
+  test("knows its backends by name, and says where others live", async () => {
+    const mine = { ...local(), name: "mine" };
+    await using ctx = await start({ backends: [mine] });
+    expect(ctx.backend("mine")).toBe(mine);
+    expect(ctx.backend("local").name).toBe("local");
+    expect(ctx.backend(mine)).toBe(mine);
+    expect(() => ctx.backend("ring")).toThrow(
+      /one of "local", "mine", received "ring"; npm install @mosaic\/backend-ring/,
+    );
+    expect(() => ctx.backend("rign")).toThrow(/received "rign"; pass the backend itself/);
+    expect(() => ctx.backend("rign")).toThrow(OptionError);
+  });
+
+  test("refuses to work after close, which is fine twice", async () => {
+    const ctx = await start();
+    await ctx.close();
+    await ctx.close();
+    expect(() => ones(ctx, [1])).toThrow(ClosedError);
+    expect(() => ones(ctx, [1])).toThrow(/filled: expected an open context, received one that was closed/);
+    expect(() => ctx.world.barrier()).toThrow(ClosedError);
+    expect(() => ctx.startTrace()).toThrow(ClosedError);
+  });
+
+  test("records what the device and the collectives ran", async () => {
+    await using ctx = await start();
+    ctx.startTrace();
+    ones(ctx, [2]).dispose();
+    const trace = await ctx.stopTrace();
+    expect(trace.map(({ lane, name }) => [lane, name])).toEqual([["compute", "fill"]]);
+  });
+
+  test("draws other numbers on every rank and at every call, unless told the seed", async () => {
+    const [a, b] = (await referenceWorld(2)) as [Context, Context];
+    const draw = async (ctx: Context, options = {}) => String(await randn(ctx, [4], options).read());
+    const drawn = [await draw(a), await draw(b), await draw(a), await draw(b)];
+    expect(new Set(drawn).size).toBe(4);
+    expect(await draw(a, { seed: 1, stream: 1 })).toBe(await draw(b, { seed: 1, stream: 1 }));
+  });
+});
+
+describe("solo", () => {
+  test("copies as many ranks would", async () => {
+    await using ctx = await start();
+    const x = fromArray(ctx, [1, 2, 3], [3]);
+    const group = await ctx.world.split(0);
+    for (const post of ["allGather", "reduceScatter", "allToAll"] as const) {
+      const out = ones(ctx, [3]);
+      group[post](out, x).wait();
+      expect([...(await out.read())]).toEqual([1, 2, 3]);
+    }
+    const out = ones(ctx, [3]);
+    group
+      .sendRecv([
+        { tensor: out, from: 0 },
+        { tensor: x, to: 0 },
+      ])
+      .wait();
+    group.allReduce(out).wait();
+    group.broadcast(out, 0).wait();
+    expect([...(await out.read())]).toEqual([1, 2, 3]);
+    expect(group.traffic().bytesSent).toBe(0);
+  });
+
+  test("refuses other ranks and unpaired messages", async () => {
+    await using ctx = await start();
+    const x = ones(ctx, [1]);
+    expect(() => ctx.world.sendRecv([{ tensor: x, to: 1 }])).toThrow(/rank 0, the only one, received rank 1/);
+    expect(() => ctx.world.sendRecv([{ tensor: x, to: 0 }])).toThrow(CollectiveMismatchError);
+    expect(() => ctx.world.allGather(ones(ctx, [2]), x)).toThrow(ShapeError);
+  });
+});
+
+test("coordinates", () => {
+  expect(coordinateOf(5, { node: 2, gpu: 4 })).toEqual({ node: 1, gpu: 1 });
+  expect(without({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
+});
+
+test("a native failure becomes the error of its code", () => {
+  expect(errorFromFailure(2, "rank 3 died")).toBeInstanceOf(PeerLostError);
+  expect(errorFromFailure(2, "rank 3 died").message).toBe("rank 3 died");
+  expect(errorFromFailure(99, "?").name).toBe("DeviceError");
+});

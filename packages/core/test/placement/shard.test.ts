@@ -1,0 +1,79 @@
+import { describe, expect, test } from "vitest";
+import { fromArray } from "../../src/creation.ts";
+import { ShapeError } from "../../src/errors.ts";
+import { sum } from "../../src/ops/reduction.ts";
+import { contiguous, type Placement, striped, zigzag } from "../../src/placement/placement.ts";
+import { sequenceAxes, shard, unshard } from "../../src/placement/shard.ts";
+import { referenceWorld } from "../reference/index.ts";
+
+const count = (size: number) => Array.from({ length: size }, (_, i) => i);
+
+const placements: readonly [string, Placement][] = [
+  ["contiguous", contiguous()],
+  ["zigzag", zigzag()],
+  ["striped", striped()],
+];
+
+describe.each(placements)("unshard is the inverse of shard, %s", (_, placement) => {
+  test.each([
+    [1, 5],
+    [2, 7],
+    [3, 12],
+    [4, 2],
+    [5, 0],
+  ])("%i ranks, %i rows, every axis", async (size, length) => {
+    const ranks = await referenceWorld(size);
+    for (const axis of [0, 1, -1]) {
+      const shape = [2, 3, 2].with(axis, length);
+      const data = count(shape.reduce((a, b) => a * b));
+      const results = ranks.map((ctx) => {
+        using full = fromArray(ctx, data, shape);
+        using mine = shard(ctx, full, axis, { placement });
+        return unshard(ctx, mine, axis, { placement, length });
+      });
+      for (const result of await Promise.all(results.map((each) => each.read()))) expect([...result]).toEqual(data);
+      expect(results[0]!.shape).toEqual(shape);
+    }
+  });
+});
+
+test("several axes, and none", async () => {
+  const ranks = await referenceWorld(6, { mesh: { dp: 1, node: 2, gpu: 3 } });
+  expect(sequenceAxes(ranks[0]!.mesh.shape)).toEqual(["node", "gpu"]);
+  for (const axes of [["node", "gpu"], ["gpu", "node"], ["gpu"], []]) {
+    const options = { placement: "zigzag", axes, length: 11 } as const;
+    const results = ranks.map((ctx) => {
+      const full = fromArray(ctx, count(22), [2, 11]);
+      return unshard(ctx, shard(ctx, full, 1, options), 1, options);
+    });
+    for (const result of await Promise.all(results.map((each) => each.read()))) expect([...result]).toEqual(count(22));
+  }
+});
+
+test("a shard holds its rows and nothing of the whole", async () => {
+  const [ctx] = (await referenceWorld(4)).slice(1);
+  const full = fromArray(ctx!, count(20), [10, 2]);
+  const mine = shard(ctx!, full, 0);
+  full.dispose();
+  expect([...(await mine.read())]).toEqual([6, 7, 8, 9, 10, 11]);
+  expect(ctx!.device.memory().allocated).toBe(24);
+});
+
+test("shard passes gradients to its rows", async () => {
+  const [ctx] = await referenceWorld(2);
+  const full = fromArray(ctx!, count(5), [5]);
+  full.requiresGrad = true;
+  using mine = shard(ctx!, full, 0, { placement: "striped" });
+  using total = sum(mine);
+  total.backward();
+  expect([...(await full.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
+});
+
+test("a shard of the wrong size is refused before anything is sent", async () => {
+  const ranks = await referenceWorld(3);
+  const x = fromArray(ranks[2]!, count(4), [4]);
+  expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(ShapeError);
+  expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(/rank 2: expected 3 rows along axis 0/);
+  expect(() => shard(ranks[2]!, x, 1)).toThrow(ShapeError);
+  expect(() => shard(ranks[2]!, x, 0, { axes: ["tp"] })).toThrow(/axes of the mesh, sp, received "tp"/);
+});
