@@ -49,7 +49,7 @@ function counts(ctx: Context, { axis, from, layout }: Where): number[] {
 
 function shardsBefore(ctx: Context, where: Where): number {
   return counts(ctx, where)
-    .slice(0, where.from[where.axis]!)
+    .slice(0, where.from[where.axis])
     .reduce((sum, count) => sum + count, 0);
 }
 

@@ -1,0 +1,181 @@
+import { describe, expect, test } from "vitest";
+import type { Context } from "../../src/context.ts";
+import { fromArray } from "../../src/creation.ts";
+import { causal, documents, full, prefix, slidingWindow } from "../../src/mask/masks.ts";
+import type { Mask } from "../../src/mask/slice.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import type { Module } from "../../src/modules/module.ts";
+import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
+import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { contiguous, type Placement, type PlacementName } from "../../src/placement/placement.ts";
+import { shard, unshard } from "../../src/placement/shard.ts";
+import { type Shape, sizeOf } from "../../src/shape.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { gather, type ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+
+// Every rank holds a shard; output, input gradients and parameter gradients must equal those of one rank that holds all.
+
+interface Input {
+  readonly shape: Shape;
+  readonly axis: number;
+  readonly placement: PlacementName | Placement;
+}
+
+interface Case {
+  readonly make: (ctx: Context, backend: string) => Module;
+  readonly run: (module: Module, inputs: Tensor[]) => Tensor;
+  readonly inputs: readonly Input[];
+}
+
+/** One rank holds all, however the others share. */
+function placedOn(ctx: Context, placement: Input["placement"]): Input["placement"] {
+  return ctx.size > 1 ? placement : "contiguous";
+}
+
+/** Output and gradients of the inputs whole, then the gradients of the parameters. */
+async function run(ctx: Context, { make, run, inputs }: Case): Promise<number[][]> {
+  const device = ctx.device as ReferenceDevice;
+  using module = make(ctx, ctx.size > 1 ? "gather" : "local");
+  const placed = inputs.map(({ shape, axis, placement }) => ({
+    shape,
+    axis,
+    options: { placement: placedOn(ctx, placement), length: shape.at(axis)! },
+  }));
+  const leaves = placed.map(({ shape, axis, options }, i) => {
+    using whole = fromArray(ctx, values(sizeOf(shape), i + 1), shape);
+    const leaf = shard(ctx, whole, axis, options).detach();
+    leaf.requiresGrad = true;
+    return leaf;
+  });
+  const [first] = placed as [(typeof placed)[0]];
+  using out = run(module, leaves);
+  expect(out.shape).toEqual(leaves[0]!.shape);
+  expect(out.isContiguous).toBe(true);
+  using weights = fromArray(ctx, values(sizeOf(first.shape), 99), first.shape);
+  using seed = shard(ctx, weights, first.axis, first.options);
+  out.backward(seed);
+  reduceGradients(ctx, module);
+  const wholes = [out, ...leaves.map((leaf) => leaf.grad!)].map((x, i) => {
+    const { axis, options } = placed[Math.max(0, i - 1)]!;
+    return unshard(ctx, x, axis, options);
+  });
+  return Promise.all([...wholes, ...module.parameters().map((each) => each.grad!)].map((x) => device.values(x)));
+}
+
+async function compare(size: number, each: Case): Promise<void> {
+  const [alone] = await referenceWorld(1, { double: true });
+  const expected = await run(alone!, each);
+  const ranks = await referenceWorld(size, { double: true, backends: [gather()] });
+  for (const found of await Promise.all(ranks.map((ctx) => run(ctx, each)))) {
+    expect(found.length).toBe(expected.length);
+    for (const [i, wanted] of expected.entries()) {
+      expect(found[i]!.length).toBe(wanted.length);
+      for (const [j, value] of wanted.entries()) expect(found[i]![j]).toBeCloseTo(value, 9);
+    }
+  }
+}
+
+const embed = { embedDim: 8, numHeads: 4, numKvHeads: 2 };
+
+interface Along {
+  readonly mask?: Mask;
+  readonly placement?: Input["placement"];
+  readonly useCheckpoint?: boolean;
+}
+
+function along(axis: number, shape: Shape, { mask = full(), placement = "contiguous", ...more }: Along = {}): Case {
+  const sequenceLength = shape.at(axis)!;
+  return {
+    make: (ctx, backend) =>
+      new MultiAxisAttention(ctx, {
+        ...embed,
+        ...more,
+        attentionAxis: axis,
+        backend,
+        mask,
+        placement: placedOn(ctx, placement),
+        sequenceLength,
+      }),
+    run: (module, [x]) => (module as MultiAxisAttention).forward(x!),
+    inputs: [{ shape, axis, placement }],
+  };
+}
+
+const masks: readonly Mask[] = [full(), causal(), slidingWindow(3), documents([2, 0, 5], "causal"), prefix(3)];
+
+describe("MultiAxisAttention equals one rank's", () => {
+  test.each(masks.map((mask) => [mask.name, mask] as const))("%s, every placement", async (_, mask) => {
+    for (const placement of ["contiguous", "zigzag", "striped"] as const) {
+      await compare(3, along(1, [2, 7, 8], { mask, placement }));
+    }
+  });
+
+  test.each([1, 2, 4, 5])("%i ranks", (size) =>
+    compare(size, along(1, [1, 6, 8], { mask: causal(), placement: "zigzag" })),
+  );
+
+  test.each([
+    [0, [5, 2, 8]],
+    [-2, [2, 5, 8]],
+    [1, [2, 5, 3, 8]],
+    [-4, [5, 2, 2, 8]],
+    [0, [5, 8]],
+  ])("axis %i of %j", (axis, shape) => compare(2, along(axis, shape)));
+
+  test("more ranks than rows, and shards of given lengths", async () => {
+    await compare(4, along(1, [1, 3, 8], { mask: causal() }));
+    await compare(3, along(1, [1, 6, 8], { mask: causal(), placement: contiguous([1, 5, 0]) }));
+  });
+
+  test("recomputed instead of kept", () => compare(2, along(1, [2, 4, 8], { useCheckpoint: true })));
+});
+
+test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", async () => {
+  for (const placement of ["contiguous", "zigzag", "striped"] as const) {
+    for (const [axis1, axis2] of [
+      [1, 2],
+      [1, 3],
+      [3, 1],
+      [-2, 0],
+    ] as const) {
+      const shape = [2, 3, 2, 4, 8];
+      await compare(2, {
+        make: (ctx, backend) =>
+          new MultiAxisAttention2D(ctx, {
+            ...embed,
+            axis1,
+            axis2,
+            backend,
+            placement,
+            causal: true,
+            sequenceLength: shape.at(axis1)!,
+          }),
+        run: (module, [x]) => (module as MultiAxisAttention2D).forward(x!),
+        inputs: [{ shape, axis: axis1, placement }],
+      });
+    }
+  }
+});
+
+test("CrossAxisAttention equals one rank's, with other lengths, placements and embeddings", () =>
+  compare(3, {
+    make: (ctx, backend) =>
+      new CrossAxisAttention(ctx, {
+        ...embed,
+        qAxis: 1,
+        kvAxis: 0,
+        kvEmbedDim: 6,
+        backend,
+        causal: true,
+        placement: "striped",
+        kvPlacement: "zigzag",
+        sequenceLength: 5,
+        kvSequenceLength: 7,
+      }),
+    run: (module, [q, kv]) => (module as CrossAxisAttention).forward(q!, kv!),
+    inputs: [
+      { shape: [2, 5, 8], axis: 1, placement: "striped" },
+      { shape: [7, 2, 1, 6], axis: 0, placement: "zigzag" },
+    ],
+  }));

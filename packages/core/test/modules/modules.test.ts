@@ -1,0 +1,242 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import type { Context } from "../../src/context.ts";
+import { fromArray, ones, zeros } from "../../src/creation.ts";
+import { ClosedError, DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { causal, full, slidingWindow } from "../../src/mask/masks.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import { Linear } from "../../src/modules/linear.ts";
+import { Module } from "../../src/modules/module.ts";
+import { MultiAxisAttention, type MultiAxisAttentionOptions } from "../../src/modules/multi-axis-attention.ts";
+import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
+import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { sum } from "../../src/ops/reduction.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+
+let ctx: Context;
+beforeEach(async () => {
+  ctx = await init({ device: new ReferenceDevice(), seed: 3 });
+});
+
+const options: MultiAxisAttentionOptions = { embedDim: 8, numHeads: 2, attentionAxis: 1 };
+const attn = (more: object = {}) => new MultiAxisAttention(ctx, { ...options, ...more });
+const input = (shape: readonly number[], seed = 1) =>
+  fromArray(
+    ctx,
+    values(
+      shape.reduce((a, b) => a * b),
+      seed,
+    ),
+    shape,
+  );
+const read = async (x: Tensor) => [...(await x.read())];
+
+describe("parameters", () => {
+  test("are named and shaped as the original's", () => {
+    const shapes = attn({ numHeads: 4, numKvHeads: 2 })
+      .namedParameters()
+      .map(([name, x]) => [name, x.shape]);
+    expect(shapes).toEqual([
+      ["qkv_proj.weight", [16, 8]],
+      ["qkv_proj.bias", [16]],
+      ["out_proj.weight", [8, 8]],
+      ["out_proj.bias", [8]],
+    ]);
+    expect(attn({ bias: false }).parameters().length).toBe(2);
+    expect(attn({ headDim: 3 }).parameters()[0]!.shape).toEqual([18, 8]);
+    const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 0, kvAxis: 0, kvEmbedDim: 5 });
+    expect(cross.namedParameters().map(([name, x]) => [name, x.shape])).toEqual([
+      ["q_proj.weight", [8, 8]],
+      ["q_proj.bias", [8]],
+      ["kv_proj.weight", [16, 5]],
+      ["kv_proj.bias", [16]],
+      ["out_proj.weight", [8, 8]],
+      ["out_proj.bias", [8]],
+    ]);
+  });
+
+  test("are the same on every rank and every mesh, and others for another seed", async () => {
+    const drawn = async (ranks: readonly Context[]) => {
+      const weights = ranks.map((each) => new Linear(each, 3, 2)).flatMap((each) => each.parameters());
+      return new Set(await Promise.all(weights.map(async (each) => String(await each.read()))));
+    };
+    const one = await drawn(await referenceWorld(1, { seed: 5 }));
+    expect(one.size).toBe(2);
+    expect(await drawn(await referenceWorld(4, { seed: 5, spSize: 2 }))).toEqual(one);
+    expect((await drawn(await referenceWorld(1, { seed: 6 }))).has([...one][0]!)).toBe(false);
+  });
+
+  test("are drawn within ±1/√in", async () => {
+    const drawn = await new Linear(ctx, 16, 64).weight.read();
+    expect(Math.max(...drawn)).toBeGreaterThan(0.2);
+    expect(Math.max(...drawn)).toBeLessThan(0.25);
+    expect(Math.min(...drawn)).toBeLessThan(-0.2);
+  });
+
+  test("belong to the module: zeroGrad and dispose free everything", async () => {
+    const module = attn();
+    {
+      using x = input([1, 3, 8]);
+      using out = module.forward(x);
+      using loss = sum(out);
+      loss.backward();
+    }
+    expect(module.parameters().every((each) => each.grad !== null)).toBe(true);
+    module.zeroGrad();
+    expect(module.parameters().every((each) => each.grad === null)).toBe(true);
+    module.dispose();
+    expect(ctx.device.memory().allocated).toBe(0);
+  });
+
+  test("training is a switch for the whole tree, and names are unique", () => {
+    class Pair extends Module {
+      readonly left = this.addChild("left", new Linear(ctx, 1, 1));
+      add(name: string): void {
+        this.addChild(name, this.left);
+      }
+    }
+    const pair = new Pair();
+    pair.eval();
+    expect([pair.training, pair.left.training]).toEqual([false, false]);
+    expect(pair.train().left.training).toBe(true);
+    expect(pair.children().map(([name]) => name)).toEqual(["left"]);
+    expect(() => pair.add("left")).toThrow(/Pair: expected a new name without dots, received "left"/);
+    expect(() => pair.add("a.b")).toThrow(OptionError);
+  });
+});
+
+describe("forward", () => {
+  test("takes a mask or document lengths for one call", async () => {
+    const module = attn();
+    const x = input([1, 4, 8]);
+    const plain = await read(module.forward(x));
+    expect(await read(module.forward(x, { mask: full() }))).toEqual(plain);
+    expect(await read(module.forward(x, { mask: causal() }))).not.toEqual(plain);
+    const apart = await read(module.forward(x, { documents: [3, 1] }));
+    expect(apart.slice(24)).toEqual(await read(module.forward(x.slice(1, 3))));
+    expect(() => module.forward(x, { mask: full(), documents: [4] })).toThrow(/mask or documents, received both/);
+  });
+
+  test("documents are causal in a causal module", async () => {
+    const module = attn({ causal: true });
+    const x = input([1, 4, 8]);
+    expect((await read(module.forward(x, { documents: [3, 1] }))).slice(0, 24)).toEqual(
+      await read(module.forward(x.slice(1, 0, 3))),
+    );
+  });
+
+  test("all axes but one are batch", async () => {
+    const module = attn({ attentionAxis: 2 });
+    const x = input([2, 3, 4, 8]);
+    const out = module.forward(x);
+    const part = module.forward(x.slice(0, 1).slice(1, 2));
+    expect(await read(out.slice(0, 1).slice(1, 2))).toEqual(await read(part));
+  });
+
+  test("in bfloat16 throughout", async () => {
+    const module = attn({ dtype: "bfloat16" });
+    const x = input([1, 4, 8]).to("bfloat16");
+    x.requiresGrad = true;
+    const out = module.forward(x);
+    expect(out.dtype).toBe("bfloat16");
+    out.backward(ones(ctx, out.shape, "bfloat16"));
+    expect([x, ...module.parameters()].every((each) => each.grad!.dtype === "bfloat16")).toBe(true);
+  });
+
+  test("a checkpointed module keeps only its input and the result", () => {
+    const kept = [false, true].map((useCheckpoint) => {
+      const module = attn({ useCheckpoint });
+      const before = ctx.device.memory().allocated;
+      using x = input([1, 4, 8]);
+      using out = module.forward(x);
+      return [ctx.device.memory().allocated - before, out.size] as const;
+    });
+    expect(kept[1]![0]).toBe(2 * 4 * 4 * 8);
+    expect(kept[1]![0]).toBeLessThan(kept[0]![0]);
+  });
+
+  test("many steps leave memory flat", () => {
+    const module = attn({ causal: true });
+    let level = 0;
+    for (let step = 0; step < 100; step++) {
+      using x = input([1, 3, 8]);
+      using out = module.forward(x);
+      using loss = sum(out);
+      loss.backward();
+      module.zeroGrad();
+      (ctx.device as ReferenceDevice).flush();
+      if (step === 0) level = ctx.device.memory().peak;
+    }
+    expect(ctx.device.memory().peak).toBe(level);
+  });
+});
+
+describe("bad input says what would be right", () => {
+  test("options", () => {
+    expect(() => attn({ embedDim: 10, numHeads: 4 })).toThrow(
+      /a whole number from 1 to 256, received 10 \/ 4; change numHeads/,
+    );
+    expect(() => attn({ numHeads: 4, numKvHeads: 3 })).toThrow(/a divisor of numHeads, received 3 of 4/);
+    expect(() => attn({ embedDim: 0 })).toThrow(/embedDim a whole number ≥ 1, received 0/);
+    expect(() => attn({ headDim: 300 })).toThrow(/headDim 300/);
+    expect(() => attn({ causal: true, mask: slidingWindow(2) })).toThrow(/causal or mask, received both/);
+    expect(() => attn({ meshShape: [2, 2] })).toThrow(/options among attentionAxis, embedDim, .*received "meshShape"/);
+    expect(() => attn({ backend: "flash" })).toThrow(/one of "local", received "flash"/);
+    expect(() => attn({ placement: "spiral" })).toThrow(/contiguous, zigzag, striped/);
+    expect(() => attn({ sequenceLength: 1.5 })).toThrow(OptionError);
+    expect(() => new Linear(ctx, 0, 1)).toThrow(OptionError);
+    expect(() => attn().forward(input([1, 2, 8]), { causal: true } as object)).toThrow(
+      /MultiAxisAttention.forward: .*"causal"/,
+    );
+  });
+
+  test("shapes and axes", () => {
+    expect(() => attn().forward(input([1, 2, 7]))).toThrow(/x \[\.\.,8\], embedDim last, received \[1,2,7\]/);
+    expect(() => attn({ attentionAxis: 3 }).forward(input([1, 2, 8]))).toThrow(/an axis from -3 to 2, received 3/);
+    expect(() => attn({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(/an axis before the last/);
+    expect(() => attn({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
+    expect(() => attn({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(
+      /local, rank 0: queries .*expected 5 rows/,
+    );
+    const twice = new MultiAxisAttention2D(ctx, { embedDim: 8, numHeads: 2, axis1: 1, axis2: -2 });
+    expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two axes that differ/);
+    const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1 });
+    expect(() => cross.forward(input([2, 3, 8]), input([3, 3, 8]))).toThrow(/as many elements/);
+    expect(() => attn({ mask: full() }).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
+  });
+
+  test("a shard of the wrong length names its rank", async () => {
+    const ranks = await referenceWorld(2, { backends: [gather()] });
+    const module = new MultiAxisAttention(ranks[1]!, { ...options, backend: "gather", sequenceLength: 6 });
+    expect(() => module.forward(zeros(ranks[1]!, [1, 4, 8]))).toThrow(
+      /gather\(sp\), rank 1: queries \[1,2,4,4\]: expected 3 rows/,
+    );
+  });
+
+  test("dtype, a disposed tensor, a closed context", async () => {
+    const module = attn();
+    const x = input([1, 2, 8]);
+    expect(() => module.forward(x.to("float16"))).toThrow(DTypeError);
+    expect(() => module.forward(x.to("float16"))).toThrow(/MultiAxisAttention: expected float32, received float16/);
+    x.dispose();
+    expect(() => module.forward(x)).toThrow(DisposedError);
+    const y = input([1, 2, 8]);
+    await ctx.close();
+    expect(() => module.forward(y)).toThrow(ClosedError);
+    expect(() => attn()).toThrow(ClosedError);
+    expect(() => reduceGradients(ctx, module)).toThrow(ClosedError);
+  });
+});
+
+test("reduceGradients sums along sp and averages along dp; a missing gradient counts as zero", async () => {
+  const ranks = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
+  const modules = ranks.map((each) => new Linear(each, 1, 1));
+  for (const [rank, { weight }] of modules.entries()) weight.grad = fromArray(ranks[rank]!, [10 ** rank], [1, 1]);
+  modules[3]!.weight.grad = null;
+  for (const [rank, module] of modules.entries()) reduceGradients(ranks[rank]!, module);
+  for (const { weight, bias } of modules) {
+    expect(await read(weight.grad!)).toEqual([(1 + 10 + 100) / 2]);
+    expect(await read(bias!.grad!)).toEqual([0]);
+  }
+});
