@@ -75,29 +75,36 @@ function assertion(statement, kind, expected) {
 /** Writes the tests of all examples below `root` into `out`; returns how many examples there are. */
 export function generate(root, out) {
   rmSync(out, { recursive: true, force: true });
-  const documents = [
-    "README.md",
-    "CONTRIBUTING.md",
-    ...filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
-  ];
-  const sources = packagesOf(root)
-    .filter((one) => !one.isProgram)
-    .flatMap((one) => [
-      `${one.path}/README.md`,
-      ...filesOf(join(one.dir, "src"), [".ts"]).map((path) => `${one.path}/src/${path}`),
-    ]);
   let count = 0;
-  for (const path of [...documents, ...sources]) {
-    const text = readIfThere(join(root, path));
-    const blocks = path.endsWith(".md") ? blocksOf(text) : blocksOfComments(text);
-    if (blocks.length > 0) writeTest(path, blocks, join(out, "test", path.replaceAll("/", ".")));
-    count += blocks.length;
+  for (const { name, paths } of groupsOf(root)) {
+    const examples = paths.flatMap((path) => examplesOf(root, path));
+    if (examples.length > 0) writeTest(join(out, "test", name), examples);
+    count += examples.length;
   }
   mkdirSync(out, { recursive: true });
   const base = relative(out, join(root, "tsconfig.base.json"));
   const compilerOptions = { noEmit: true, declaration: false, isolatedDeclarations: false };
   writeFileSync(join(out, "tsconfig.json"), JSON.stringify({ extends: base, compilerOptions, include: ["."] }));
   return count;
+}
+
+/** What becomes one test file: the documents, and each package. */
+function groupsOf(root) {
+  const docs = filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`);
+  const packages = packagesOf(root).filter((one) => !one.isProgram);
+  return [
+    { name: "documents", paths: ["README.md", "CONTRIBUTING.md", ...docs] },
+    ...packages.map(({ folder, path, dir }) => ({
+      name: folder,
+      paths: [`${path}/README.md`, ...filesOf(join(dir, "src"), [".ts"]).map((file) => `${path}/src/${file}`)],
+    })),
+  ];
+}
+
+function examplesOf(root, path) {
+  const text = readIfThere(join(root, path));
+  const blocks = path.endsWith(".md") ? blocksOf(text) : blocksOfComments(text);
+  return blocks.map((block) => ({ ...block, path, file: `${path.replaceAll("/", ".")}.${block.line}.ts` }));
 }
 
 function readIfThere(path) {
@@ -109,16 +116,16 @@ function readIfThere(path) {
   }
 }
 
-function writeTest(path, blocks, dir) {
+function writeTest(dir, examples) {
   mkdirSync(dir, { recursive: true });
   const helpers = relative(dir, fileURLToPath(new URL("example-value.ts", import.meta.url)));
   const tests = [`import { test } from "vitest";`, `import { launch } from "${helpers}";`];
-  for (const { info, line, code } of blocks) {
+  for (const { path, file, info, line, code } of examples) {
     // The padding gives every line its number in the document, so that a failure points there.
     const head = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
-    writeFileSync(join(dir, `${line}.ts`), head + "\n".repeat(line - 1) + instrumented(path, line, code));
+    writeFileSync(join(dir, file), head + "\n".repeat(line - 1) + instrumented(path, line, code));
     const ranks = /\branks=(\d+)\b/.exec(info)?.[1];
-    const body = ranks ? `launch(${ranks}, new URL("./${line}.ts", import.meta.url).href)` : `import("./${line}.ts")`;
+    const body = ranks ? `launch(${ranks}, new URL("./${file}", import.meta.url).href)` : `import("./${file}")`;
     if (!/\bno-run\b/.test(info)) tests.push(`test("${path}:${line}", async () => void (await ${body}));`);
   }
   if (tests.length > 2) writeFileSync(join(dir, "examples.test.ts"), `${tests.join("\n")}\n`);

@@ -95,6 +95,6 @@ test("a generated example runs, and a false promise in it fails", async () => {
   });
   const out = join(root, "build/doc-examples");
   expect(generate(root, out)).toBe(2);
-  await import(join(out, "test/packages.core.src.index.ts/3.ts"));
-  await expect(import(join(out, "test/README.md/4.ts"))).rejects.toThrow("expected 3, received 2");
+  await import(join(out, "test/core/packages.core.src.index.ts.3.ts"));
+  await expect(import(join(out, "test/documents/README.md.4.ts"))).rejects.toThrow("expected 3, received 2");
 });
