@@ -65,9 +65,6 @@ struct AttendBackwardArgs {
 /// The result does not depend on the number of threads. Throws std::bad_alloc.
 void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool);
 
-/// delta [B, H, Sq, 1] ← Σ_d out · dOut, in float32. out and dOut may have any dtype.
-void attentionDelta(const TensorView& delta, const TensorView& out, const TensorView& dOut, Pool& pool);
-
 struct StateView {
   TensorView out, lse;
 };

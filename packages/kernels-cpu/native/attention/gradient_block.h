@@ -44,7 +44,7 @@ struct GradientBlock {
     for (int32_t j = 0; j < term.keyCount; ++j) {
       for (int32_t i = 0; i < term.rowCount; ++i) {
         if (firstKey + j < visible.lo[i] || firstKey + j >= visible.hi[i]) continue;
-        const float x = term.coefficients[j * term.coefficientStride + i];
+        const float x = term.factor * term.coefficients[j * term.coefficientStride + i];
         float* out = term.out + j * term.outRowStride;
         for (int32_t d = 0; d < term.depth; ++d) out[d * term.outColumnStride] += x * term.rows[i * term.rowStride + d];
       }
@@ -131,6 +131,7 @@ struct GradientBlock {
       Tile::clear(c);
       Tile::multiply(c, term.coefficients + j * term.coefficientStride, term.coefficientStride, 1, term.rows + column,
                      term.rowStride, term.rowCount);
+      const Vec factor = V::set1(term.factor);
       float* out = term.out + j * term.outRowStride + column * term.outColumnStride;
       if (term.outColumnStride == 1 && column + wide * L <= term.depth) {
 #pragma GCC unroll 16
@@ -138,7 +139,7 @@ struct GradientBlock {
 #pragma GCC unroll 8
           for (int n = 0; n < wide; ++n) {
             float* at = out + r * term.outRowStride + n * L;
-            V::store(at, V::add(V::load(at), c.at[r][n]));
+            V::store(at, V::fma(c.at[r][n], factor, V::load(at)));
           }
         }
       } else {
@@ -147,7 +148,7 @@ struct GradientBlock {
         const int32_t columns = term.depth - column < wide * L ? term.depth - column : wide * L;
         for (int r = 0; r < rows; ++r) {
           for (int32_t d = 0; d < columns; ++d) {
-            out[r * term.outRowStride + d * term.outColumnStride] += block[r * wide * L + d];
+            out[r * term.outRowStride + d * term.outColumnStride] += term.factor * block[r * wide * L + d];
           }
         }
       }

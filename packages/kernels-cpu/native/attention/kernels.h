@@ -52,13 +52,14 @@ struct BackwardPanel {
   int32_t depth;
 };
 
-/// One term of dk or dv: rows [key][depth] of a float32 matrix += coefficients [key][i] · rows [i][depth].
+/// One term of dk or dv: a float32 matrix [key][depth] += factor · coefficients [key][row] · rows [row][depth].
 struct KeyGradient {
   const float* coefficients;  // p or ds
   int64_t coefficientStride;
-  const float* rows;  // dOut, or q times scale; zero-padded to a multiple of `rowPadding`
+  const float* rows;  // dOut or q, zero-padded to a multiple of `rowPadding`
   int64_t rowStride;
   int32_t rowCount, keyCount, depth;
+  float factor;
   float* out;
   int64_t outRowStride, outColumnStride;
 };
@@ -67,7 +68,7 @@ struct AttentionKernels {
   int32_t width;       // rows of a panel
   int32_t rowPadding;  // unpacked rows are this multiple long
 
-  /// dst[r · stride + c] ← rows as float32, zero for columns ≤ c < stride.
+  /// dst[r · stride + c] ← rows as float32, zero from `columns` up to a multiple of `rowPadding`.
   void (*unpack)(const Rows& rows, int64_t count, int64_t columns, float* dst, int64_t stride);
   /// Whether all of count × columns numbers are finite.
   bool (*finite)(const float* rows, int64_t stride, int64_t count, int64_t columns);

@@ -29,7 +29,7 @@ struct Pack {
         }
       }
       for (int64_t c = whole; c < columns; ++c) to[c] = element(rows, from + c * rows.columnStride);
-      for (int64_t c = columns; c < stride; ++c) to[c] = 0;
+      for (int64_t c = columns; c % L != 0; ++c) to[c] = 0;
     }
   }
 

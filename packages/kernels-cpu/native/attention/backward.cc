@@ -1,0 +1,56 @@
+// The backward: tasks are (block of keys, block of rows) of one key head, see backward_order.h; within a task, groups of
+// panels share each small block of keys. gradient_group.h computes one such group.
+#include <algorithm>
+
+#include "attention/attention.h"
+#include "attention/backward_order.h"
+#include "attention/gradient_group.h"
+
+namespace mosaic {
+namespace {
+
+/// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
+BackwardGrid gridFor(const AttendBackwardArgs& a, int64_t groupRows) {
+  BackwardGrid grid{a.k.shape[2], a.q.shape[2], 1024, 0, a.q.shape[1] / a.k.shape[1]};
+  const int64_t heads = a.k.shape[0] * a.k.shape[1];
+  while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
+  grid.rowsPerBlock = (grid.keysPerBlock + groupRows - 1) / groupRows * groupRows;
+  return grid;
+}
+
+/// Ends a step's turns also when it throws: others wait for them.
+struct TurnGuard {
+  Turns &keys, &rows;
+  int64_t keyChain, rowChain;
+  ~TurnGuard() {
+    keys.finish(keyChain);
+    rows.finish(rowChain);
+  }
+};
+
+}  // namespace
+
+void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
+  if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
+  const AttentionKernels& kernels = attentionKernels(isa);
+  const Plan plan(args.tile);
+  const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
+  const std::vector<BackwardStep> steps = backwardSteps(grid, plan);
+  const int64_t keyHeads = args.k.shape[1], heads = args.k.shape[0] * keyHeads;
+  Turns keyTurns(heads * grid.keyBlocks()), rowTurns(heads * grid.rowBlocks());
+
+  pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {
+    const BackwardStep& step = steps[static_cast<size_t>(task / heads)];
+    const int64_t head = task % heads;
+    const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock, rowChain = head * grid.rowBlocks() + step.rowBlock;
+    keyTurns.await(keyChain, step.keyTurn);
+    rowTurns.await(rowChain, step.rowTurn);
+    const TurnGuard guard{keyTurns, rowTurns, keyChain, rowChain};
+    const int64_t keyHead = head % keyHeads;
+    const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
+                          grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
+    gradientTask(args, kernels, plan, at, pool.arena(worker));
+  });
+}
+
+}  // namespace mosaic

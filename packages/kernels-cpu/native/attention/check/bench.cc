@@ -1,0 +1,83 @@
+#include "attention/check/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "attention/check/tensor.h"
+#include "pool/pause.h"
+
+namespace mosaic::check {
+namespace {
+
+struct Setup {
+  int64_t heads, length, depth;
+  DType dtype;
+  bool causal;
+};
+
+/// Best of several runs against the best of as many peaks in between.
+template <class Run>
+void measure(const char* name, double flops, Isa isa, Pool& pool, Run run) {
+  double best = 1e30, peak = 0;
+  const int64_t start = nanoseconds();
+  for (int i = 0; i < 3 || nanoseconds() - start < 1'500'000'000; ++i) {
+    peak = std::max(peak, fmaPeakGflops(isa, pool));
+    const int64_t t = nanoseconds();
+    run();
+    best = std::min(best, static_cast<double>(nanoseconds() - t));
+  }
+  std::printf("  %s %6.1f GF %5.1f%%", name, flops / best, 100 * flops / best / peak);
+  std::fflush(stdout);
+}
+
+void benchOne(const Setup& s, Isa isa, Pool& pool) {
+  const auto tensor = [&](DType dtype, int64_t columns) {
+    return Tensor(dtype, {1, s.heads, s.length, columns}, Layout::Dense);
+  };
+  Tensor q = tensor(s.dtype, s.depth), k = q, v = q, dOut = q, out = tensor(DType::Float32, s.depth);
+  Tensor lse = tensor(DType::Float32, 1), delta = lse, dq = out, dk = out, dv = out;
+  std::mt19937 random(1);
+  for (Tensor* x : {&q, &k, &v, &dOut}) x->randomize(random, 1);
+  for (Tensor* x : {&dq, &dk, &dv, &delta}) x->fill(0);
+  const std::vector<Span> spans{{0, s.length, 1}};
+  const std::vector<Slice> mask{{0, s.length, 0, s.length, s.causal ? 1 : 0}};
+  const Tile tile{spans, spans, mask, static_cast<float>(1 / std::sqrt(static_cast<double>(s.depth)))};
+  const double pairs = s.causal ? 0.5 * s.length * (s.length + 1.0) : 1.0 * s.length * s.length;
+  const double flops = 4 * pairs * static_cast<double>(s.heads * s.depth);
+  std::printf("%-6s d=%-3ld n=%-5ld %s", s.causal ? "causal" : "full", s.depth, s.length, dtypeName(s.dtype));
+  measure("forward", flops, isa, pool, [&] {
+    lse.fill(-INFINITY);
+    attend({q.view(), k.view(), v.view(), out.view(), lse.view(), tile}, isa, pool);
+  });
+  measure("backward", 2.5 * flops, isa, pool, [&] {
+    attendBackward({q.view(), k.view(), v.view(), dOut.view(), lse.view(), delta.view(), dq.view(), dk.view(),
+                    dv.view(), tile},
+                   isa, pool);
+  });
+  std::printf("\n");
+}
+
+}  // namespace
+
+int bench(int argc, char** argv) {
+  Pool pool(argc > 0 ? std::atoi(argv[0]) : 1);
+  const IsaChoice choice = chooseIsa(argc > 1 ? argv[1] : nullptr);
+  if (!choice.error.empty()) return std::printf("%s\n", choice.error.c_str()), 1;
+  std::vector<int64_t> lengths;
+  for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
+  if (lengths.empty()) lengths = {512, 2048, 8192};
+  std::printf("%s, %d threads, peak %.1f GF\n", isaName(choice.isa), pool.threads(), fmaPeakGflops(choice.isa, pool));
+  for (DType dtype : {DType::Float32, DType::BFloat16}) {
+    for (int64_t depth : {64, 128}) {
+      for (bool causal : {false, true}) {
+        for (int64_t length : lengths) benchOne({length > 4096 ? 2 : 8, length, depth, dtype, causal}, choice.isa, pool);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace mosaic::check

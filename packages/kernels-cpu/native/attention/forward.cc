@@ -1,0 +1,197 @@
+// The forward fold: tasks are groups of panels of one head; a group shares each block of keys it reads.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "attention/attention.h"
+#include "attention/key_reader.h"
+#include "attention/kernels.h"
+#include "attention/plan.h"
+
+namespace mosaic {
+namespace {
+
+constexpr int32_t kGroupPanels = 8;             // enough to hide the cost of reading a block
+constexpr int64_t kGroupBytes = 224 << 10;      // of q and out, which should stay in the second-level cache
+constexpr int64_t kTasksPerThread = 8;          // for balance
+constexpr double kLog2e = std::numbers::log2e;  // lse is natural, scores are in units of log2
+
+struct Panel {
+  ForwardPanel at;
+  PanelRows rows;
+  std::vector<Segment> segments;  // by begin
+  size_t current = 0;             // earlier segments are done
+};
+
+class Forward {
+ public:
+  Forward(const AttendArgs& args, const AttentionKernels& kernels)
+      : a_(args), k_(kernels), plan_(args.tile), rows_(args.q.shape[2]), keys_(args.k.shape[2]), depth_(args.q.shape[3]) {
+    rowStride_ = (depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding;
+  }
+
+  void run(Pool& pool) {
+    const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
+    const int64_t panels = (rows_ + k_.width - 1) / k_.width;
+    const int64_t byCache = kGroupBytes / (2 * 4 * depth_ * k_.width);
+    const int64_t byBalance = heads * panels / (kTasksPerThread * pool.threads());
+    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupPanels));
+    orderGroups();
+    // One head after the other, so that its keys stay in the shared cache.
+    const int64_t perHead = static_cast<int64_t>(groups_.size());
+    pool.parallelFor(heads * perHead, [&](int64_t task, int worker) {
+      Arena& arena = pool.arena(worker);
+      arena.reset();
+      group(task / perHead, groups_[static_cast<size_t>(task % perHead)], arena);
+    });
+  }
+
+ private:
+  /// Groups with work, the largest first, so that the last tasks are short.
+  void orderGroups() {
+    const int64_t size = groupPanels_ * k_.width;
+    std::vector<std::pair<double, int64_t>> found;
+    for (int64_t first = 0; first < rows_; first += size) {
+      const double work = plan_.work({first, std::min(rows_, first + size)}, {0, keys_});
+      if (work > 0) found.push_back({-work, first});
+    }
+    std::sort(found.begin(), found.end());
+    for (const auto& [work, first] : found) groups_.push_back(first);
+  }
+
+  void group(int64_t head, int64_t first, Arena& arena) const {
+    const int64_t batch = head / a_.q.shape[1], h = head % a_.q.shape[1];
+    KeyReader reader(k_, a_.k, a_.v, arena);
+    reader.select(batch, h * a_.k.shape[1] / a_.q.shape[1]);
+    float* weights = arena.take<float>(kKeyBlock * k_.width);
+    float* rowBuffer = arena.take<float>(k_.width * rowStride_);
+
+    std::vector<Panel> panels;
+    for (int32_t p = 0; p < groupPanels_; ++p) {
+      const int64_t row = first + p * k_.width;
+      if (row >= rows_) break;
+      Panel panel{{}, {row, static_cast<int32_t>(std::min<int64_t>(k_.width, rows_ - row)), k_.width}, {}, 0};
+      plan_.segments(panel.rows, {0, keys_}, arena, panel.segments);
+      if (panel.segments.empty()) continue;
+      const int64_t size = depth_ * k_.width;
+      panel.at = {arena.take<float>(size),      arena.take<float>(size), arena.take<float>(k_.width),
+                  arena.take<float>(k_.width), weights,                 static_cast<int32_t>(depth_)};
+      load(panel, {batch, h, row}, rowBuffer);
+      panels.push_back(std::move(panel));
+    }
+    foldKeys(panels, reader);
+    for (const Panel& panel : panels) store(panel, {batch, h, panel.rows.first}, rowBuffer);
+  }
+
+  /// Every block of keys that some panel sees, in order. Blocks lie on a fixed grid, so that a row's result does not
+  /// depend on its group.
+  void foldKeys(std::vector<Panel>& panels, const KeyReader& reader) const {
+    for (int64_t block = 0, next; block < keys_; block = next / kKeyBlock * kKeyBlock) {
+      const int32_t begin = static_cast<int32_t>(block), end = static_cast<int32_t>(std::min(block + kKeyBlock, keys_));
+      int32_t from = end, to = begin;
+      next = INT64_MAX;
+      for (Panel& panel : panels) {
+        forSegments(panel, begin, end, next, [&](const Segment& s) {
+          from = std::min(from, std::max(s.begin, begin));
+          to = std::max(to, std::min(s.end, end));
+        });
+      }
+      if (from < to) {
+        const KeyBlock keys = reader.read(from, to - from);
+        for (Panel& panel : panels) {
+          forSegments(panel, begin, end, next, [&](const Segment& s) { foldSegment(panel.at, s, keys); });
+        }
+      }
+    }
+  }
+
+  /// Calls fn for the segments that meet [begin, end); lowers `next` to the first key after it that the panel sees.
+  template <class Fn>
+  static void forSegments(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn fn) {
+    const std::vector<Segment>& all = panel.segments;
+    while (panel.current < all.size() && all[panel.current].end <= begin) ++panel.current;
+    for (size_t i = panel.current; i < all.size(); ++i) {
+      if (all[i].end > end) next = std::min<int64_t>(next, std::max(all[i].begin, end));
+      if (all[i].begin >= end) break;
+      if (all[i].end > begin) fn(all[i]);
+    }
+  }
+
+  void foldSegment(const ForwardPanel& panel, const Segment& s, const KeyBlock& keys) const {
+    const int32_t begin = keys.first, end = keys.first + keys.count;
+    const auto clipped = [&](int32_t from, int32_t to, auto fold) {
+      from = std::max(from, begin), to = std::min(to, end);
+      if (from < to) fold(part(keys, from, to));
+    };
+    const auto masked = [&](const KeyBlock& block) { k_.foldMasked(panel, block, s.visible); };
+    clipped(s.begin, s.coreBegin, masked);
+    clipped(s.coreBegin, s.coreEnd, [&](const KeyBlock& block) { k_.fold(panel, block); });
+    clipped(s.coreEnd, s.end, masked);
+  }
+
+  /// Queries, and the state so far: m = lse, Σ = 1, out as it is. The rounding of m goes into Σ.
+  void load(const Panel& panel, const HeadRows& rows, float* rowBuffer) const {
+    const ForwardPanel& at = panel.at;
+    const int32_t count = panel.rows.count;
+    const float factor = static_cast<float>(a_.tile.scale * kLog2e);
+    k_.unpack(rowsOf(a_.q, rows), count, depth_, rowBuffer, rowStride_);
+    k_.toPanel(rowBuffer, rowStride_, count, depth_, factor, at.q);
+
+    std::fill(at.negMax, at.negMax + k_.width, 0.0f);
+    std::fill(at.sum, at.sum + k_.width, 0.0f);
+    const FloatRows lse(a_.lse, rows);
+    bool any = false;
+    for (int32_t r = 0; r < count; ++r) {
+      const double state = lse(r) * kLog2e;
+      if (state == -INFINITY) continue;
+      at.negMax[r] = static_cast<float>(-state);
+      at.sum[r] = static_cast<float>(std::exp2(state + at.negMax[r]));
+      any = true;
+    }
+    if (!any) {
+      std::memset(at.out, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
+      return;
+    }
+    k_.unpack(rowsOf(a_.out, rows), count, depth_, rowBuffer, rowStride_);
+    for (int32_t r = 0; r < count; ++r) {
+      float* row = rowBuffer + r * rowStride_;
+      for (int64_t d = 0; d < depth_; ++d) row[d] = at.sum[r] == 0 ? 0.0f : row[d] * at.sum[r];
+    }
+    k_.toPanel(rowBuffer, rowStride_, count, depth_, 1.0f, at.out);
+  }
+
+  /// out and lse of the rows that saw something.
+  void store(const Panel& panel, const HeadRows& rows, float* rowBuffer) const {
+    const ForwardPanel& at = panel.at;
+    const FloatRows out(a_.out, rows), lse(a_.lse, rows);
+    float* factor = at.p;  // no longer needed
+    for (int32_t r = 0; r < k_.width; ++r) factor[r] = 1.0f / at.sum[r];
+    k_.fromPanel(at.out, factor, depth_, rowBuffer, rowStride_);
+    for (int32_t r = 0; r < panel.rows.count; ++r) {
+      const auto saw = [r](const Segment& s) { return s.visible.lo[r] < s.visible.hi[r]; };
+      if (at.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), saw)) continue;
+      const double total = std::log2(static_cast<double>(at.sum[r])) - at.negMax[r];
+      lse(r) = static_cast<float>(total / kLog2e);
+      const float* row = rowBuffer + r * rowStride_;
+      for (int64_t d = 0; d < depth_; ++d) out(r, d) = row[d];
+    }
+  }
+
+  const AttendArgs& a_;
+  const AttentionKernels& k_;
+  const Plan plan_;
+  const int64_t rows_, keys_, depth_;
+  int64_t rowStride_;        // of the row buffer
+  int32_t groupPanels_ = 1;
+  std::vector<int64_t> groups_;  // first rows
+};
+
+}  // namespace
+
+void attend(const AttendArgs& args, Isa isa, Pool& pool) {
+  if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
+  Forward(args, attentionKernels(isa)).run(pool);
+}
+
+}  // namespace mosaic

@@ -1,0 +1,50 @@
+// Blocks of K and V as the kernels want them.
+#pragma once
+
+#include "attention/rows.h"
+#include "pool/arena.h"
+
+namespace mosaic {
+
+/// Keys of a block: its K and V, with the weights of a panel, stay in the second-level cache.
+inline constexpr int32_t kKeyBlock = 128;
+
+/// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
+constexpr int64_t spreadStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
+
+/// Reads blocks of the keys of one head: where they lie if they are float32 with unit column stride and rows close
+/// together, else through a copy, made once per block and shared by the panels that use it.
+///
+/// Rows 512 bytes or more apart are copied too: a column of them, which is how V is read, falls into so few sets of the
+/// first-level cache that it evicts itself.
+class KeyReader {
+ public:
+  KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena);
+
+  void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
+  /// Keys [first, first + count), count ≤ kKeyBlock. Valid until the next call.
+  KeyBlock read(int32_t first, int32_t count) const;
+
+ private:
+  struct Source {
+    TensorView view;
+    float* copy;  // null: read in place
+  };
+  Source source(const TensorView& view, Arena& arena) const;
+  const float* read(const Source& source, int32_t first, int32_t count) const;
+  int64_t stride(const Source& source) const { return source.copy != nullptr ? copyStride_ : source.view.stride[2]; }
+
+  const AttentionKernels& kernels_;
+  int64_t copyStride_;
+  Source k_, v_;
+  int64_t batch_ = 0, head_ = 0;
+};
+
+/// Keys [begin, end) of a block that contains them.
+inline KeyBlock part(const KeyBlock& block, int32_t begin, int32_t end) {
+  const int64_t skip = begin - block.first;
+  return {block.k + skip * block.kStride, block.v + skip * block.vStride, block.kStride, block.vStride, begin,
+          end - begin};
+}
+
+}  // namespace mosaic

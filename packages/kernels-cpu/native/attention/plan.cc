@@ -1,0 +1,147 @@
+#include "attention/plan.h"
+
+#include <algorithm>
+
+namespace mosaic {
+namespace {
+
+/// The keys [begin, end) that the row at position q, within the slice's rows, sees; empty when begin ≥ end.
+Range visibleKeys(const Slice& slice, int64_t q) {
+  return {slice.k0 + ((slice.type & 2) != 0 ? q - slice.q0 : 0),
+          slice.k1 - ((slice.type & 1) != 0 ? slice.q1 - 1 - q : 0)};
+}
+
+/// Number of positions of a span that lie before `position`.
+int64_t countBefore(const Span& span, int64_t position) {
+  if (position <= span.start) return 0;
+  const int64_t distance = position - span.start;
+  return std::min(span.length, span.step == 1 ? distance : (distance + span.step - 1) / span.step);
+}
+
+}  // namespace
+
+Plan::Plan(const Tile& tile) : q_(tile.q) {
+  int64_t offset = 0;
+  for (const Span& span : tile.q) {
+    qOffset_.push_back(offset);
+    offset += span.length;
+  }
+  offset = 0;
+  for (const Span& span : tile.k) {
+    if (span.length > 0) k_.push_back({span, offset, 0});
+    offset += span.length;
+  }
+  for (const Slice& slice : tile.mask) {
+    if (slice.q0 < slice.q1 && slice.k0 < slice.k1) slices_.push_back({slice, 0});
+  }
+  std::sort(k_.begin(), k_.end(), [](auto& a, auto& b) { return a.span.start < b.span.start; });
+  std::sort(slices_.begin(), slices_.end(), [](auto& a, auto& b) { return a.slice.q0 < b.slice.q0; });
+
+  int64_t reached = INT64_MIN;
+  for (KeySpan& k : k_) k.reached = reached = std::max(reached, k.span.start + (k.span.length - 1) * k.span.step + 1);
+  reached = INT64_MIN;
+  for (SortedSlice& s : slices_) s.reached = reached = std::max(reached, s.slice.q1);
+}
+
+template <class Fn>
+void Plan::forRuns(Range rows, Fn fn) const {
+  auto at = std::upper_bound(qOffset_.begin(), qOffset_.end(), rows.begin);
+  size_t i = at == qOffset_.begin() ? 0 : static_cast<size_t>(at - qOffset_.begin()) - 1;
+  for (; i < q_.size() && qOffset_[i] < rows.end; ++i) {
+    const int64_t first = std::max(rows.begin, qOffset_[i]), end = std::min(rows.end, qOffset_[i] + q_[i].length);
+    if (first < end) fn(Run{first, end, q_[i].start + (first - qOffset_[i]) * q_[i].step, q_[i].step});
+  }
+}
+
+/// Calls fn(index) for slices with rows between the first and the last of the run.
+template <class Fn>
+void Plan::forSlices(const Run& run, Fn fn) const {
+  const int64_t last = run.position + (run.end - run.first - 1) * run.step;
+  auto past = std::upper_bound(slices_.begin(), slices_.end(), last,
+                               [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
+  for (auto i = past - slices_.begin(); i-- > 0 && slices_[static_cast<size_t>(i)].reached > run.position;) {
+    if (slices_[static_cast<size_t>(i)].slice.q1 > run.position) fn(static_cast<size_t>(i));
+  }
+}
+
+/// Calls fn(span) for spans that may have keys at positions [begin, end).
+template <class Fn>
+void Plan::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
+  auto past = std::lower_bound(k_.begin(), k_.end(), end,
+                               [](const KeySpan& k, int64_t position) { return k.span.start < position; });
+  for (auto i = past - k_.begin(); i-- > 0 && k_[static_cast<size_t>(i)].reached > begin;) fn(k_[static_cast<size_t>(i)]);
+}
+
+void Plan::segments(const PanelRows& rows, Range keys, Arena& arena, std::vector<Segment>& found) const {
+  found.clear();
+  std::vector<size_t> met;
+  forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
+    forSlices(run, [&](size_t slice) { met.push_back(slice); });
+  });
+  std::sort(met.begin(), met.end());
+  met.erase(std::unique(met.begin(), met.end()), met.end());
+  for (size_t slice : met) addSegments(slices_[slice].slice, rows, keys, arena, found);
+  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+}
+
+void Plan::addSegments(const Slice& slice, const PanelRows& rows, Range keys, Arena& arena,
+                       std::vector<Segment>& found) const {
+  Range* seen = arena.take<Range>(rows.count);  // global positions, per row
+  Range hull{INT64_MAX, INT64_MIN};
+  std::fill(seen, seen + rows.count, Range{0, 0});
+  forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
+    for (int64_t row = run.first; row < run.end; ++row) {
+      const int64_t position = run.position + (row - run.first) * run.step;
+      if (position < slice.q0 || position >= slice.q1) continue;
+      const Range range = visibleKeys(slice, position);
+      if (range.begin >= range.end) continue;
+      seen[row - rows.first] = range;
+      hull = {std::min(hull.begin, range.begin), std::max(hull.end, range.end)};
+    }
+  });
+
+  forKeySpans(hull.begin, hull.end, [&](const KeySpan& k) {
+    int32_t* lo = arena.take<int32_t>(rows.width);
+    int32_t* hi = arena.take<int32_t>(rows.width);
+    Segment segment{INT32_MAX, 0, 0, INT32_MAX, {lo, hi}};
+    for (int32_t r = 0; r < rows.count; ++r) {
+      const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, seen[r].begin));
+      const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, seen[r].end));
+      const bool any = seen[r].begin < seen[r].end && from < to;
+      lo[r] = any ? static_cast<int32_t>(from) : 0;
+      hi[r] = any ? static_cast<int32_t>(to) : 0;
+      if (any) segment.begin = std::min(segment.begin, lo[r]);
+      segment.end = std::max(segment.end, hi[r]);
+      segment.coreBegin = std::max(segment.coreBegin, any ? lo[r] : INT32_MAX);
+      segment.coreEnd = std::min(segment.coreEnd, hi[r]);
+    }
+    if (segment.end == 0) return;
+    std::fill(lo + rows.count, lo + rows.width, lo[rows.count - 1]);
+    std::fill(hi + rows.count, hi + rows.width, hi[rows.count - 1]);
+    if (segment.coreBegin >= segment.coreEnd) segment.coreBegin = segment.coreEnd = segment.end;
+    found.push_back(segment);
+  });
+}
+
+double Plan::work(Range rows, Range keys) const {
+  double pairs = 0;
+  forRuns(rows, [&](const Run& run) {
+    forSlices(run, [&](size_t index) {
+      const Slice& slice = slices_[index].slice;
+      const int64_t before = countBefore({run.position, run.end - run.first, run.step}, slice.q0);
+      const int64_t inside = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - before;
+      if (inside == 0) return;
+      const int64_t first = run.position + before * run.step;
+      const Range low = visibleKeys(slice, first), high = visibleKeys(slice, first + (inside - 1) * run.step);
+      // Both ends of the interval only ever move up with the row.
+      forKeySpans(low.begin, high.end, [&](const KeySpan& k) {
+        const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, low.begin));
+        const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, high.end));
+        if (from < to) pairs += static_cast<double>(inside) * static_cast<double>(to - from);
+      });
+    });
+  });
+  return pairs;
+}
+
+}  // namespace mosaic

@@ -1,0 +1,75 @@
+// Which keys the rows of a tile see, in local indices: masks meet placements here, and nowhere else.
+//
+// Through one slice, the keys of one span that a row sees are one interval of local indices, whatever the type of the
+// slice and the placement of rows and keys. A panel therefore carries, per slice and span, an interval per row. Where
+// all of these overlap nothing needs masking; outside their hull there is nothing to do.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/kernels.h"
+#include "pool/arena.h"
+
+namespace mosaic {
+
+/// Local indices [begin, end).
+struct Range {
+  int64_t begin, end;
+};
+
+/// What the rows of a panel see of one span of keys through one slice.
+struct Segment {
+  int32_t begin, end;          // the hull: no row sees anything outside
+  int32_t coreBegin, coreEnd;  // what every row sees; begin = end when there is no such key
+  Visible visible;             // per row; rows past the last repeat it, so that padding never forces masking
+};
+
+/// Rows of a panel: `count` of the `width` that it has.
+struct PanelRows {
+  int64_t first;
+  int32_t count, width;
+};
+
+class Plan {
+ public:
+  explicit Plan(const Tile& tile);
+
+  /// The segments of a panel within `keys`, by increasing begin. Their row intervals live in `arena`.
+  void segments(const PanelRows& rows, Range keys, Arena& arena, std::vector<Segment>& found) const;
+
+  /// An upper bound of the number of pairs that count; 0 exactly when it is known that there are none.
+  double work(Range rows, Range keys) const;
+
+ private:
+  struct KeySpan {
+    Span span;
+    int64_t offset;   // local index of its first key
+    int64_t reached;  // the largest end of this and all spans that start earlier
+  };
+  struct SortedSlice {
+    Slice slice;
+    int64_t reached;  // the largest q1 of this and all slices that start earlier
+  };
+  /// Consecutive rows within one span: local [first, end), at positions `position`, + step, …
+  struct Run {
+    int64_t first, end, position, step;
+  };
+
+  template <class Fn>
+  void forRuns(Range rows, Fn fn) const;
+  template <class Fn>
+  void forSlices(const Run& run, Fn fn) const;
+  template <class Fn>
+  void forKeySpans(int64_t begin, int64_t end, Fn fn) const;
+  void addSegments(const Slice& slice, const PanelRows& rows, Range keys, Arena& arena,
+                   std::vector<Segment>& found) const;
+
+  std::span<const Span> q_;
+  std::vector<int64_t> qOffset_;     // local index of the first row of each span
+  std::vector<KeySpan> k_;           // by start
+  std::vector<SortedSlice> slices_;  // by q0
+};
+
+}  // namespace mosaic

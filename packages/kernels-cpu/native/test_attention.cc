@@ -1,0 +1,203 @@
+// Checks the attention kernels of every instruction set of this machine against a float64 reference, on random shapes,
+// strides, dtypes, placements, masks and poisons; with --bench, measures them against the FMA peak.
+//
+//   attention_check [seed [cases]]      attention_check --bench [threads]
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "attention/check/bench.h"
+#include "attention/check/masks.h"
+#include "attention/check/reference.h"
+#include "attention/check/tensor.h"
+
+namespace mosaic::check {
+namespace {
+
+int failures = 0;
+std::map<std::string, double> worst;  // error / bound
+
+#define EXPECT(condition, ...)                       \
+  do {                                               \
+    if (!(condition)) {                              \
+      if (++failures < 30) std::printf(__VA_ARGS__); \
+    }                                                \
+  } while (false)
+
+struct Case {
+  int64_t B, H, Hkv, D;
+  std::vector<Span> q, k;
+  std::vector<Slice> mask;
+  DType type, keyType;
+  Layout layout, keyLayout;
+  double magnitude;  // of q: large logits
+  int poison;        // 0 none; 1 NaN in unseen keys; 2 NaN in some keys; 3 NaN in some rows
+  int folds;         // blocks of keys
+  int64_t rows() const { return static_cast<int64_t>(positions(q).size()); }
+  int64_t keys() const { return static_cast<int64_t>(positions(k).size()); }
+};
+
+Case randomCase(Random& random) {
+  const int64_t depths[] = {1, 3, 8, 16, 33, 64, 64, 80, 128, 128, 256};
+  const int64_t n = pick(random, 1, pick(random, 0, 3) == 0 ? 700 : 150);
+  Case c;
+  c.B = pick(random, 1, 2);
+  c.Hkv = pick(random, 1, 2);
+  c.H = c.Hkv * pick(random, 1, 3);
+  c.D = depths[pick(random, 0, 10)];
+  c.q = randomSpans(random, n);
+  c.k = randomSpans(random, n);
+  c.mask = randomMask(random, n, n);
+  c.type = static_cast<DType>(pick(random, 0, 2));
+  c.keyType = pick(random, 0, 3) != 0 ? c.type : static_cast<DType>(pick(random, 0, 2));
+  c.layout = static_cast<Layout>(pick(random, 0, 3));
+  c.keyLayout = static_cast<Layout>(pick(random, 0, 3));
+  c.magnitude = pick(random, 0, 4) == 0 ? 30 : 1;
+  c.poison = static_cast<int>(pick(random, 0, 3));
+  c.folds = static_cast<int>(pick(random, 1, 4));
+  return c;
+}
+
+struct Tensors {
+  Tensor q, k, v, dOut;
+  Tensors(const Case& c, Random& random)
+      : q(c.type, {c.B, c.H, c.rows(), c.D}, c.layout),
+        k(c.keyType, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
+        v(c.keyType, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
+        dOut(pick(random, 0, 1) ? DType::Float32 : c.type, {c.B, c.H, c.rows(), c.D}, c.layout) {
+    q.randomize(random, c.magnitude);
+    k.randomize(random, 1);
+    v.randomize(random, 1);
+    dOut.randomize(random, 1);
+    const auto qAt = positions(c.q), kAt = positions(c.k);
+    const auto poison = [&](Tensor& x, int64_t s) {
+      for (int64_t b = 0; b < c.B; ++b) x.set(b, 0, s, pick(random, 0, c.D - 1), NAN);
+    };
+    for (int64_t j = 0; j < c.keys() && c.poison == 1; ++j) {
+      bool seen = false;
+      for (int64_t i : qAt) {
+        for (const Slice& s : c.mask) seen |= sees(s, i, kAt[static_cast<size_t>(j)]);
+      }
+      if (!seen) poison(k, j), poison(v, j);
+    }
+    for (int t = 0; t < 2 && c.poison == 2 && c.keys() > 0; ++t) {
+      poison(t == 0 ? k : v, pick(random, 0, c.keys() - 1));
+    }
+    for (int t = 0; t < 2 && c.poison == 3 && c.rows() > 0; ++t) {
+      poison(t == 0 ? q : dOut, pick(random, 0, c.rows() - 1));
+    }
+  }
+};
+
+/// The spans of local keys [first, first + count).
+std::vector<Span> clip(const std::vector<Span>& spans, int64_t first, int64_t count) {
+  std::vector<Span> some;
+  int64_t offset = 0;
+  for (const Span& s : spans) {
+    const int64_t from = std::max<int64_t>(0, first - offset), to = std::min(s.length, first + count - offset);
+    if (from < to) some.push_back({s.start + from * s.step, to - from, s.step});
+    offset += s.length;
+  }
+  return some;
+}
+
+/// Largest error relative to the largest value (or sum of terms), over its bound; a NaN on one side alone is a failure.
+void compare(const char* what, const Tensor& got, const std::vector<double>& want, double bound, const char* where,
+             double terms = 0) {
+  double largest = std::max(terms, 1e-3), error = 0;
+  for (double x : want) largest = std::isfinite(x) ? std::max(largest, std::fabs(x)) : largest;
+  size_t i = 0;
+  int64_t strays = 0;
+  got.each([&](int64_t b, int64_t h, int64_t s, int64_t d) {
+    const double x = got.get(b, h, s, d), y = want[i++];
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      strays += !(x == y || (std::isnan(x) && std::isnan(y)));
+    } else {
+      error = std::max(error, std::fabs(x - y));
+    }
+  });
+  error /= largest * bound;
+  worst[what] = std::max(worst[what], error);
+  EXPECT(strays == 0, "%s: %s: %ld elements are NaN or infinite on one side only\n", where, what, strays);
+  EXPECT(error <= 1, "%s: %s: error is %.2f of the bound\n", where, what, error);
+  EXPECT(got.gapsIntact(), "%s: %s: wrote outside its elements\n", where, what);
+}
+
+struct Results {
+  Tensor out, lse, dq, dk, dv;
+  Results(const Case& c)
+      : out(DType::Float32, {c.B, c.H, c.rows(), c.D}, c.layout),
+        lse(DType::Float32, {c.B, c.H, c.rows(), 1}, c.layout),
+        dq(DType::Float32, {c.B, c.H, c.rows(), c.D}, c.layout),
+        dk(DType::Float32, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
+        dv(DType::Float32, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout) {
+    lse.fill(-INFINITY);  // out stays NaN where nothing is seen: it must not be read
+    for (Tensor* x : {&dq, &dk, &dv}) x->fill(0);
+  }
+};
+
+void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Isa isa, Pool& pool, float scale) {
+  Tensor lse(x.lse), delta(x.lse);
+  lse.each([&](int64_t b, int64_t h, int64_t s, int64_t) {
+    const size_t i = static_cast<size_t>((b * c.H + h) * c.rows() + s);
+    lse.set(b, h, s, 0, r.lse[i]);
+    delta.set(b, h, s, 0, r.delta[i]);
+  });
+  for (int64_t f = 0; f < c.folds; ++f) {
+    const int64_t first = c.keys() * f / c.folds, count = c.keys() * (f + 1) / c.folds - first;
+    const std::vector<Span> k = clip(c.k, first, count);
+    const Tile tile{c.q, k, c.mask, scale};
+    attend({t.q.view(), t.k.rows(first, count), t.v.rows(first, count), x.out.view(), x.lse.view(), tile}, isa, pool);
+    attendBackward({t.q.view(), t.k.rows(first, count), t.v.rows(first, count), t.dOut.view(), lse.view(), delta.view(),
+                    x.dq.view(), x.dk.rows(first, count), x.dv.rows(first, count), tile},
+                   isa, pool);
+  }
+}
+
+void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Pool*>& pools) {
+  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.D)));
+  const Reference r(t.q, t.k, t.v, t.dOut, positions(c.q), positions(c.k), c.mask, scale);
+  std::vector<double> out = r.out;
+  for (size_t i = 0; i < r.lse.size(); ++i) {
+    if (r.lse[i] == -INFINITY) std::fill_n(out.begin() + static_cast<int64_t>(i) * c.D, c.D, NAN);
+  }
+  // Float32 rounds a score to about 1e-7 of the largest partial sum; weights inherit that absolute error.
+  const double bound = 2e-6 + 4e-7 * r.largestScore;
+  for (Isa isa : supportedIsas()) {
+    char where[200];
+    std::snprintf(where, sizeof where, "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d)",
+                  index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type), dtypeName(c.keyType),
+                  static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds);
+    Results first(c), second(c);
+    runCase(c, t, r, first, isa, *pools[0], scale);
+    runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);
+    compare("out", first.out, out, bound, where);
+    compare("lse", first.lse, r.lse, 1e-6, where);
+    compare("dq", first.dq, r.dq, bound, where, r.dqTerms);
+    compare("dk", first.dk, r.dk, bound, where, r.dkTerms);
+    compare("dv", first.dv, r.dv, bound, where);
+    EXPECT(first.out.sameBits(second.out) && first.lse.sameBits(second.lse) && first.dq.sameBits(second.dq) &&
+               first.dk.sameBits(second.dk) && first.dv.sameBits(second.dv),
+           "%s: the result depends on the number of threads\n", where);
+  }
+}
+
+}  // namespace
+}  // namespace mosaic::check
+
+int main(int argc, char** argv) {
+  using namespace mosaic;
+  using namespace mosaic::check;
+  if (argc > 1 && std::string(argv[1]) == "--bench") return bench(argc - 2, argv + 2);
+  const int seed = argc > 1 ? std::atoi(argv[1]) : 1, cases = argc > 2 ? std::atoi(argv[2]) : 400;
+  Pool one(1), two(2), five(5);
+  for (int i = 0; i < cases; ++i) {
+    Random random(static_cast<uint32_t>(seed * 1'000'003 + i));
+    const Case c = randomCase(random);
+    checkCase(i, c, Tensors(c, random), {&one, &two, &five});
+  }
+  for (const auto& [what, error] : worst) std::printf("%-4s worst error %.2f of its bound\n", what.c_str(), error);
+  std::printf("%d cases, %d failures\n", cases, failures);
+  return failures == 0 ? 0 : 1;
+}
