@@ -1,7 +1,8 @@
 import fc from "fast-check";
 import type { Transfer } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { expectSame, nanFilled, openRanks, tensor, valuesOf } from "./ranks.ts";
+import { openRanks } from "./ranks.ts";
+import { expectSame, nanFilled, tensor, valuesOf } from "./values.ts";
 
 interface Planned {
   readonly from: number;
@@ -37,15 +38,13 @@ function shuffled(transfers: readonly Transfer[], seed: number): Transfer[] {
 }
 
 test("any batch of messages arrives, in any order of posting, whatever was there before", async () => {
-  const arbitrary = fc
-    .integer({ min: 1, max: 8 })
-    .chain((size) =>
-      fc.record({
-        size: fc.constant(size),
-        batches: fc.array(plan(size), { minLength: 1, maxLength: 3 }),
-        seed: fc.nat(),
-      }),
-    );
+  const arbitrary = fc.integer({ min: 1, max: 8 }).chain((size) =>
+    fc.record({
+      size: fc.constant(size),
+      batches: fc.array(plan(size), { minLength: 1, maxLength: 3 }),
+      seed: fc.nat(),
+    }),
+  );
   await fc.assert(
     fc.asyncProperty(arbitrary, async ({ size, batches, seed }) => {
       await using ranks = await openRanks(size);

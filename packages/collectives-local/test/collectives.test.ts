@@ -1,6 +1,7 @@
 import type { DType, ReduceOp } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { concatenated, expectSame, nanFilled, openRanks, raggedCounts, reduced, tensor, valuesOf } from "./ranks.ts";
+import { openRanks } from "./ranks.ts";
+import { concatenated, expectSame, nanFilled, raggedCounts, reduced, tensor, valuesOf } from "./values.ts";
 
 const sizes = [1, 2, 3, 4, 5, 6, 7, 8];
 // Nothing, less than a rank each, and more than one block; none divides by the ranks.

@@ -1,8 +1,6 @@
-import type { Context, DType, ProcessGroup, Shape, Tensor } from "@mosaic/core";
-import { sizeOf } from "@mosaic/core";
-import { expect } from "vitest";
+import type { Context, ProcessGroup } from "@mosaic/core";
 import { world, type WorldOptions } from "../src/index.ts";
-import { roundTo, TestDevice } from "./device.ts";
+import { TestDevice } from "./device.ts";
 
 /** Ranks of one process on test devices. */
 export interface Ranks extends AsyncDisposable {
@@ -23,56 +21,3 @@ export async function openRanks(size: number, options: Omit<WorldOptions, "devic
     },
   };
 }
-
-/** Values that every dtype holds exactly, and that differ by rank and place. */
-export function valuesOf(rank: number, count: number): Float32Array {
-  return Float32Array.from({ length: count }, (_, i) => ((rank * 37 + i * 5) % 61) / 4 - 7);
-}
-
-/** A tensor written in stream order. */
-export function tensor(device: TestDevice, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
-  const x = device.empty(shape, dtype);
-  device.write(x, values);
-  return x;
-}
-
-/** What a reduction in rank order with float32 accumulation must give, to the bit. */
-export function reduced(inputs: readonly Float32Array[], op: "sum" | "mean" | "max", dtype: DType): Float32Array {
-  return inputs[0]!.map((_, i) => {
-    let acc = inputs[0]![i]!;
-    for (const input of inputs.slice(1)) acc = op === "max" ? Math.max(acc, input[i]!) : Math.fround(acc + input[i]!);
-    return roundTo(op === "mean" ? Math.fround(acc / inputs.length) : acc, dtype);
-  });
-}
-
-/** Bit for bit; says where the first difference is. (`toEqual` of long arrays takes seconds.) */
-export function expectSame(got: Float32Array, expected: Float32Array): void {
-  const bytes = (x: Float32Array) => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
-  if (bytes(got).equals(bytes(expected))) return;
-  const at = expected.findIndex((value, i) => !Object.is(value, got[i]));
-  expect({ length: got.length, at, value: got[at] }).toEqual({ length: expected.length, at: -1, value: expected[at] });
-}
-
-export function concatenated(parts: readonly Float32Array[]): Float32Array {
-  const all = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
-  }
-  return all;
-}
-
-/** `count` cut into `size` shares that differ. */
-export function raggedCounts(size: number, count: number): number[] {
-  const cuts = Array.from({ length: size - 1 }, (_, i) => Math.floor((count * (i + 1) * (i + 1)) / (size * size)));
-  return [...cuts, count].map((end, i) => end - (cuts[i - 1] ?? 0));
-}
-
-/** The outcome of reading from every rank: its values, or its error. */
-export function readAll(tensors: readonly Tensor[]): Promise<(Float32Array | Error)[]> {
-  return Promise.all(tensors.map((x) => x.read().catch((error: Error) => error)));
-}
-
-export const nanFilled = (device: TestDevice, shape: Shape, dtype: DType = "float32"): Tensor =>
-  tensor(device, new Float32Array(sizeOf(shape)).fill(Number.NaN), shape, dtype);

@@ -50,11 +50,18 @@ Napi::Value openSegment(const Napi::CallbackInfo& info) {
   });
 }
 
-// joinSegment(segment, rank, stream, timeout): a rank of this process.
+// joinSegment(segment, rank, stream, timeout): a rank of this process. The last one to come takes the handle's share of
+// the memory along, so that the memory goes when the ranks do, not when the handle is collected.
 Napi::Value joinSegment(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&] {
-    return openMember(info.Env(), *info[0].As<SegmentHandle>().Data(), info[1].As<Napi::Number>().Uint32Value(),
-                      streamOf(info[2]), {nanoseconds(info[3]), kDrainTogetherNs});
+    std::shared_ptr<Segment>& held = *info[0].As<SegmentHandle>().Data();
+    const uint32_t rank = info[1].As<Napi::Number>().Uint32Value();
+    if (!held || held->page(rank).state != RankState::Absent) throw std::runtime_error("this rank has joined already");
+    const Napi::Value member = openMember(info.Env(), held, rank, streamOf(info[2]), {nanoseconds(info[3]), kDrainTogetherNs});
+    bool complete = true;
+    for (uint32_t each = 0; each < held->size(); each++) complete &= held->page(each).state != RankState::Absent;
+    if (complete) held.reset();
+    return member;
   });
 }
 

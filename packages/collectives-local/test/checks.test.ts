@@ -1,0 +1,97 @@
+import { ClosedError, DisposedError, DTypeError, OptionError, type ReduceOp, ShapeError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { local, world } from "../src/index.ts";
+import { TestDevice } from "./device.ts";
+import { openRanks } from "./ranks.ts";
+import { tensor } from "./values.ts";
+
+test("bad operands are refused before anything is sent, and the group goes on", async () => {
+  await using ranks = await openRanks(2);
+  const [group] = ranks.groups;
+  const [device, other] = ranks.devices;
+  const x = tensor(device!, [1, 2, 3, 4, 5, 6], [2, 3]);
+  const disposed = device!.empty([1], "float32");
+  disposed[Symbol.dispose]();
+  const half = device!.empty([6], "bfloat16");
+  const foreign = other!.empty([6], "float32");
+  const refusals: [() => unknown, new (...args: never[]) => Error, RegExp][] = [
+    [() => group!.allReduce(disposed), DisposedError, /rank 0: allReduce \(world\)/],
+    [
+      () => group!.allReduce(x.transpose(0, 1)),
+      ShapeError,
+      /contiguous.*\[3,2\] with strides \[1,3\].*call contiguous/,
+    ],
+    [() => group!.allReduce(foreign), OptionError, /cpu:0.*another device/],
+    [() => group!.allReduce(x, "median" as ReduceOp), OptionError, /sum, mean or max.*median/],
+    [() => group!.allGather(half, x), DTypeError, /out of float32.*bfloat16/],
+    [() => group!.allGather(x, x), ShapeError, /input of 3 elements/],
+    [() => group!.allGather(x, x, { counts: [3] }), ShapeError, /2 counts/],
+    [() => group!.allGather(x, x, { counts: [7, -1] }), ShapeError, /whole numbers/],
+    [() => group!.reduceScatter(x, tensor(device!, [1, 2, 3], [3])), ShapeError, /share equally.*3.*counts/],
+    [() => group!.allToAll(x, x, { send: [2, 4], receive: [3, 3] }), OptionError, /itself the 2 elements.*3/],
+    [() => group!.broadcast(x, 2), OptionError, /a rank from 0 to 1.*2/],
+    [() => group!.broadcast(x, 0.5), OptionError, /a rank from 0 to 1/],
+    [() => group!.sendRecv([{ tensor: x, to: -1 }]), OptionError, /a rank from 0 to 1/],
+    [() => group!.sendRecv([{ tensor: x, to: 0 }]), ShapeError, /itself.*float32 \[2,3\].*none/],
+    [
+      () => group!.sendRecv([{ tensor: disposed, from: 1 }], { label: "ring(sp)" }),
+      DisposedError,
+      /^ring\(sp\), rank 0: sendRecv \(world\)/,
+    ],
+  ];
+  for (const [call, kind, message] of refusals) {
+    expect(call).toThrow(kind);
+    expect(call).toThrow(message);
+  }
+  await expect(group!.split(1.5)).rejects.toThrow(OptionError);
+  const y = tensor(other!, [1, 1, 1, 1, 1, 1], [2, 3]);
+  group!.allReduce(x).wait();
+  ranks.groups[1]!.allReduce(y).wait();
+  expect(Array.from(await y.read())).toEqual([2, 3, 4, 5, 6, 7]);
+});
+
+test("a rank may send to itself", async () => {
+  await using ranks = await openRanks(2);
+  const [group] = ranks.groups;
+  const x = tensor(ranks.devices[0]!, [1, 2, 3], [3]);
+  const y = ranks.devices[0]!.empty([3], "float32");
+  group!
+    .sendRecv([
+      { tensor: y, from: 0 },
+      { tensor: x, to: 0 },
+    ])
+    .wait();
+  expect(Array.from(await y.read())).toEqual([1, 2, 3]);
+  expect(group!.traffic().bytesSent).toBe(0);
+});
+
+test("worlds that cannot be", async () => {
+  const device = () => new TestDevice();
+  await expect(world(0, { device })).rejects.toThrow(OptionError);
+  await expect(world(2, { device: () => new TestDevice("cuda") })).rejects.toThrow(/type cpu.*cuda/);
+  await expect(world(4, { device, mesh: { sp: 3 } })).rejects.toThrow(ShapeError);
+  await expect(world(2, { device, timeout: -1 })).rejects.toThrow(OptionError);
+});
+
+test("local() without a job to meet in says what is missing", async () => {
+  using device = new TestDevice();
+  const given = { MASTER_PORT: process.env.MASTER_PORT, MOSAIC_RUN_ID: process.env.MOSAIC_RUN_ID };
+  delete process.env.MASTER_PORT;
+  delete process.env.MOSAIC_RUN_ID;
+  try {
+    await expect(local().connect({ device, rank: 0, size: 2 })).rejects.toThrow(/mosaic-run/);
+  } finally {
+    for (const [name, value] of Object.entries(given)) if (value !== undefined) process.env[name] = value;
+  }
+});
+
+test("local() alone is a world of one", async () => {
+  using device = new TestDevice();
+  const group = await local().connect({ device, rank: 0, size: 1 });
+  const x = tensor(device, [1, 2], [2]);
+  group.allReduce(x).wait();
+  group.barrier().wait();
+  expect(Array.from(await x.read())).toEqual([1, 2]);
+  await group[Symbol.asyncDispose]();
+  expect(() => group.barrier()).toThrow(ClosedError);
+});

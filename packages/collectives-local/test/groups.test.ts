@@ -1,0 +1,59 @@
+import type { ProcessGroup } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { openRanks } from "./ranks.ts";
+import { tensor } from "./values.ts";
+
+test("split makes groups of one color, in order, again and again", async () => {
+  await using ranks = await openRanks(6);
+  const halves = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2 ? -5 : 9, "half")));
+  expect(halves.map((half) => half.ranks)).toEqual([
+    [0, 2, 4],
+    [1, 3, 5],
+    [0, 2, 4],
+    [1, 3, 5],
+    [0, 2, 4],
+    [1, 3, 5],
+  ]);
+  expect(halves.map((half) => half.rank)).toEqual([0, 0, 1, 1, 2, 2]);
+  const pieces = await Promise.all(halves.map((half) => half.split(half.rank === 0 ? 0 : 1)));
+  expect(pieces.map((piece) => [piece.name, ...piece.ranks])).toEqual([
+    ["half/0", 0],
+    ["half/0", 1],
+    ["half/1", 2, 4],
+    ["half/1", 3, 5],
+    ["half/1", 2, 4],
+    ["half/1", 3, 5],
+  ]);
+});
+
+test("groups of a mesh work side by side, each with its own counts", async () => {
+  await using ranks = await openRanks(6, { mesh: { dp: 2, sp: 3 } });
+  const along = (axis: string) => ranks.contexts.map(({ mesh }) => mesh.group(axis));
+  const sums = async (groups: readonly ProcessGroup[]) => {
+    const xs = ranks.devices.map((device, rank) => tensor(device, [10 ** rank], [1]));
+    groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+    return Promise.all(xs.map(async (x) => (await x.read())[0]));
+  };
+  expect(await sums(along("sp"))).toEqual([111, 111, 111, 111_000, 111_000, 111_000]);
+  expect(await sums(along("dp"))).toEqual([1001, 10_010, 100_100, 1001, 10_010, 100_100]);
+  for (const group of along("sp")) expect(group.traffic()).toEqual({ bytesSent: 8, bytesReceived: 8, messagesSent: 2 });
+  for (const group of along("dp")) expect(group.traffic()).toEqual({ bytesSent: 4, bytesReceived: 4, messagesSent: 1 });
+});
+
+test("peers are named by world rank, groups by name", async () => {
+  await using ranks = await openRanks(4, { timeout: 0.2, mesh: { dp: 2, sp: 2 } });
+  const x = tensor(ranks.devices[3]!, [1], [1]);
+  ranks.contexts[3]!.mesh.group("sp").allReduce(x).wait();
+  await expect(x.read()).rejects.toThrow(/rank 3 waits in allReduce #1 \(sp\); rank 2 has called nothing/);
+});
+
+test("many worlds at once do not meet", async () => {
+  const worlds = await Promise.all([2, 3, 2, 4].map((size) => openRanks(size)));
+  const sums = worlds.map(async ({ groups, devices }, w) => {
+    const xs = devices.map((device) => tensor(device, [w + 1], [1]));
+    groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+    return (await xs[0]!.read())[0];
+  });
+  expect(await Promise.all(sums)).toEqual([2, 6, 6, 16]);
+  await Promise.all(worlds.map((each) => each[Symbol.asyncDispose]()));
+});
