@@ -30,7 +30,7 @@ export async function attend(
       finished: workMeter(settings, progress),
     }),
   );
-  const layout = layoutFor(settings);
+  const layout = layoutFor(settings, backend.axes);
   const spans = layout.spans(ctx.mesh.coordinate);
   using shard = new Shard(ctx, settings, mosaic.positions(spans));
   const { q, k, v, dOut } = shard;

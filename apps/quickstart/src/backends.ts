@@ -15,7 +15,7 @@ const offers: Readonly<Record<string, Offer>> = {
     make: (inner) => ring({ axis: AXIS, inner }),
     bytesSent(settings, rank) {
       const { ranks, tokens, heads, dim, dtype, backward } = settings;
-      const layout = layoutFor(settings);
+      const layout = layoutFor(settings, [AXIS]);
       const traffic = ringTraffic({
         mesh: { [AXIS]: ranks },
         call: { at: { [AXIS]: rank }, mask: maskFor(settings).slices(tokens, tokens), queries: layout, keys: layout },

@@ -2,7 +2,7 @@ import { closedForm } from "./backends.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Settings } from "./settings.ts";
-import { type Accuracy, ratioOf, type Verdict } from "./verify.ts";
+import { type Accuracy, LIMIT, ratioOf, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
 export interface Findings {
@@ -15,9 +15,6 @@ export interface Findings {
   /** Seconds from the start of the program. */
   readonly totalSeconds: number;
 }
-
-/** Above this, the ranks are not as exact as one device. */
-export const LIMIT = 2;
 
 /** Numbers of a run, in seconds and bytes: what `--json` prints. */
 export interface Summary {
@@ -112,9 +109,9 @@ export function describe(findings: Findings): string {
       `A unit is single-device attention's own largest error against float64, measured on ${sampleWords(findings)}.`,
     ),
     "",
-    sum.errorRatio <= LIMIT
-      ? `  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`
-      : `  ✗ NOT as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`,
+    ...(verdict.faults.length === 0
+      ? [`  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`]
+      : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
 

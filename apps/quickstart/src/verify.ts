@@ -11,6 +11,8 @@ export interface Accuracy {
   readonly unit: number;
   /** Of the ranks from float64, over the sample. */
   readonly error: number;
+  /** The largest element of the truth, over the sample. */
+  readonly size: number;
 }
 
 export interface Verdict {
@@ -18,6 +20,8 @@ export interface Verdict {
   /** The largest difference in units, over all tensors. */
   readonly errorRatio: number;
   readonly maxError: number;
+  /** What is wrong, in words; empty when nothing is. */
+  readonly faults: readonly string[];
   /** Query rows that float64 looked at. */
   readonly rows: number;
   /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
@@ -31,6 +35,11 @@ export interface Evidence {
   readonly problem: Problem;
 }
 
+/** A unit means something only if one device is right: its error relative to the largest element is below this. */
+const SOUND = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
+/** Above this many units the ranks are not as exact as one device. */
+export const LIMIT = 2;
+
 /** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
 const WORST_ROWS = 16;
 
@@ -40,7 +49,7 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
   const { heads, tokens, dim } = problem;
   const even = sampleRows(tokens);
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
-  const tallies = new Map(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0 }]));
+  const tallies = new Map(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
   let keysSeen = 0;
   for (let head = 0; head < heads; head++) {
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
@@ -52,6 +61,7 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
         const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
         const at = (head * tokens + row) * dim + (i % dim);
         tally.unit = larger(tally.unit, single[name]![at]! - exact[i]!);
+        tally.size = larger(tally.size, exact[i]!);
         tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
       }
     }
@@ -65,10 +75,21 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
     ]),
   );
   const all = Object.values(tensors);
+  // Three digits: below that, with 16-bit results, lies whether one rounding step is a little less or more than two units.
+  const errorRatio = Number(Math.max(...all.map(ratioOf)).toPrecision(3));
   return {
     tensors,
-    errorRatio: Math.max(...all.map(ratioOf)),
+    errorRatio,
     maxError: Math.max(...all.map(({ difference }) => difference)),
+    faults: [
+      ...(errorRatio <= LIMIT ? [] : [`the ranks are ${errorRatio} units from one device, allowed are ${LIMIT}`]),
+      ...Object.entries(tensors)
+        .filter(([, { unit, size }]) => !(unit <= SOUND[settings.dtype] * size))
+        .map(
+          ([name, { unit, size }]) =>
+            `one device itself is wrong: ${name} by ${unit} where the largest element is ${size}`,
+        ),
+    ],
     rows: rows.length,
     keysSeen,
   };

@@ -24,8 +24,8 @@ const faults: readonly Fault[] = [
   { name: "mismatched shapes", says: /CollectiveMismatchError: / },
   { name: "mismatched call order", says: /CollectiveMismatchError: / },
   { name: "late beyond the deadline", says: /CollectiveTimeoutError: .*rank 1/ },
-  { name: "wrong option", says: /OptionError: init: expected options among .*, received spsize/, code: 1 },
-  { name: "unknown backend", says: /OptionError: backend: expected one of .*"ring".*, received "star"/, code: 1 },
+  { name: "wrong option", says: /OptionError: init: expected options among .*, received "spsize"/ },
+  { name: "unknown backend", says: /OptionError: backend: expected one of .*"ring".*, received "star"/ },
 ];
 
 /** The fault ended in what it should, in time, and nothing of the run is left. */
@@ -73,9 +73,6 @@ describe("an installation without the native addon", () => {
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
   it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("says what to do, time %i", () =>
-    provoke(
-      { ranks: 3, entry, args: ["addon missing"] },
-      { says: /AddonLoadError: [^]*@mosaic\/kernels-cpu/, code: 1 },
-    ),
+    provoke({ ranks: 3, entry, args: ["addon missing"] }, { says: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ }),
   );
 });

@@ -52,7 +52,7 @@ describe("init", () => {
   });
 
   it.each([
-    [{ spsize: 4 }, /expected options among .*spSize.*, received spsize/],
+    [{ spsize: 4 }, /expected options among .*spSize.*, received "spsize"/],
     [{ device: "tpu" }, /init: device: expected "cpu", "cuda" or a value of your own, received "tpu"/],
     [{ collectives: "mpi" }, /init: collectives: expected "local", "nccl" or a value of your own, received "mpi"/],
     [{ worldSize: 2, rank: 0, spSize: 3 }, /spSize: expected a divisor of the 2 ranks, received 3/],
@@ -95,6 +95,6 @@ describe("world", () => {
   });
 
   it("refuses options that do not exist", async () => {
-    await expect(mosaic.world(2, { axis: "sp" } as mosaic.WorldOptions)).rejects.toThrow(/received axis/);
+    await expect(mosaic.world(2, { axis: "sp" } as mosaic.WorldOptions)).rejects.toThrow(/received "axis"/);
   });
 });

@@ -1,0 +1,63 @@
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe, expect, it } from "vitest";
+import { run, summaryOf } from "./run.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "quickstart-test-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const small = ["--tokens", "1001", "--heads", "2", "--dim", "16", "--json"];
+
+describe("the program", () => {
+  it.each([
+    { ranks: 1, options: [] },
+    { ranks: 2, options: ["--causal"] },
+    { ranks: 3, options: ["--backward"] },
+    { ranks: 3, options: ["--causal", "--backward"] },
+    { ranks: 2, options: ["--dtype", "bfloat16"] },
+    { ranks: 2, options: ["--dtype", "float16", "--backward"] },
+    { ranks: 4, options: ["--tokens", "3", "--causal", "--backward"] },
+  ])("is as exact as one device: $ranks ranks, $options", async ({ ranks, options }) => {
+    const svg = join(folder, "picture.svg");
+    const ran = await run(...small, "--ranks", String(ranks), "--svg", svg, ...options);
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as exact as one device") });
+    const summary = summaryOf(ran);
+    expect(summary).toMatchObject({ ranks, backend: "ring", tokens: options.includes("3") ? 3 : 1001 });
+    expect(summary["errorRatio"]).toBeLessThanOrEqual(2);
+    expect(summary["bytesSent"]).toBe(summary["bytesSentClosedForm"]);
+    expect(summary["seconds"]).toBeGreaterThan(0);
+    expect(readFileSync(svg, "utf8")).toContain(`rank ${ranks - 1}`);
+    rmSync(svg);
+  });
+
+  it("moves what the formula of a full ring says, and needs less memory than one device", async () => {
+    const summary = summaryOf(await run(...small, "--ranks", "3", "--backward", "--svg", ""));
+    const keysAndValues = 2 * 1001 * 2 * 16 * 4;
+    // K and V twice, dK and dV once, each to the two other ranks.
+    expect(summary["bytesSent"]).toBe(2 * 3 * keysAndValues);
+    expect(summary["peakBytesPerRank"]).toBeLessThan(Number(summary["peakBytesOneDevice"]));
+    expect(summary["overlap"]).toBeGreaterThanOrEqual(0);
+    expect(summary["overlap"]).toBeLessThanOrEqual(1);
+  });
+
+  it("shows progress beside its result, and leaves nothing behind", async () => {
+    const before = readdirSync(tmpdir());
+    const { code, stdout, stderr } = await run(...small.slice(0, -1), "--ranks", "2", "--svg", "");
+    expect(code).toBe(0);
+    expect(stderr).toMatch(/ 50 % .*2 ranks attend[^]*100 % .*2 ranks attend[^]*100 % .*one device[^]*float64/);
+    expect(stdout).toMatch(/bytes moved .*exactly the closed form/);
+    expect(stdout).not.toContain("%  2 ranks attend");
+    const left = readdirSync(tmpdir()).filter(
+      (name) => name.startsWith("mosaic-quickstart-") && !before.includes(name),
+    );
+    expect(left).toEqual([]);
+    expect(existsSync("mosaic-quickstart.svg")).toBe(false);
+  });
+
+  it("explains itself, and refuses what it does not know", async () => {
+    expect(await run("--help")).toMatchObject({ code: 0, stdout: expect.stringContaining("--tokens N") });
+    const refused = { code: 2, stdout: "", stderr: expect.stringMatching(/--bogus[^]*npm run demo/) };
+    expect(await run("--bogus")).toMatchObject(refused);
+  });
+});

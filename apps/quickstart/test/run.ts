@@ -1,0 +1,26 @@
+import { spawn } from "node:child_process";
+import { fileURLToPath } from "node:url";
+
+const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
+
+/** What the program printed and how it ended; `json` is the last line, parsed. */
+export interface Ran {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Runs the built program, as a user would. */
+export async function run(...args: readonly string[]): Promise<Ran> {
+  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"] });
+  let [stdout, stderr] = ["", ""];
+  child.stdout.setEncoding("utf8").on("data", (data: string) => (stdout += data));
+  child.stderr.setEncoding("utf8").on("data", (data: string) => (stderr += data));
+  const code = await new Promise<number | null>((resolve) => child.on("close", resolve));
+  return { code, stdout, stderr };
+}
+
+/** The object that `--json` prints as the last line. */
+export function summaryOf({ stdout }: Ran): Readonly<Record<string, number | string | boolean | null>> {
+  return JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as Record<string, number | string | boolean | null>;
+}
