@@ -34,7 +34,7 @@ export class Handle {
     scratch.values[1] = options.memoryLimit;
     this.#external = this.native.open();
     this.#address = scratch.values[0];
-    this.streamAddress = BigInt(scratch.values[1]!);
+    this.streamAddress = BigInt(scratch.values[1]);
   }
 
   get isClosed(): boolean {

@@ -44,8 +44,9 @@ MOSAIC_NOINLINE void applyBinary(BinaryOp op, float* out, const float* a, const 
   }
 }
 
-template <class T>
-void binary(BinaryOp op, const View& out, const View& a, const View& b, Pool& pool) {
+/// out ← fn(a, b) by pieces; fn(to, x, y, n) works on dense float32.
+template <class T, class Fn>
+MOSAIC_INLINE void combinePieces(const View& out, const View& a, const View& b, Pool& pool, Fn fn) {
   const Loop<3> loop = makeLoop<3>({&out, &a, &b});
   const int inner = loop.rank - 1;
   forEachPiece(loop, pool, [&](const Piece<3>& piece) {
@@ -54,8 +55,15 @@ void binary(BinaryOp op, const View& out, const View& a, const View& b, Pool& po
     const float* x = fetch<T>(loop.dtype[1], piece.data[1], loop.stride[1][inner], n, buffers[1]);
     const float* y = fetch<T>(loop.dtype[2], piece.data[2], loop.stride[2][inner], n, buffers[2]);
     float* to = target(loop.dtype[0], piece.data[0], loop.stride[0][inner], buffers[0]);
-    applyBinary<T>(op, to, x, y, n);
+    fn(to, x, y, n);
     flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], n, to);
+  });
+}
+
+template <class T>
+void binary(BinaryOp op, const View& out, const View& a, const View& b, Pool& pool) {
+  combinePieces<T>(out, a, b, pool, [&](float* to, const float* x, const float* y, int64_t n) {
+    applyBinary<T>(op, to, x, y, n);
   });
 }
 

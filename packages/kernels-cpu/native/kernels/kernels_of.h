@@ -4,7 +4,13 @@
 #include "kernels/copy.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
+#include "kernels/softmax.h"
 #include "kernels/table.h"
+#include "kernels/unary.h"
 
 namespace mosaic {
 namespace {
@@ -16,7 +22,16 @@ constexpr Kernels kernelsOf() {
   kernels.copy = copy<T>;
   kernels.binary = binary<T>;
   kernels.scalar = scalar<T>;
+  kernels.unary = unary<T>;
+  kernels.unaryBackward = unaryBackward<T>;
+  kernels.reduce = reduce<T>;
+  kernels.rowDot = rowDot<T>;
   kernels.matmul = matmul<T>;
+  kernels.softmax = softmax<T>;
+  kernels.softmaxBackward = softmaxBackward<T>;
+  kernels.norm = norm<T>;
+  kernels.normBackward = normBackward<T>;
+  kernels.random = random<T>;
   return kernels;
 }
 

@@ -1,0 +1,170 @@
+// Elementary functions of float32 vectors, to about 2 units in the last place.
+//
+// They multiply and add without fusing, so that every instruction set gives the same bits. Polynomials: Moshier's Cephes
+// library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
+#pragma once
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/bits.h"
+
+namespace mosaic {
+namespace {
+
+template <class T>
+MOSAIC_INLINE typename T::Vec sqrtOf(typename T::Vec x) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(x);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(x);
+#else
+  float each[T::lanes];
+  T::store(each, x);
+  for (float& value : each) value = __builtin_sqrtf(value);
+  return T::load(each);
+#endif
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec absOf(typename T::Vec x) {
+  return fromBits<T>(intBits<T>(x) & 0x7fffffff);
+}
+
+/// All bits where a < b; none where either is NaN.
+template <class T>
+MOSAIC_INLINE Int<T> below(typename T::Vec a, typename T::Vec b) {
+  return reinterpret_cast<Int<T>>(a < b);
+}
+
+/// 2^n for −126 ≤ n ≤ 127.
+template <class T>
+MOSAIC_INLINE typename T::Vec powerOfTwo(Int<T> n) {
+  return fromBits<T>((n + 127) << 23);
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
+  using V = typename T::Vec;
+  const V magic = T::set1(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
+  x = T::min(T::set1(89.0f), T::max(T::set1(-104.0f), x));
+  const V shifted = x * T::set1(1.44269504088896341f) + magic;
+  const V n = shifted - magic;
+  const V r = (x - n * T::set1(0.693359375f)) + n * T::set1(2.12194440e-4f);
+  V p = T::set1(1.9875691500e-4f);
+  p = p * r + T::set1(1.3981999507e-3f);
+  p = p * r + T::set1(8.3334519073e-3f);
+  p = p * r + T::set1(4.1665795894e-2f);
+  p = p * r + T::set1(1.6666665459e-1f);
+  p = p * r + T::set1(5.0000001201e-1f);
+  p = p * (r * r) + r + T::set1(1.0f);
+  const Int<T> whole = intBits<T>(shifted) - intBits<T>(magic);
+  const Int<T> half = whole >> 1;  // 2^n in two steps reaches denormals and infinity
+  return blend<T>(isNan<T>(x), x, p * powerOfTwo<T>(half) * powerOfTwo<T>(whole - half));
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec logOf(typename T::Vec x) {
+  using V = typename T::Vec;
+  const Int<T> tiny = below<T>(x, T::set1(1.17549435e-38f));
+  const V scaled = blend<T>(tiny, x * T::set1(8388608.0f), x);
+  const Int<T> bits = intBits<T>(scaled);
+  V m = fromBits<T>((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
+  Int<T> e = ((bits >> 23) & 0xff) - 126 - (tiny & 23);
+  const Int<T> low = below<T>(m, T::set1(0.707106781186547524f));
+  e += low;  // −1 where low
+  m = blend<T>(low, m + m, m) - T::set1(1.0f);
+  const V n = __builtin_convertvector(e, V);
+  const V z = m * m;
+  V p = T::set1(7.0376836292e-2f);
+  p = p * m + T::set1(-1.1514610310e-1f);
+  p = p * m + T::set1(1.1676998740e-1f);
+  p = p * m + T::set1(-1.2420140846e-1f);
+  p = p * m + T::set1(1.4249322787e-1f);
+  p = p * m + T::set1(-1.6668057665e-1f);
+  p = p * m + T::set1(2.0000714765e-1f);
+  p = p * m + T::set1(-2.4999993993e-1f);
+  p = p * m + T::set1(3.3333331174e-1f);
+  V y = p * m * z;
+  y = y + n * T::set1(-2.12194440e-4f) - T::set1(0.5f) * z;
+  y = (m + y) + n * T::set1(0.693359375f);
+  const V infinity = T::set1(__builtin_inff());
+  y = blend<T>(~below<T>(x, infinity), x, y);  // infinity and NaN stay
+  y = blend<T>(below<T>(x, T::zero()), T::set1(__builtin_nanf("")), y);
+  return blend<T>(reinterpret_cast<Int<T>>(x == T::zero()), T::zero() - infinity, y);
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
+  using V = typename T::Vec;
+  const V one = T::set1(1.0f), magnitude = absOf<T>(x), z = x * x;
+  V p = T::set1(-5.70498872745e-3f);
+  p = p * z + T::set1(2.06390887954e-2f);
+  p = p * z + T::set1(-5.37397155531e-2f);
+  p = p * z + T::set1(1.33314422036e-1f);
+  p = p * z + T::set1(-3.33332819422e-1f);
+  const V near = p * z * x + x;
+  const V far = one - (one + one) / (expOf<T>(magnitude + magnitude) + one);
+  const V signedFar = fromBits<T>(intBits<T>(far) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
+  return blend<T>(below<T>(magnitude, T::set1(0.625f)), near, signedFar);
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec sigmoidOf(typename T::Vec x) {
+  using V = typename T::Vec;
+  const V one = T::set1(1.0f), e = expOf<T>(T::zero() - absOf<T>(x)), s = one / (one + e);
+  return blend<T>(below<T>(x, T::zero()), e * s, s);
+}
+
+/// Φ(x), the distribution function of the standard normal; relative error below 1e-6 in both tails.
+template <class T>
+MOSAIC_INLINE typename T::Vec normalCdfOf(typename T::Vec x) {
+  using V = typename T::Vec;
+  const V one = T::set1(1.0f), z = absOf<T>(x) * T::set1(0.707106781186547524f);
+  const V t = one / (one + T::set1(0.5f) * z);
+  V p = T::set1(0.17087277f);
+  p = p * t + T::set1(-0.82215223f);
+  p = p * t + T::set1(1.48851587f);
+  p = p * t + T::set1(-1.13520398f);
+  p = p * t + T::set1(0.27886807f);
+  p = p * t + T::set1(-0.18628806f);
+  p = p * t + T::set1(0.09678418f);
+  p = p * t + T::set1(0.37409196f);
+  p = p * t + T::set1(1.00002368f);
+  p = p * t + T::set1(-1.26551223f);
+  const V tail = T::set1(0.5f) * t * expOf<T>(p - z * z);
+  return blend<T>(below<T>(x, T::zero()), tail, one - tail);
+}
+
+/// φ(x), its density.
+template <class T>
+MOSAIC_INLINE typename T::Vec normalPdfOf(typename T::Vec x) {
+  return T::set1(0.398942280401432678f) * expOf<T>(T::set1(-0.5f) * x * x);
+}
+
+/// sin and cos of 2πu for 0 ≤ u < 1.
+template <class T>
+MOSAIC_INLINE void turnOf(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
+  using V = typename T::Vec;
+  const V magic = T::set1(12582912.0f);
+  const V shifted = u * T::set1(4.0f) + magic;
+  const V angle = (u * T::set1(4.0f) - (shifted - magic)) * T::set1(1.57079632679489662f);
+  const V z = angle * angle;
+  V s = T::set1(-1.9515295891e-4f);
+  s = s * z + T::set1(8.3321608736e-3f);
+  s = s * z + T::set1(-1.6666654611e-1f);
+  s = s * z * angle + angle;
+  V c = T::set1(2.443315711809948e-5f);
+  c = c * z + T::set1(-1.388731625493765e-3f);
+  c = c * z + T::set1(4.166664568298827e-2f);
+  c = c * z * z - T::set1(0.5f) * z + T::set1(1.0f);
+  const Int<T> quarter = intBits<T>(shifted);
+  const Int<T> odd = -(quarter & 1);
+  const Int<T> sineSign = (quarter & 2) << 30, cosineSign = ((quarter + 1) & 2) << 30;
+  sine = fromBits<T>(intBits<T>(blend<T>(odd, c, s)) ^ sineSign);
+  cosine = fromBits<T>(intBits<T>(blend<T>(odd, s, c)) ^ cosineSign);
+}
+
+}  // namespace
+}  // namespace mosaic

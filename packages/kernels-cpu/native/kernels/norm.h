@@ -1,0 +1,127 @@
+// LayerNorm (Ba, Kiros and Hinton 2016) and RMSNorm (Zhang and Sennrich 2019) over the last axis. RMSNorm is LayerNorm
+// without a mean: `stats.mean` is null.
+#pragma once
+
+#include "kernels/columns.h"
+#include "kernels/rows.h"
+
+namespace mosaic {
+namespace {
+
+/// A vector [E] as dense float32 that outlives the arenas' resets inside forEachRow: a parameter, or `otherwise`.
+template <class T>
+MOSAIC_INLINE void fetchParameter(const View* view, float otherwise, float* buffer, int64_t length) {
+  for (int64_t i = 0; !view && i < length; i++) buffer[i] = otherwise;
+  if (!view) return;
+  const float* values = fetchRow<T>(rowOf(*view), static_cast<const char*>(view->data), buffer);
+  if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
+}
+
+/// Memory for a kernel's whole run, beside the arenas, which rows reset.
+struct Floats {
+  float* data;
+  explicit Floats(int64_t count) : data(new float[static_cast<size_t>(count)]) {}
+  ~Floats() { delete[] data; }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+};
+
+struct NormSums {
+  float mean, rstd;
+};
+
+template <class T>
+MOSAIC_INLINE NormSums normSums(const float* x, int64_t n, bool centred, float epsilon) {
+  using V = typename T::Vec;
+  const float count = static_cast<float>(n);
+  const float mean = centred ? sumRow<T>(x, x, n, [](V v, V) { return v; }) / count : 0.0f;
+  const V centre = T::set1(mean);
+  const float variance = sumRow<T>(x, x, n, [&](V v, V) { return (v - centre) * (v - centre); }) / count;
+  return {mean, 1.0f / __builtin_sqrtf(variance + epsilon)};
+}
+
+template <class T>
+void norm(const View& out, const View& x, const NormParameters& norm, const NormStats& stats, Pool& pool) {
+  using V = typename T::Vec;
+  const int64_t n = x.shape[x.rank - 1];
+  const bool centred = stats.mean != nullptr;
+  const View views[4] = {withoutLast(out), withoutLast(x), withoutLast(*stats.rstd),
+                         withoutLast(centred ? *stats.mean : *stats.rstd)};
+  const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
+  const Row rowOut = rowOf(out), rowX = rowOf(x);
+  const Floats parameters(2 * n);
+  float *weight = parameters.data, *bias = parameters.data + n;
+  fetchParameter<T>(norm.weight, 1.0f, weight, n);
+  fetchParameter<T>(norm.bias, 0.0f, bias, n);
+  forEachRow<2>(lead, n, pool, [&](char* const(&data)[4], float* const(&buffers)[2]) {
+    const float* row = fetchRow<T>(rowX, data[1], buffers[1]);
+    const NormSums sums = normSums<T>(row, n, centred, norm.epsilon);
+    const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
+    map2<T>(buffers[0], row, weight, n, [&](V v, V w) { return (v - mean) * rstd * w; });
+    applyBinary<T>(BinaryOp::Add, buffers[0], buffers[0], bias, n);
+    flushRow<T>(rowOut, data[0], buffers[0]);
+    flush<T>(lead.dtype[2], data[2], 1, 1, &sums.rstd);
+    if (centred) flush<T>(lead.dtype[3], data[3], 1, 1, &sums.mean);
+  });
+}
+
+/// One row of the backward: writes dx, adds to this chunk's dWeight and dBias.
+template <class T>
+MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const NormSums& sums, bool centred,
+                                     const float* weight, float* const (&partial)[2], int64_t n) {
+  using V = typename T::Vec;
+  const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
+  map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalised x · dy
+  applyBinary<T>(BinaryOp::Add, partial[0], partial[0], dx, n);
+  applyBinary<T>(BinaryOp::Add, partial[1], partial[1], dy, n);
+  const float count = static_cast<float>(n);
+  const float along = sumRow<T>(dx, weight, n, [](V v, V w) { return v * w; }) / count;
+  const float level = centred ? sumRow<T>(dy, weight, n, [](V g, V w) { return g * w; }) / count : 0.0f;
+  map2<T>(dx, dy, weight, n, [&](V g, V w) { return g * w - T::set1(level); });
+  map2<T>(dx, dx, x, n, [&](V g, V v) { return rstd * (g - (v - mean) * rstd * T::set1(along)); });
+}
+
+template <class T>
+void normBackward(const NormGrads& grads, const View& x, const View& dOut, const View* weight, const NormStats& stats,
+                  Pool& pool) {
+  const int64_t n = x.shape[x.rank - 1];
+  const bool centred = stats.mean != nullptr;
+  const View views[5] = {withoutLast(*grads.dx), withoutLast(x), withoutLast(dOut), withoutLast(*stats.rstd),
+                         withoutLast(centred ? *stats.mean : *stats.rstd)};
+  const Loop<5> lead = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
+  const Row rows[3] = {rowOf(*grads.dx), rowOf(x), rowOf(dOut)};
+  const int64_t chunks = ceilDiv(lead.size, kChunkRows);
+  const Floats memory(n + 2 * n * chunks);
+  float *scale = memory.data, *partials = memory.data + n;
+  fetchParameter<T>(weight, 1.0f, scale, n);
+  const int64_t width = lead.shape[lead.rank - 1];
+  pool.parallelFor(chunks, [&](int64_t chunk, int worker) {
+    Arena& arena = pool.arena(worker);
+    arena.reset();
+    float* buffers[3] = {arena.take<float>(n), arena.take<float>(n), arena.take<float>(n)};
+    float* const partial[2] = {partials + 2 * n * chunk, partials + 2 * n * chunk + n};
+    for (int64_t i = 0; i < 2 * n; i++) partial[0][i] = 0;
+    const int64_t end = least(lead.size, (chunk + 1) * kChunkRows);
+    for (int64_t row = chunk * kChunkRows; row < end; row++) {
+      Cursor<5> cursor = cursorAt(lead, row / width);
+      for (int i = 0; i < 5; i++) {
+        cursor.data[i] += row % width * lead.stride[i][lead.rank - 1] * dtypeBytes(lead.dtype[i]);
+      }
+      float scalars[2];
+      const NormSums sums{centred ? *fetch<T>(lead.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
+                          *fetch<T>(lead.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
+      normBackwardRow<T>(buffers[0], fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
+                         fetchRow<T>(rows[2], cursor.data[2], buffers[2]), sums, centred, scale, partial, n);
+      flushRow<T>(rows[0], cursor.data[0], buffers[0]);
+    }
+  });
+  if (chunks == 0) return;
+  combineChunks(partials, chunks, 2 * n, [](float* to, const float* from, int64_t length) {
+    applyBinary<T>(BinaryOp::Add, to, to, from, length);
+  });
+  addTo<T>(grads.dWeight, partials);
+  addTo<T>(grads.dBias, partials + n);
+}
+
+}  // namespace
+}  // namespace mosaic

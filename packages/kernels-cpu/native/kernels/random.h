@@ -1,0 +1,114 @@
+// Random numbers by counter: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011).
+//
+// Block b of four elements encrypts the counter (b, stream) under the key `seed`. uniform: the upper 24 bits. normal:
+// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block, by math.h, so the bits are the same everywhere.
+#pragma once
+
+#include "kernels/elementwise.h"
+#include "kernels/math.h"
+
+namespace mosaic {
+namespace {
+
+/// The four words of `T::lanes` blocks, beginning with `block`.
+template <class T>
+MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, uint32_t (&words)[4][T::lanes]) {
+  for (int lane = 0; lane < T::lanes; lane++) {
+    const uint64_t index = block + static_cast<uint64_t>(lane);
+    words[0][lane] = static_cast<uint32_t>(index);
+    words[1][lane] = static_cast<uint32_t>(index >> 32);
+    words[2][lane] = static_cast<uint32_t>(spec.stream);
+    words[3][lane] = static_cast<uint32_t>(spec.stream >> 32);
+  }
+  uint32_t key0 = static_cast<uint32_t>(spec.seed), key1 = static_cast<uint32_t>(spec.seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    for (int lane = 0; lane < T::lanes; lane++) {
+      const uint64_t a = uint64_t{0xD2511F53u} * words[0][lane], b = uint64_t{0xCD9E8D57u} * words[2][lane];
+      words[0][lane] = static_cast<uint32_t>(b >> 32) ^ words[1][lane] ^ key0;
+      words[1][lane] = static_cast<uint32_t>(b);
+      words[2][lane] = static_cast<uint32_t>(a >> 32) ^ words[3][lane] ^ key1;
+      words[3][lane] = static_cast<uint32_t>(a);
+    }
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+}
+
+/// The upper 24 bits of each word as k · 2⁻²⁴.
+template <class T>
+MOSAIC_INLINE typename T::Vec fraction(const uint32_t (&words)[T::lanes], int32_t offset) {
+  Int<T> bits;
+  __builtin_memcpy(&bits, words, sizeof bits);
+  const Int<T> upper = ((bits >> 8) & 0xffffff) + offset;
+  return __builtin_convertvector(upper, typename T::Vec) * T::set1(0x1p-24f);
+}
+
+template <class T>
+MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* out) {
+  using V = typename T::Vec;
+  uint32_t words[4][T::lanes];
+  float values[4][T::lanes];
+  philox<T>(block, spec, words);
+  if (spec.kind == RandomKind::Uniform) {
+    const V low = T::set1(spec.a), range = T::set1(spec.b - spec.a);
+    for (int i = 0; i < 4; i++) T::store(values[i], low + fraction<T>(words[i], 0) * range);
+    for (int i = 0; i < 4; i++) {
+      for (float& value : values[i]) value = value < spec.b || spec.a == spec.b ? value : spec.a;  // rounded up to high
+    }
+  } else {
+    for (int i = 0; i < 4; i += 2) {
+      const V radius = sqrtOf<T>(T::set1(-2.0f) * logOf<T>(fraction<T>(words[i], 1)));  // of (0, 1]
+      V sine, cosine;
+      turnOf<T>(fraction<T>(words[i + 1], 0), sine, cosine);
+      T::store(values[i], T::set1(spec.a) + T::set1(spec.b) * (radius * cosine));
+      T::store(values[i + 1], T::set1(spec.a) + T::set1(spec.b) * (radius * sine));
+    }
+  }
+  for (int lane = 0; lane < T::lanes; lane++) {
+    for (int i = 0; i < 4; i++) out[4 * lane + i] = values[i][lane];
+  }
+}
+
+/// Elements first, first + 1, … (n ≤ kPiece) of the sequence.
+template <class T>
+MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, float* out) {
+  constexpr int64_t batch = 4 * T::lanes;
+  float values[batch];
+  uint64_t at = first - first % batch;
+  for (int64_t done = 0; done < n; at += batch) {
+    const int64_t skip = done == 0 ? static_cast<int64_t>(first - at) : 0;
+    drawBlocks<T>(at / 4, spec, values);
+    const int64_t count = least(batch - skip, n - done);
+    __builtin_memcpy(out + done, values + skip, static_cast<size_t>(count) * sizeof(float));
+    done += count;
+  }
+}
+
+template <class T>
+void random(const View& out, const RandomSpec& spec, Pool& pool) {
+  // The second operand is no memory: its "address" is twice the row-major index of an element.
+  View index = out;
+  index.data = nullptr;
+  index.dtype = DType::Float16;
+  int64_t stride = 1;
+  for (int axis = out.rank - 1; axis >= 0; axis--) {
+    index.stride[axis] = stride;
+    stride *= out.shape[axis];
+  }
+  const Loop<2> loop = makeLoop<2>({&out, &index});
+  const int inner = loop.rank - 1;
+  forEachPiece(loop, pool, [&](const Piece<2>& piece) {
+    const uint64_t first = reinterpret_cast<uintptr_t>(piece.data[1]) / 2;
+    const int64_t step = loop.stride[1][inner];
+    float values[kPiece];
+    if (step == 1) {
+      draw<T>(first, piece.length, spec, values);
+    } else {
+      for (int64_t i = 0; i < piece.length; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, spec, values + i);
+    }
+    flush<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, values);
+  });
+}
+
+}  // namespace
+}  // namespace mosaic

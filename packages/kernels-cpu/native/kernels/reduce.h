@@ -1,0 +1,161 @@
+// Sums and maxima over any axes.
+#pragma once
+
+#include "kernels/columns.h"
+#include "kernels/rows.h"
+
+namespace mosaic {
+namespace {
+
+/// The axes of a reduction, apart: those that out keeps, with (x, out) in step, and those that are reduced, of x alone.
+struct Reduction {
+  Loop<2> kept;
+  Loop<1> reduced;
+};
+
+MOSAIC_NOINLINE Reduction splitAxes(const View& out, const View& x) {
+  View keptX = x, keptOut = out, reduced = x;
+  keptX.rank = keptOut.rank = reduced.rank = 0;
+  for (int axis = 0; axis < x.rank; axis++) {
+    const int own = axis - x.rank + out.rank;
+    if (own < 0 || (out.shape[own] == 1 && x.shape[axis] != 1)) {
+      reduced.shape[reduced.rank] = x.shape[axis];
+      reduced.stride[reduced.rank++] = x.stride[axis];
+      continue;
+    }
+    keptX.shape[keptX.rank] = x.shape[axis];
+    keptX.stride[keptX.rank++] = x.stride[axis];
+    keptOut.shape[keptOut.rank] = out.shape[own];
+    keptOut.stride[keptOut.rank++] = out.stride[own];
+  }
+  return {makeLoop<2>({&keptX, &keptOut}), makeLoop<1>({&reduced})};
+}
+
+template <class T>
+MOSAIC_INLINE void combineInto(ReduceKind kind, float* to, const float* from, int64_t n) {
+  applyBinary<T>(kind == ReduceKind::Sum ? BinaryOp::Add : BinaryOp::Max, to, to, from, n);
+}
+
+/// Reduces the pieces [from, to) of x's reduced axes, one output element.
+template <class T>
+MOSAIC_NOINLINE float reducePieces(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
+  using V = typename T::Vec;
+  const int64_t inner = loop.shape[loop.rank - 1], stride = loop.stride[0][loop.rank - 1];
+  const int64_t perRow = ceilDiv(inner, kPiece);
+  float buffer[kPiece];
+  double sum = 0;
+  float top = -__builtin_inff();
+  for (int64_t piece = from; piece < to; piece++) {
+    const int64_t start = piece % perRow * kPiece, n = least(kPiece, inner - start);
+    const char* data = cursorAt(loop, piece / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
+    const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
+    if (kind == ReduceKind::Sum) {
+      sum += static_cast<double>(sumOver<T>(values, values, n, [](V v, V) { return v; }));
+    } else {
+      const float each = maxOver<T>(values, n);
+      top = top > each || top != top ? top : each;
+    }
+  }
+  return kind == ReduceKind::Sum ? static_cast<float>(sum) : top;
+}
+
+/// Where output element `index` and its part of x lie.
+MOSAIC_INLINE Cursor<2> elementAt(const Loop<2>& kept, int64_t index) {
+  const int inner = kept.rank - 1;
+  Cursor<2> cursor = cursorAt(kept, index / kept.shape[inner]);
+  for (int i = 0; i < 2; i++) {
+    cursor.data[i] += index % kept.shape[inner] * kept.stride[i][inner] * dtypeBytes(kept.dtype[i]);
+  }
+  return cursor;
+}
+
+/// Groups of pieces of one output element that may run on different threads; fixed by the shape alone.
+constexpr int64_t kGroupPieces = 16;
+
+/// x is dense, or densest, along reduced axes: each output element is the reduction of long runs.
+template <class T>
+MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& pool) {
+  const Loop<1>& loop = axes.reduced;
+  const int64_t inner = loop.shape[loop.rank - 1];
+  const int64_t pieces = loop.size / inner * ceilDiv(inner, kPiece);
+  const int64_t groups = ceilDiv(pieces, kGroupPieces);
+  const int64_t grain = groups > 1 ? 1 : most(1, kParallelElements / loop.size);
+  const Floats partials(axes.kept.size * groups);
+  pool.parallelFor(ceilDiv(axes.kept.size * groups, grain), [&](int64_t task, int) {
+    const int64_t end = least(axes.kept.size * groups, (task + 1) * grain);
+    for (int64_t i = task * grain; i < end; i++) {
+      Loop<1> own = loop;
+      own.data[0] = elementAt(axes.kept, i / groups).data[0];
+      const int64_t from = i % groups * kGroupPieces;
+      partials.data[i] = reducePieces<T>(kind, own, from, least(pieces, from + kGroupPieces));
+    }
+  });
+  for (int64_t i = 0; i < axes.kept.size; i++) {
+    float* partial = partials.data + i * groups;
+    combineChunks(partial, groups, 1, [&](float* to, const float* from, int64_t n) {
+      combineInto<T>(kind, to, from, n);
+    });
+    flush<T>(axes.kept.dtype[1], elementAt(axes.kept, i).data[1], 1, 1, partial);
+  }
+}
+
+/// x is dense along a kept axis: whole vectors of output elements at a time.
+template <class T>
+MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool& pool) {
+  const Loop<2>& kept = axes.kept;
+  const int inner = kept.rank - 1;
+  const int64_t width = least(kept.shape[inner], kPiece);
+  const int64_t cuts = ceilDiv(kept.shape[inner], width);
+  const int64_t strips = kept.size / kept.shape[inner] * cuts;
+  Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
+  rows.shape[rows.rank] = 1;
+  rows.stride[0][rows.rank++] = 1;
+  const int64_t chunks = ceilDiv(rows.size, kChunkRows);
+  const Floats partials(strips * chunks * width);
+  pool.parallelFor(strips * chunks, [&](int64_t task, int) {
+    const int64_t strip = task / chunks, chunk = task % chunks, start = strip % cuts * width;
+    const int64_t n = least(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
+    Loop<1> own = rows;
+    own.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
+    float* sum = partials.data + task * width;
+    for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
+    float buffer[kPiece];
+    visitRows(own, chunk * kChunkRows, least(rows.size, (chunk + 1) * kChunkRows), [&](const Piece<1>& piece) {
+      combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], piece.data[0], kept.stride[0][inner], n, buffer), n);
+    });
+  });
+  pool.parallelFor(strips, [&](int64_t strip, int) {
+    float* partial = partials.data + strip * chunks * width;
+    const int64_t start = strip % cuts * width, n = least(width, kept.shape[inner] - start);
+    combineChunks(partial, chunks, width, [&](float* to, const float* from, int64_t) {
+      combineInto<T>(kind, to, from, n);
+    });
+    char* data = cursorAt(kept, strip / cuts).data[1];
+    data += start * kept.stride[1][inner] * dtypeBytes(kept.dtype[1]);
+    if (kept.dtype[1] == DType::Float32 && kept.stride[1][inner] == 1) {
+      __builtin_memcpy(data, partial, static_cast<size_t>(n) * sizeof(float));
+    } else {
+      flush<T>(kept.dtype[1], data, kept.stride[1][inner], n, partial);
+    }
+  });
+}
+
+template <class T>
+void reduce(ReduceKind kind, const View& out, const View& x, Pool& pool) {
+  const Reduction axes = splitAxes(out, x);
+  if (axes.kept.size == 0) return;
+  if (axes.reduced.size == 0) return fill<T>(out, kind == ReduceKind::Sum ? 0.0f : -__builtin_inff(), pool);
+  const Loop<1>& reduced = axes.reduced;
+  const Loop<2>& kept = axes.kept;
+  const int64_t along = magnitude(reduced.stride[0][reduced.rank - 1]);
+  const int64_t across = kept.size > 1 ? magnitude(kept.stride[0][kept.rank - 1]) : along + 1;
+  const bool runs = along <= across || kept.shape[kept.rank - 1] == 1;
+  if (runs) {
+    reduceRuns<T>(kind, axes, pool);
+  } else {
+    reduceColumns<T>(kind, axes, pool);
+  }
+}
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,128 @@
+// Kernels that treat each row (the last axis) as one: softmax, norms, dot products.
+#pragma once
+
+#include "kernels/elementwise.h"
+
+namespace mosaic {
+namespace {
+
+MOSAIC_INLINE View withoutLast(const View& view) {
+  View result = view;
+  result.rank -= 1;
+  return result;
+}
+
+/// A row operand: how its elements lie.
+struct Row {
+  DType dtype;
+  int64_t stride, length;
+};
+
+MOSAIC_INLINE Row rowOf(const View& view) {
+  return {view.dtype, view.stride[view.rank - 1], view.shape[view.rank - 1]};
+}
+
+/// A row as dense float32: in place, or in `buffer`.
+template <class T>
+MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buffer) {
+  if (row.dtype == DType::Float32 && row.stride == 1) return reinterpret_cast<const float*>(data);
+  for (int64_t start = 0; start < row.length; start += kPiece) {
+    const int64_t n = least(kPiece, row.length - start);
+    const char* from = data + start * row.stride * dtypeBytes(row.dtype);
+    const float* values = fetch<T>(row.dtype, from, row.stride, n, buffer + start);
+    if (values != buffer + start) __builtin_memcpy(buffer + start, values, static_cast<size_t>(n) * sizeof(float));
+  }
+  return buffer;
+}
+
+template <class T>
+MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
+  for (int64_t start = 0; start < row.length; start += kPiece) {
+    char* to = data + start * row.stride * dtypeBytes(row.dtype);
+    flush<T>(row.dtype, to, row.stride, least(kPiece, row.length - start), values + start);
+  }
+}
+
+/// Calls visit(data, buffers) for each row: data[i] is where operand i's row begins; B buffers hold a row each.
+template <int B, int N, class Visit>
+MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, Visit visit) {
+  const int64_t grain = most(1, kParallelElements / 2 / most(length, 1));
+  const int inner = lead.rank - 1;
+  const int64_t width = lead.shape[inner];
+  pool.parallelFor(ceilDiv(lead.size, grain), [&](int64_t task, int worker) {
+    Arena& arena = pool.arena(worker);
+    arena.reset();
+    float* buffers[B];
+    for (float*& buffer : buffers) buffer = arena.take<float>(length);
+    const int64_t from = task * grain, to = least(lead.size, from + grain);
+    Cursor<N> cursor = cursorAt(lead, from / width);
+    int64_t column = from % width;
+    for (int64_t row = from; row < to; row++) {
+      char* data[N];
+      for (int i = 0; i < N; i++) data[i] = cursor.data[i] + column * lead.stride[i][inner] * dtypeBytes(lead.dtype[i]);
+      visit(data, buffers);
+      if (++column < width) continue;
+      column = 0;
+      advance(lead, cursor);
+    }
+  });
+}
+
+/// Σ fn(a[i], b[i]) over dense rows, in four chains of vectors.
+template <class T, class Fn>
+MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
+  typename T::Vec chain[4] = {T::zero(), T::zero(), T::zero(), T::zero()};
+  int64_t i = 0;
+  for (; i + 4 * T::lanes <= n; i += 4 * T::lanes) {
+    for (int c = 0; c < 4; c++) {
+      chain[c] = T::add(chain[c], fn(T::load(a + i + c * T::lanes), T::load(b + i + c * T::lanes)));
+    }
+  }
+  for (; i + T::lanes <= n; i += T::lanes) chain[0] = T::add(chain[0], fn(T::load(a + i), T::load(b + i)));
+  if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
+    float rest[T::lanes] = {};
+    T::store(rest, fn(T::loadPart(a + i, static_cast<int>(n - i)), T::loadPart(b + i, static_cast<int>(n - i))));
+    chain[1] = T::add(chain[1], T::loadPart(rest, static_cast<int>(n - i)));
+  }
+  return T::sum(T::add(T::add(chain[0], chain[1]), T::add(chain[2], chain[3])));
+}
+
+/// The same for rows of any length, in pieces whose sums are added in float64.
+template <class T, class Fn>
+MOSAIC_INLINE float sumRow(const float* a, const float* b, int64_t n, Fn fn) {
+  double sum = 0;
+  for (int64_t start = 0; start < n; start += kPiece) {
+    sum += static_cast<double>(sumOver<T>(a + start, b + start, least(kPiece, n - start), fn));
+  }
+  return static_cast<float>(sum);
+}
+
+template <class T>
+MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
+  typename T::Vec best = T::set1(-__builtin_inff());
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) best = maxNan<T>(best, T::load(a + i));
+  float each[T::lanes];
+  T::store(each, best);
+  for (int lane = 1; lane < T::lanes; lane++) each[0] = each[0] > each[lane] || each[0] != each[0] ? each[0] : each[lane];
+  for (; i < n; i++) each[0] = each[0] > a[i] || each[0] != each[0] ? each[0] : a[i];
+  return each[0];
+}
+
+/// out ← Σ over the last axis of a · b; out has that axis as length 1, or not at all.
+template <class T>
+void rowDot(const View& out, const View& a, const View& b, Pool& pool) {
+  const View views[3] = {out.rank == a.rank ? withoutLast(out) : out, withoutLast(a), withoutLast(b)};
+  const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
+  const Row rowA = rowOf(a), rowB = rowOf(b);
+  forEachRow<2>(lead, rowA.length, pool, [&](char* const(&data)[3], float* const(&buffers)[2]) {
+    using V = typename T::Vec;
+    const float* x = fetchRow<T>(rowA, data[1], buffers[0]);
+    const float* y = fetchRow<T>(rowB, data[2], buffers[1]);
+    const float sum = sumRow<T>(x, y, rowA.length, [](V u, V v) { return T::mul(u, v); });
+    flush<T>(lead.dtype[0], data[0], 1, 1, &sum);
+  });
+}
+
+}  // namespace
+}  // namespace mosaic
