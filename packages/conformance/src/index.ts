@@ -21,3 +21,6 @@ export {
 export { randomSlices, sees, seesAny } from "./oracle/mask.ts";
 export { epsilon, integer, normals, rounded, roundedAll, uniforms } from "./oracle/numbers.ts";
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
+export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
+export type { MakeDevice } from "./device/on-device.ts";
+export { collectivesSuite, type CollectivesSuiteOptions } from "./collectives/suite.ts";

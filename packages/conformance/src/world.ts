@@ -19,13 +19,21 @@ export async function onWorld<T>(
   body: (ctx: Context) => Promise<T>,
 ): Promise<T[]> {
   const contexts = await makeWorld(size, options);
+  const failures: unknown[] = [];
+  const run = async (ctx: Context): Promise<T> => {
+    try {
+      return await body(ctx);
+    } catch (error) {
+      failures.push(error);
+      // A rank that has failed leaves, so that the others fail too instead of waiting for it.
+      await ctx.close();
+      throw error;
+    }
+  };
   try {
-    // All settle before any failure is reported: a rank that is ahead must not lose its peers to the closing.
-    const results = await Promise.allSettled(contexts.map((ctx) => body(ctx)));
-    return results.map((result) => {
-      if (result.status === "rejected") throw result.reason;
-      return result.value;
-    });
+    const results = await Promise.allSettled(contexts.map(run));
+    if (failures.length > 0) throw failures[0];
+    return results.map((result) => (result as PromiseFulfilledResult<T>).value);
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }

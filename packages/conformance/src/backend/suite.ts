@@ -7,6 +7,7 @@ import type { Arrival } from "../disturb/group.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { attendOn } from "./attend.ts";
 import { compareOn } from "./compare.ts";
+import { Verdict } from "./verdict.ts";
 import { placements } from "./placements.ts";
 import { type Arrangement, backendTrials, formatMesh, ranksOf } from "./trials.ts";
 
@@ -68,13 +69,13 @@ async function exact(makeWorld: MakeWorld, arrangement: Arrangement, conditions:
   );
   await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
     const rank = disturbed(ctx, { arrival, seed: 7 });
+    const verdict = new Verdict();
     for (const trial of trials[sequenceOf(rank, axes)]!) {
-      await compareOn(rank, backend, trial);
-      check(
-        rank.underWay() === 0,
-        `${trial.name}, rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`,
-      );
+      await verdict.hear(() => compareOn(rank, backend, trial));
+      const { name } = trial;
+      check(rank.underWay() === 0, `${name}, rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`);
     }
+    verdict.give();
   });
 }
 

@@ -41,7 +41,7 @@ function roundHalfEven(value: number): number {
 }
 
 /** Half the distance between neighbouring numbers near 1: the relative error of one rounding. */
-export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -9, float16: 2 ** -12 };
+export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -8, float16: 2 ** -11 };
 
 /** Uniform in [0, 1), the same for the same seed (mulberry32). */
 export function uniforms(seed: number): () => number {

@@ -1,0 +1,112 @@
+import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check } from "../check.ts";
+import type { MakeWorld } from "../world.ts";
+import { checkHolds, dtypes, everyone, inbox, onRanks, tensorOf, valuesOf } from "./ranks.ts";
+
+/** sendRecv, and the traffic it counts. */
+export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
+  const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+    name: `${name}, ${size} ranks`,
+    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+  });
+  return [
+    ...dtypes.map((dtype) => on(`sendRecv around a ring, ${dtype}`, (group) => aroundRing(group, dtype))),
+    on("sendRecv from all to all, sizes from 0 up", allPairs),
+    on("sendRecv keeps the order between the same two ranks", inOrder),
+    on("sendRecv by some of the ranks only", someOnly),
+    on("traffic counts payloads", traffic),
+  ];
+}
+
+async function aroundRing(group: ProcessGroup, dtype: (typeof dtypes)[number]): Promise<void> {
+  const { rank, size } = group;
+  for (const length of [1, 7, 1024, 100_003]) {
+    using out = tensorOf(group, valuesOf(rank, length, dtype), { dtype });
+    using arriving = inbox(group, length, dtype);
+    const left = (rank + size - 1) % size;
+    group
+      .sendRecv([
+        { tensor: arriving, from: left },
+        { tensor: out, to: (rank + 1) % size },
+      ])
+      .wait();
+    await checkHolds(arriving, valuesOf(left, length, dtype), `${length} numbers from rank ${left} on rank ${rank}`);
+  }
+}
+
+/** The message from a to b has a·size + b elements: every size is different, and one is 0. */
+async function allPairs(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  const lengthOf = (from: number, to: number) => from * size + to;
+  const sent = everyone(group).map((to) =>
+    tensorOf(group, message(rank, to, lengthOf(rank, to)), { dtype: "float32" }),
+  );
+  const received = everyone(group).map((from) => inbox(group, lengthOf(from, rank), "float32"));
+  const transfers: Transfer[] = [
+    ...sent.map((tensor, to) => ({ tensor, to })),
+    ...received.map((tensor, from) => ({ tensor, from })),
+  ];
+  group.sendRecv(transfers).wait();
+  for (const [from, tensor] of received.entries()) {
+    await checkHolds(tensor, message(from, rank, lengthOf(from, rank)), `from rank ${from} on rank ${rank}`);
+  }
+  for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
+}
+
+function message(from: number, to: number, length: number): Float64Array {
+  return Float64Array.from({ length }, (_, i) => 10_000 * from + 100 * to + i);
+}
+
+async function inOrder(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  const right = (rank + 1) % size;
+  const left = (rank + size - 1) % size;
+  const sent = [1, 2, 3].map((i) => tensorOf(group, [rank, i], { dtype: "float32" }));
+  const received: Tensor[] = sent.map(() => inbox(group, 2, "float32"));
+  group
+    .sendRecv([...received.map((tensor) => ({ tensor, from: left })), ...sent.map((tensor) => ({ tensor, to: right }))])
+    .wait();
+  for (const [i, tensor] of received.entries()) await checkHolds(tensor, [left, i + 1], `message ${i}`);
+  for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
+}
+
+/** Pairs exchange in turn while the others do nothing of the kind; then all meet again. */
+async function someOnly(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  using seen = tensorOf(group, [0], { dtype: "float32" });
+  using token = tensorOf(group, [rank + 1], { dtype: "float32" });
+  for (let turn = 0; turn + 1 < size; turn++) {
+    if (rank === turn) group.sendRecv([{ tensor: token, to: turn + 1 }]).wait();
+    if (rank === turn + 1) group.sendRecv([{ tensor: seen, from: turn }]).wait();
+  }
+  await checkHolds(seen, [rank], "the left neighbour's token");
+  group.allReduce(token).wait();
+  await checkHolds(token, [(size * (size + 1)) / 2], "the sum of tokens");
+}
+
+async function traffic(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  if (size === 1) return;
+  using long = tensorOf(group, valuesOf(rank, 100, "float32"), { dtype: "float32" });
+  using short = tensorOf(group, valuesOf(rank, 30, "bfloat16"), { dtype: "bfloat16" });
+  using longIn = inbox(group, 100, "float32");
+  using shortIn = inbox(group, 30, "bfloat16");
+  const before = group.traffic();
+  const transfers: Transfer[] = [
+    { tensor: long, to: (rank + 1) % size },
+    { tensor: longIn, from: (rank + size - 1) % size },
+  ];
+  if (rank === 0) transfers.push({ tensor: short, to: 1 });
+  if (rank === 1) transfers.push({ tensor: shortIn, from: 0 });
+  group.sendRecv(transfers).wait();
+  await group.device.stream.synchronize();
+  const after = group.traffic();
+  const found = [
+    after.bytesSent - before.bytesSent,
+    after.bytesReceived - before.bytesReceived,
+    after.messagesSent - before.messagesSent,
+  ];
+  const expected = [400 + (rank === 0 ? 60 : 0), 400 + (rank === 1 ? 60 : 0), rank === 0 ? 2 : 1];
+  check(found.join() === expected.join(), `rank ${rank}: traffic ${found.join()}, expected ${expected.join()}`);
+}

@@ -1,0 +1,141 @@
+import type { ProcessGroup, Work } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkEqual } from "../check.ts";
+import type { MakeWorld } from "../world.ts";
+import { checkHolds, everyone, inbox, onRanks, tensorOf } from "./ranks.ts";
+
+/** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
+export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
+  const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+    name: `${name}, ${size} ranks`,
+    run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
+  });
+  return [
+    on("a collective takes what compute before it left", takesLatest),
+    on("compute after wait finds what came", findsAll),
+    on("a pipeline of two buffers", pipeline),
+    on("memory may be disposed after the post", disposeAfterPost),
+    on("work that nobody waits for is done all the same", neverWaited),
+    on("barrier", barriers),
+    on("split, and operations of several groups in between", split),
+  ];
+}
+
+const long = 20_000;
+
+/** Long compute before the post: were it not waited for, old values would leave. */
+async function takesLatest(group: ProcessGroup): Promise<void> {
+  const { kernels } = group.device;
+  using x = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  for (let i = 0; i < 40; i++) kernels.scalar("add", x, x, 1);
+  kernels.scalar("mul", x, x, group.rank + 1);
+  group.allReduce(x).wait();
+  const sum = everyone(group).reduce((total, rank) => total + 40 * (rank + 1), 0);
+  await checkHolds(x, new Float64Array(long).fill(sum), "the sum");
+}
+
+/** Ranks post at different times; who is early must wait before it computes on what has not come. */
+async function findsAll(group: ProcessGroup): Promise<void> {
+  const { kernels } = group.device;
+  const { rank, size } = group;
+  using delay = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  for (let round = 0; round < size; round++) {
+    using x = tensorOf(group, new Float64Array(long).fill(rank + round), { dtype: "float32" });
+    using arriving = inbox(group, long, "float32");
+    if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
+    const left = (rank + size - 1) % size;
+    group
+      .sendRecv([
+        { tensor: x, to: (rank + 1) % size },
+        { tensor: arriving, from: left },
+      ])
+      .wait();
+    kernels.scalar("add", arriving, arriving, 0.5);
+    await checkHolds(arriving, new Float64Array(long).fill(left + round + 0.5), `round ${round} on rank ${rank}`);
+    kernels.fill(delay, 0);
+  }
+}
+
+/** As a ring does: the transfer into one buffer runs beside compute on the other, round and round. */
+async function pipeline(group: ProcessGroup): Promise<void> {
+  const { rank, size, device } = group;
+  const buffers = [
+    tensorOf(group, new Float64Array(long).fill(rank), { dtype: "float32" }),
+    inbox(group, long, "float32"),
+  ];
+  using sum = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  const rounds = 3 * size;
+  for (let round = 0; round < rounds; round++) {
+    const [held, next] = [buffers[round % 2]!, buffers[(round + 1) % 2]!];
+    const left = (rank + size - 1) % size;
+    const work = group.sendRecv([
+      { tensor: held, to: (rank + 1) % size },
+      { tensor: next, from: left },
+    ]);
+    device.kernels.binary("add", sum, sum, held);
+    work.wait();
+  }
+  await checkHolds(sum, new Float64Array(long).fill((3 * size * (size - 1)) / 2), "three times every rank");
+  for (const buffer of buffers) buffer[Symbol.dispose]();
+}
+
+async function disposeAfterPost(group: ProcessGroup): Promise<void> {
+  const works: Work[] = [];
+  const results = [];
+  for (let i = 0; i < 10; i++) {
+    using x = tensorOf(group, new Float64Array(long).fill(group.rank + i), { dtype: "float32" });
+    const out = inbox(group, long * group.size, "float32");
+    works.push(group.allGather(out, x));
+    results.push(out);
+  }
+  // What was disposed may be handed out again, but not before the collective is done with it.
+  using other = inbox(group, long, "float32");
+  for (const work of works) work.wait();
+  for (const [i, out] of results.entries()) {
+    const expected = everyone(group).flatMap((rank) => new Array<number>(long).fill(rank + i));
+    checkEqual(await out.read(), expected, `gathered ${i}`);
+    out[Symbol.dispose]();
+  }
+  await checkHolds(other, new Float64Array(long).fill(Number.NaN), "other memory");
+}
+
+async function neverWaited(group: ProcessGroup): Promise<void> {
+  using x = tensorOf(group, [group.rank], { dtype: "float32" });
+  group.allReduce(x);
+  using y = tensorOf(group, [1], { dtype: "float32" });
+  group.allReduce(y).wait(); // collectives of one rank run in order: the one before is done as well
+  await checkHolds(y, [group.size], "the second");
+  await checkHolds(x, [(group.size * (group.size - 1)) / 2], "the first");
+}
+
+async function barriers(group: ProcessGroup): Promise<void> {
+  for (let i = 0; i < 20; i++) group.barrier().wait();
+  await group.device.stream.synchronize();
+  const { bytesSent } = group.traffic();
+  check(bytesSent === 0, `barriers carry no payload, ${bytesSent} bytes were counted`);
+}
+
+/** Even and odd ranks, each pair of halves again; ranks in a part keep their order. */
+async function split(group: ProcessGroup): Promise<void> {
+  const parity = group.rank % 2;
+  const part = await group.split(parity, "parity");
+  const members = everyone(group).filter((rank) => rank % 2 === parity);
+  checkEqual(
+    part.ranks,
+    members.map((rank) => group.ranks[rank]!),
+    "members",
+  );
+  check(part.rank === members.indexOf(group.rank) && part.size === members.length, "place in the part");
+  const alone = await part.split(part.rank, "alone");
+  check(alone.size === 1, `a part of one has ${alone.size}`);
+
+  using inPart = tensorOf(group, [group.rank], { dtype: "float32" });
+  using inAll = tensorOf(group, [group.rank], { dtype: "float32" });
+  using own = tensorOf(group, [group.rank], { dtype: "float32" });
+  const works = [part.allReduce(inPart), group.allReduce(inAll), alone.allReduce(own), part.allReduce(inPart)];
+  for (const work of works) work.wait();
+  const sum = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
+  await checkHolds(inPart, [sum(members) * members.length], "the part's sum, twice");
+  await checkHolds(inAll, [sum(everyone(group))], "the sum of all");
+  await checkHolds(own, [group.rank], "the sum of one");
+}

@@ -1,0 +1,60 @@
+import type { Context, DType, ProcessGroup, Shape, Tensor } from "@mosaic/core";
+import { checkEqual } from "../check.ts";
+import { normals } from "../oracle/numbers.ts";
+import { onWorld, type MakeWorld } from "../world.ts";
+
+export const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+
+/** Runs `body` on every rank of a fresh world. */
+export async function onRanks(
+  makeWorld: MakeWorld,
+  size: number,
+  body: (ctx: Context) => Promise<void>,
+): Promise<void> {
+  await onWorld(makeWorld, { size }, body);
+}
+
+/** What a rank holds: different on every rank, representable in the dtype. */
+export function valuesOf(rank: number, length: number, dtype: DType): Float64Array {
+  return normals(length, 1000 + rank, dtype);
+}
+
+export function tensorOf(group: ProcessGroup, values: ArrayLike<number>, { dtype, shape }: Kind): Tensor {
+  const tensor = group.device.empty(shape ?? [values.length], dtype);
+  group.device.write(tensor, values);
+  return tensor;
+}
+
+interface Kind {
+  readonly dtype: DType;
+  readonly shape?: Shape;
+}
+
+/** Memory to receive into, full of NaN: what is not received shows. */
+export function inbox(group: ProcessGroup, length: number, dtype: DType): Tensor {
+  const tensor = group.device.empty([length], dtype);
+  group.device.kernels.fill(tensor, Number.NaN);
+  return tensor;
+}
+
+export async function checkHolds(tensor: Tensor, expected: ArrayLike<number>, what: string): Promise<void> {
+  checkEqual(await tensor.read(), expected, what);
+}
+
+/** Ranks of a group. */
+export function everyone(group: ProcessGroup): number[] {
+  return Array.from({ length: group.size }, (_, rank) => rank);
+}
+
+/** Uneven shares, some of them empty; for one rank alone, everything. */
+export function shares(size: number): number[] {
+  return Array.from({ length: size }, (_, rank) => (size > 1 && rank % 3 === 1 ? 0 : 3 * rank + 2));
+}
+
+export function concatenated(parts: readonly Float64Array[]): Float64Array {
+  return Float64Array.from(parts.flatMap((part) => Array.from(part)));
+}
+
+export function total(counts: readonly number[]): number {
+  return counts.reduce((sum, count) => sum + count, 0);
+}
