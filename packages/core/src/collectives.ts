@@ -6,6 +6,7 @@ import type { TraceEvent } from "./trace.ts";
 export type Transfer =
   | { readonly tensor: Tensor; readonly to: number }
   | { readonly tensor: Tensor; readonly from: number };
+/** How a reduction combines; float32, in rank order. */
 export type ReduceOp = "sum" | "mean" | "max";
 
 /** A collective under way. It keeps its tensors' memory alive until it is done. */
@@ -14,14 +15,17 @@ export interface Work {
   wait(): void;
 }
 
+/** What any collective takes. */
 export interface CallOptions {
   /** Who calls, as it shall stand in messages and traces: `ring(sp)`. */
   readonly label?: string;
 }
+/** Shares of allGather and reduceScatter. */
 export interface GatherOptions extends CallOptions {
   /** Elements that each rank holds, by rank; equal shares if absent. */
   readonly counts?: readonly number[];
 }
+/** Shares of allToAll. */
 export interface AllToAllOptions extends CallOptions {
   /** Elements sent to, and received from, each rank, by rank; equal shares if absent. */
   readonly send?: readonly number[];
@@ -69,6 +73,7 @@ export interface ProcessGroup extends AsyncDisposable {
   stopTrace(): Promise<readonly TraceEvent[]>;
 }
 
+/** What `init` tells collectives of a rank. */
 export interface ConnectOptions {
   readonly device: Device;
   readonly rank: number;

@@ -84,6 +84,7 @@ export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
   return filled(on, shape, 1, dtype);
 }
 
+/** Where random numbers come from, and their dtype. */
 export interface RandomOptions {
   /** Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
   readonly seed?: number;
@@ -91,10 +92,12 @@ export interface RandomOptions {
   readonly stream?: number;
   readonly dtype?: DType;
 }
+/** The normal distribution: mean 0 and standard deviation 1 unless given. */
 export interface NormalOptions extends RandomOptions {
   readonly mean?: number;
   readonly std?: number;
 }
+/** The uniform distribution over [low, high): [0, 1) unless given. */
 export interface UniformOptions extends RandomOptions {
   readonly low?: number;
   readonly high?: number;

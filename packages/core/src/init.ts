@@ -9,6 +9,7 @@ import { checkOptionNames } from "./options.ts";
 import { solo } from "./solo.ts";
 import type { TraceEvent } from "./trace.ts";
 
+/** What `init` takes. */
 export interface InitOptions {
   /** Where this rank computes. The context closes it. */
   readonly device: Device;

@@ -2,15 +2,18 @@ import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./attention/
 import type { Tile } from "./attention/tile.ts";
 import type { Tensor } from "./tensor.ts";
 
+/** a op b; max is the larger of the two. */
 export type BinaryOp = "add" | "sub" | "mul" | "div" | "max";
+/** Functions of one element; gelu is the exact one, x · Φ(x). */
 export type UnaryOp = "neg" | "exp" | "log" | "sqrt" | "rsqrt" | "tanh" | "sigmoid" | "relu" | "gelu" | "square";
+/** How elements are combined into one. */
 export type ReduceKind = "sum" | "max";
 
 /**
  * What a device computes. Every kernel enqueues on the device's stream and returns at once.
  *
- * Operands may be strided views of any leading strides (0 broadcasts an input) and of any dtype; outputs come first,
- * are the caller's, and may be strided but never overlap themselves. All arithmetic accumulates in float32 and rounds once.
+ * Operands may be views of any strides (0 broadcasts an input) and of any dtype; outputs come first, are the caller's,
+ * and may be strided but never overlap themselves. Rows of q, k, v and dOut are dense: their last stride is 1. All arithmetic accumulates in float32 and rounds once.
  * Core checks shapes before it calls; a kernel may assume them.
  */
 export interface Kernels {
@@ -54,6 +57,7 @@ export interface Kernels {
   random(out: Tensor, spec: RandomSpec): void;
 }
 
+/** [E] each, or null for 1 and 0; epsilon is added under the root. */
 export interface NormParameters {
   readonly weight: Tensor | null;
   readonly bias: Tensor | null;
@@ -64,6 +68,7 @@ export interface NormStats {
   readonly mean: Tensor | null;
   readonly rstd: Tensor;
 }
+/** dWeight and dBias are null where nobody wants them. */
 export interface NormGrads {
   readonly dx: Tensor;
   readonly dWeight: Tensor | null;

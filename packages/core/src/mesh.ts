@@ -1,4 +1,4 @@
-import { type ProcessGroup } from "./collectives.ts";
+import type { ProcessGroup } from "./collectives.ts";
 import { OptionError, ShapeError } from "./errors.ts";
 
 /** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */
@@ -34,6 +34,15 @@ export function without(at: Coordinate, axes: readonly string[]): Coordinate {
 }
 
 function checkShape(shape: Coordinate, size: number): void {
+  // JavaScript sorts names like "0" before all others, so that axes would change their order.
+  const unusable = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
+  if (unusable.length > 0) {
+    throw new OptionError({
+      where: "init: mesh",
+      expected: "names that begin with a letter",
+      received: unusable.map((axis) => `"${axis}"`).join(", "),
+    });
+  }
   const lengths = Object.values(shape);
   const product = lengths.reduce((a, b) => a * b, 1);
   if (lengths.every((n) => Number.isInteger(n) && n > 0) && product === size) return;

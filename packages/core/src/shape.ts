@@ -31,6 +31,7 @@ export function formatShape(shape: Shape): string {
   return `[${shape.join(",")}]`;
 }
 
+/** Whether two shapes have the same lengths in the same order. */
 export function sameShape(a: Shape, b: Shape): boolean {
   return a.length === b.length && a.every((length, axis) => length === b[axis]);
 }

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
@@ -170,6 +171,12 @@ export class Tensor implements Disposable, TensorParts {
   /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
   backward(gradient?: Tensor): void {
     backward(this, gradient);
+  }
+
+  /** As `console.log` shows it: shape, dtype and device; values need `read`. */
+  [inspect.custom](): string {
+    const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
+    return this.#disposed ? `${what}, disposed` : what;
   }
 
   /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Twice is fine. */

@@ -3,8 +3,10 @@ import { DTypeError, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-// The views of a tensor, each beside its gradient. They belong to the tape but save nothing: shapes suffice.
+// The views of a tensor, each beside its gradient; the methods of `Tensor` say what each does. They belong to the tape
+// but save nothing: shapes suffice.
 
+/** Positions start, start + step, … before `end`; negative ones count from the end. */
 export interface SliceRange {
   readonly start: number;
   readonly end?: number | undefined;
@@ -132,6 +134,12 @@ export function contiguous(x: Tensor): Tensor {
   x.assertUsable("contiguous");
   const out = x.isContiguous ? x.view({ strides: contiguousStrides(x.shape) }) : denseCopy(x, x.dtype, x.shape);
   return recordView(out, x, "contiguous", (dOut) => dOut.detach());
+}
+
+/** x itself if the elements of every row, along the last axis, lie side by side; else a dense copy. */
+export function denseRows(x: Tensor): Tensor {
+  const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
+  return dense ? recordView(x.view({}), x, "denseRows", (dOut) => dOut.detach()) : contiguous(x);
 }
 
 export function to(x: Tensor, dtype: DType): Tensor {

@@ -41,6 +41,7 @@ describe("init", () => {
     await expect(start({ mesh: { sp: 1 }, spSize: 1 })).rejects.toThrow(/mesh or spSize, received both/);
     await expect(start({ spSize: 2 })).rejects.toThrow(/a divisor of the 1 ranks, received 2/);
     await expect(start({ mesh: { dp: 2, sp: 4 } })).rejects.toThrow(ShapeError);
+    await expect(start({ mesh: { sp: 1, 0: 1 } })).rejects.toThrow(/names that begin with a letter, received "0"/);
     await expect(start({ spsize: 1 } as object)).rejects.toThrow(/options among device, .*received "spsize"/);
     const twin = { ...local(), name: "twin" };
     await expect(start({ backends: [twin, twin] })).rejects.toThrow(/"twin" twice/);

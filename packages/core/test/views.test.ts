@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { empty, filled, fromArray, ones, rand, randn, zeros } from "../src/creation.ts";
@@ -166,6 +167,13 @@ describe("creation", () => {
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);
     expect(() => zeros(device, [1], "float8" as "float32")).toThrow(/one of float32, bfloat16, float16/);
+  });
+
+  test("shows itself without its values", () => {
+    const x = ones(device, [2, 3]);
+    expect(inspect(x)).toBe("Tensor [2,3] float32 on reference:0");
+    x.dispose();
+    expect(inspect(x)).toBe("Tensor [2,3] float32 on reference:0, disposed");
   });
 
   test("item reads one element", async () => {

@@ -4,12 +4,14 @@ import type { Mask, Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
+import { denseRows } from "../views.ts";
 import type { AttentionBackend, Call, Keys } from "./backend.ts";
 import { checkAttention } from "./check.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
+/** What `attention` takes beside q, k and v. */
 export interface AttentionOptions {
   /** A registered name or the backend itself. Default "local". */
   readonly backend?: string | AttentionBackend;
@@ -73,7 +75,7 @@ const attentionOp = defineOp({
   },
   backward({ q, k, v, output, lse, plan }, dOutput) {
     plan.ctx.assertOpen(`${plan.backend.name}: backward`);
-    using dOut = rowsDense(dOutput);
+    using dOut = denseRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
     q.device.kernels.rowDot(delta, dOut, output);
     const grads: QkvGrads = { dq: accumulator(q), dk: accumulator(k), dv: accumulator(v) };
@@ -87,12 +89,6 @@ function accumulator(like: Tensor): Tensor {
   const zeros = headsLast(like, "float32");
   like.device.kernels.fill(zeros, 0);
   return zeros;
-}
-
-/** Kernels take any leading strides, but want the elements of a row side by side. */
-function rowsDense(x: Tensor): Tensor {
-  const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
-  return dense ? x.permute([0, 1, 2, 3]) : x.contiguous();
 }
 
 /**
@@ -125,8 +121,8 @@ export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options
   const backend = ctx.backend(options.backend ?? "local");
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const plan = { ctx, backend, scale, queries, keys, mask: mask.slices(queries.length, keys.length) };
-  using rows = rowsDense(q);
-  using keyRows = rowsDense(k);
-  using valueRows = rowsDense(v);
+  using rows = denseRows(q);
+  using keyRows = denseRows(k);
+  using valueRows = denseRows(v);
   return attentionOp([rows, keyRows, valueRows], plan);
 }

@@ -39,6 +39,7 @@ export interface AttentionModuleOptions {
   readonly sequenceLength?: number;
 }
 
+/** What one call may change. */
 export interface AttentionForwardOptions {
   /** Instead of the module's mask. */
   readonly mask?: Mask;

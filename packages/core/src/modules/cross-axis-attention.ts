@@ -15,6 +15,7 @@ import { Module } from "./module.ts";
 import { sequenceLayout } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
+/** What CrossAxisAttention takes; the common options speak of the queries. */
 export interface CrossAxisAttentionOptions extends AttentionModuleOptions {
   /** The axis of the query source to attend along. */
   readonly qAxis: number;
@@ -28,6 +29,7 @@ export interface CrossAxisAttentionOptions extends AttentionModuleOptions {
   readonly kvSequenceLength?: number;
 }
 
+/** What one call of CrossAxisAttention may change. */
 export interface CrossForwardOptions {
   /** Instead of the module's mask. */
   readonly mask?: Mask;

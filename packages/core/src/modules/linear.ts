@@ -6,6 +6,7 @@ import type { Tensor } from "../tensor.ts";
 import { Module } from "./module.ts";
 import { createParameter } from "./parameter.ts";
 
+/** What Linear takes beside its sizes. */
 export interface LinearOptions {
   /** Default true. */
   readonly bias?: boolean;

@@ -13,6 +13,7 @@ import {
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
+/** What MultiAxisAttention2D takes; `sequenceLength` is that of axis1. */
 export interface MultiAxisAttention2DOptions extends AttentionModuleOptions {
   /** The outer axis of the sequence, and the one that is cut over ranks. Negative ones count from the end. */
   readonly axis1: number;
@@ -67,9 +68,15 @@ function repeated(outer: Layout, inner: number): Layout {
     step === 1
       ? [{ start: start * inner, length: length * inner, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
+  const known = new Map<readonly Span[], readonly Span[]>();
   return {
     length: outer.length * inner,
     axes: outer.axes,
-    spans: (at) => outer.spans(at).flatMap(widen),
+    spans(at) {
+      const narrow = outer.spans(at);
+      const wide = known.get(narrow) ?? narrow.flatMap(widen);
+      known.set(narrow, wide);
+      return wide;
+    },
   };
 }

@@ -11,6 +11,7 @@ import {
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
+/** What MultiAxisAttention takes. */
 export interface MultiAxisAttentionOptions extends AttentionModuleOptions {
   /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
   readonly attentionAxis: number;

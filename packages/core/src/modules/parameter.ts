@@ -10,6 +10,7 @@ export type Initial =
   | { readonly kind: "normal"; readonly mean: number; readonly std: number }
   | { readonly kind: "constant"; readonly value: number };
 
+/** What `createParameter` takes beside its shape. */
 export interface ParameterOptions {
   readonly initial: Initial;
   readonly dtype?: DType;

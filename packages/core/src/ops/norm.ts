@@ -2,6 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { denseRows } from "../views.ts";
 import { checkDevice } from "./operands.ts";
 
 // E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
@@ -36,7 +37,7 @@ const layerNormOp = defineOp({
     return { output, saved: { x, weight, bias, ...stats } };
   },
   backward({ x, weight, bias, mean, rstd }, dOutput, [, needWeight, needBias]) {
-    using dOut = dOutput.contiguous();
+    using dOut = denseRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = accumulator(weight, needWeight);
     const dBias = accumulator(bias, needBias);
@@ -54,7 +55,7 @@ const rmsNormOp = defineOp({
     return { output, saved: { x, weight, rstd } };
   },
   backward({ x, weight, rstd }, dOutput, [, needWeight]) {
-    using dOut = dOutput.contiguous();
+    using dOut = denseRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = accumulator(weight, needWeight);
     x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, weight, { mean: null, rstd });
@@ -62,6 +63,7 @@ const rmsNormOp = defineOp({
   },
 });
 
+/** What normalisations take. */
 export interface NormOptions {
   /** Added to the variance under the root. */
   readonly epsilon?: number;
@@ -75,14 +77,14 @@ export function layerNorm(
   { epsilon = 1e-5 }: NormOptions = {},
 ): Tensor {
   checkParameters("layerNorm", x, [weight, bias]);
-  using dense = x.contiguous();
+  using dense = denseRows(x);
   return layerNormOp([dense, weight, bias], epsilon);
 }
 
 /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
 export function rmsNorm(x: Tensor, weight: Tensor | null = null, { epsilon = 1e-6 }: NormOptions = {}): Tensor {
   checkParameters("rmsNorm", x, [weight]);
-  using dense = x.contiguous();
+  using dense = denseRows(x);
   return rmsNormOp([dense, weight], epsilon);
 }
 

@@ -5,6 +5,7 @@ import { normalizeAxis, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { scale } from "./arithmetic.ts";
 
+/** How reductions shape their result. */
 export interface ReduceOptions {
   /** Keep reduced axes with length 1. Default false. */
   readonly keepAxes?: boolean;

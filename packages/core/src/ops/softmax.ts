@@ -1,6 +1,7 @@
 import { defineOp } from "../autograd/define-op.ts";
 import { normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { denseRows } from "../views.ts";
 
 const softmaxOp = defineOp({
   name: "softmax",
@@ -10,7 +11,7 @@ const softmaxOp = defineOp({
     return { output, saved: { output } };
   },
   backward({ output }, dOutput) {
-    using dOut = dOutput.contiguous();
+    using dOut = denseRows(dOutput);
     const dx = dOut.device.empty(dOut.shape, dOut.dtype);
     dOut.device.kernels.softmaxBackward(dx, output, dOut);
     return [dx];
@@ -22,7 +23,7 @@ export function softmax(x: Tensor, axis = -1): Tensor {
   x.assertUsable("softmax");
   const along = normalizeAxis(axis, x.rank, "softmax");
   using moved = x.transpose(along, -1);
-  using dense = moved.contiguous();
+  using dense = denseRows(moved);
   using out = softmaxOp([dense], undefined);
   return out.transpose(along, -1);
 }

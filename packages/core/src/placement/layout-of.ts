@@ -4,6 +4,7 @@ import type { Layout } from "./layout.ts";
 import { contiguous, type Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
 
+/** What `layoutOf` takes. */
 export interface LayoutOptions {
   /** Lengths of the mesh's axes. */
   readonly mesh: Coordinate;

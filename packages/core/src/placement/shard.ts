@@ -9,12 +9,14 @@ import { layoutOf } from "./layout-of.ts";
 import { type Placement, type PlacementName, placementOf } from "./placement.ts";
 import { type Span, spansLength } from "./span.ts";
 
+/** How a tensor is cut. */
 export interface ShardOptions {
   /** Default: contiguous. */
   readonly placement?: PlacementName | Placement;
   /** Mesh axes over which the sequence is cut, outermost first. Default: every axis of the mesh but "dp". */
   readonly axes?: readonly string[];
 }
+/** How a tensor was cut. */
 export interface UnshardOptions extends ShardOptions {
   /** Length of the whole axis. Default: as many rows as here times the number of shards. */
   readonly length?: number;
