@@ -173,8 +173,13 @@ export class Tensor implements Disposable, TensorParts {
     backward(this, gradient);
   }
 
-  /** As `console.log` shows it: shape, dtype and device; values need `read`. */
-  [inspect.custom](): string {
+  static {
+    // `console.log` must not print the device behind it.
+    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+  }
+
+  /** Shape, dtype and device, as `console.log` shows them; values need `read`. */
+  toString(): string {
     const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
     return this.#disposed ? `${what}, disposed` : what;
   }
