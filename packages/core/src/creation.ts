@@ -2,6 +2,7 @@ import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
 import { DTypeError, ShapeError } from "./errors.ts";
+import { checkOptionNames } from "./options.ts";
 import { formatShape, type Shape, sizeOf } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -118,6 +119,7 @@ export interface UniformOptions extends RandomOptions {
  * ```
  */
 export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor {
+  checkOptionNames("randn", options, ["seed", "stream", "dtype", "mean", "std"]);
   const { mean = 0, std = 1, dtype = "float32" } = options;
   const device = deviceOf(on, "randn");
   const out = allocate(device, { shape, dtype, where: "randn" });
@@ -127,6 +129,7 @@ export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor
 
 /** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. */
 export function rand(on: On, shape: Shape, options: UniformOptions = {}): Tensor {
+  checkOptionNames("rand", options, ["seed", "stream", "dtype", "low", "high"]);
   const { low = 0, high = 1, dtype = "float32" } = options;
   const device = deviceOf(on, "rand");
   const out = allocate(device, { shape, dtype, where: "rand" });

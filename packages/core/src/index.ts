@@ -45,7 +45,7 @@ export { checkOptionNames } from "./options.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";
-export { shard, type ShardOptions, sequenceAxes, unshard, type UnshardOptions } from "./placement/shard.ts";
+export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
 export { solo } from "./solo.ts";

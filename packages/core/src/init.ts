@@ -66,7 +66,7 @@ const packages: Readonly<Record<string, string>> = {
  * @throws OptionError for options that do not exist or do not go together; ShapeError for a mesh of another size.
  */
 export async function init(options: InitOptions): Promise<Context> {
-  checkNames(options);
+  checkOptions(options);
   const size = options.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
   const rank = options.rank ?? fromEnvironment("RANK", 0);
   if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
@@ -90,8 +90,23 @@ export async function init(options: InitOptions): Promise<Context> {
   }
 }
 
-function checkNames(options: InitOptions): void {
+function checkOptions(options: InitOptions): void {
   checkOptionNames("init", options, known);
+  const { device, seed = 0, timeout = 1 } = options;
+  if (!device) {
+    throw new OptionError({
+      where: "init",
+      expected: "a device",
+      received: "none",
+      remedy: 'pass device: cpu() of "@mosaic/kernels-cpu"',
+    });
+  }
+  if (!Number.isSafeInteger(seed) || seed < 0) {
+    throw new OptionError({ where: "init: seed", expected: "a whole number ≥ 0", received: String(seed) });
+  }
+  if (!(timeout > 0)) {
+    throw new OptionError({ where: "init: timeout", expected: "seconds, more than 0", received: String(timeout) });
+  }
   if (options.mesh && options.spSize !== undefined) {
     throw new OptionError({
       where: "init",

@@ -2,6 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
 import type { Mask, Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
+import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
@@ -23,6 +24,8 @@ export interface AttentionOptions {
   readonly queries: Layout;
   readonly keys: Layout;
 }
+
+const legal = ["backend", "mask", "scale", "queries", "keys"] as const satisfies readonly (keyof AttentionOptions)[];
 
 /** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
 export function emptyState(q: Tensor): AttentionState {
@@ -117,6 +120,7 @@ function accumulator(like: Tensor): Tensor {
 // oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
 export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
   ctx.assertOpen("attention");
+  checkOptionNames("attention", options, legal);
   const { queries, keys, mask = full(), scale = (q.shape[3] ?? 1) ** -0.5 } = options;
   const backend = ctx.backend(options.backend ?? "local");
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });

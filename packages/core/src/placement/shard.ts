@@ -2,6 +2,7 @@ import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
+import { checkOptionNames } from "../options.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Layout } from "./layout.ts";
@@ -9,18 +10,17 @@ import { layoutOf } from "./layout-of.ts";
 import { type Placement, type PlacementName, placementOf } from "./placement.ts";
 import { type Span, spansLength } from "./span.ts";
 
-/** How a tensor is cut. */
+/** How a tensor is cut; the same options put it together again. */
 export interface ShardOptions {
   /** Default: contiguous. */
   readonly placement?: PlacementName | Placement;
   /** Mesh axes over which the sequence is cut, outermost first. Default: every axis of the mesh but "dp". */
   readonly axes?: readonly string[];
-}
-/** How a tensor was cut. */
-export interface UnshardOptions extends ShardOptions {
-  /** Length of the whole axis. Default: as many rows as here times the number of shards. */
+  /** Length of the whole axis. `unshard` needs it if shards are unequal: its default is local rows times shards. */
   readonly length?: number;
 }
+
+const legal = ["placement", "axes", "length"] as const satisfies readonly (keyof ShardOptions)[];
 
 /** Every axis of the mesh along which ranks share a sequence: all but "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
@@ -46,7 +46,15 @@ export function shard(ctx: Context, full: Tensor, axis: number, options: ShardOp
   ctx.assertOpen("shard");
   full.assertUsable("shard");
   const along = normalizeAxis(axis, full.rank, "shard");
-  const { layout } = layoutFor(ctx, options, full.shape[along]!);
+  const length = full.shape[along]!;
+  const layout = layoutFor(ctx, "shard", { ...options, length });
+  if (options.length !== undefined && options.length !== length) {
+    throw new ShapeError({
+      where: `shard, rank ${ctx.rank}`,
+      expected: `${options.length} rows along axis ${along}`,
+      received: formatShape(full.shape),
+    });
+  }
   const spans = layout.spans(ctx.mesh.coordinate);
   if (isWhole(spans, layout.length)) return full.contiguous();
   // A copy even of a single slice: a shard must not keep the whole alive.
@@ -66,17 +74,18 @@ const nothing: Span = { start: 0, length: 0, step: 1 };
  *
  * @throws ShapeError if this rank's rows are not as many as its shard has.
  */
-export function unshard(ctx: Context, x: Tensor, axis: number, options: UnshardOptions = {}): Tensor {
+export function unshard(ctx: Context, x: Tensor, axis: number, options: ShardOptions = {}): Tensor {
   ctx.assertOpen("unshard");
   x.assertUsable("unshard");
   const along = normalizeAxis(axis, x.rank, "unshard");
   const rows = x.shape[along]!;
-  const { layout, count } = layoutFor(ctx, options, options.length ?? rows * shardCount(ctx, options));
+  const shards = shardCount(ctx, options);
+  const layout = layoutFor(ctx, "unshard", { ...options, length: options.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
       where: `unshard, rank ${ctx.rank}`,
-      expected: `${expected} rows along axis ${along}, its share of ${layout.length} among ${count}`,
+      expected: `${expected} rows along axis ${along}, its share of ${layout.length} among ${shards}`,
       received: formatShape(x.shape),
       remedy: "give the placement and the length that the tensor was sharded with",
     });
@@ -90,10 +99,10 @@ function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: Shard
   return axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
 }
 
-function layoutFor(ctx: Context, options: ShardOptions, length: number): { layout: Layout; count: number } {
-  const { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape) } = options;
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
-  return { layout, count: shardCount(ctx, options) };
+function layoutFor(ctx: Context, where: string, options: ShardOptions & { length: number }): Layout {
+  checkOptionNames(where, options, legal);
+  const { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape), length } = options;
+  return layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
 }
 
 function isWhole(spans: readonly Span[], length: number): boolean {

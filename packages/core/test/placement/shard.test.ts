@@ -74,6 +74,10 @@ test("a shard of the wrong size is refused before anything is sent", async () =>
   const x = fromArray(ranks[2]!, count(4), [4]);
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(ShapeError);
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(/rank 2: expected 3 rows along axis 0/);
+  expect(() => shard(ranks[2]!, x, 0, { length: 5 })).toThrow(/expected 5 rows along axis 0, received \[4\]/);
+  expect(() => shard(ranks[2]!, x, 0, { place: "zigzag" } as object)).toThrow(
+    /shard: expected options among placement/,
+  );
   expect(() => shard(ranks[2]!, x, 1)).toThrow(ShapeError);
   expect(() => shard(ranks[2]!, x, 0, { axes: ["tp"] })).toThrow(/axes of the mesh, sp, received "tp"/);
 });
