@@ -21,8 +21,13 @@ uint64_t owed(const Lane& lane) {
   return lane.open ? bytes - sizeof(Signature) - lane.moved : bytes;
 }
 
+/// What this rank is told when it closes with an operation under way, and what the others are told.
 MosaicFailure closedFailure(const Operation& op) {
   return makeFailure(MOSAIC_FAILURE_CLOSED, op.where() + ": closed during " + op.name());
+}
+
+MosaicFailure departure(const Operation& op) {
+  return makeFailure(MOSAIC_FAILURE_PEER_LOST, "rank " + std::to_string(op.rank) + " left during " + op.name());
 }
 
 }  // namespace
@@ -168,7 +173,7 @@ std::optional<MosaicFailure> Engine::execute(Operation& op, Bytes& bytes) {
     Exchange exchange(*segment_, rank_, stage, bytes);
     if ((failure = finish(op, exchange, stage, start))) break;
   }
-  if (failure && !stop_) publish(*failure);
+  if (failure) publish(failure->code == MOSAIC_FAILURE_CLOSED ? departure(op) : *failure);
   if (const auto cause = op.cancelled(); failure && cause) return cause;
   return failure;
 }

@@ -196,6 +196,18 @@ test("a closed group says so, and closing twice is fine", async () => {
   await expect(pair[1]!.split(0)).rejects.toThrow(ClosedError);
 });
 
+test("a rank that gives up in the middle of a collective says where", async () => {
+  const ranks = await openRanks(3);
+  const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
+  for (const rank of [0, 1]) ranks.groups[rank]!.allReduce(xs[rank]!).wait();
+  // Rank 2 never joins them: closing rank 0 waits a while, then gives up.
+  await ranks.groups[0]![Symbol.asyncDispose]();
+  const [first, second] = await readAll([xs[0]!, xs[1]!]);
+  expect(failed(first!, ClosedError)).toBe("rank 0: closed during allReduce #1 (world)");
+  expect(failed(second!, PeerLostError)).toBe("rank 0 left during allReduce #1 (world)");
+  await ranks[Symbol.asyncDispose]();
+});
+
 test("ranks closed one after the other do not wait for one another for ever", async () => {
   const ranks = await openRanks(2);
   ranks.groups[0]!.barrier();

@@ -17,7 +17,7 @@ afterEach(async () => {
   expect(readFileSync("/proc/net/unix", "utf8")).not.toContain("mosaic-");
 });
 
-describe.each([1, 2, 3, 5, 8])("%i processes", (size) => {
+describe.each([2, 3, 5, 8])("%i processes", (size) => {
   test("compute the same, and leave no descriptor behind", async () => {
     const ranks = run(startRanks(size, "work"));
     const worked = await Promise.all(ranks.map((rank) => rank.said("worked")));
@@ -67,9 +67,9 @@ test.each(["exits", "leaves"])("a rank that %s early is named", async (scenario)
   expect(await ranks[1]!.ended).toBe(0);
 });
 
-test("a rank that throws and lives on until its context is closed", async () => {
-  const { failures, ranks } = await disaster("throws", { LIMIT: "2" });
-  for (const { name } of failures) expect(name).toMatch(/PeerLostError|CollectiveTimeoutError/);
+test("a rank that throws", async () => {
+  const { failures, ranks } = await disaster("throws");
+  for (const { name } of failures) expect(name).toBe("PeerLostError");
   expect((await ranks[1]!.said("failed")).message).toBe("bad loss");
 });
 
@@ -92,11 +92,13 @@ test("shapes that differ between processes", async () => {
 });
 
 test("ranks that do not come are named by those that did", async () => {
-  const env = job(4, { PATIENCE: "1.5" });
-  const ranks = run([0, 2].map((rank) => startRank("work", env(rank))));
-  for (const { name, message } of await Promise.all(ranks.map((rank) => rank.said("failed")))) {
+  const env = job(4);
+  const [waiting] = run([startRank("work", env(2))]);
+  await waiting!.said("connecting");
+  const [host] = run([startRank("work", { ...env(0), PATIENCE: "1" })]);
+  for (const { name, message } of await Promise.all([host!, waiting!].map((rank) => rank.said("failed")))) {
     expect(name).toBe("CollectiveTimeoutError");
-    expect(message).toMatch(/ranks 1, 3 of 4 did not come within 1.5 s|some rank did not come/);
+    expect(message).toContain("ranks 1, 3 of 4 did not come within 1 s");
   }
 });
 
@@ -115,7 +117,7 @@ test("a rank that dies while it waits for the others may be replaced", async () 
 });
 
 test("ranks that disagree about the world", async () => {
-  const env = job(2, { PATIENCE: "3" });
+  const env = job(2);
   const ranks = run([
     startRank("work", env(0)),
     startRank("work", { ...env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" }),

@@ -1,0 +1,78 @@
+// Latency and bandwidth of local collectives, in one process and between two. Prints one JSON line a case.
+//   npm run build && npm run bench
+import { fork } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import type { ProcessGroup } from "@mosaic/core";
+import { local, world } from "../dist/index.js";
+import { TestDevice } from "../test/device.ts";
+
+const mebibyte = 1 << 20;
+const rounds = 7;
+
+interface Rank {
+  readonly group: ProcessGroup;
+  readonly device: TestDevice;
+}
+
+/** Posts `count` operations on these ranks; the best seconds per operation of several rounds. */
+async function timed(ranks: readonly Rank[], count: number, post: (rank: Rank) => void): Promise<number> {
+  let best = Number.POSITIVE_INFINITY;
+  for (let round = 0; round < rounds; round++) {
+    const start = performance.now();
+    for (let i = 0; i < count; i++) for (const rank of ranks) post(rank);
+    await Promise.all(ranks.map(({ device }) => device.stream.synchronize()));
+    best = Math.min(best, (performance.now() - start) / 1000 / count);
+  }
+  return best;
+}
+
+async function measure(ranks: readonly Rank[], where: string): Promise<void> {
+  const report = (name: string, result: object) => {
+    if (ranks[0]!.group.rank === 0)
+      process.stdout.write(`${JSON.stringify({ case: `${where}.${name}`, ...result })}\n`);
+  };
+  const memory = new Map(
+    ranks.map(({ device }) => [device, [device.empty([mebibyte], "float32"), device.empty([mebibyte], "float32")]]),
+  );
+  for (const { device } of ranks) device.write(memory.get(device)![0]!, new Float32Array(mebibyte));
+  const small = new Map(ranks.map(({ device }) => [device, device.empty([2], "float32")]));
+
+  const chained = await timed(ranks, 1000, ({ group, device }) => group.allReduce(small.get(device)!, "max").wait());
+  report("allReduce.8B", { microseconds: chained * 1e6 });
+  const bytes = 4 * mebibyte;
+  const oneWay = await timed(ranks, 40, ({ group, device }) => {
+    const [sent, received] = memory.get(device)!;
+    group.sendRecv([group.rank === 0 ? { tensor: sent!, to: 1 } : { tensor: received!, from: 0 }]).wait();
+  });
+  report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bytes / oneWay / 1e9 });
+  const both = await timed(ranks, 40, ({ group, device }) => {
+    const [sent, received] = memory.get(device)!;
+    const peer = 1 - group.rank;
+    group
+      .sendRecv([
+        { tensor: sent!, to: peer },
+        { tensor: received!, from: peer },
+      ])
+      .wait();
+  });
+  report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bytes / both / 1e9 });
+  const reduce = await timed(ranks, 40, ({ group, device }) => group.allReduce(memory.get(device)![0]!, "max").wait());
+  report("allReduce.4MiB", { milliseconds: reduce * 1e3 });
+}
+
+if (process.env.RANK === undefined) {
+  const devices = [new TestDevice(), new TestDevice()];
+  const contexts = await world(2, { device: (rank) => devices[rank]! });
+  await measure(
+    contexts.map((context, rank) => ({ group: context.world, device: devices[rank]! })),
+    "oneProcess",
+  );
+  await Promise.all(contexts.map((context) => context.close()));
+  const env = { WORLD_SIZE: "2", MASTER_PORT: "29500", MOSAIC_RUN_ID: `bench-${process.pid}` };
+  for (const rank of ["0", "1"]) fork(fileURLToPath(import.meta.url), { env: { ...process.env, ...env, RANK: rank } });
+} else {
+  const device = new TestDevice();
+  const group = await local().connect({ device, rank: Number(process.env.RANK), size: 2 });
+  await measure([{ group, device }], "twoProcesses");
+  await group[Symbol.asyncDispose]();
+}

@@ -1,0 +1,19 @@
+import { cpSync, mkdirSync, rmSync } from "node:fs";
+import { AddonLoadError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import type * as Package from "../src/index.ts";
+import { TestDevice } from "./device.ts";
+
+test("without its addon the package says what may be wrong and what to do", async () => {
+  const bare = new URL("../build/without-addon/", import.meta.url);
+  rmSync(bare, { recursive: true, force: true });
+  mkdirSync(bare, { recursive: true });
+  cpSync(new URL("../dist/", import.meta.url), new URL("dist/", bare), { recursive: true });
+  const { local } = (await import(new URL("dist/index.js", bare).href)) as typeof Package;
+  using device = new TestDevice();
+  const connecting = local({ name: "nobody" }).connect({ device, rank: 0, size: 2 });
+  await expect(connecting).rejects.toThrow(AddonLoadError);
+  await expect(connecting).rejects.toThrow(
+    /cannot load its native addon for linux-.*npm run build.*C\+\+20 compiler and CMake/s,
+  );
+});
