@@ -35,7 +35,7 @@ export class ChunkMemory implements Disposable {
   /** A chunk of zeros that takes the memory of two numbers. */
   zeros(length: number): Chunk {
     return this.#chunk((i) => {
-      const { device, dtype } = this.#like[i]!;
+      const { device, dtype } = this.#like[i];
       const zero = this.#own(device.empty([1], dtype));
       device.kernels.fill(zero, 0);
       return viewOf(zero, this.#shape(length), [0, 0, 0, 0]);
@@ -45,10 +45,10 @@ export class ChunkMemory implements Disposable {
   /** The chunk itself where it is dense, copies where it is not: messages are flat. */
   dense(chunk: Chunk): Chunk {
     return this.#chunk((i) => {
-      const { device, shape, dtype, isContiguous } = chunk[i]!;
-      if (isContiguous) return viewOf(chunk[i]!, shape, contiguousStrides(shape));
+      const { device, shape, dtype, isContiguous } = chunk[i];
+      if (isContiguous) return viewOf(chunk[i], shape, contiguousStrides(shape));
       const copy = device.empty(shape, dtype);
-      device.kernels.copy(copy, chunk[i]!);
+      device.kernels.copy(copy, chunk[i]);
       return copy;
     });
   }
