@@ -85,7 +85,20 @@ function withRecording<T>(on: boolean, body: () => T): T {
   }
 }
 
-/** Runs `body` (synchronous) without recording: its results need no gradient and keep nothing alive. */
+/**
+ * Runs `body` (synchronous) without recording: its results need no gradient and keep nothing alive.
+ *
+ * @example
+ * ```ts
+ * import { noGrad, ones, square } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = ones(device, [2]);
+ * x.requiresGrad = true;
+ * using y = noGrad(() => square(x));
+ * y.requiresGrad; // => false
+ * ```
+ */
 export function noGrad<T>(body: () => T): T {
   return withRecording(false, body);
 }

@@ -10,6 +10,20 @@ import type { Module } from "./module.ts";
  *
  * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
  * mean of its own samples, so gradients are averaged, as data-parallel training does.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, randn, reduceGradients, sum } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 4, 2);
+ * using x = randn(ctx, [3, 4]);
+ * using y = layer.forward(x);
+ * using loss = sum(y);
+ * loss.backward();
+ * reduceGradients(ctx, layer);
+ * Array.from(await layer.bias!.grad!.read()); // => [3, 3]
+ * ```
  */
 export function reduceGradients(ctx: Context, module: Module): void {
   ctx.assertOpen("reduceGradients");

@@ -18,7 +18,19 @@ const softmaxOp = defineOp({
   },
 });
 
-/** Softmax along one axis, the last by default; a row of −Infinity gives 0. */
+/**
+ * Softmax along one axis, the last by default; a row of −Infinity gives 0.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, softmax } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [0, 0, -Infinity], [3]);
+ * using y = softmax(x);
+ * Array.from(await y.read()); // => [0.5, 0.5, 0]
+ * ```
+ */
 export function softmax(x: Tensor, axis = -1): Tensor {
   x.assertUsable("softmax");
   const along = normalizeAxis(axis, x.rank, "softmax");

@@ -1,0 +1,28 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { expect, test } from "vitest";
+import { zeros } from "../src/creation.ts";
+import { square } from "../src/ops/pointwise.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+setFlagsFromString("--expose-gc");
+const collectGarbage = runInNewContext("gc") as () => void;
+
+/** Forgets tensors, one with a tape behind it, instead of disposing them. */
+function forget(device: ReferenceDevice): void {
+  const x = zeros(device, [100]);
+  x.requiresGrad = true;
+  square(square(x));
+  device.flush();
+}
+
+test("memory of tensors that nobody disposed comes back with garbage collection", async () => {
+  const device = new ReferenceDevice();
+  forget(device);
+  expect(device.memory().allocated).toBe(1200);
+  for (let turn = 0; turn < 50 && device.memory().allocated > 0; turn++) {
+    collectGarbage();
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(device.memory().allocated).toBe(0);
+});
