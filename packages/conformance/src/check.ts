@@ -1,5 +1,4 @@
 import { AssertionError } from "node:assert";
-import { epsilon } from "./oracle/numbers.ts";
 
 /** Throws an AssertionError that says what was found where. */
 export function check(holds: boolean, message: string): asserts holds {
@@ -67,23 +66,4 @@ export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number
     if (Object.is(actual[i], expected[i]) || actual[i] === expected[i]) continue;
     check(false, `${what}: element ${i} is ${actual[i]}, expected ${expected[i]}`);
   }
-}
-
-/**
- * At most twice the error that the yardstick itself makes on the same data.
- *
- * The floor is one unit in the last place of the largest value: with few terms the yardstick's own error may be a lucky
- * zero, while an algorithm that adds the same terms in another order must round at least once more. Twice such a
- * rounding, half a unit each, is allowed to anybody.
- */
-export function checkGated(
-  actual: ArrayLike<number>,
-  { expected, yardstick, what }: { expected: ArrayLike<number>; yardstick: number; what: string },
-): void {
-  checkClose(
-    actual,
-    expected,
-    2 * yardstick + 2 * epsilon.float32 * magnitude(expected),
-    `${what} (local ${yardstick.toExponential(2)})`,
-  );
 }

@@ -1,12 +1,13 @@
 export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
-export { compareOn } from "./backend/compare.ts";
+export { checkErrors, type ErrorSum, errorSum, joined } from "./backend/errors.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
+export { checkMeasurements, type Measurement, measureOn } from "./backend/measure.ts";
 export { placements } from "./backend/placements.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
 export { answerOf, type Answer, type Trial } from "./backend/trial.ts";
 export { type Arrangement, backendTrials, type TrialOptions } from "./backend/trials.ts";
 export type { Case } from "./case.ts";
-export { check, checkClose, checkEqual, checkGated, checkThrows, magnitude, maxError } from "./check.ts";
+export { check, checkClose, checkEqual, checkThrows, magnitude, maxError } from "./check.ts";
 export { disturbed, type DisturbedContext } from "./disturb/context.ts";
 export { poisoned } from "./disturb/device.ts";
 export { type Arrival, DisturbedGroup, type Disturbance } from "./disturb/group.ts";
@@ -24,3 +25,11 @@ export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
 export type { MakeDevice } from "./device/on-device.ts";
 export { collectivesSuite, type CollectivesSuiteOptions } from "./collectives/suite.ts";
+export {
+  moduleOracle,
+  type ModuleAnswer,
+  type ModuleParameters,
+  type ModuleProblem,
+  type ModuleSizes,
+} from "./modules/oracle.ts";
+export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";

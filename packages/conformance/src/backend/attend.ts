@@ -1,5 +1,4 @@
 import { type AttentionBackend, type Context, type Device, type Keys, type Tensor } from "@mosaic/core";
-import { maxError } from "../check.ts";
 import { filled, headsFirst, layoutsOf, positionsOf, takeRows } from "./shard.ts";
 import { answerOf, type Trial } from "./trial.ts";
 
@@ -66,25 +65,6 @@ export function answerFor(trial: Trial, rows: Rows): AttentionNumbers<Float64Arr
     dk: takeRows(dk, rows.keys, k),
     dv: takeRows(dv, rows.keys, k),
   };
-}
-
-const yardsticks = new WeakMap<Trial, Promise<AttentionNumbers<number>>>();
-
-/** The largest error of the device's own kernel on a trial, measured once. */
-export function localErrors(device: Device, trial: Trial): Promise<AttentionNumbers<number>> {
-  let errors = yardsticks.get(trial);
-  if (errors === undefined) {
-    errors = measure(device, trial);
-    yardsticks.set(trial, errors);
-  }
-  return errors;
-}
-
-async function measure(device: Device, trial: Trial): Promise<AttentionNumbers<number>> {
-  const local = await attendLocally(device, trial);
-  const answer = answerOf(trial);
-  const error = (name: keyof AttentionNumbers) => maxError(local[name], answer[name]);
-  return { out: error("out"), lse: error("lse"), dq: error("dq"), dk: error("dk"), dv: error("dv") };
 }
 
 async function attendRows(device: Device, trial: Trial, rows: Rows, way: Way): Promise<AttentionNumbers> {

@@ -47,3 +47,7 @@ export function filled(device: Device, shape: Shape, value: number): Tensor {
   device.kernels.fill(tensor, value);
   return tensor;
 }
+
+export function concatenated(parts: readonly Float64Array[]): Float64Array {
+  return Float64Array.from(parts.flatMap((part) => Array.from(part)));
+}

@@ -1,4 +1,4 @@
-import type { AttentionBackend, Context, Coordinate, DType } from "@mosaic/core";
+import type { AttentionBackend, DType } from "@mosaic/core";
 import type { Case } from "../case.ts";
 import { check, checkEqual } from "../check.ts";
 import { disturbed } from "../disturb/context.ts";
@@ -6,10 +6,9 @@ import { poisoned } from "../disturb/device.ts";
 import type { Arrival } from "../disturb/group.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { attendOn } from "./attend.ts";
-import { compareOn } from "./compare.ts";
-import { Verdict } from "./verdict.ts";
+import { checkMeasurements, type Measurement, measureOn } from "./measure.ts";
 import { placements } from "./placements.ts";
-import { type Arrangement, backendTrials, formatMesh, ranksOf } from "./trials.ts";
+import { type Arrangement, backendTrials, formatMesh, ranksOf, sequenceOf, sequencesOf } from "./trials.ts";
 
 export interface BackendSuiteOptions {
   readonly makeWorld: MakeWorld;
@@ -67,16 +66,27 @@ async function exact(makeWorld: MakeWorld, arrangement: Arrangement, conditions:
   const trials = Array.from({ length: sequencesOf(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1) }),
   );
-  await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
+  const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
     const rank = disturbed(ctx, { arrival, seed: 7 });
-    const verdict = new Verdict();
-    for (const trial of trials[sequenceOf(rank, axes)]!) {
-      await verdict.hear(() => compareOn(rank, backend, trial));
+    const sequence = sequenceOf(rank, axes);
+    const measurements: Measurement[] = [];
+    for (const trial of trials[sequence]!) {
+      measurements.push(await measureOn(rank, backend, trial));
       const { name } = trial;
       check(rank.underWay() === 0, `${name}, rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`);
     }
-    verdict.give();
+    return { sequence, measurements };
   });
+  for (const [sequence, mine] of trials.entries()) {
+    const ranks = measured.filter((rank) => rank.sequence === sequence);
+    for (const [i, trial] of mine.entries()) {
+      checkMeasurements(
+        backend.name,
+        trial,
+        ranks.map(({ measurements }) => measurements[i]!),
+      );
+    }
+  }
 }
 
 async function reproducible(makeWorld: MakeWorld, arrangement: Arrangement): Promise<void> {
@@ -92,16 +102,4 @@ async function reproducible(makeWorld: MakeWorld, arrangement: Arrangement): Pro
       }
     }
   });
-}
-
-/** Number of ranks along the axes that no sequence is cut along. */
-function sequencesOf(mesh: Coordinate, axes: readonly string[]): number {
-  return ranksOf(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
-}
-
-/** Which of them this rank works on. */
-function sequenceOf({ mesh }: Context, axes: readonly string[]): number {
-  return mesh.axes
-    .filter((axis) => !axes.includes(axis))
-    .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
 }

@@ -1,4 +1,4 @@
-import type { AttentionBackend, Coordinate, DType, Placement } from "@mosaic/core";
+import type { AttentionBackend, Context, Coordinate, DType, Placement } from "@mosaic/core";
 import { check } from "../check.ts";
 import { maskTrials } from "./masks.ts";
 import type { Trial } from "./trial.ts";
@@ -72,4 +72,16 @@ export function formatMesh(mesh: Coordinate): string {
   return Object.entries(mesh)
     .map(([axis, length]) => `${axis} ${length}`)
     .join(" × ");
+}
+
+/** Number of ranks along the axes that no sequence is cut along. */
+export function sequencesOf(mesh: Coordinate, axes: readonly string[]): number {
+  return ranksOf(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
+}
+
+/** Which of them this rank works on. */
+export function sequenceOf({ mesh }: Context, axes: readonly string[]): number {
+  return mesh.axes
+    .filter((axis) => !axes.includes(axis))
+    .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
 }

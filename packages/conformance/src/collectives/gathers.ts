@@ -1,18 +1,8 @@
 import type { DType, ProcessGroup } from "@mosaic/core";
 import type { Case } from "../case.ts";
+import { concatenated } from "../backend/shard.ts";
 import type { MakeWorld } from "../world.ts";
-import {
-  checkHolds,
-  concatenated,
-  dtypes,
-  everyone,
-  inbox,
-  onRanks,
-  shares,
-  tensorOf,
-  total,
-  valuesOf,
-} from "./ranks.ts";
+import { checkHolds, dtypes, everyone, inbox, onRanks, shares, tensorOf, total, valuesOf } from "./ranks.ts";
 
 /** allGather, allToAll and broadcast: equal shares and given ones. */
 export function gatherCases(makeWorld: MakeWorld, size: number): Case[] {

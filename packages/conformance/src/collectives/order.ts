@@ -21,7 +21,7 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
   ];
 }
 
-const long = 20_000;
+const long = 4_000;
 
 /** Long compute before the post: were it not waited for, old values would leave. */
 async function takesLatest(group: ProcessGroup): Promise<void> {

@@ -51,10 +51,6 @@ export function shares(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (size > 1 && rank % 3 === 1 ? 0 : 3 * rank + 2));
 }
 
-export function concatenated(parts: readonly Float64Array[]): Float64Array {
-  return Float64Array.from(parts.flatMap((part) => Array.from(part)));
-}
-
 export function total(counts: readonly number[]): number {
   return counts.reduce((sum, count) => sum + count, 0);
 }

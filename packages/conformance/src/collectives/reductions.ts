@@ -2,19 +2,9 @@ import type { DType, ProcessGroup, ReduceOp } from "@mosaic/core";
 import type { Case } from "../case.ts";
 import { checkEqual } from "../check.ts";
 import { rounded } from "../oracle/numbers.ts";
+import { concatenated } from "../backend/shard.ts";
 import type { MakeWorld } from "../world.ts";
-import {
-  checkHolds,
-  concatenated,
-  dtypes,
-  everyone,
-  inbox,
-  onRanks,
-  shares,
-  tensorOf,
-  total,
-  valuesOf,
-} from "./ranks.ts";
+import { checkHolds, dtypes, everyone, inbox, onRanks, shares, tensorOf, total, valuesOf } from "./ranks.ts";
 
 const ops: readonly ReduceOp[] = ["sum", "mean", "max"];
 

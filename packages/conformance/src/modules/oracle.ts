@@ -1,0 +1,156 @@
+import { matmulOracle } from "../device/matmul.ts";
+import { type AttentionProblem, attentionOracle, attentionOracleBackward, type Sees } from "../oracle/attention.ts";
+
+// B batch, S sequence, E embedding, H query heads, G key heads, D head size.
+
+/** The sizes of a MultiAxisAttention over x [B,S,E]. */
+export interface ModuleSizes {
+  readonly batch: number;
+  readonly length: number;
+  readonly embed: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+/** Values by the names of MultiAxisAttention's parameters: weights [out,in], laid out [q|k|v]. */
+export interface ModuleParameters {
+  readonly "qkv_proj.weight": Float64Array;
+  readonly "qkv_proj.bias": Float64Array;
+  readonly "out_proj.weight": Float64Array;
+  readonly "out_proj.bias": Float64Array;
+}
+
+export interface ModuleProblem {
+  readonly sizes: ModuleSizes;
+  readonly sees: Sees;
+  readonly parameters: ModuleParameters;
+  /** x and the gradient of the output, [B,S,E]. */
+  readonly x: Float64Array;
+  readonly dOut: Float64Array;
+}
+
+export interface ModuleAnswer {
+  readonly out: Float64Array;
+  readonly dx: Float64Array;
+  readonly gradients: ModuleParameters;
+  /** The largest |lse|. */
+  readonly lse: number;
+}
+
+/** Multi-head attention between two linear layers, forward and backward, in float64. */
+export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem): ModuleAnswer {
+  const { batch, length, embed, heads, kvHeads, headDim } = sizes;
+  const rows = batch * length;
+  const inner = heads * headDim;
+  const projected = (heads + 2 * kvHeads) * headDim;
+  const qkvLayer: Layer = { rows, from: embed, to: projected };
+  const outLayer: Layer = { rows, from: inner, to: embed };
+
+  const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
+  const part = (first: number, count: number): HeadRange => ({ first, count, of: heads + 2 * kvHeads });
+  const parts = { q: part(0, heads), k: part(heads, kvHeads), v: part(heads + kvHeads, kvHeads) };
+  const problem: AttentionProblem = {
+    batch,
+    heads,
+    kvHeads,
+    queries: length,
+    keys: length,
+    headDim,
+    scale: 1 / Math.sqrt(headDim),
+    sees,
+    q: headsOf(qkv, sizes, parts.q),
+    k: headsOf(qkv, sizes, parts.k),
+    v: headsOf(qkv, sizes, parts.v),
+  };
+  const whole = { first: 0, count: heads, of: heads };
+  const { out: attended, lse } = attentionOracle(problem);
+  const merged = new Float64Array(rows * inner);
+  putHeads(merged, attended, { sizes, range: whole });
+  const out = linear(merged, parameters["out_proj.weight"], parameters["out_proj.bias"], outLayer);
+
+  const last = linearBackward(dOut, merged, parameters["out_proj.weight"], outLayer);
+  const { dq, dk, dv } = attentionOracleBackward(problem, headsOf(last.dx, sizes, whole));
+  const dQkv = new Float64Array(qkv.length);
+  putHeads(dQkv, dq, { sizes, range: parts.q });
+  putHeads(dQkv, dk, { sizes, range: parts.k });
+  putHeads(dQkv, dv, { sizes, range: parts.v });
+  const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvLayer);
+  return {
+    out,
+    dx: first.dx,
+    gradients: {
+      "qkv_proj.weight": first.dWeight,
+      "qkv_proj.bias": first.dBias,
+      "out_proj.weight": last.dWeight,
+      "out_proj.bias": last.dBias,
+    },
+    lse: lse.reduce((largest, each) => (Number.isFinite(each) ? Math.max(largest, Math.abs(each)) : largest), 0),
+  };
+}
+
+interface Layer {
+  readonly rows: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+// oxlint-disable-next-line max-params -- x · Wᵀ + b
+function linear(x: Float64Array, weight: Float64Array, bias: Float64Array, { rows, from, to }: Layer): Float64Array {
+  const out = matmulOracle(x, transposed(weight, to, from), { m: rows, n: to, k: from });
+  return out.map((value, i) => value + bias[i % to]!);
+}
+
+function linearBackward(
+  dOut: Float64Array,
+  x: Float64Array,
+  weight: Float64Array,
+  { rows, from, to }: Layer,
+): { dx: Float64Array; dWeight: Float64Array; dBias: Float64Array } {
+  return {
+    dx: matmulOracle(dOut, weight, { m: rows, n: from, k: to }),
+    dWeight: matmulOracle(transposed(dOut, rows, to), x, { m: to, n: from, k: rows }),
+    dBias: matmulOracle(new Float64Array(rows).fill(1), dOut, { m: 1, n: to, k: rows }),
+  };
+}
+
+function transposed(x: Float64Array, rows: number, columns: number): Float64Array {
+  return Float64Array.from({ length: x.length }, (_, i) => x[(i % rows) * columns + Math.floor(i / rows)]!);
+}
+
+/** Some of the heads that lie side by side in a row. */
+interface HeadRange {
+  readonly first: number;
+  readonly count: number;
+  readonly of: number;
+}
+
+/** [B,S,heads·D] → [B,count,S,D]. */
+function headsOf(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): Float64Array {
+  const out = new Float64Array(sizes.batch * range.count * sizes.length * sizes.headDim);
+  eachHead(sizes, range, (inRow, inHead) => out.set(rows.subarray(inRow, inRow + sizes.headDim), inHead));
+  return out;
+}
+
+/** The inverse: puts [B,count,S,D] into its place in rows. */
+function putHeads(
+  rows: Float64Array,
+  heads: Float64Array,
+  { sizes, range }: { sizes: ModuleSizes; range: HeadRange },
+): void {
+  eachHead(sizes, range, (inRow, inHead) => rows.set(heads.subarray(inHead, inHead + sizes.headDim), inRow));
+}
+
+function eachHead(
+  { batch, length, headDim }: ModuleSizes,
+  { first, count, of }: HeadRange,
+  visit: (inRow: number, inHead: number) => void,
+): void {
+  for (let b = 0; b < batch; b++) {
+    for (let head = 0; head < count; head++) {
+      for (let s = 0; s < length; s++) {
+        visit(((b * length + s) * of + first + head) * headDim, ((b * count + head) * length + s) * headDim);
+      }
+    }
+  }
+}

@@ -1,0 +1,99 @@
+import {
+  type Context,
+  type DType,
+  layoutOf,
+  type Mask,
+  MultiAxisAttention,
+  type Placement,
+  reduceGradients,
+} from "@mosaic/core";
+import { positionsOf, takeRows } from "../backend/shard.ts";
+import type { Arrangement } from "../backend/trials.ts";
+import type { Sees } from "../oracle/attention.ts";
+import { normals } from "../oracle/numbers.ts";
+import type { ModuleParameters, ModuleSizes } from "./oracle.ts";
+
+/** A MultiAxisAttention, and the sequences it shall attend over. */
+export interface ModuleTrial {
+  readonly name: string;
+  readonly sizes: ModuleSizes;
+  readonly mask: Mask;
+  readonly sees: Sees;
+  readonly placement: Placement;
+  readonly dtype: DType;
+  readonly useCheckpoint: boolean;
+}
+
+/** What a rank has after one step: its shard of out and dx, and every parameter's value and reduced gradient. */
+export interface ModuleResult {
+  readonly out: Float32Array;
+  readonly dx: Float32Array;
+  readonly parameters: ModuleParameters;
+  readonly gradients: ModuleParameters;
+}
+
+/** x, or dOut, of all sequences, one after another. */
+export function inputOf({ sizes, dtype }: ModuleTrial, sequences: number, seed: number): Float64Array {
+  return normals(sequences * sizes.batch * sizes.length * sizes.embed, seed, dtype);
+}
+
+/** One training step's forward and backward on this rank; every rank must call it. */
+export async function stepOn(
+  ctx: Context,
+  trial: ModuleTrial,
+  { arrangement, sequence, sequences }: Part,
+): Promise<ModuleResult> {
+  const { sizes, mask, placement, dtype, useCheckpoint } = trial;
+  const { length, embed, heads, kvHeads, headDim } = sizes;
+  using attention = new MultiAxisAttention(ctx, {
+    embedDim: embed,
+    numHeads: heads,
+    numKvHeads: kvHeads,
+    headDim,
+    attentionAxis: -2,
+    backend: arrangement.backend,
+    sequenceLength: length,
+    mask,
+    placement,
+    dtype,
+    useCheckpoint,
+  });
+  const positions = rowsOf(ctx, trial, arrangement);
+  const shard = (values: Float64Array) => {
+    const one = values.length / sequences;
+    const tensor = ctx.device.empty([sizes.batch, positions.length, embed], dtype);
+    const mine = values.subarray(sequence * one, (sequence + 1) * one);
+    ctx.device.write(tensor, takeRows(mine, positions, { rows: length, width: embed }));
+    return tensor;
+  };
+  using x = shard(inputOf(trial, sequences, 1));
+  using dOut = shard(inputOf(trial, sequences, 2));
+  x.requiresGrad = true;
+  using out = attention.forward(x);
+  out.backward(dOut);
+  reduceGradients(ctx, attention);
+  using dx = x.grad!;
+  const named = attention.namedParameters();
+  const values = await Promise.all(named.map(async ([name, each]) => [name, Float64Array.from(await each.read())]));
+  const grads = await Promise.all(
+    named.map(async ([name, each]) => [name, Float64Array.from(await each.grad!.read())]),
+  );
+  return {
+    out: await out.read(),
+    dx: await dx.read(),
+    parameters: Object.fromEntries(values) as ModuleParameters,
+    gradients: Object.fromEntries(grads) as ModuleParameters,
+  };
+}
+
+/** Which sequence a rank works on, of how many. */
+export interface Part {
+  readonly arrangement: Arrangement;
+  readonly sequence: number;
+  readonly sequences: number;
+}
+
+/** Positions of this rank's rows. */
+export function rowsOf(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
+  return positionsOf(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
+}
