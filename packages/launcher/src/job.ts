@@ -86,7 +86,7 @@ export interface Failure {
   readonly exitCode: number;
   /** What the rank threw, when it is known. */
   readonly error?: RankError;
-  /** The last lines of its stderr, when it is not. */
+  /** The last lines of its stderr, when that does not say where. */
   readonly stderrTail: readonly string[];
   /** What the exit code or signal means, and what to do. */
   readonly hint?: string;

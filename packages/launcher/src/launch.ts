@@ -1,8 +1,9 @@
-import { rmSync } from "node:fs";
+import { mkdirSync, rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
+import { UsageError } from "./errors.ts";
 import type { Failure, LaunchOptions, Result, Tell } from "./job.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
@@ -96,6 +97,7 @@ class RunningJob {
 
   async run(): Promise<Result> {
     const { runId, nproc, timeoutMs } = this.#plan;
+    makeLogDir(this.#logDir);
     const coordinator = await LocalCoordinator.open(this.#plan);
     const guard = new Guard(runId, coordinator.privateDir);
     const seconds = (timeoutMs ?? 0) / 1000;
@@ -195,5 +197,13 @@ class RunningJob {
       ...(failure === undefined ? {} : { failure }),
       ...(temporary ? {} : { logDir: this.#logDir }),
     };
+  }
+}
+
+function makeLogDir(path: string): void {
+  try {
+    mkdirSync(path, { recursive: true });
+  } catch (error) {
+    throw new UsageError(`--log-dir: ${path} cannot be made: ${(error as Error).message}`);
   }
 }

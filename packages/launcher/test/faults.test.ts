@@ -1,4 +1,5 @@
-import { readdirSync } from "node:fs";
+import { readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { INDEX, type Outcome, program, run, temporaryDir, testDir } from "./harness.ts";
 
@@ -129,6 +130,22 @@ describe("a report translates", () => {
   it("a port that is taken, by naming who has it", async () => {
     const outcome = await fault("port-taken");
     expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: pid \d+ \(\S+\) has port \d+; listen on port 0/);
+  });
+
+  it("what Node itself throws, by showing what it printed", async () => {
+    writeFileSync(join(testDir(), "broken.mjs"), "const a = 1;\nconst b = ;\n");
+    const syntax = await run(["-n1", "broken.mjs"]);
+    expect(report(syntax)).toMatch(/SyntaxError: Unexpected token ';'[^✖]* {4}│ .*broken\.mjs:2\n {4}│ const b = ;/);
+    writeFileSync(join(testDir(), "lacks.mjs"), 'import "no-such-package";\n');
+    const missing = await run(["-n1", "lacks.mjs"]);
+    expect(report(missing)).toMatch(/Cannot find package 'no-such-package' imported from .*lacks\.mjs/);
+  });
+
+  it("a log directory that cannot be made", async () => {
+    writeFileSync(join(testDir(), "file"), "");
+    const outcome = await run(["--log-dir", "file", program("wait.mjs")]);
+    expect(outcome.stderr).toMatch(/^mosaic-run: --log-dir: \S+\/file\/t-\S+ cannot be made: ENOTDIR/);
+    expect(outcome.code).toBe(2);
   });
 
   it("and keeps the logs where it says", async () => {

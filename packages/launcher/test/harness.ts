@@ -117,8 +117,11 @@ export function livingProcesses(): number[] {
 /** The living children of a process. */
 export const childrenOf = (parent: number): number[] =>
   readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name) && parentOf(Number(name)) === parent)
-    .map(Number);
+    .map(Number)
+    .filter((pid) => pid > 0 && parentOf(pid) === parent && isAlive(pid));
+
+/** The command line of a process, words apart by spaces; empty when it is gone. */
+export const commandOf = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
 
 /** Whether a process is there and not a zombie. */
 export const isAlive = (pid: number): boolean => {
@@ -138,7 +141,7 @@ function readProc(pid: number, file: string): string {
 
 afterEach(() => {
   if (scene === undefined) return;
-  const left = livingProcesses().map((pid) => `${pid} ${readProc(pid, "cmdline").replaceAll("\0", " ")}`);
+  const left = livingProcesses().map((pid) => `${pid} ${commandOf(pid)}`);
   const secrets = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
   for (const line of left) process.kill(Number.parseInt(line, 10), "SIGKILL");
   rmSync(scene.dir, { recursive: true, force: true });

@@ -1,8 +1,9 @@
-import { existsSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { existsSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import {
   childrenOf,
+  commandOf,
   isAlive,
   livingProcesses,
   mosaicRun,
@@ -13,8 +14,6 @@ import {
 } from "./harness.ts";
 
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
-
-const commandOf = (pid: number): string => readFileSync(`/proc/${pid}/cmdline`, "utf8");
 
 /** Starts three ranks that wait, and resolves when all say so. */
 async function waiting(how: string, ...options: string[]): Promise<Running> {

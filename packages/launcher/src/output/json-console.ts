@@ -1,4 +1,4 @@
-import type { LaunchEvent } from "../job.ts";
+import type { LaunchEvent, LineEvent } from "../job.ts";
 import type { Sink } from "./sink.ts";
 
 /**
@@ -7,16 +7,19 @@ import type { Sink } from "./sink.ts";
  */
 export function jsonConsole(out: Sink, shown: ReadonlySet<number>): (event: LaunchEvent) => void {
   return (event) => {
-    if (event.type === "line" && !shown.has(event.rank)) return;
+    if (event.type === "line" && (!shown.has(event.rank) || isEcho(event))) return;
     out.write(`${JSON.stringify(event.type === "line" ? lineObject(event) : eventObject(event))}\n`);
   };
 }
 
-function lineObject(event: LaunchEvent & { type: "line" }): object {
+/** Ranks report progress in step: one voice is enough. */
+const isEcho = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
+
+function lineObject(event: LineEvent): object {
   const { t, node, rank, attempt, stream, kind, text } = event;
   return { t, node, rank, attempt, stream, msg: text, ...(kind === "line" ? {} : { kind }) };
 }
 
-function eventObject({ type, t, node, ...rest }: Exclude<LaunchEvent, { type: "line" }>): object {
+function eventObject({ type, t, node, ...rest }: Exclude<LaunchEvent, LineEvent>): object {
   return { t, node, event: type, ...rest };
 }

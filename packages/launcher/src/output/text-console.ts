@@ -97,9 +97,7 @@ function sentence(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
       if (event.why.startsWith("rank ")) return undefined;
       return `${event.why}: asked ${ranks(event.ranks)} to end with ${event.signal}; killing in ${event.graceMs / 1000} s`;
     case "kill":
-      return event.why.startsWith("still") && event.ranks.length === 0
-        ? undefined
-        : `${event.why}: killing ${ranks(event.ranks)}`;
+      return `${event.why}: killing ${ranks(event.ranks)}`;
     case "leftovers":
       return `killed what a rank left behind: pid ${event.pids.join(", ")}`;
     case "restart":

@@ -66,7 +66,7 @@ export function diagnose(
     signal: root.signal,
     exitCode: shellCode(root),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
-    stderrTail: root.thrown === undefined ? root.stderrTail : [],
+    stderrTail: root.thrown !== undefined && showsPlace(root.thrown.error) ? [] : root.stderrTail,
     ...(help === undefined ? {} : { hint: help }),
     log: root.log,
     stopped: others.filter((record) => verdictOf(record) === "stopped").map(({ rank }) => rank),
@@ -81,6 +81,10 @@ function secondary(record: RankRecord): readonly { readonly rank: number; readon
   const { thrown, signal, code } = record;
   return [{ rank: record.rank, why: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
 }
+
+/** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
+const showsPlace = ({ stack = "" }: RankError): boolean =>
+  stack.split("\n").some((line) => /^\s+at /.test(line) && !/\bnode:|<anonymous>/.test(line));
 
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 

@@ -6,8 +6,8 @@ export function failureText(failure: Failure): readonly string[] {
   const { rank, node, local, pid, afterMs, attempt, error } = failure;
   const what = error === undefined ? ending(failure) : `${error.name}: ${error.message}`;
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
-  const detail =
-    error === undefined ? failure.stderrTail.map((line) => `    │ ${line}`) : [...frames(error), ...causes(error)];
+  const tail = failure.stderrTail.map((line) => `    │ ${line}`);
+  const detail = error === undefined ? tail : [...frames(error), ...causes(error), ...tail];
   const code = failure.exitCode;
   return [
     ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${when}: ${what}`.split("\n"),
