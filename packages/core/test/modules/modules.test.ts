@@ -67,6 +67,13 @@ describe("parameters", () => {
     expect((await drawn(await referenceWorld(1, { seed: 6 }))).has([...one][0]!)).toBe(false);
   });
 
+  test("are rank 0's, should another device draw otherwise", async () => {
+    const ranks = await referenceWorld(2);
+    ranks[1]!.device.kernels.random = (out) => ranks[1]!.device.kernels.fill(out, 7);
+    const [first, second] = ranks.map((each) => new Linear(each, 3, 2));
+    expect(await read(second!.weight)).toEqual(await read(first!.weight));
+  });
+
   test("are drawn within ±1/√in", async () => {
     const drawn = await new Linear(ctx, 16, 64).weight.read();
     expect(Math.max(...drawn)).toBeGreaterThan(0.2);
@@ -116,6 +123,17 @@ describe("forward", () => {
     const apart = await read(module.forward(x, { documents: [3, 1] }));
     expect(apart.slice(24)).toEqual(await read(module.forward(x.slice(1, 3))));
     expect(() => module.forward(x, { mask: full(), documents: [4] })).toThrow(/mask or documents, received both/);
+  });
+
+  test("the softmax scale is 1 / √headDim unless given", async () => {
+    const outcomes = [];
+    for (const softmaxScale of [undefined, 0.5, 0.1]) {
+      const fresh = await init({ device: new ReferenceDevice() });
+      const module = new MultiAxisAttention(fresh, { ...options, ...(softmaxScale && { softmaxScale }) });
+      outcomes.push(await read(module.forward(fromArray(fresh, values(32), [1, 4, 8]))));
+    }
+    expect(outcomes[1]).toEqual(outcomes[0]);
+    expect(outcomes[2]).not.toEqual(outcomes[0]);
   });
 
   test("documents are causal in a causal module", async () => {
