@@ -17,13 +17,23 @@ import type { Slice } from "./slice.ts";
  * ```
  */
 export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
-  const q = queries.filter((span) => span.length > 0).map(hull);
-  const k = keys.filter((span) => span.length > 0).map(hull);
-  return slices.some((slice) =>
-    q.some(([q0, q1]) => slice.q0 < q1 && q0 < slice.q1 && k.some(([k0, k1]) => sliceMeets(slice, { q0, q1, k0, k1 }))),
-  );
+  const q = hulls(queries);
+  const k = hulls(keys);
+  for (const slice of slices) {
+    for (const [q0, q1] of q) {
+      if (slice.q0 >= q1 || q0 >= slice.q1) continue;
+      for (const [k0, k1] of k) {
+        // Boxes first: of 10 000 documents nearly all lie elsewhere.
+        if (slice.k0 < k1 && k0 < slice.k1 && sliceMeets(slice, { q0, q1, k0, k1 })) return true;
+      }
+    }
+  }
+  return false;
 }
 
-function hull({ start, length, step }: Span): readonly [from: number, to: number] {
-  return [start, start + (length - 1) * step + 1];
+/** First position and the one after the last, of every span that has any. */
+function hulls(spans: readonly Span[]): (readonly [from: number, to: number])[] {
+  return spans
+    .filter(({ length }) => length > 0)
+    .map(({ start, length, step }) => [start, start + (length - 1) * step + 1]);
 }
