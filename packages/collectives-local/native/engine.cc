@@ -10,14 +10,16 @@ namespace mosaic {
 
 namespace {
 
-constexpr int64_t kTickNs = 100'000'000;
+constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
 // A sleeping thread takes tens of microseconds to wake, so look a little longer before sleeping; but compute threads
 // want the cores too.
 constexpr int64_t kSpinNs = 20'000;
 
 uint64_t owed(const Lane& lane) {
   uint64_t bytes = 0;
-  for (size_t i = lane.next; i < lane.messages.size(); i++) bytes += sizeof(Signature) + lane.messages[i].signature.bytes;
+  for (size_t i = lane.next; i < lane.messages.size(); i++) {
+    bytes += sizeof(Signature) + lane.messages[i].signature.bytes;
+  }
   return lane.open ? bytes - sizeof(Signature) - lane.moved : bytes;
 }
 
@@ -142,7 +144,8 @@ std::shared_ptr<Operation> Engine::next() {
     if (!queue_.empty() && (queue_.front()->ready || stop_)) op = queue_.front();
     return op || over;
   };
-  while (!look()) page().doorbell.sleep(-1, look);
+  // Whoever rings may be killed between saying so and doing so: never sleep without end.
+  while (!look()) page().doorbell.sleep(kIdleNs, look);
   return op;
 }
 
@@ -268,7 +271,8 @@ void Engine::publish(const MosaicFailure& failure) {
   segment_->ringAll(rank_);
 }
 
-void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<MosaicFailure>& failure, const Bytes& bytes) {
+void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<MosaicFailure>& failure,
+                      const Bytes& bytes) {
   Position position = page().position.load();
   position.activity = Activity::Idle;
   page().position.store(position);
@@ -285,8 +289,8 @@ void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<
       failedFrom_ = op->number;
     }
     if (tracing_) {
-      trace_.push_back({op->signature.op, op->label, op->group->name, op->signature.sequence, op->startedAt, monotonicNs(), bytes,
-                        failure.has_value()});
+      trace_.push_back({op->signature.op, op->label.empty() ? op->group->name : op->label, op->startedAt, monotonicNs(),
+                        bytes});
     }
     page().completed.store(op->number);
   }

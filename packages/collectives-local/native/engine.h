@@ -14,12 +14,9 @@ namespace mosaic {
 
 struct TraceRecord {
   OpKind op;
-  std::string label;
-  std::string group;
-  uint64_t sequence;
+  std::string label;   // the caller's, else the group's name
   int64_t start, end;  // nanoseconds of CLOCK_MONOTONIC
   Bytes bytes;
-  bool failed;
 };
 
 struct EngineOptions {
@@ -72,7 +69,8 @@ class Engine {
   std::optional<MosaicFailure> lostPeer(const Operation& op, const Stage& stage);
   std::optional<MosaicFailure> cancellation(Operation& op);
   void begin(const Operation& op);
-  void conclude(const std::shared_ptr<Operation>& op, const std::optional<MosaicFailure>& failure, const Bytes& bytes);
+  void conclude(const std::shared_ptr<Operation>& op, const std::optional<MosaicFailure>& failure,
+                const Bytes& bytes);
   void publish(const MosaicFailure& failure);
   void leave();
   ControlPage& page() const { return segment_->page(rank_); }

@@ -31,7 +31,8 @@ Exchange::Exchange(const Segment& segment, uint32_t rank, Stage& stage, Bytes& b
 bool Exchange::sent() const { return allDone(stage_.sends); }
 
 bool Exchange::done() const {
-  return sent() && allDone(stage_.receives) && (!stage_.reduction || stage_.reduction->reduced == stage_.reduction->count);
+  if (stage_.reduction && stage_.reduction->reduced < stage_.reduction->count) return false;
+  return sent() && allDone(stage_.receives);
 }
 
 bool Exchange::step() {
@@ -55,7 +56,8 @@ bool Exchange::send(Lane& lane) {
       lane.open = moved = true;
       bytes_.messages++;
     }
-    const uint64_t count = channel.write(message.data + lane.moved, std::min(budget, message.signature.bytes - lane.moved));
+    const uint64_t wanted = std::min(budget, message.signature.bytes - lane.moved);
+    const uint64_t count = channel.write(message.data + lane.moved, wanted);
     lane.moved += count;
     bytes_.sent += count;
     budget -= count;
@@ -90,7 +92,8 @@ bool Exchange::receive(Lane& lane) {
     Message& message = lane.messages[lane.next];
     // Of an operand of a reduction, the payload stays in the ring until all ranks' operands are there.
     if (stage_.reduction && message.signature.bytes > 0) break;
-    const uint64_t count = channel.read(message.data + lane.moved, std::min(budget, message.signature.bytes - lane.moved));
+    const uint64_t wanted = std::min(budget, message.signature.bytes - lane.moved);
+    const uint64_t count = channel.read(message.data + lane.moved, wanted);
     lane.moved += count;
     bytes_.received += count;
     budget -= count;
@@ -116,8 +119,8 @@ bool Exchange::reduce(Reduction& r) {
     // Whole blocks only, but for the last: a trickle would cost more than it hides.
     if (ready < std::min(kReduceBlock, r.count - r.reduced)) break;
     for (size_t i = 0; i < r.order.size(); i++) {
-      const bool own = r.order[i] < 0;
-      const void* operand = own ? r.own + r.reduced * width : incoming(stage_.receives[r.order[i]]).peek(ready * width, bounce);
+      const void* operand = r.own + r.reduced * width;
+      if (r.order[i] >= 0) operand = incoming(stage_.receives[r.order[i]]).peek(ready * width, bounce);
       accumulate(acc, operand, ready, r.dtype, r.op, i == 0);
     }
     finish(r.out + r.reduced * width, acc, ready, r.dtype, r.op, static_cast<uint32_t>(r.order.size()));

@@ -21,7 +21,8 @@ inline int64_t monotonicNs() {
 /// Sleeps while `word` holds `seen`, at most `timeoutNs` (negative: without limit). May wake for no reason.
 inline void futexWait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeoutNs, bool shared) {
   timespec limit{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};
-  syscall(SYS_futex, &word, shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, seen, timeoutNs < 0 ? nullptr : &limit, nullptr, 0);
+  const int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+  syscall(SYS_futex, &word, operation, seen, timeoutNs < 0 ? nullptr : &limit, nullptr, 0);
 }
 
 inline void futexWake(std::atomic<uint32_t>& word, bool shared) {

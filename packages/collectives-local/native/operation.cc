@@ -70,7 +70,8 @@ MosaicWork waitWork(std::shared_ptr<Operation> op) {
 }
 
 MosaicWork failWork(const MosaicFailure& failure) {
-  return {"collective failed", runFail, [](void* arg) { delete static_cast<MosaicFailure*>(arg); }, new MosaicFailure(failure)};
+  const auto drop = [](void* arg) { delete static_cast<MosaicFailure*>(arg); };
+  return {"collective failed", runFail, drop, new MosaicFailure(failure)};
 }
 
 }  // namespace mosaic

@@ -20,7 +20,7 @@ uint64_t processStart(int pid) {
   const size_t length = std::fread(text, 1, sizeof text - 1, file);
   std::fclose(file);
   text[length] = 0;
-  // The name in parentheses may hold spaces: the state is the field after the last one, the start time the 20th from there.
+  // The name in parentheses may hold spaces: the state is the field after it, the start time the 20th from there.
   char* field = std::strrchr(text, ')');
   if (!field || field[1] == 0 || field[2] == 'Z' || field[2] == 'X') return 0;
   field += 2;

@@ -109,7 +109,8 @@ class Planner {
       if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
         throw std::invalid_argument("receives from itself what it did not send: shapes or dtypes differ");
       }
-      stage.copies.push_back({fromSelf[i]->data, toSelf[i]->data, sizeOf(toSelf[i]->shape) * dtypeBytes(toSelf[i]->dtype)});
+      const uint64_t bytes = sizeOf(toSelf[i]->shape) * dtypeBytes(toSelf[i]->dtype);
+      stage.copies.push_back({fromSelf[i]->data, toSelf[i]->data, bytes});
     }
     return stage;
   }

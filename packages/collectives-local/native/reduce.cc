@@ -59,7 +59,8 @@ __attribute__((target("avx,f16c"))) uint64_t widenF16c(float* to, const uint16_t
 __attribute__((target("avx,f16c"))) uint64_t narrowF16c(uint16_t* to, const float* from, uint64_t count) {
   uint64_t i = 0;
   for (; i + 8 <= count; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
   }
   return i;
 }

@@ -82,7 +82,9 @@ class Clock {
   int64_t deadline_;
 };
 
-[[noreturn]] void fail(MosaicFailureCode code, const std::string& text) { throw FailureError(code, "connect: " + text); }
+[[noreturn]] void fail(MosaicFailureCode code, const std::string& text) {
+  throw FailureError(code, "connect: " + text);
+}
 
 Fd newSocket() {
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -159,9 +161,10 @@ class Host {
         listener_ = std::move(fd);
         return;
       }
-      if (errno != EADDRINUSE) fail(MOSAIC_FAILURE_DEVICE, std::string("rank 0 cannot listen: ") + std::strerror(errno));
+      const std::string why = std::strerror(errno);
+      if (errno != EADDRINUSE) fail(MOSAIC_FAILURE_DEVICE, "rank 0 cannot listen: " + why);
       if (clock_.over()) {
-        fail(MOSAIC_FAILURE_MISMATCH, "another rank 0 of the same job listens already; give each job its own MASTER_PORT");
+        fail(MOSAIC_FAILURE_MISMATCH, "another rank 0 of this job listens already; give each job its own MASTER_PORT");
       }
       ::poll(nullptr, 0, 10);
     }
@@ -193,14 +196,15 @@ class Host {
     if (recv(fd, &hello, sizeof hello, 0) != sizeof hello || hello.magic != kMagic) {
       return sendWelcome(fd, MOSAIC_FAILURE_MISMATCH, "rank 0 runs another version of Mosaic");
     }
+    const std::string rank = "rank " + std::to_string(hello.rank);
     if (hello.size != options_.size || hello.rank == 0 || hello.rank >= options_.size) {
       return sendWelcome(fd, MOSAIC_FAILURE_MISMATCH,
-                         "rank " + std::to_string(hello.rank) + " of " + std::to_string(hello.size) +
-                             " met rank 0 of " + std::to_string(options_.size) + "; WORLD_SIZE must agree on all ranks");
+                         rank + " of " + std::to_string(hello.size) + " met rank 0 of " +
+                             std::to_string(options_.size) + "; WORLD_SIZE must agree on all ranks");
     }
     if (const auto it = joined_.find(hello.rank); it != joined_.end()) {
       return sendWelcome(fd, MOSAIC_FAILURE_MISMATCH,
-                         "rank " + std::to_string(hello.rank) + " is there already (pid " + std::to_string(it->second.pid) +
+                         rank + " is there already (pid " + std::to_string(it->second.pid) +
                              "); RANK must differ on all ranks");
     }
     joined_.emplace(hello.rank, Guest{std::move(fd), peer.pid});
@@ -273,10 +277,10 @@ std::shared_ptr<Segment> join(const Rendezvous& options, const Clock& clock) {
     }
   }
   if (*options.cancelled) fail(MOSAIC_FAILURE_CLOSED, "the process ends");
-  fail(MOSAIC_FAILURE_TIMEOUT, host < 0 ? "rank 0 did not come within " + clock.limit() +
-                                              "; look at its output for why, and check that MASTER_ADDR, MASTER_PORT and "
-                                              "MOSAIC_RUN_ID agree on all ranks"
-                                        : "some rank did not come within " + clock.limit());
+  if (host >= 0) fail(MOSAIC_FAILURE_TIMEOUT, "some rank did not come within " + clock.limit());
+  fail(MOSAIC_FAILURE_TIMEOUT, "rank 0 did not come within " + clock.limit() +
+                                   "; look at its output for why, and check that MASTER_ADDR, MASTER_PORT and "
+                                   "MOSAIC_RUN_ID agree on all ranks");
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ std::string whereabouts(const Operation& op, const Segment& segment, uint32_t ra
   return rankName(rank) + " has called nothing " + (at.sequence == 0 ? "yet" : "since " + nameOf(at));
 }
 
-const char* const kSameCalls = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+const char* const kSameCalls =
+    "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 }  // namespace
 
@@ -43,17 +44,19 @@ MosaicFailure mismatchFailure(const Operation& op, uint32_t rank, const Mismatch
   const std::string group = received.group == op.group->id ? op.group->name
                             : received.group == peer.group ? peer.groupName
                                                            : "another group";
-  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + rankName(rank) + " is at " +
-                                                  nameOf(mismatch.expected, op.group->name) + ", " +
-                                                  rankName(mismatch.peer) + " at " + nameOf(received, group) + kSameCalls);
+  const std::string here = rankName(rank) + " is at " + nameOf(mismatch.expected, op.group->name);
+  const std::string there = rankName(mismatch.peer) + " at " + nameOf(received, group);
+  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
 }
 
 MosaicFailure divergenceFailure(const Operation& op, uint32_t rank, uint32_t peer, const Position& position) {
-  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + rankName(rank) + " called " + op.name() + ", " +
-                                                  rankName(peer) + " called " + nameOf(position) + kSameCalls);
+  const std::string here = rankName(rank) + " called " + op.name();
+  const std::string there = rankName(peer) + " called " + nameOf(position);
+  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
 }
 
-MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers, double seconds) {
+MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers,
+                             double seconds) {
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g s", seconds);
   std::string text = prefix(op) + "no end within " + limit + ": " + rankName(rank) + " waits in " + op.name();
@@ -71,9 +74,9 @@ MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32
 
 MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint32_t rank, uint32_t peer, bool died) {
   const Position at = segment.page(peer).position.load();
-  const std::string what = died ? process(segment, peer) + " died"
-                                : rankName(peer) + " left " + lastOf(at);
-  return makeFailure(MOSAIC_FAILURE_PEER_LOST, prefix(op) + what + "; " + rankName(rank) + " needed it in " + op.name());
+  const std::string what = died ? process(segment, peer) + " died" : rankName(peer) + " left " + lastOf(at);
+  const std::string need = rankName(rank) + " needed it in " + op.name();
+  return makeFailure(MOSAIC_FAILURE_PEER_LOST, prefix(op) + what + "; " + need);
 }
 
 MosaicFailure adoptedFailure(const Segment& segment, uint32_t peer) { return segment.page(peer).failure; }

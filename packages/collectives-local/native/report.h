@@ -13,7 +13,8 @@ MosaicFailure mismatchFailure(const Operation& op, uint32_t rank, const Mismatch
 /// The same, found by comparing positions: the two never exchange a message.
 MosaicFailure divergenceFailure(const Operation& op, uint32_t rank, uint32_t peer, const Position& position);
 /// `rank 3 waits in allGather #42 (sp); rank 2 is at sendRecv #41 (sp); rank 1 is computing`
-MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers, double seconds);
+MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers,
+                             double seconds);
 /// `rank 2 (pid 71) died; rank 3 needed it in sendRecv #41 (sp)`
 MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint32_t rank, uint32_t peer, bool died);
 /// What this rank says when `peer` has failed before it.

@@ -19,6 +19,9 @@ constexpr uint64_t kSegmentMagic = 0x0001'636f'7361'6d6f;  // changes with the l
 // Together at most about 64 MiB, touched only as far as used; each no larger than what stays in cache.
 constexpr uint64_t kAllChannels = 64ull << 20, kLeastChannel = 64ull << 10, kMostChannel = 1ull << 20;
 
+const char* const kOtherVersion =
+    "the shared memory of rank 0 has another layout; run the same version of Mosaic on all ranks";
+
 uint64_t pairs(uint64_t size) { return size * (size - 1); }
 
 uint64_t channelCapacity(uint64_t size) {
@@ -39,7 +42,7 @@ uint8_t* map(uint64_t bytes, int fd) {
   const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (base == MAP_FAILED) {
-    throw std::runtime_error("cannot map " + std::to_string(bytes) + " bytes of shared memory: " + std::strerror(errno));
+    throw std::runtime_error("cannot map " + std::to_string(bytes) + " shared bytes: " + std::strerror(errno));
   }
   return static_cast<uint8_t*>(base);
 }
@@ -91,7 +94,7 @@ std::shared_ptr<Segment> Segment::anonymous(uint32_t size) {
 std::shared_ptr<Segment> Segment::create(uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   const int fd = memfd_create("mosaic-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw std::runtime_error(std::string("cannot create shared memory (memfd_create): ") + std::strerror(errno));
+  if (fd < 0) throw std::runtime_error(std::string("cannot create shared memory: ") + std::strerror(errno));
   uint8_t* base = nullptr;
   try {
     if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("cannot size shared memory");
@@ -111,12 +114,12 @@ std::shared_ptr<Segment> Segment::open(int fd, uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != bytes) {
     ::close(fd);
-    throw std::runtime_error("the shared memory of rank 0 has another size: do all ranks run the same version of Mosaic?");
+    throw std::runtime_error(kOtherVersion);
   }
   uint8_t* base = map(bytes, fd);
   auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, fd));
   if (segment->header().magic != kSegmentMagic || segment->header().size != size) {
-    throw std::runtime_error("the shared memory of rank 0 has another layout: do all ranks run the same version of Mosaic?");
+    throw std::runtime_error(kOtherVersion);
   }
   return segment;
 }

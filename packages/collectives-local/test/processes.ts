@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
+import { build } from "tsup";
 
 export interface Said {
   readonly event: string;
@@ -21,10 +22,14 @@ export interface RankProcess {
   readonly ended: Promise<number | string>;
 }
 
-const script = fileURLToPath(new URL("fixtures/rank.ts", import.meta.url));
+// Plain JavaScript, beside the prebuilt addons as dist/ is: eight processes start faster without a loader each.
+const outDir = fileURLToPath(new URL("../build/", import.meta.url));
+const entry = { rank: fileURLToPath(new URL("fixtures/rank.ts", import.meta.url)) };
+await build({ entry, outDir, format: "esm", target: "node20", config: false, silent: true });
+const script = `${outDir}rank.js`;
 
 export function startRank(scenario: string, env: Record<string, string>): RankProcess {
-  const child = spawn(process.execPath, ["--import", "tsx", script, scenario], {
+  const child = spawn(process.execPath, [script, scenario], {
     env: { ...process.env, ...env },
     stdio: ["pipe", "pipe", "inherit"],
   });

@@ -18,9 +18,8 @@ Napi::Value post(const Napi::CallbackInfo& info) {
     Member& member = *memberOf(info);
     const auto words = info[2].As<Napi::Float64Array>();
     Words reader(words.Data(), words.ElementLength());
-    const uint64_t number = member.open().post({groupOf(member, info[1]), readCall(reader), info[3].As<Napi::String>().Utf8Value(),
-                                                member.stream, nullptr});
-    return Napi::Number::New(info.Env(), static_cast<double>(number));
+    Post post{groupOf(member, info[1]), readCall(reader), info[3].As<Napi::String>(), member.stream, nullptr};
+    return Napi::Number::New(info.Env(), static_cast<double>(member.open().post(std::move(post))));
   });
 }
 
@@ -28,7 +27,8 @@ Napi::Value post(const Napi::CallbackInfo& info) {
 void wait(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
     Member& member = *memberOf(info);
-    if (member.engine) member.engine->wait(static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value()), *member.stream);
+    const auto number = static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value());
+    if (member.engine) member.engine->wait(number, *member.stream);
   });
 }
 
@@ -134,7 +134,7 @@ Napi::Value stopTrace(const Napi::CallbackInfo& info) {
       event.Set("name", opName(records[i].op));
       event.Set("start", static_cast<double>(records[i].start));
       event.Set("end", static_cast<double>(records[i].end));
-      event.Set("label", records[i].label.empty() ? records[i].group : records[i].label);
+      event.Set("label", records[i].label);
       event.Set("bytesSent", static_cast<double>(records[i].bytes.sent));
       event.Set("bytesReceived", static_cast<double>(records[i].bytes.received));
       events.Set(static_cast<uint32_t>(i), event);

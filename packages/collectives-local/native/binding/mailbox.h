@@ -12,6 +12,8 @@ namespace mosaic {
 
 class Mailbox {
  public:
+  using Task = std::function<void(Napi::Env)>;
+
   explicit Mailbox(Napi::Env env)
       : env_(env), deliver_(Napi::ThreadSafeFunction::New(env, Napi::Function(), "mosaic collectives", 0, 1)) {
     deliver_.Unref(env);
@@ -23,12 +25,12 @@ class Mailbox {
   }
 
   /// Any thread: runs `task` on the JavaScript thread; after `close`, nowhere.
-  void deliver(std::function<void(Napi::Env)> task) {
+  void deliver(Task task) {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    auto* held = new std::function<void(Napi::Env)>(std::move(task));
-    const auto status = deliver_.NonBlockingCall(held, [this](Napi::Env env, Napi::Function, std::function<void(Napi::Env)>* run) {
-      const std::unique_ptr<std::function<void(Napi::Env)>> owned(run);
+    auto* held = new Task(std::move(task));
+    const auto status = deliver_.NonBlockingCall(held, [this](Napi::Env env, Napi::Function, Task* run) {
+      const std::unique_ptr<Task> owned(run);
       if (!env) return;  // it is being torn down
       if (--expected_ == 0) deliver_.Unref(env);
       (*run)(env);

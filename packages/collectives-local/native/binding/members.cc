@@ -13,7 +13,9 @@ constexpr int64_t kDrainTogetherNs = 5'000'000'000;
 
 Addon& addonOf(Napi::Env env) { return *env.GetInstanceData<Addon>(); }
 
-int64_t nanoseconds(Napi::Value seconds) { return static_cast<int64_t>(seconds.As<Napi::Number>().DoubleValue() * 1e9); }
+int64_t nanoseconds(Napi::Value seconds) {
+  return static_cast<int64_t>(seconds.As<Napi::Number>().DoubleValue() * 1e9);
+}
 
 MosaicStream* streamOf(Napi::Value address) {
   auto* stream = reinterpret_cast<MosaicStream*>(static_cast<uintptr_t>(address.As<Napi::Number>().Int64Value()));
@@ -32,14 +34,24 @@ std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
   return group;
 }
 
-Napi::Value openMember(Napi::Env env, std::shared_ptr<Segment> segment, uint32_t rank, MosaicStream* stream, EngineOptions options) {
+/// Where a rank comes from, and how it shall behave.
+struct Opening {
+  std::shared_ptr<Segment> segment;
+  uint32_t rank;
+  MosaicStream* stream;
+  EngineOptions options;
+};
+
+Napi::Value openMember(Napi::Env env, const Opening& opening) {
+  const auto& [segment, rank, stream, options] = opening;
   auto member = std::make_shared<Member>();
   member->stream = stream;
   member->groups.push_back(worldGroup(rank, segment->size()));
-  member->engine = std::make_unique<Engine>(std::move(segment), rank, options);
+  member->engine = std::make_unique<Engine>(segment, rank, options);
   addonOf(env).sweep();
   addonOf(env).members.push_back(member);
-  return Handle::New(env, new std::shared_ptr<Member>(member), [](Napi::Env, std::shared_ptr<Member>* held) { delete held; });
+  auto* held = new std::shared_ptr<Member>(member);
+  return Handle::New(env, held, [](Napi::Env, std::shared_ptr<Member>* given) { delete given; });
 }
 
 // openSegment(size): memory for ranks of this process.
@@ -57,7 +69,8 @@ Napi::Value joinSegment(const Napi::CallbackInfo& info) {
     std::shared_ptr<Segment>& held = *info[0].As<SegmentHandle>().Data();
     const uint32_t rank = info[1].As<Napi::Number>().Uint32Value();
     if (!held || held->page(rank).state != RankState::Absent) throw std::runtime_error("this rank has joined already");
-    const Napi::Value member = openMember(info.Env(), held, rank, streamOf(info[2]), {nanoseconds(info[3]), kDrainTogetherNs});
+    const EngineOptions options{nanoseconds(info[3]), kDrainTogetherNs};
+    const Napi::Value member = openMember(info.Env(), {held, rank, streamOf(info[2]), options});
     bool complete = true;
     for (uint32_t each = 0; each < held->size(); each++) complete &= held->page(each).state != RankState::Absent;
     if (complete) held.reset();
@@ -75,7 +88,7 @@ struct Meeting {
 void conclude(Napi::Env env, const Meeting& meeting, const std::shared_ptr<Segment>& segment) {
   try {
     meeting.promise.Resolve(guarded(env, [&] {
-      return openMember(env, segment, meeting.rendezvous.rank, meeting.stream, meeting.options);
+      return openMember(env, {segment, meeting.rendezvous.rank, meeting.stream, meeting.options});
     }));
   } catch (const Napi::Error& error) {
     meeting.promise.Reject(error.Value());

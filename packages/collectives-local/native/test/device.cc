@@ -21,12 +21,16 @@ uint8_t* addressOf(Napi::Value value) {
   return reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(value.As<Napi::Number>().Int64Value()));
 }
 
+Napi::Value numberOf(Napi::Env env, void* address) {
+  return Napi::Number::New(env, static_cast<double>(reinterpret_cast<uintptr_t>(address)));
+}
+
 // open(): [stream, address of the stream].
 Napi::Value open(const Napi::CallbackInfo& info) {
   auto* stream = new Stream;
   auto result = Napi::Array::New(info.Env(), 2);
   result.Set(0u, StreamHandle::New(info.Env(), stream));
-  result.Set(1u, Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(static_cast<MosaicStream*>(stream)))));
+  result.Set(1u, numberOf(info.Env(), static_cast<MosaicStream*>(stream)));
   return result;
 }
 
@@ -35,7 +39,7 @@ void close(const Napi::CallbackInfo& info) { delete info[0].As<StreamHandle>().D
 
 // address(arrayBuffer)
 Napi::Value address(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(info[0].As<Napi::ArrayBuffer>().Data())));
+  return numberOf(info.Env(), info[0].As<Napi::ArrayBuffer>().Data());
 }
 
 // write(stream, address, bytes): copies the bytes when their turn comes.
@@ -108,5 +112,7 @@ static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
 
 }  // namespace mosaic::test
 
-static Napi::Object initializeModule(Napi::Env env, Napi::Object exports) { return mosaic::test::initialize(env, exports); }
+static Napi::Object initializeModule(Napi::Env env, Napi::Object exports) {
+  return mosaic::test::initialize(env, exports);
+}
 NODE_API_MODULE(mosaic_test_device, initializeModule)
