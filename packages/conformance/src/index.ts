@@ -5,7 +5,14 @@ export { checkMeasurements, type Measurement, measureOn } from "./backend/measur
 export { placements } from "./backend/placements.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
 export { answerOf, type Answer, type Trial } from "./backend/trial.ts";
-export { type Arrangement, backendTrials, type TrialOptions } from "./backend/trials.ts";
+export {
+  type Arrangement,
+  backendTrials,
+  type Extents,
+  formatMesh,
+  ranksOf,
+  type TrialOptions,
+} from "./backend/trials.ts";
 export type { Case } from "./case.ts";
 export { check, checkClose, checkEqual, checkThrows, magnitude, maxError } from "./check.ts";
 export { disturbed, type DisturbedContext } from "./disturb/context.ts";

@@ -8,7 +8,15 @@ import { type MakeWorld, onWorld } from "../world.ts";
 import { attendOn } from "./attend.ts";
 import { checkMeasurements, type Measurement, measureOn } from "./measure.ts";
 import { placements } from "./placements.ts";
-import { type Arrangement, backendTrials, formatMesh, ranksOf, sequenceOf, sequencesOf } from "./trials.ts";
+import {
+  type Arrangement,
+  backendTrials,
+  type Extents,
+  formatMesh,
+  ranksOf,
+  sequenceOf,
+  sequencesOf,
+} from "./trials.ts";
 
 export interface BackendSuiteOptions {
   readonly makeWorld: MakeWorld;
@@ -16,6 +24,8 @@ export interface BackendSuiteOptions {
   readonly arrangements: readonly Arrangement[];
   /** Default: float32 and bfloat16. */
   readonly dtypes?: readonly DType[];
+  /** Lengths of the sequences. Default: as irregular as can be. */
+  readonly extents?: readonly Extents[];
 }
 
 /** A backend along one axis, for worlds of some sizes. */
@@ -38,13 +48,13 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: B
         const arrival: Arrival = (i + j + l) % 2 === 0 ? "late" : "soon";
         return {
           name: `${title(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${arrival}`,
-          run: () => exact(options.makeWorld, arrangement, { arrival, placement, dtype }),
+          run: () => exact(options, arrangement, { arrival, placement, dtype }),
         };
       }),
     ),
     {
       name: `${title(arrangement)}: the same bits however messages arrive, twice over`,
-      run: () => reproducible(options.makeWorld, arrangement),
+      run: () => reproducible(options, arrangement),
     },
   ]);
 }
@@ -53,18 +63,20 @@ function title({ backend, mesh }: Arrangement): string {
   return `${backend.name} on ${formatMesh(mesh)}`;
 }
 
+type Given = Omit<BackendSuiteOptions, "arrangements">;
+
 interface Conditions {
   readonly arrival: Arrival;
   readonly placement: ReturnType<typeof placements>[number];
   readonly dtype: DType;
 }
 
-async function exact(makeWorld: MakeWorld, arrangement: Arrangement, conditions: Conditions): Promise<void> {
+async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, conditions: Conditions): Promise<void> {
   const { mesh, axes, backend } = arrangement;
   const { arrival, placement, dtype } = conditions;
   // Ranks that share no sequence have one of their own each.
   const trials = Array.from({ length: sequencesOf(mesh, axes) }, (_, i) =>
-    backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1) }),
+    backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),
   );
   const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
     const rank = disturbed(ctx, { arrival, seed: 7 });
@@ -89,9 +101,10 @@ async function exact(makeWorld: MakeWorld, arrangement: Arrangement, conditions:
   }
 }
 
-async function reproducible(makeWorld: MakeWorld, arrangement: Arrangement): Promise<void> {
+async function reproducible({ makeWorld, extents }: Given, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
-  const trial = backendTrials(arrangement, { placement: placements()[1]!, dtype: "float32", seed: 5 })[1]!;
+  const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
+  const trial = backendTrials(arrangement, options)[1]!;
   await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
     const expected = await attendOn(ctx, backend, trial);
     const ways = [ctx, disturbed(ctx, { arrival: "late", seed: 1 }), disturbed(ctx, { arrival: "soon", seed: 2 })];

@@ -15,10 +15,20 @@ export interface TrialOptions {
   readonly dtype: DType;
   /** Seed of the values and of the random masks. */
   readonly seed: number;
+  /** Default: lengths that divide nothing, shorter than most worlds, different for queries and keys, and none. */
+  readonly extents?: readonly Extents[];
 }
 
-/** Lengths of queries and keys, and which of the masks to try on them; all if absent. */
-const extents: readonly { readonly queries: number; readonly keys: number; readonly masks?: readonly string[] }[] = [
+/** Lengths of queries and keys. */
+export interface Extents {
+  readonly queries: number;
+  readonly keys: number;
+  /** The masks to try on them, by the names of their constructors; all if absent. */
+  readonly masks?: readonly string[];
+}
+
+/** Lengths that divide nothing, shorter than the world, different for queries and keys, and none. */
+const irregular: readonly Extents[] = [
   { queries: 41, keys: 41 },
   { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
   { queries: 23, keys: 38, masks: ["causal", "slidingWindow", "bidirectionalCausal"] },
@@ -33,9 +43,9 @@ const sizes = [
   { heads: 3, kvHeads: 1, headDim: 5, batch: 2 },
 ] as const;
 
-/** Every mask, on lengths that divide nothing, shorter than the world, and different for queries and keys. */
+/** Every mask on one placement, with heads grouped and not. */
 export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">, options: TrialOptions): Trial[] {
-  const { placement, dtype, seed } = options;
+  const { placement, dtype, seed, extents = irregular } = options;
   const cases = extents.flatMap(({ queries, keys, masks }) =>
     maskTrials(queries, keys, seed)
       .filter(({ mask }) => !masks || masks.includes(mask.name.replace(/\(.*/, "")))

@@ -1,0 +1,121 @@
+import { type Arrangement, backendSuite, type Case } from "@mosaic/conformance";
+import { type AttentionBackend, local, type ProcessGroup, type Tensor } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { ring } from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+// The suite must notice. Each of these rings is wrong in one small way.
+
+/** A ring of two or three ranks that passes both keys and sums on, as simply as can be, with room for a mistake. */
+interface Mistake {
+  /** Whether a transfer is waited for. */
+  readonly wait?: boolean;
+  /** Whether sums begin at zero. */
+  readonly clear?: boolean;
+  /** What the keys of a step are taken to be; by default what they are. */
+  readonly label?: (source: number, size: number) => number;
+  /** Whether this rank's own keys are folded twice. */
+  readonly twice?: boolean;
+  /** Whether the last sums come home. */
+  readonly home?: boolean;
+  /** What is left of a gradient that passed through here. */
+  readonly scale?: number;
+}
+
+function plainRing({
+  wait = true,
+  clear = true,
+  label = (x) => x,
+  twice = false,
+  home = true,
+  scale = 1,
+}: Mistake): AttentionBackend {
+  const inner = local();
+  const mod = (rank: number, size: number) => (rank + size) % size;
+  const pass = (group: ProcessGroup, tensors: readonly Tensor[], like: readonly Tensor[]) => {
+    const arriving = like.map(({ device, shape, dtype }) => device.empty(shape, dtype));
+    const [right, left] = [mod(group.rank + 1, group.size), mod(group.rank - 1, group.size)];
+    const sent = tensors.map((tensor) => ({ tensor, to: right }));
+    const work = group.sendRecv([...sent, ...arriving.map((tensor) => ({ tensor, from: left }))]);
+    if (wait) work.wait();
+    return arriving;
+  };
+  const dense = (x: Tensor) => {
+    const copy = x.device.empty(x.shape, x.dtype);
+    x.device.kernels.copy(copy, x);
+    return copy;
+  };
+  const zeros = (x: Tensor) => {
+    const tensor = x.device.empty(x.shape, "float32");
+    if (clear) x.device.kernels.fill(tensor, 0);
+    return tensor;
+  };
+  return {
+    name: "plain ring",
+    axes: ["sp"],
+    attend(ctx, call, state, keys) {
+      const group = ctx.mesh.group("sp");
+      let [k, v] = [dense(keys.k), dense(keys.v)];
+      for (let step = 0; step < group.size; step++) {
+        const from = { sp: label(mod(group.rank - step, group.size), group.size) };
+        inner.attend(ctx, call, state, { k, v, from });
+        if (twice && step === 0) inner.attend(ctx, call, state, { k, v, from });
+        if (step + 1 < group.size) [k, v] = pass(group, [k, v], [k, v]) as [Tensor, Tensor];
+      }
+    },
+    attendBackward(ctx, call, grads, keys) {
+      const group = ctx.mesh.group("sp");
+      const { kernels } = ctx.device;
+      let [k, v] = [dense(keys.k), dense(keys.v)];
+      let [dk, dv] = [zeros(k), zeros(v)];
+      for (let step = 0; step < group.size; step++) {
+        const from = { sp: label(mod(group.rank - step, group.size), group.size) };
+        inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
+        [k, v] = pass(group, [k, v], [k, v]) as [Tensor, Tensor];
+        [dk, dv] = pass(group, [dk, dv], [dk, dv]) as [Tensor, Tensor];
+        kernels.scalar("mul", dk, dk, scale);
+      }
+      if (!home) return;
+      kernels.binary("add", grads.dk, grads.dk, dk);
+      kernels.binary("add", grads.dv, grads.dv, dv);
+    },
+  };
+}
+
+/** The suite's cases on three equal shards; the plain ring can do no others. */
+function cases(backend: AttentionBackend): Case[] {
+  const arrangement: Arrangement = { mesh: { sp: 3 }, axes: ["sp"], backend };
+  const suite = backendSuite({
+    makeWorld,
+    arrangements: [arrangement],
+    dtypes: ["float32"],
+    extents: [{ queries: 12, keys: 12 }],
+  });
+  return suite.filter(({ name }) => /zigzag|striped|contiguous/.test(name));
+}
+
+async function failures(backend: AttentionBackend): Promise<string[]> {
+  const messages: string[] = [];
+  for (const { run } of cases(backend)) await run().catch((error: Error) => messages.push(error.message));
+  return messages;
+}
+
+test("the plain ring itself passes, and so does the ring", async () => {
+  expect(await failures(plainRing({}))).toEqual([]);
+  expect(await failures(ring())).toEqual([]);
+});
+
+describe("the suite notices", () => {
+  const mistakes: Record<string, Mistake> = {
+    "transfers that nobody waits for": { wait: false },
+    "sums that do not begin at zero": { clear: false },
+    "keys taken for another rank's": { label: (source, size) => (source + 1) % size },
+    "keys that are counted twice": { twice: true },
+    "sums that never come home": { home: false },
+    "a gradient that is one part in ten thousand too small": { scale: 0.9999 },
+    "a gradient that is one part in a million too small": { scale: 0.999999 },
+  };
+  test.each(Object.keys(mistakes))("%s", async (name) => {
+    expect(await failures(plainRing(mistakes[name]!))).not.toEqual([]);
+  });
+});

@@ -1,0 +1,104 @@
+import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { ring, ringTraffic } from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+/** What one forward and backward of a trial sent, by rank. */
+async function measured(size: number, trial: Trial): Promise<Traffic[]> {
+  return onWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
+    const before = ctx.mesh.group("sp").traffic();
+    await attendOn(ctx, ring(), trial);
+    return minus(ctx.mesh.group("sp").traffic(), before);
+  });
+}
+
+/** What the closed form says of it. */
+function predicted(trial: Trial): Traffic[] {
+  const { mesh, axes, batch, kvHeads, headDim, dtype, mask } = trial;
+  const queries = layoutOf({ mesh, axes, ...trial.queries });
+  const keys = layoutOf({ mesh, axes, ...trial.keys });
+  return Array.from({ length: mesh.sp! }, (_, sp) => {
+    const call = { at: { sp }, mask, queries, keys };
+    const { forward, backward } = ringTraffic({ mesh, call, width: batch * kvHeads * headDim, dtype });
+    return plus(forward, backward);
+  });
+}
+
+const plus = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x + y);
+const minus = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x - y);
+
+function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
+  return {
+    bytesSent: f(a.bytesSent, b.bytesSent),
+    bytesReceived: f(a.bytesReceived, b.bytesReceived),
+    messagesSent: f(a.messagesSent, b.messagesSent),
+  };
+}
+
+for (const size of [1, 2, 3, 5]) {
+  for (const placement of placements()) {
+    test(`${size} ranks, ${placement.name}: what is sent is what the closed form says, for every mask`, async () => {
+      const options = { placement, dtype: size % 2 ? "float32" : "bfloat16", seed: 1 } as const;
+      for (const trial of backendTrials({ mesh: { sp: size }, axes: ["sp"] }, options)) {
+        expect(await measured(size, trial), trial.name).toEqual(predicted(trial));
+      }
+    });
+  }
+}
+
+/** A trial with equal shards of 8 keys, 2 · 4 numbers each. */
+function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {
+  const sequence = { length: 8 * size, placement: placements()[0]! };
+  const sizes = { batch: 1, heads: 2, kvHeads: 2, headDim: 4, scale: 0.5 };
+  return {
+    name: "even",
+    mesh: { sp: size },
+    axes: ["sp"],
+    ...sizes,
+    dtype,
+    mask,
+    sees: () => true,
+    seed: 1,
+    queries: sequence,
+    keys: sequence,
+  };
+}
+
+test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p − 1 of dK and dV", async (size) => {
+  for (const dtype of ["float32", "bfloat16"] as const) {
+    const all = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: 0 } as const;
+    const chunk = 2 * (2 * 8 * 4); // K and V
+    const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
+    for (const traffic of await measured(size, even(size, [all], dtype))) {
+      expect(traffic).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: 6 * (size - 1) });
+    }
+  }
+});
+
+test("a causal mask on contiguous shards sends half of it", async () => {
+  const size = 4;
+  const traffic = await measured(size, even(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: 1 }]));
+  const chunk = 2 * (2 * 8 * 4) * 4;
+  // Rank r receives K and V of the r ranks before it, twice; of their sums, those that its left neighbour had as well; and
+  // its own, from the last rank, unless that is itself. Sending mirrors it.
+  expect(traffic.map(({ bytesReceived }) => bytesReceived / chunk)).toEqual([
+    0 + 0 + 1,
+    2 + 0 + 1,
+    4 + 1 + 1,
+    6 + 2 + 0,
+  ]);
+  expect(traffic.map(({ bytesSent }) => bytesSent / chunk)).toEqual([2 + 0, 4 + 1, 6 + 2, 0 + 3]);
+});
+
+test("a window sends to as many ranks as it reaches, however many there are", async () => {
+  const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: 3 } as const; // each query sees 8 keys, itself the last
+  const traffic = await measured(8, even(8, [window]));
+  expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
+});
+
+test("documents on ranks of their own send nothing", async () => {
+  const documents = [0, 1, 2, 3].map((i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: 0 }) as const);
+  const traffic = await measured(4, even(4, documents));
+  expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
+});
