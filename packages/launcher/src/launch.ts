@@ -137,6 +137,7 @@ class RunningJob {
     for (let soon = 0; this.#ending === undefined; attempt++) {
       const oomKillsBefore = oomKills();
       const assignment = await coordinator.beginAttempt(attempt);
+      if (this.#ending !== undefined) break;
       const beganAt = Date.now();
       records = await agent.run(assignment);
       const place = { number: attempt, node: this.#plan.node };

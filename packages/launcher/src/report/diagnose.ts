@@ -30,7 +30,7 @@ export function verdictOf(record: RankRecord): Verdict {
   const { code, stoppedAt, thrown } = record;
   const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedByItself(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
-  if (thrown !== undefined && isPeerLost(thrown.error)) return "peer-lost";
+  if (thrown === undefined ? saysPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
   return before ? "failed" : "stopped";
 }
 
@@ -54,7 +54,7 @@ export function diagnose(
     byTime.find((record) => verdictOf(record) === "peer-lost");
   if (root === undefined) return undefined;
   const others = records.filter((record) => record !== root);
-  const help = hint(root);
+  const help = leaversBefore(root, records) ?? hint(root);
   return {
     attempt: attempt.number,
     node: attempt.node,
@@ -96,5 +96,20 @@ function crashedByItself({ signal }: RankRecord): boolean {
 function isPeerLost(error: RankError): boolean {
   if (PEER_LOST_NAMES.includes(error.name)) return true;
   if (error.code !== undefined && PEER_LOST_CODES.includes(error.code)) return true;
+  if (error.errors !== undefined && error.errors.length > 0) return error.errors.every(isPeerLost);
   return error.cause !== undefined && isPeerLost(error.cause);
+}
+
+/** A rank that catches its errors, prints them and exits leaves no record, but has printed the name. */
+const saysPeerLost = ({ stderrTail }: RankRecord): boolean =>
+  stderrTail.some((line) => PEER_LOST_NAMES.some((name) => line.includes(name)));
+
+/** When nobody failed of his own accord, somebody left too early: a rank that exited with 0 is not to blame otherwise. */
+function leaversBefore(root: RankRecord, records: readonly RankRecord[]): string | undefined {
+  if (verdictOf(root) !== "peer-lost") return undefined;
+  const left = records
+    .filter((one) => verdictOf(one) === "ok" && one.exitedAt <= root.exitedAt)
+    .map(({ rank }) => rank);
+  if (left.length === 0) return undefined;
+  return `exited with 0 before the others were done: rank${left.length === 1 ? "" : "s"} ${left.join(",")}`;
 }

@@ -1,0 +1,127 @@
+import { describe, expect, it } from "vitest";
+import type { Failure, RankError } from "../src/job.ts";
+import { diagnose, type RankRecord, verdictOf } from "../src/report/diagnose.ts";
+import { errorRecord } from "../src/report/error-record.ts";
+import { failureText } from "../src/report/failure-text.ts";
+
+const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
+  ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
+  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], log: `/logs/${rank}/stderr.log` },
+  ...more,
+});
+
+const thrown = (timeMs: number, error: Partial<RankError> = {}): NonNullable<RankRecord["thrown"]> => ({
+  timeMs,
+  error: { name: "Error", message: "wrong", ...error },
+});
+
+const peerLost = { name: "PeerLostError", message: "rank 1 is gone" };
+
+const diagnosed = (...records: RankRecord[]): Failure | undefined =>
+  diagnose(records, { number: 0, node: "n0" }, () => undefined);
+
+describe("the first failure", () => {
+  it("is none when every rank ended well, or was ended", () => {
+    expect(diagnosed(record(0, { code: 0 }), record(1, { code: 0 }))).toBeUndefined();
+    const stopped = { code: null, signal: "SIGTERM", stoppedAt: 500 } as const;
+    expect(diagnosed(record(0, stopped), record(1, { ...stopped, code: 143, signal: null }))).toBeUndefined();
+  });
+
+  it("is the earliest, by when a rank threw rather than by when it was gone", () => {
+    const slow = record(2, { thrown: thrown(700), exitedAt: 1500, stoppedAt: 1200 });
+    const fast = record(0, { thrown: thrown(900), exitedAt: 1100 });
+    expect(diagnosed(fast, record(1, { signal: "SIGTERM", stoppedAt: 1200, exitedAt: 1300 }), slow)).toMatchObject({
+      rank: 2,
+      afterMs: 700,
+      stopped: [1],
+      secondary: [{ rank: 0, why: "Error" }],
+    });
+  });
+
+  it("is never a rank that lost its peer, while another failed", () => {
+    const victims = [
+      record(0, { thrown: thrown(100, peerLost), exitedAt: 200 }),
+      record(1, { thrown: thrown(100, { cause: { name: "Error", message: "", code: "ECONNRESET" } }), exitedAt: 200 }),
+      record(2, { thrown: thrown(100, { name: "AggregateError", errors: [peerLost, peerLost] }), exitedAt: 200 }),
+      record(3, { stderrTail: ["PeerLostError: rank 9 is gone", "    at wait"], exitedAt: 200 }),
+    ];
+    const failure = diagnosed(...victims, record(9, { code: null, signal: "SIGKILL", exitedAt: 900 }));
+    expect(failure).toMatchObject({ rank: 9, exitCode: 137, signal: "SIGKILL" });
+    expect(failure?.secondary.map(({ why }) => why)).toEqual(Array.from({ length: 4 }, () => "peer lost"));
+    expect(diagnosed(...victims)).toMatchObject({ rank: 0 });
+    const mixed = record(0, {
+      thrown: thrown(1, { name: "AggregateError", errors: [peerLost, { name: "E", message: "" }] }),
+    });
+    expect(verdictOf(mixed)).toBe("failed");
+  });
+
+  it("names who left early, when all the others lost a peer", () => {
+    const left = record(1, { code: 0, exitedAt: 100 });
+    const failure = diagnosed(
+      record(0, { thrown: thrown(200, peerLost) }),
+      left,
+      record(2, { thrown: thrown(201, peerLost) }),
+    );
+    expect(failure?.hint).toBe("exited with 0 before the others were done: rank 1");
+  });
+
+  it("is not what a rank did after it was told to end, unless it crashed", () => {
+    expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(600) }))).toBe("stopped");
+    expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
+    expect(verdictOf(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
+    expect(verdictOf(record(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
+  });
+});
+
+describe("an error's record", () => {
+  it("holds name, message, code, causes and members, and stops at circles", () => {
+    const error: Error & { code?: string } = new RangeError("outer", {
+      cause: new AggregateError([new Error("a"), 7], "both"),
+    });
+    error.code = "E_OUTER";
+    expect(errorRecord(error).error).toMatchObject({
+      name: "RangeError",
+      message: "outer",
+      code: "E_OUTER",
+      stack: expect.stringContaining("RangeError: outer\n    at "),
+      cause: { name: "AggregateError", errors: [{ message: "a" }, { name: "Thrown", message: "number 7" }] },
+    });
+    const circle = new Error("circle");
+    circle.cause = circle;
+    expect(JSON.stringify(errorRecord(circle)).length).toBeLessThan(50_000);
+  });
+
+  it("is made of anything that can be thrown", () => {
+    const hostile = {
+      get message(): string {
+        throw new Error("no");
+      },
+    };
+    for (const one of [undefined, null, 1n, Symbol("s"), "", () => {}, hostile, Object.create(null)])
+      expect(() => JSON.stringify(errorRecord(one))).not.toThrow();
+  });
+});
+
+describe("the report", () => {
+  it("reads as promised", () => {
+    const failure = diagnosed(
+      record(5, {
+        thrown: {
+          timeMs: 12_400,
+          error: { name: "TypeError", message: "bad loss", stack: "TypeError: bad loss\n    at step (train.ts:41:9)" },
+        },
+        exitedAt: 12_410,
+      }),
+      ...[1, 3].map((rank) => record(rank, { thrown: thrown(12_500, peerLost), exitedAt: 12_510 })),
+      ...[0, 2, 4, 6, 7].map((rank) =>
+        record(rank, { code: null, signal: "SIGTERM", stoppedAt: 12_420, exitedAt: 12_500 }),
+      ),
+    );
+    expect(
+      failureText(failure as Failure).join("\n"),
+    ).toBe(`✖ rank 5 (n0, local 5, pid 105) failed 12.4 s into attempt 0: TypeError: bad loss
+    at step (train.ts:41:9)
+  exit 1 · 5 ranks stopped by launcher · 2 secondary (ranks 1,3: peer lost)
+  logs /logs/5/stderr.log   exit code 1`);
+  });
+});
