@@ -22,7 +22,8 @@ export interface Native {
   failure(): readonly [code: number, message: string] | undefined;
   takeTrace(): readonly (string | number)[];
   features(): string;
-  fail(message: string): void;
+  /** For tests: makes a stream fail through its handle. */
+  fail(stream: bigint, message: string): void;
   readonly allocate: Call;
   readonly free: Call;
   readonly memory: Call;

@@ -15,6 +15,7 @@ import {
 import { Handle } from "./handle.ts";
 import { CpuKernels } from "./kernels.ts";
 import { type CpuOptions, memoryLimit, threadCount } from "./options.ts";
+import type { Isa } from "./runtime.ts";
 import { CpuStream } from "./stream.ts";
 
 /**
@@ -28,6 +29,8 @@ export class CpuDevice implements Device {
   readonly kernels: Kernels;
   /** Threads that compute, the stream's own included. */
   readonly threads: number;
+  /** The instruction set that its kernels run on. */
+  readonly isa: Isa;
   readonly #handle: Handle;
 
   constructor(options: CpuOptions = {}) {
@@ -38,6 +41,7 @@ export class CpuDevice implements Device {
       threads: this.threads,
       memoryLimit: memoryLimit(options.memoryLimit),
     });
+    this.isa = this.#handle.isa;
     this.stream = new CpuStream(this.#handle);
     this.kernels = new CpuKernels(this.#handle);
   }

@@ -1,8 +1,5 @@
 import { threadCount } from "./options.ts";
-import { runtime } from "./runtime.ts";
-
-/** Instruction sets that kernels exist for, slowest first. */
-export type Isa = "scalar" | "avx2" | "avx512";
+import { type Isa, instructionSets, runtime } from "./runtime.ts";
 
 export interface CpuFeatures {
   /** What kernels run on: the fastest supported, or what MOSAIC_ISA names. */
@@ -19,7 +16,7 @@ export interface CpuFeatures {
  * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
  */
 export function features(): CpuFeatures {
-  const [isa, ...supported] = runtime().isas as Isa[];
+  const [isa, ...supported] = instructionSets();
   return { isa: isa!, supported, threads: threadCount(undefined) };
 }
 

@@ -1,6 +1,6 @@
 import { ClosedError, errorFromFailure, OutOfMemoryError } from "@mosaic/core";
 import type { External, Native } from "./addon.ts";
-import { type Runtime, runtime } from "./runtime.ts";
+import { type Isa, instructionSets, type Runtime, runtime } from "./runtime.ts";
 import type { Scratch } from "./scratch.ts";
 import { CpuStorage } from "./storage.ts";
 
@@ -19,6 +19,7 @@ export class Handle {
   readonly name: string;
   readonly native: Native;
   readonly streamAddress: bigint;
+  readonly isa: Isa;
   readonly #runtime: Runtime;
   readonly #external: External;
   readonly #address: number;
@@ -29,6 +30,7 @@ export class Handle {
     this.name = options.name;
     this.#runtime = runtime();
     this.native = this.#runtime.native;
+    this.isa = instructionSets()[0]!;
     const { scratch } = this.#runtime;
     scratch.values[0] = options.threads;
     scratch.values[1] = options.memoryLimit;

@@ -1,3 +1,4 @@
 export { CpuDevice, cpu } from "./device.ts";
-export { type CpuFeatures, features, fmaPeak, type Isa } from "./features.ts";
+export { type CpuFeatures, features, fmaPeak } from "./features.ts";
 export type { CpuOptions } from "./options.ts";
+export type { Isa } from "./runtime.ts";

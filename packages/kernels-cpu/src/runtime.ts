@@ -1,4 +1,4 @@
-import { OptionError } from "@mosaic/core";
+import { AddonLoadError, OptionError } from "@mosaic/core";
 import { loadAddon, type Native } from "./addon.ts";
 import { Letters } from "./letters.ts";
 import { Scratch } from "./scratch.ts";
@@ -6,34 +6,36 @@ import { Scratch } from "./scratch.ts";
 /** What all devices of this JavaScript environment share: the addon, its argument array, and its letters. */
 export interface Runtime {
   readonly native: Native;
-  /** What kernels run on, then all that this machine supports, slowest first. */
-  readonly isas: readonly string[];
   readonly scratch: Scratch;
   readonly letters: Letters;
 }
 
 let loaded: Runtime | undefined;
 
-/**
- * Loads the addon on first use.
- *
- * @throws AddonLoadError; OptionError if MOSAIC_ISA names an instruction set that this machine has not.
- */
+/** Loads the addon on first use; throws an AddonLoadError if it cannot. */
 export function runtime(): Runtime {
   if (loaded) return loaded;
   const native = loadAddon();
-  const isas = isasOf(native);
   const letters = new Letters();
   const scratch = new Scratch(native);
   native.bind(scratch.values, letters.deliver);
-  loaded = { native, isas, scratch, letters };
+  loaded = { native, scratch, letters };
   return loaded;
 }
 
-function isasOf(native: Native): readonly string[] {
+/** Instruction sets that kernels exist for, slowest first. */
+export type Isa = "scalar" | "avx2" | "avx512";
+
+/**
+ * What a device opened now would run on, then all that this machine supports, slowest first.
+ *
+ * @throws OptionError if MOSAIC_ISA names an instruction set that this machine has not.
+ */
+export function instructionSets(): readonly Isa[] {
   try {
-    return native.features().split(",");
+    return runtime().native.features().split(",") as Isa[];
   } catch (cause) {
+    if (cause instanceof AddonLoadError) throw cause;
     throw new OptionError((cause as Error).message, { cause });
   }
 }

@@ -183,9 +183,10 @@ napi_value read(napi_env env, napi_callback_info info) {
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   addon.mailbox->expect();
-  enqueueAlways(addon.device().stream, "", [letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure* failure) {
+  auto tell = [letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure* failure) {
     mailbox->post(letter, failure);
-  });
+  };
+  enqueueAlways(addon.device().stream, "", tell);
   return nullptr;
 }
 
@@ -259,16 +260,24 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
   return list;
 }
 
-// fail(message): scratch = device. Submits work that fails, for tests of failure.
+// fail(handle, message): submits work that fails, as another package's native code would, through the ABI alone.
 napi_value fail(napi_env env, napi_callback_info info) {
-  size_t count = 1;
-  napi_value argument;
-  char message[512];
-  napi_get_cb_info(env, info, &count, &argument, nullptr, nullptr);
-  napi_get_value_string_utf8(env, argument, message, sizeof message, nullptr);
-  enqueue(Addon::of(env).device().stream, "fail", [text = std::string(message)] {
-    throw Failure(MOSAIC_FAILURE_DEVICE, text);
-  });
+  size_t count = 2;
+  napi_value arguments[2];
+  uint64_t handle = 0;
+  bool exact = false;
+  auto* message = new MosaicFailure{MOSAIC_FAILURE_DEVICE, {}};
+  napi_get_cb_info(env, info, &count, arguments, nullptr, nullptr);
+  napi_get_value_bigint_uint64(env, arguments[0], &handle, &exact);
+  napi_get_value_string_utf8(env, arguments[1], message->message, sizeof message->message, nullptr);
+  auto run = [](void* arg, const MosaicFailure*, MosaicFailure* failure) -> int {
+    *failure = *static_cast<MosaicFailure*>(arg);
+    return 1;
+  };
+  auto drop = [](void* arg) { delete static_cast<MosaicFailure*>(arg); };
+  auto* stream = reinterpret_cast<MosaicStream*>(static_cast<uintptr_t>(handle));
+  const MosaicWork work{"fail", run, drop, message};
+  if (stream->abi == MOSAIC_STREAM_ABI) stream->submit(stream, &work);
   return nullptr;
 }
 

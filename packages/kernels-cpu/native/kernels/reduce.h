@@ -50,7 +50,7 @@ MOSAIC_NOINLINE float reducePieces(ReduceKind kind, const Loop<1>& loop, int64_t
     const char* data = cursorAt(loop, piece / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
     const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
     if (kind == ReduceKind::Sum) {
-      sum += static_cast<double>(sumOver<T>(values, values, n, [](V v, V) { return v; }));
+      sum += sumRun<T>(values, values, n, [](V v, V) { return v; });
     } else {
       const float each = maxOver<T>(values, n);
       top = top > each || top != top ? top : each;

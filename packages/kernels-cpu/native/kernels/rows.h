@@ -87,14 +87,22 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
   return T::sum(T::add(T::add(chain[0], chain[1]), T::add(chain[2], chain[3])));
 }
 
-/// The same for rows of any length, in pieces whose sums are added in float64.
+/// Elements summed in float32 before sums go on in float64: no more than 16 rounded additions each on 8 lanes.
+constexpr int64_t kRun = 512;
+
+/// The same for rows of any length, accurate to float32.
+template <class T, class Fn>
+MOSAIC_INLINE double sumRun(const float* a, const float* b, int64_t n, Fn fn) {
+  double sum = 0;
+  for (int64_t start = 0; start < n; start += kRun) {
+    sum += static_cast<double>(sumOver<T>(a + start, b + start, least(kRun, n - start), fn));
+  }
+  return sum;
+}
+
 template <class T, class Fn>
 MOSAIC_INLINE float sumRow(const float* a, const float* b, int64_t n, Fn fn) {
-  double sum = 0;
-  for (int64_t start = 0; start < n; start += kPiece) {
-    sum += static_cast<double>(sumOver<T>(a + start, b + start, least(kPiece, n - start), fn));
-  }
-  return static_cast<float>(sum);
+  return static_cast<float>(sumRun<T>(a, b, n, fn));
 }
 
 template <class T>

@@ -1,0 +1,68 @@
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { AddonLoadError, OptionError } from "@mosaic/core";
+import { afterEach, expect, test, vi } from "vitest";
+import { addonPath, loadAddon } from "../src/addon.ts";
+import { cpu, features, fmaPeak } from "../src/index.ts";
+import { memoryLimit, threadCount } from "../src/options.ts";
+
+afterEach(() => vi.unstubAllEnvs());
+
+test("a missing addon says where it looked, why it may be missing, and what to do", () => {
+  const missing = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
+  expect(() => loadAddon(missing)).toThrow(AddonLoadError);
+  expect(() => loadAddon(missing)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
+});
+
+test("a file that is no addon says so", () => {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
+  try {
+    const broken = join(folder, "mosaic_kernels_cpu.node");
+    writeFileSync(broken, "not an addon");
+    expect(() => loadAddon(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test("features name the instruction sets", () => {
+  const { isa, supported, threads } = features();
+  expect(supported).toContain(isa);
+  expect(supported[0]).toBe("scalar");
+  expect(threads).toBeGreaterThanOrEqual(1);
+  expect(addonPath).toContain(process.arch);
+});
+
+test("MOSAIC_ISA chooses, and an unknown one is refused", () => {
+  vi.stubEnv("MOSAIC_ISA", "scalar");
+  expect(features().isa).toBe("scalar");
+  vi.stubEnv("MOSAIC_ISA", "sse9");
+  expect(() => features()).toThrow(OptionError);
+  expect(() => cpu()).toThrow(/MOSAIC_ISA: expected one of scalar/);
+});
+
+test("the peak is a number to measure against", () => {
+  expect(fmaPeak(1)).toBeGreaterThan(0.1);
+  expect(() => fmaPeak(0)).toThrow(OptionError);
+});
+
+test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () => {
+  const { threads: cores } = features();
+  expect(threadCount(3, { MOSAIC_THREADS: "5" })).toBe(3);
+  expect(threadCount(undefined, { MOSAIC_THREADS: "5", LOCAL_WORLD_SIZE: "2" })).toBe(5);
+  expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "1" })).toBeGreaterThanOrEqual(cores);
+  expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "100000" })).toBe(1);
+  for (const bad of ["0", "-1", "1.5", "many"]) {
+    expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(/MOSAIC_THREADS: expected a whole number/);
+  }
+  expect(() => cpu({ threads: 0 })).toThrow(/cpu\(\{ threads \}\)/);
+});
+
+test("memory limits: the option, then MOSAIC_MEMORY_LIMIT with units", () => {
+  expect(memoryLimit(undefined, {})).toBe(0);
+  expect(memoryLimit(100, { MOSAIC_MEMORY_LIMIT: "5" })).toBe(100);
+  const limits = ["5", "2K", "3m", "4G"].map((text) => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: text }));
+  expect(limits).toEqual([5, 2048, 3 * 2 ** 20, 4 * 2 ** 30]);
+  expect(() => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: "lots" })).toThrow(OptionError);
+});

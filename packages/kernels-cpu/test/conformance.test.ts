@@ -1,0 +1,16 @@
+import { deviceSuite } from "@mosaic/conformance";
+import { describe, test } from "vitest";
+import { type CpuDevice, cpu, features } from "../src/index.ts";
+
+// Every instruction set that this machine has passes what any device must pass.
+describe.each(features().supported)("the conformance suite on %s", (isa) => {
+  const make = (): CpuDevice => {
+    process.env.MOSAIC_ISA = isa;
+    try {
+      return cpu({ threads: 2 });
+    } finally {
+      delete process.env.MOSAIC_ISA;
+    }
+  };
+  for (const { name, run } of deviceSuite(make)) test(name, run);
+});

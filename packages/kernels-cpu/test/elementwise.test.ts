@@ -1,0 +1,136 @@
+import type { BinaryOp, UnaryOp } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { dtypes, firstWrong, generator, layouts, onEveryIsa, place, sample } from "./sample.ts";
+import { normalCdf } from "./normal.ts";
+
+const binary: Record<BinaryOp, (a: number, b: number) => number> = {
+  add: (a, b) => a + b,
+  sub: (a, b) => a - b,
+  mul: (a, b) => a * b,
+  div: (a, b) => a / b,
+  max: Math.max,
+};
+
+const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
+const density = (x: number): number => Math.exp((-x * x) / 2) / Math.sqrt(2 * Math.PI);
+
+const unary: Record<UnaryOp, readonly [value: (x: number) => number, slope: (x: number) => number]> = {
+  neg: [(x) => -x, () => -1],
+  exp: [Math.exp, Math.exp],
+  log: [Math.log, (x) => 1 / x],
+  sqrt: [Math.sqrt, (x) => 0.5 / Math.sqrt(x)],
+  rsqrt: [(x) => 1 / Math.sqrt(x), (x) => -0.5 * x ** -1.5],
+  tanh: [Math.tanh, (x) => 1 / Math.cosh(x) ** 2],
+  sigmoid: [sigmoid, (x) => sigmoid(x) * sigmoid(-x)],
+  relu: [(x) => Math.max(x, 0), (x) => (x > 0 ? 1 : 0)],
+  gelu: [(x) => x * normalCdf(x), (x) => normalCdf(x) + x * density(x)],
+  square: [(x) => x * x, (x) => 2 * x],
+};
+const positive: readonly UnaryOp[] = ["log", "sqrt", "rsqrt"];
+const operations = Object.keys(unary) as UnaryOp[];
+
+onEveryIsa("elementwise", (device) => {
+  const pairs: (readonly [number[], number[], number[]])[] = [
+    [[], [], []],
+    [[0], [0], [1]],
+    [[7], [7], [1]],
+    [[5, 33], [5, 33], [33]],
+    [
+      [5, 33],
+      [5, 1],
+      [1, 33],
+    ],
+    [
+      [2, 3, 4, 5],
+      [3, 1, 5],
+      [2, 1, 4, 1],
+    ],
+    [[40_000], [40_000], []],
+  ];
+
+  test.each(Object.keys(binary) as BinaryOp[])("%s, with broadcasting", async (op) => {
+    const random = generator(2);
+    for (const [shape, left, right] of pairs) {
+      const large = shape[0] === 40_000;
+      for (const layout of large ? (["dense"] as const) : layouts) {
+        for (const dtype of large ? (["float16"] as const) : dtypes) {
+          const a = sample(device(), left, { dtype, layout, value: () => random() * 4 });
+          const b = sample(device(), right, { layout, value: () => random() + 2 });
+          using out = place(device(), shape, dtype, layout);
+          device().kernels.binary(op, out, a.x, b.x);
+          const others = spread(b.values, right, shape);
+          const want = spread(a.values, left, shape).map((x, i) => binary[op](x, others[i]!));
+          expect(firstWrong(await out.read(), want, { tolerance: 2 ** -24, dtype })).toBeUndefined();
+        }
+      }
+    }
+  });
+
+  test("scalar operations, in place", async () => {
+    for (const op of Object.keys(binary) as BinaryOp[]) {
+      const { x, values } = sample(device(), [3, 333], { layout: "turned", value: (i) => i - 500 });
+      device().kernels.scalar(op, x, x, 2.5);
+      const want = values.map((value) => binary[op](value, 2.5));
+      expect(firstWrong(await x.read(), want, { tolerance: 2 ** -24 })).toBeUndefined();
+    }
+  });
+
+  test("max keeps NaN of either side", async () => {
+    const a = sample(device(), [17], { value: (i) => (i === 3 ? NaN : i) });
+    const b = sample(device(), [17], { value: (i) => (i === 5 ? NaN : 16 - i) });
+    using out = device().empty([17], "float32");
+    device().kernels.binary("max", out, a.x, b.x);
+    expect(Array.from(await out.read())).toEqual(a.values.map((x, i) => Math.max(x, b.values[i]!)));
+  });
+
+  test.each(operations)("%s and its derivative", async (op) => {
+    const random = generator(3);
+    const [value, slope] = unary[op];
+    for (const layout of layouts) {
+      for (const dtype of dtypes) {
+        const draw = (): number => (positive.includes(op) ? Math.abs(random()) * 10 + 0.01 : random() * 6);
+        const x = sample(device(), [3, 101], { dtype, layout, value: draw });
+        const dy = sample(device(), [3, 101], { value: random });
+        using out = place(device(), [3, 101], dtype, layout);
+        device().kernels.unary(op, out, x.x);
+        const scale = x.values.map((each) => Math.abs(value(each)) + (op === "gelu" ? Math.abs(each) / 10 : 0));
+        const right = { tolerance: 1e-6, dtype, magnitude: scale };
+        expect(firstWrong(await out.read(), x.values.map(value), right)).toBeUndefined();
+        using dx = place(device(), [3, 101], "float32", layout);
+        device().kernels.unaryBackward(op, dx, x.x, dy.x);
+        const want = x.values.map((each, i) => slope(each) * dy.values[i]!);
+        const magnitude = dy.values.map((each, i) => Math.abs(each) * (Math.abs(slope(x.values[i]!)) + 0.1));
+        expect(firstWrong(await dx.read(), want, { tolerance: 2e-6, magnitude })).toBeUndefined();
+      }
+    }
+  });
+
+  test("functions at the ends of their range", async () => {
+    const inputs = [0, Infinity, -Infinity, NaN, 88.5, 89.5, -87, -100, -110, 1e-40, 3e38, -1];
+    for (const op of ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "gelu"] as const) {
+      const { x, values } = sample(device(), [inputs.length], { value: (i) => inputs[i]! });
+      using out = device().empty([inputs.length], "float32");
+      device().kernels.unary(op, out, x);
+      const want = values.map((value) => Math.fround(unary[op][0](value)));
+      if (op === "gelu") want[2] = NaN; // −∞ · 0, as in PyTorch
+      expect(firstWrong(await out.read(), want, { tolerance: 5e-7 }), op).toBeUndefined();
+    }
+  });
+});
+
+/** Row-major values of one shape repeated over a larger one. */
+function spread(values: readonly number[], shape: readonly number[], to: readonly number[]): number[] {
+  const size = to.reduce((product, length) => product * length, 1);
+  return Array.from({ length: size }, (_, index) => {
+    let [rest, at, stride] = [index, 0, 1];
+    for (let axis = to.length - 1; axis >= 0; axis--) {
+      const own = axis - to.length + shape.length;
+      if (own >= 0) {
+        if (shape[own] !== 1) at += (rest % to[axis]!) * stride;
+        stride *= shape[own]!;
+      }
+      rest = Math.floor(rest / to[axis]!);
+    }
+    return values[at]!;
+  });
+}

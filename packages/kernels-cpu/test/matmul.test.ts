@@ -1,0 +1,160 @@
+import type { DType } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { dtypes, firstWrong, generator, type Layout, onEveryIsa, place, sample } from "./sample.ts";
+
+interface Case {
+  readonly sizes: readonly [m: number, n: number, k: number];
+  readonly dtype: DType;
+  readonly layouts: readonly [out: Layout, a: Layout, b: Layout];
+  readonly accumulate: boolean;
+}
+
+onEveryIsa("matmul", (device) => {
+  const sizes = [
+    [1, 1, 1],
+    [5, 7, 3],
+    [7, 16, 1],
+    [64, 48, 64],
+    [1, 70, 300],
+    [70, 1, 300],
+    [13, 130, 517],
+    [200, 33, 1030],
+  ] as const;
+
+  test.each(dtypes)("any sizes and layouts in %s", async (dtype) => {
+    for (const size of sizes) {
+      for (const layouts of [
+        ["dense", "dense", "dense"],
+        ["dense", "turned", "dense"],
+        ["dense", "dense", "turned"],
+        ["turned", "turned", "turned"],
+        ["turned", "dense", "spread"],
+        ["spread", "spread", "dense"],
+      ] as const) {
+        for (const accumulate of [false, true]) {
+          const wrong = await multiplyOnce({ sizes: size, dtype, layouts, accumulate });
+          expect(wrong, `${size} ${layouts} ${accumulate}`).toBeUndefined();
+        }
+      }
+    }
+  });
+
+  async function multiplyOnce({ sizes: [m, n, k], dtype, layouts, accumulate }: Case): Promise<string | undefined> {
+    const random = generator(m * n + k);
+    const a = sample(device(), [m, k], { dtype, layout: layouts[1], value: random });
+    const b = sample(device(), [k, n], { dtype, layout: layouts[2], value: random });
+    using out = place(device(), [m, n], dtype, layouts[0]);
+    device().kernels.fill(out, accumulate ? 0.5 : NaN);
+    device().kernels.matmul(out, a.x, b.x, accumulate);
+    const { product, magnitude } = reference(a.values, b.values, [m, n, k], accumulate ? 0.5 : 0);
+    const wrong = firstWrong(await out.read(), product, { tolerance: 1e-6, dtype, magnitude });
+    for (const { x } of [a, b]) x[Symbol.dispose]();
+    return wrong;
+  }
+
+  test("batches that broadcast", async () => {
+    const random = generator(5);
+    const shapes: (readonly [out: number[], a: number[], b: number[]])[] = [
+      [
+        [2, 3, 4, 5],
+        [2, 3, 4, 6],
+        [2, 3, 6, 5],
+      ],
+      [
+        [2, 3, 4, 5],
+        [2, 3, 4, 6],
+        [6, 5],
+      ],
+      [
+        [2, 3, 4, 5],
+        [4, 6],
+        [2, 1, 6, 5],
+      ],
+      [
+        [2, 3, 4, 5],
+        [1, 3, 4, 6],
+        [2, 1, 6, 5],
+      ],
+      [
+        [9, 20, 30],
+        [9, 20, 40],
+        [9, 40, 30],
+      ],
+      [
+        [0, 4, 5],
+        [0, 4, 6],
+        [6, 5],
+      ],
+    ];
+    for (const [shape, left, right] of shapes) {
+      for (const layout of ["dense", "turned", "reversed axes"] as const) {
+        const a = sample(device(), left, { layout, value: random });
+        const b = sample(device(), right, { layout, value: random });
+        using out = place(device(), shape, "float32", layout);
+        device().kernels.matmul(out, a.x, b.x, false);
+        const got = await out.read();
+        const [m, n, k] = [shape.at(-2)!, shape.at(-1)!, left.at(-1)!];
+        for (let batch = 0; batch * m * n < got.length; batch++) {
+          const own = a.values.slice(m * k * matrixOf(batch, shape, left)).slice(0, m * k);
+          const other = b.values.slice(k * n * matrixOf(batch, shape, right)).slice(0, k * n);
+          const { product, magnitude } = reference(own, other, [m, n, k], 0);
+          const part = got.slice(batch * m * n, (batch + 1) * m * n);
+          expect(firstWrong(part, product, { tolerance: 1e-6, magnitude })).toBeUndefined();
+        }
+      }
+    }
+  });
+
+  test("an empty sum is zero, or what was there", async () => {
+    using a = device().empty([2, 0], "float32");
+    using b = device().empty([0, 3], "float32");
+    const out = sample(device(), [2, 3], { value: (i) => i });
+    device().kernels.matmul(out.x, a, b, true);
+    expect(Array.from(await out.x.read())).toEqual([0, 1, 2, 3, 4, 5]);
+    device().kernels.matmul(out.x, a, b, false);
+    expect(Array.from(await out.x.read())).toEqual([0, 0, 0, 0, 0, 0]);
+  });
+
+  test("a NaN stays in its row and column", async () => {
+    const a = sample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
+    const b = sample(device(), [30, 20], { value: () => 1 });
+    using out = device().empty([20, 20], "float32");
+    device().kernels.matmul(out, a.x, b.x, false);
+    const got = await out.read();
+    expect(Array.from(got, (x) => Number.isNaN(x))).toEqual(Array.from(got, (_, i) => Math.floor(i / 20) === 5));
+  });
+});
+
+/** Which matrix of an operand belongs to a matrix of the result. */
+function matrixOf(batch: number, shape: readonly number[], operand: readonly number[]): number {
+  let [rest, at, stride] = [batch, 0, 1];
+  for (let axis = shape.length - 3; axis >= 0; axis--) {
+    const own = axis - shape.length + operand.length;
+    if (own >= 0) {
+      if (operand[own] !== 1) at += (rest % shape[axis]!) * stride;
+      stride *= operand[own]!;
+    }
+    rest = Math.floor(rest / shape[axis]!);
+  }
+  return at;
+}
+
+function reference(
+  a: readonly number[],
+  b: readonly number[],
+  [m, n, k]: readonly [number, number, number],
+  start: number,
+): { product: number[]; magnitude: number[] } {
+  const product = new Array<number>(m * n).fill(start);
+  const magnitude = new Array<number>(m * n).fill(Math.abs(start));
+  for (let i = 0; i < m; i++) {
+    for (let d = 0; d < k; d++) {
+      for (let j = 0; j < n; j++) {
+        const term = a[i * k + d]! * b[d * n + j]!;
+        product[i * n + j]! += term;
+        magnitude[i * n + j]! += Math.abs(term);
+      }
+    }
+  }
+  return { product, magnitude };
+}

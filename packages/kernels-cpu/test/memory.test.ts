@@ -1,0 +1,97 @@
+import { OutOfMemoryError, type Tensor } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { cpu } from "../src/index.ts";
+
+const mebibyte = 2 ** 20;
+
+test("counts what is allocated, reserved, and the peak", () => {
+  using device = cpu({ threads: 1 });
+  expect(device.memory()).toEqual({ allocated: 0, reserved: 0, peak: 0 });
+  const x = device.empty([mebibyte], "float32");
+  expect(device.memory().allocated).toBe(4 * mebibyte);
+  const y = device.empty([1000], "bfloat16");
+  expect(device.memory().allocated).toBe(4 * mebibyte + 2048); // blocks are multiples of 64 bytes
+  x[Symbol.dispose]();
+  y[Symbol.dispose]();
+  const { allocated, reserved, peak } = device.memory();
+  expect([allocated, peak]).toEqual([0, 4 * mebibyte + 2048]);
+  expect(reserved).toBeGreaterThanOrEqual(4 * mebibyte);
+  device.resetPeakMemory();
+  expect(device.memory().peak).toBe(0);
+  device.trim();
+  expect(device.memory().reserved).toBe(0);
+});
+
+test("hands freed memory out again, aligned", () => {
+  using device = cpu({ threads: 1 });
+  const addresses = new Set<bigint>();
+  for (let i = 0; i < 100; i++) {
+    using x = device.empty([100], "float32");
+    addresses.add(x.storage.handle);
+    expect(x.storage.handle % 64n).toBe(0n);
+  }
+  expect(addresses.size).toBe(1);
+  using large = device.empty([3, mebibyte], "float32");
+  expect(large.storage.handle % BigInt(2 * mebibyte)).toBe(0n);
+});
+
+test("joins neighbours, so that any order of freeing leaves whole segments", () => {
+  using device = cpu({ threads: 1 });
+  const sizes = Array.from({ length: 300 }, (_, i) => ((i * 7919) % 400) * 257 + 1);
+  for (let round = 0; round < 3; round++) {
+    const live: Tensor[] = sizes.map((size) => device.empty([size], "float32"));
+    const apart = live
+      .map((x) => [Number(x.storage.handle), x.storage.byteLength] as const)
+      .toSorted(([a], [b]) => a - b);
+    for (const [i, [start]] of apart.entries()) {
+      if (i > 0) expect(start).toBeGreaterThanOrEqual(apart[i - 1]![0] + apart[i - 1]![1]);
+    }
+    for (const x of live.filter((_, i) => i % 3 === round)) x[Symbol.dispose]();
+    for (const x of live.toReversed()) x[Symbol.dispose]();
+    expect(device.memory().allocated).toBe(0);
+  }
+  device.trim();
+  expect(device.memory().reserved).toBe(0);
+});
+
+test("empty tensors and scalars have memory of their own", async () => {
+  using device = cpu({ threads: 1 });
+  using none = device.empty([3, 0], "float32");
+  using scalar = device.empty([], "float32");
+  device.write(scalar, [7]);
+  expect(Array.from(await none.read())).toEqual([]);
+  expect(Array.from(await scalar.read())).toEqual([7]);
+});
+
+test("obeys its limit, and says what was wanted and what there was", async () => {
+  using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
+  using x = device.empty([8 * mebibyte], "float32");
+  expect(() => device.empty([9 * mebibyte], "float32")).toThrow(OutOfMemoryError);
+  expect(() => device.empty([9 * mebibyte], "float32")).toThrow(
+    /cpu:0: empty \[9437184\] float32: expected room for 36\.0 MiB, received 32\.0 MiB in use .* limit is 64\.0 MiB; /,
+  );
+  using y = device.empty([8 * mebibyte], "float32");
+  y[Symbol.dispose]();
+  using z = device.empty([2, 3 * mebibyte], "float32"); // the cache makes room
+  device.kernels.fill(x, 1);
+  device.kernels.fill(z, 2);
+  expect((await z.read()).at(-1)).toBe(2);
+});
+
+test("returns cached segments before it gives up, in stream order", async () => {
+  using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
+  const reads: Promise<Float32Array>[] = [];
+  for (let i = 0; i < 8; i++) {
+    using x = device.empty([(i % 2 === 0 ? 15 : 10) * mebibyte], "float32");
+    device.kernels.fill(x, i);
+    using start = x.slice(0, 0, 2);
+    reads.push(start.read());
+  }
+  const got = await Promise.all(reads);
+  expect(got.map(([first]) => first)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+});
+
+test("a request beyond all memory is an error, not a crash", () => {
+  using device = cpu({ threads: 1 });
+  expect(() => device.empty([2 ** 40, 2 ** 12], "float32")).toThrow(OutOfMemoryError);
+});

@@ -1,0 +1,65 @@
+import type { RandomSpec } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { layouts, onEveryIsa, place } from "./sample.ts";
+
+const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 3 };
+const uniform: RandomSpec = { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 };
+
+onEveryIsa("random", (device) => {
+  test("is Philox4x32-10: the published vectors of Random123", async () => {
+    const draw = async (spec: RandomSpec): Promise<string[]> => {
+      using x = device().empty([4], "float32");
+      device().kernels.random(x, spec);
+      return Array.from(await x.read(), (value) => (value * 2 ** 24).toString(16).padStart(6, "0"));
+    };
+    // kat_vectors: counter 0, key 0 → 6627e8d5 e169c58d bc57ac4c 9b00dbd8; the upper 24 bits are used.
+    expect(await draw(uniform)).toEqual(["6627e8", "e169c5", "bc57ac", "9b00db"]);
+  });
+
+  test("gives these very bits, on every instruction set", async () => {
+    using x = device().empty([100_003], "float32");
+    device().kernels.random(x, normal);
+    const words = new Uint32Array((await x.read()).buffer);
+    expect(words.reduce((hash, word) => (Math.imul(hash, 31) + word) | 0, 0)).toBe(-1706756207);
+  });
+
+  test("element i depends on seed, stream and i alone", async () => {
+    using long = device().empty([1000], "float32");
+    device().kernels.random(long, normal);
+    const want = Array.from(await long.read());
+    for (const layout of layouts) {
+      using x = place(device(), [5, 7, 20], "float32", layout);
+      device().kernels.random(x, normal);
+      expect(Array.from(await x.read())).toEqual(want.slice(0, 700));
+    }
+    for (const other of [
+      { ...normal, seed: 43 },
+      { ...normal, stream: 4 },
+    ]) {
+      device().kernels.random(long, other);
+      const got = await long.read();
+      expect(want.filter((value, i) => value === got[i]).length).toBeLessThan(5);
+    }
+  });
+
+  test("has the moments it should", async () => {
+    const n = 200_000;
+    using x = device().empty([n], "float32");
+    device().kernels.random(x, { ...normal, mean: 2, std: 3 });
+    const values = await x.read();
+    const moment = (power: number): number => values.reduce((sum, each) => sum + ((each - 2) / 3) ** power, 0) / n;
+    expect(moment(1)).toBeCloseTo(0, 1);
+    expect(moment(2)).toBeCloseTo(1, 1);
+    expect(moment(4)).toBeCloseTo(3, 0);
+    device().kernels.random(x, { ...uniform, low: -1, high: 3 });
+    const spread = await x.read();
+    expect(spread.every((each) => each >= -1 && each < 3)).toBe(true);
+    expect(spread.reduce((sum, each) => sum + each, 0) / n).toBeCloseTo(1, 1);
+  });
+
+  test("stays below `high` even where rounding would reach it", async () => {
+    using x = device().empty([50_000], "float32");
+    device().kernels.random(x, { ...uniform, low: 1, high: 1 + 2 ** -22 });
+    expect((await x.read()).every((each) => each >= 1 && each < 1 + 2 ** -22)).toBe(true);
+  });
+});
