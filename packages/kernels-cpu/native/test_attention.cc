@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "attention/check/basics.h"
 #include "attention/check/bench.h"
 #include "attention/check/masks.h"
 #include "attention/check/reference.h"
@@ -191,6 +192,7 @@ int main(int argc, char** argv) {
   using namespace mosaic::check;
   if (argc > 1 && std::string(argv[1]) == "--bench") return bench(argc - 2, argv + 2);
   const int seed = argc > 1 ? std::atoi(argv[1]) : 1, cases = argc > 2 ? std::atoi(argv[2]) : 400;
+  failures = checkBasics();
   Pool one(1), two(2), five(5);
   for (int i = 0; i < cases; ++i) {
     Random random(static_cast<uint32_t>(seed * 1'000'003 + i));

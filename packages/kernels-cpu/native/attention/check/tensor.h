@@ -1,6 +1,7 @@
 // Tensors of the check: any dtype, any strides, gaps filled with a sentinel that must survive.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>

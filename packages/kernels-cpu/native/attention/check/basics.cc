@@ -1,0 +1,124 @@
+#include "attention/check/basics.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+#include "attention/check/tensor.h"
+#include "simd/check/check.h"
+
+namespace mosaic::check {
+namespace {
+
+int failures = 0;
+
+void expect(bool ok, const char* what) {
+  if (ok) return;
+  ++failures;
+  std::printf("failed: %s\n", what);
+}
+
+void simd() {
+  for (Isa isa : supportedIsas()) {
+#if defined(__x86_64__)
+    const SimdReport report = isa == Isa::Avx512 ? checkAvx512() : isa == Isa::Avx2 ? checkAvx2() : checkScalar();
+#else
+    const SimdReport report = checkScalar();
+#endif
+    std::printf("%-7s exp2 error %.1e\n", isaName(isa), report.exp2Error);
+    expect(report.failures == 0, report.first);
+  }
+}
+
+void isaChoice() {
+  const std::vector<Isa> all = supportedIsas();
+  expect(chooseIsa(nullptr).isa == all.back() && chooseIsa("").isa == all.back(), "the fastest is the default");
+  expect(chooseIsa("scalar").isa == Isa::Scalar && chooseIsa("scalar").error.empty(), "MOSAIC_ISA=scalar");
+  const std::string error = chooseIsa("sse9").error;
+  expect(error.find("sse9") != std::string::npos && error.find("scalar") != std::string::npos, "an error names both");
+}
+
+void pool(int threads) {
+  Pool pool(threads);
+  expect(pool.threads() == threads, "threads counts the caller");
+  for (int64_t tasks : {0, 1, 2, 3, 100, 1000}) {
+    for (int repeat = 0; repeat < 100; ++repeat) {
+      std::vector<std::atomic<int>> calls(static_cast<size_t>(tasks));
+      std::atomic<bool> stray{false};
+      pool.parallelFor(tasks, [&](int64_t task, int worker) {
+        calls[static_cast<size_t>(task)]++;
+        if (worker < 0 || worker >= threads) stray = true;
+      });
+      bool once = !stray;
+      for (const auto& c : calls) once &= c == 1;
+      expect(once, "each task runs once, on a worker of the pool");
+    }
+  }
+  bool caught = false;
+  try {
+    pool.parallelFor(50, [](int64_t task, int) {
+      if (task == 7) throw std::runtime_error("seven");
+    });
+  } catch (const std::runtime_error& error) {
+    caught = std::string(error.what()) == "seven";
+  }
+  expect(caught, "an exception reaches the caller");
+  std::atomic<int> after{0};
+  pool.parallelFor(10, [&](int64_t, int) { after++; });
+  expect(after == 10, "the pool survives an exception");
+}
+
+void arena() {
+  Arena arena;
+  size_t held = 0;
+  for (int step = 0; step < 100; ++step) {
+    arena.reset();
+    for (int i = 1; i < 40; ++i) {
+      float* x = arena.take<float>(i * 10'000);
+      expect(reinterpret_cast<uintptr_t>(x) % 64 == 0, "arenas align to cache lines");
+      x[0] = x[i * 10'000 - 1] = 1;
+    }
+    if (step == 0) held = arena.capacity();
+  }
+  expect(arena.capacity() == held, "equal steps allocate once");
+}
+
+/// Two rows of every kind: seen by both, by one, by none; a NaN.
+void merge() {
+  Pool pool(1);
+  const auto tensor = [](int64_t columns) { return Tensor(DType::Float32, {1, 1, 5, columns}, Layout::Padded); };
+  Tensor out = tensor(2), lse = tensor(1), otherOut = tensor(2), otherLse = tensor(1);
+  const double a[] = {1.5, 2, -INFINITY, -INFINITY, NAN}, b[] = {0.5, -INFINITY, 3, -INFINITY, 1};
+  for (int64_t i = 0; i < 5; ++i) {
+    lse.set(0, 0, i, 0, a[i]);
+    otherLse.set(0, 0, i, 0, b[i]);
+    for (int64_t d = 0; d < 2; ++d) {  // rows that have seen nothing keep the NaN that tensors are made with
+      if (a[i] != -INFINITY) out.set(0, 0, i, d, 10);
+      if (b[i] != -INFINITY) otherOut.set(0, 0, i, d, 20);
+    }
+  }
+  mergeState({out.view(), lse.view()}, {otherOut.view(), otherLse.view()}, pool);
+  const double ea = std::exp(1.5), eb = std::exp(0.5);
+  expect(std::fabs(lse.get(0, 0, 0) - std::log(ea + eb)) < 1e-6, "merge: lse of both");
+  expect(std::fabs(out.get(0, 0, 0, 1) - (10 * ea + 20 * eb) / (ea + eb)) < 1e-5, "merge: out of both");
+  expect(lse.get(0, 0, 1) == 2 && out.get(0, 0, 1, 0) == 10, "merge: nothing from the other side");
+  expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: everything from the other side");
+  expect(lse.get(0, 0, 3) == -INFINITY, "merge: nothing on either side");
+  expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN stays");
+  expect(out.gapsIntact() && lse.gapsIntact(), "merge: stays within its elements");
+}
+
+}  // namespace
+
+int checkBasics() {
+  simd();
+  isaChoice();
+  for (int threads : {1, 2, 5}) pool(threads);
+  arena();
+  merge();
+  return failures;
+}
+
+}  // namespace mosaic::check

@@ -1,0 +1,16 @@
+// Every primitive of a vector trait against plain arithmetic on its lanes.
+#pragma once
+
+namespace mosaic::check {
+
+struct SimdReport {
+  int failures = 0;
+  char first[128] = "";  // what failed first
+  double exp2Error = 0;  // largest relative error
+};
+
+SimdReport checkScalar();
+SimdReport checkAvx2();
+SimdReport checkAvx512();
+
+}  // namespace mosaic::check

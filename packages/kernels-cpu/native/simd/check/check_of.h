@@ -1,0 +1,194 @@
+// The check of one trait. Included by check_<isa>.cc only, and free of std:: for the reason given in simd/isa.h.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+
+#include "simd/check/check.h"
+#include "simd/isa.h"
+
+namespace mosaic::check {
+
+template <class V>
+struct SimdCheck {
+  static constexpr int L = V::lanes;
+  using Vec = typename V::Vec;
+
+  SimdReport report;
+  uint32_t state = 12345;
+  float a[L], b[L], c[L], got[L];
+
+  void expect(bool ok, const char* what, int lane) {
+    if (!ok && report.failures++ == 0) std::snprintf(report.first, sizeof report.first, "%s, lane %d", what, lane);
+  }
+  static uint32_t bitsOf(float x) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return bits;
+  }
+  static float fromBits(uint32_t bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+  }
+  static bool same(float x, float y) { return bitsOf(x) == bitsOf(y) || (x != x && y != y); }
+  uint32_t next() { return state = state * 1664525u + 1013904223u; }
+
+  /// Mostly ordinary numbers, some of any bit pattern: infinities, NaNs, denormals.
+  float number() {
+    const float ordinary = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-29f;
+    return next() >> 29 == 0 ? fromBits(next()) : ordinary;
+  }
+  void draw() {
+    for (int i = 0; i < L; ++i) a[i] = number(), b[i] = number(), c[i] = number();
+  }
+
+  template <class Want>
+  void lanes(const char* what, Vec v, Want want) {
+    V::store(got, v);
+    for (int i = 0; i < L; ++i) expect(same(got[i], want(i)), what, i);
+  }
+
+  void arithmetic() {
+    draw();
+    const Vec x = V::load(a), y = V::load(b), z = V::load(c);
+    lanes("load", x, [&](int i) { return a[i]; });
+    lanes("zero", V::zero(), [&](int) { return 0.0f; });
+    lanes("set1", V::set1(a[0]), [&](int) { return a[0]; });
+    lanes("add", V::add(x, y), [&](int i) { return a[i] + b[i]; });
+    lanes("sub", V::sub(x, y), [&](int i) { return a[i] - b[i]; });
+    lanes("mul", V::mul(x, y), [&](int i) { return a[i] * b[i]; });
+    lanes("div", V::div(x, y), [&](int i) { return a[i] / b[i]; });
+    lanes("max", V::max(x, y), [&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
+    lanes("min", V::min(x, y), [&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+    lanes("fma", V::fma(x, y, z), [&](int i) {
+      return V::isa == Isa::Scalar ? a[i] * b[i] + c[i] : __builtin_fmaf(a[i], b[i], c[i]);
+    });
+    lanes("select(less)", V::select(V::less(x, y), x, z), [&](int i) { return a[i] < b[i] ? a[i] : c[i]; });
+    bool any = false, all = true;
+    for (int i = 0; i < L; ++i) any |= a[i] < b[i], all &= a[i] < b[i];
+    expect(V::any(V::less(x, y)) == any, "any", 0);
+    expect(V::all(V::less(x, y)) == all, "all", 0);
+    expect(V::all(V::less(V::zero(), V::set1(1))) && !V::any(V::less(V::set1(1), V::zero())), "any, all of one kind", 0);
+  }
+
+  void masks() {
+    int32_t lo[L], hi[L];
+    for (int i = 0; i < L; ++i) lo[i] = static_cast<int32_t>(next() >> 28), hi[i] = static_cast<int32_t>(next() >> 28);
+    for (int32_t j = -1; j < 17; ++j) {
+      lanes("inRange", V::select(V::inRange(lo, hi, j), V::set1(1), V::zero()),
+            [&](int i) { return lo[i] <= j && j < hi[i] ? 1.0f : 0.0f; });
+    }
+    for (int n = 0; n <= L; ++n) {
+      draw();
+      lanes("loadPart", V::loadPart(a, n), [&](int i) { return i < n ? a[i] : 0.0f; });
+      V::storePart(b, V::load(c), n);
+      for (int i = 0; i < n; ++i) expect(same(b[i], c[i]), "storePart", i);
+    }
+    const float before = b[L - 1];
+    V::storePart(b, V::load(a), L - 1);
+    expect(same(b[L - 1], before), "storePart past its end", L - 1);
+    float ones[L];
+    for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);
+    expect(V::sum(V::load(ones)) == L * (L + 1) / 2, "sum", 0);
+  }
+
+  void transposes() {
+    constexpr int lds = L + 3, ldd = L + 5;
+    float src[L * lds], dst[L * ldd];
+    for (float& x : src) x = static_cast<float>(next() >> 8);
+    V::transpose(src, lds, dst, ldd);
+    for (int r = 0; r < L; ++r) {
+      for (int k = 0; k < L; ++k) expect(dst[k * ldd + r] == src[r * lds + k], "transpose", r);
+    }
+  }
+
+  /// Round to nearest even, by looking at the three candidates.
+  template <class Decode>
+  static bool nearest(float x, uint16_t h, Decode decode) {
+    const double here = decode(h) - static_cast<double>(x);
+    const double error = here < 0 ? -here : here;
+    for (int step : {-1, 1}) {
+      const uint16_t other = static_cast<uint16_t>(h + step);
+      const double there = decode(other) - static_cast<double>(x);
+      if (!(there == there) || ((other ^ h) & 0x8000) != 0) continue;
+      const double otherError = there < 0 ? -there : there;
+      if (otherError < error || (otherError == error && (h & 1) != 0)) return false;
+    }
+    return true;
+  }
+
+  static double bf16(uint16_t h) { return fromBits(uint32_t{h} << 16); }
+  /// Infinity counts as the next power of two, as rounding sees it.
+  static double f16(uint16_t h) {
+    const int exponent = h >> 10 & 31, mantissa = h & 1023;
+    if (exponent == 31 && mantissa != 0) return __builtin_nan("");
+    double x = exponent == 0 ? mantissa : mantissa + 1024;
+    for (int e = exponent == 0 ? 1 : exponent; e > 25; --e) x *= 2;
+    for (int e = exponent == 0 ? 1 : exponent; e < 25; ++e) x /= 2;
+    return h >> 15 ? -x : x;
+  }
+
+  void conversions() {
+    uint16_t half[L];
+    for (uint32_t h = 0; h < 65536; h += L) {
+      for (int i = 0; i < L; ++i) half[i] = static_cast<uint16_t>(h + static_cast<uint32_t>(i));
+      lanes("loadBf16", V::loadBf16(half), [&](int i) { return static_cast<float>(bf16(half[i])); });
+      lanes("loadF16", V::loadF16(half), [&](int i) {
+        const bool infinite = (half[i] & 0x7fff) == 0x7c00;
+        return infinite ? (half[i] >> 15 ? -__builtin_inff() : __builtin_inff()) : static_cast<float>(f16(half[i]));
+      });
+    }
+    for (int t = 0; t < 20'000; ++t) {
+      draw();
+      if (t % 2 == 0) {  // numbers in the range of float16, its denormals and its limit
+        for (int i = 0; i < L; ++i) a[i] = fromBits((next() & 0x80ffffffu) + 0x33000000u + (next() % 0x15u << 24));
+      }
+      V::storeBf16(half, V::load(a));
+      for (int i = 0; i < L; ++i) {
+        const bool high = (bitsOf(a[i]) & 0x7fffffffu) >= 0x7f7f8000u;  // rounds to infinity
+        const bool ok = a[i] != a[i] ? bf16(half[i]) != bf16(half[i])
+                        : high       ? (half[i] & 0x7fff) == 0x7f80
+                                     : nearest(a[i], half[i], bf16);
+        expect(ok, "storeBf16", i);
+      }
+      V::storeF16(half, V::load(a));
+      for (int i = 0; i < L; ++i) {
+        const float magnitude = a[i] < 0 ? -a[i] : a[i];
+        const bool ok = a[i] != a[i]           ? f16(half[i]) != f16(half[i])
+                        : magnitude >= 65520.0f ? (half[i] & 0x7fff) == 0x7c00
+                                                : nearest(a[i], half[i], f16);
+        expect(ok, "storeF16", i);
+      }
+    }
+  }
+
+  void exponential() {
+    for (double x = -125.4; x < 127.9; x += 0.0011) {
+      for (int i = 0; i < L; ++i) a[i] = static_cast<float>(x + i * 1e-5);
+      V::store(got, V::exp2(V::load(a)));
+      for (int i = 0; i < L; ++i) {
+        const double error = got[i] / __builtin_exp2(static_cast<double>(a[i])) - 1;
+        const double magnitude = error < 0 ? -error : error;
+        if (!(magnitude <= report.exp2Error)) report.exp2Error = magnitude;
+      }
+    }
+    expect(report.exp2Error < 1e-7, "exp2: error of 1e-7 or more", 0);
+    const float small[] = {-__builtin_inff(), -1e30f, -1000.0f, -127.0f, -125.6f};
+    for (float x : small) lanes("exp2 underflow", V::exp2(V::set1(x)), [](int) { return 0.0f; });
+    const uint32_t nans[] = {0x7fc00000u, 0xffffffffu, 0x7f800001u, 0xffc00123u};
+    for (uint32_t x : nans) lanes("exp2 of NaN", V::exp2(V::set1(fromBits(x))), [&](int) { return fromBits(x); });
+    lanes("exp2(0)", V::exp2(V::zero()), [](int) { return 1.0f; });
+  }
+
+  SimdReport run() {
+    for (int t = 0; t < 2000; ++t) arithmetic();
+    for (int t = 0; t < 20; ++t) masks();
+    transposes();
+    conversions();
+    exponential();
+    return report;
+  }
+};
+
+}  // namespace mosaic::check
