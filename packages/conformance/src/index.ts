@@ -1,7 +1,8 @@
 export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
-export { checkErrors, type ErrorSum, errorSum, joined } from "./backend/errors.ts";
+export { type ErrorSum, errorSum, type Extent, extentOf, joined } from "./measure/errors.ts";
+export { checkMeasurements, type Measured, type Measurement } from "./measure/gate.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
-export { checkMeasurements, type Measurement, measureOn } from "./backend/measure.ts";
+export { measureOn } from "./backend/measure.ts";
 export { placements } from "./backend/placements.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
 export { answerOf, type Answer, type Trial } from "./backend/trial.ts";
@@ -40,3 +41,6 @@ export {
   type ModuleSizes,
 } from "./modules/oracle.ts";
 export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";
+export { measureModuleOn, type OneDevice, onOneDevice } from "./modules/measure.ts";
+export type { ModuleTrial } from "./modules/trial.ts";
+export { moduleTrials } from "./modules/trials.ts";

@@ -7,7 +7,11 @@ export function positionsOf(spans: readonly Span[]): number[] {
 }
 
 /** Some rows of each of a stack of matrices [stack, rows, width], dense. */
-export function takeRows(values: Float64Array, positions: readonly number[], { rows, width }: Extent): Float64Array {
+export function takeRows(
+  values: Float64Array,
+  positions: readonly number[],
+  { rows, width }: MatrixSize,
+): Float64Array {
   const stack = rows * width === 0 ? 0 : values.length / (rows * width);
   const taken = new Float64Array(stack * positions.length * width);
   for (let i = 0, at = 0; i < stack; i++) {
@@ -20,7 +24,7 @@ export function takeRows(values: Float64Array, positions: readonly number[], { r
   return taken;
 }
 
-export interface Extent {
+export interface MatrixSize {
   readonly rows: number;
   readonly width: number;
 }

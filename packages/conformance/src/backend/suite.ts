@@ -4,9 +4,10 @@ import { check, checkEqual } from "../check.ts";
 import { disturbed } from "../disturb/context.ts";
 import { poisoned } from "../disturb/device.ts";
 import type { Arrival } from "../disturb/group.ts";
+import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { attendOn } from "./attend.ts";
-import { checkMeasurements, type Measurement, measureOn } from "./measure.ts";
+import { measureOn } from "./measure.ts";
 import { placements } from "./placements.ts";
 import {
   type Arrangement,
@@ -91,12 +92,9 @@ async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, co
   });
   for (const [sequence, mine] of trials.entries()) {
     const ranks = measured.filter((rank) => rank.sequence === sequence);
-    for (const [i, trial] of mine.entries()) {
-      checkMeasurements(
-        backend.name,
-        trial,
-        ranks.map(({ measurements }) => measurements[i]!),
-      );
+    for (const i of mine.keys()) {
+      const ofTrial = ranks.map(({ measurements }) => measurements[i]!);
+      checkMeasurements(backend.name, ofTrial);
     }
   }
 }

@@ -6,7 +6,10 @@ export interface DisturbedContext extends Context {
   underWay(): number;
 }
 
-/** The same context, as unfriendly as the rules of collectives allow. It does not close the original. */
+/**
+ * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
+ * modules made on it have the weights that they have on a fresh context.
+ */
 export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedContext {
   const groups = new Map<ProcessGroup, DisturbedGroup>();
   const wrap = (group: ProcessGroup): DisturbedGroup => {
@@ -14,6 +17,7 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
     groups.set(group, wrapped);
     return wrapped;
   };
+  let streams = 0;
   const { mesh } = ctx;
   const wrappedMesh: DeviceMesh = {
     shape: mesh.shape,
@@ -30,7 +34,7 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
     world: wrappedMesh.world,
     seed: ctx.seed,
     backend: (nameOrValue) => ctx.backend(nameOrValue),
-    nextRandomStream: () => ctx.nextRandomStream(),
+    nextRandomStream: () => streams++,
     assertOpen: (where) => ctx.assertOpen(where),
     startTrace: () => ctx.startTrace(),
     stopTrace: () => ctx.stopTrace(),

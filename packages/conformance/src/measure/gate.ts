@@ -1,0 +1,62 @@
+import type { DType } from "@mosaic/core";
+import { check } from "../check.ts";
+import { epsilon } from "../oracle/numbers.ts";
+import { type ErrorSum, type Extent, joined, meanOf } from "./errors.ts";
+
+/** One rank's part of a result, measured. */
+export interface Measured {
+  readonly found: ErrorSum;
+  /** What one device's own kernel makes of the whole of the same data. */
+  readonly local: ErrorSum;
+  /** Of the whole result. */
+  readonly expected: Extent;
+  /** The dtype in which each rank stores its part of a sum before ranks add theirs; float32 if absent. */
+  readonly partial?: DType;
+}
+
+/** What one rank measured of one trial. Survives JSON: ranks may be processes. */
+export interface Measurement {
+  readonly trial: string;
+  /** By the name of the result: out, dq, … */
+  readonly results: Readonly<Record<string, Measured>>;
+  /** The largest |lse|. */
+  readonly lse: number;
+  /** A digest of what all ranks must have in common to the last bit. */
+  readonly common?: string;
+}
+
+/** All ranks together make at most twice the error of one device. */
+export function checkMeasurements(who: string, ranks: readonly Measurement[]): void {
+  const { trial, results, lse, common } = ranks[0]!;
+  for (const [rank, other] of ranks.entries()) {
+    check(other.trial === trial, `ranks tried different things: ${trial}, ${other.trial}`);
+    check(other.common === common, `${who}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
+  }
+  for (const [name, measured] of Object.entries(results)) {
+    const found = joined(ranks.map((rank) => rank.results[name]!.found));
+    checkGate({ ...measured, found }, lse, `${who}, ${trial}: ${name}`);
+  }
+}
+
+/**
+ * At most twice the error of the device's own kernel on the same data: in the root of the mean square, and the largest.
+ *
+ * Whoever folds keys in pieces must round float32 numbers once more than the kernel that sees all keys at once: `out` and
+ * the sums of gradients by half a unit each, and `lse` by half a unit, which, being an exponent, is a relative error of
+ * |lse| half units in everything. One such rounding of each is allowed on top of the largest error, and half a unit on
+ * top of the mean. It matters where terms are so few that the kernel's own error is small by luck.
+ */
+function checkGate({ found, local, expected, partial = "float32" }: Measured, lse: number, what: string): void {
+  const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
+  const limits = {
+    mean: [meanOf(found), 2 * meanOf(local) + epsilon[partial] * expected.mean],
+    largest: [found.largest, 2 * local.largest + rounding * expected.largest],
+  } as const;
+  for (const [name, [error, limit]] of Object.entries(limits)) {
+    check(
+      error <= limit,
+      `${what}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
+        `one device's own is ${meanOf(local).toExponential(2)}, at most ${local.largest.toExponential(2)}`,
+    );
+  }
+}
