@@ -10,6 +10,7 @@ const asItIs = (device: Device): Device => device;
 export const makeWorld: MakeWorld = (size, { dress = asItIs, ...options } = {}) =>
   world(size, { ...options, device: (rank) => dress(cpu({ threads: 1, index: rank })), timeout: 20 });
 
-export function register(cases: readonly Case[]): void {
-  for (const { name, run } of cases) test(name, run);
+/** Makes tests of cases. */
+export function register(cases: readonly Case[], timeout?: number): void {
+  test.each(cases)("$name", ({ run }) => run(), timeout);
 }

@@ -44,3 +44,4 @@ export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";
 export { measureModuleOn, type OneDevice, onOneDevice } from "./modules/measure.ts";
 export type { ModuleTrial } from "./modules/trial.ts";
 export { moduleTrials } from "./modules/trials.ts";
+export { leakCase, type LeakOptions } from "./modules/leak.ts";

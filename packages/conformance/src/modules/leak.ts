@@ -1,0 +1,76 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { type Context, causal, MultiAxisAttention, reduceGradients } from "@mosaic/core";
+import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
+import type { Case } from "../case.ts";
+import { check } from "../check.ts";
+import { normals } from "../oracle/numbers.ts";
+import { type MakeWorld, onWorld } from "../world.ts";
+
+export interface LeakOptions {
+  readonly makeWorld: MakeWorld;
+  readonly arrangement: Arrangement;
+  /** Forward and backward steps. Default 10 000, of which the first fifth may still fill caches. */
+  readonly steps?: number;
+}
+
+/** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe. */
+const breath = 24 << 20;
+
+/** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
+export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions): Case {
+  const { mesh, backend } = arrangement;
+  return {
+    name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} leave nothing behind`,
+    async run() {
+      const first = Math.ceil(steps / 5);
+      const held = await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+        await train(ctx, arrangement, first);
+        const before = memoryOf(ctx);
+        await train(ctx, arrangement, steps - first);
+        return { before, after: memoryOf(ctx) };
+      });
+      for (const [rank, { before, after }] of held.entries()) checkFlat(rank, before, after);
+    },
+  };
+}
+
+type Memory = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
+
+function memoryOf({ device }: Context): Memory {
+  setFlagsFromString("--expose-gc");
+  (runInNewContext("gc") as () => void)();
+  const { allocated, reserved } = device.memory();
+  const { rss, heapUsed } = process.memoryUsage();
+  return { allocated, reserved, resident: rss, heap: heapUsed };
+}
+
+function checkFlat(rank: number, before: Memory, after: Memory): void {
+  const grown = (name: keyof Memory) => after[name] - before[name];
+  for (const name of ["allocated", "reserved"] as const) {
+    check(grown(name) <= 0, `rank ${rank}: ${name} device memory grew by ${grown(name)} bytes from ${before[name]}`);
+  }
+  for (const name of ["resident", "heap"] as const) {
+    check(grown(name) < breath, `${name} memory grew by ${grown(name)} bytes from ${before[name]}`);
+  }
+}
+
+async function train(ctx: Context, { backend }: Arrangement, steps: number): Promise<void> {
+  const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: causal(), placement: "zigzag" } as const;
+  using attention = new MultiAxisAttention(ctx, { ...options, backend });
+  using x = ctx.device.empty([1, 6, 8], "float32");
+  ctx.device.write(x, normals(48, ctx.rank));
+  x.requiresGrad = true;
+  for (let step = 0; step < steps; step++) {
+    using out = attention.forward(x);
+    using dOut = x.detach();
+    out.backward(dOut);
+    reduceGradients(ctx, attention);
+    attention.zeroGrad();
+    x.grad?.dispose();
+    x.grad = null;
+    // The host runs ahead of the device; what it enqueues must not pile up.
+    if (step % 16 === 15) await ctx.device.stream.synchronize();
+  }
+  await ctx.device.stream.synchronize();
+}

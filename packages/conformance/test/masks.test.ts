@@ -1,0 +1,63 @@
+import { isVisible, layoutOf, type Span } from "@mosaic/core";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { maskTrials, placements, seesAny } from "../src/index.ts";
+
+const lengths = [
+  [1, 1],
+  [3, 3],
+  [12, 12],
+  [29, 29],
+  [7, 19],
+  [19, 7],
+  [5, 0],
+] as const;
+
+for (const [queries, keys] of lengths) {
+  for (const { mask, sees } of maskTrials(queries, keys, 1)) {
+    test(`${mask.name} on ${queries} × ${keys} lets through what its definition says, each pair once`, () => {
+      const slices = mask.slices(queries, keys);
+      for (let q = 0; q < queries; q++) {
+        for (let k = 0; k < keys; k++) {
+          expect(seesAny(slices)(q, k), `query ${q}, key ${k}`).toBe(sees(q, k));
+          expect(slices.filter((slice) => seesAny([slice])(q, k)).length).toBeLessThanOrEqual(1);
+        }
+      }
+    });
+  }
+}
+
+test("what core holds for visible is what some pair sees; with strides it may be more, never less", () => {
+  const spans = (step: number) =>
+    fc.record({ start: fc.nat(20), length: fc.nat(6), step: fc.constant(step) }).map((span): Span[] => [span]);
+  const some = (q: readonly Span[], k: readonly Span[], sees: (q: number, k: number) => boolean) =>
+    positions(q).some((query) => positions(k).some((key) => sees(query, key)));
+  for (const { mask, sees } of maskTrials(41, 41, 2)) {
+    const slices = mask.slices(41, 41);
+    fc.assert(
+      fc.property(spans(1), spans(1), (q, k) => isVisible(q, k, slices) === some(q, k, sees)),
+      { numRuns: 200 },
+    );
+    fc.assert(
+      fc.property(spans(3), spans(4), (q, k) => isVisible(q, k, slices) || !some(q, k, sees)),
+      { numRuns: 200 },
+    );
+  }
+});
+
+function positions(spans: readonly Span[]): number[] {
+  return spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
+}
+
+test("every placement holds every position once, at whatever length and number of shards", () => {
+  for (const placement of placements()) {
+    fc.assert(
+      fc.property(fc.nat(50), fc.integer({ min: 1, max: 9 }), (length, count) => {
+        const layout = layoutOf({ mesh: { sp: count }, axes: ["sp"], placement, length });
+        const shards = Array.from({ length: count }, (_, sp) => positions(layout.spans({ sp })));
+        expect(shards.flat().toSorted((a, b) => a - b)).toEqual(Array.from({ length }, (_, i) => i));
+        expect(positions(layout.spans({}))).toEqual(shards.flat());
+      }),
+    );
+  }
+});

@@ -1,0 +1,68 @@
+import { expect, test } from "vitest";
+import {
+  checkClose,
+  checkEqual,
+  checkMeasurements,
+  checkThrows,
+  errorSum,
+  extentOf,
+  joined,
+  maxError,
+  normals,
+  rounded,
+} from "../src/index.ts";
+
+test("rounding to nearest, ties to even", () => {
+  expect(rounded(1 + 2 ** -8, "bfloat16")).toBe(1);
+  expect(rounded(1 + 3 * 2 ** -8, "bfloat16")).toBe(1 + 2 ** -6);
+  expect(rounded(1 + 2 ** -8 + 2 ** -20, "bfloat16")).toBe(1 + 2 ** -7);
+  expect(rounded(-Math.PI, "bfloat16")).toBe(-3.140625);
+  expect(rounded(1 + 2 ** -11, "float16")).toBe(1);
+  expect(rounded(1 + 3 * 2 ** -11, "float16")).toBe(1 + 2 ** -9);
+  expect(rounded(65504, "float16")).toBe(65504);
+  expect(rounded(65520, "float16")).toBe(Number.POSITIVE_INFINITY);
+  expect(rounded(2 ** -24, "float16")).toBe(2 ** -24);
+  expect(rounded(2 ** -25, "float16")).toBe(0);
+  expect(rounded(2 ** -14 - 2 ** -24, "float16")).toBe(2 ** -14 - 2 ** -24);
+  expect(rounded(Number.NaN, "bfloat16")).toBeNaN();
+  for (const dtype of ["float32", "bfloat16", "float16"] as const) {
+    for (const value of normals(1000, 1, dtype)) expect(rounded(value, dtype)).toBe(value);
+  }
+});
+
+test("NaN is never close to anything, equal infinities are equal", () => {
+  expect(maxError([1, Number.NaN], [1, 1])).toBe(Number.POSITIVE_INFINITY);
+  expect(maxError([Number.POSITIVE_INFINITY], [1])).toBe(Number.POSITIVE_INFINITY);
+  expect(maxError([Number.NEGATIVE_INFINITY, 2], [Number.NEGATIVE_INFINITY, 1])).toBe(1);
+  expect(() => checkClose([Number.NaN], [0], 1e9, "x")).toThrow("x: largest error");
+  expect(() => checkEqual([0, 1], [0, 2], "x")).toThrow("x: element 1 is 1, expected 2");
+  expect(() => checkEqual([0], [0, 2], "x")).toThrow("expected 2 numbers, received 1");
+});
+
+test("an error is expected by name and message", async () => {
+  const fail = () => Promise.reject(new TypeError("no such thing"));
+  await checkThrows(fail, "TypeError", /such/);
+  await expect(checkThrows(fail, "RangeError", /such/)).rejects.toThrow("expected RangeError");
+  await expect(checkThrows(fail, "TypeError", /other/)).rejects.toThrow("expected a message like");
+  await expect(checkThrows(() => 1, "TypeError", /such/)).rejects.toThrow("nothing was thrown");
+});
+
+test("measurements: ranks together, against twice the error of one device", () => {
+  const expected = Float64Array.of(1, 2, 3, 4);
+  const local = errorSum([1, 2, 3, 4 + 2 ** -20], expected);
+  const rank = (actual: number[], part: Float64Array) => ({
+    trial: "t",
+    results: { out: { found: errorSum(actual, part), local, expected: extentOf(expected) } },
+    lse: 0,
+  });
+  const half = [expected.subarray(0, 2), expected.subarray(2)] as const;
+  const good = rank([1, 2], half[0]);
+  checkMeasurements("ring", [good, rank([3 + 2 ** -20, 4], half[1])]);
+  const bad = rank([3 + 2 ** -18, 4], half[1]);
+  expect(() => checkMeasurements("ring", [good, bad])).toThrow(/ring, t: out: mean error .* exceeds/);
+  const poisoned = JSON.parse(JSON.stringify(rank([3, Number.NaN], half[1]))) as typeof good;
+  expect(() => checkMeasurements("ring", [good, poisoned])).toThrow(/exceeds/);
+  expect(() => checkMeasurements("ring", [good, { ...good, trial: "other" }])).toThrow("ranks tried different things");
+  expect(() => checkMeasurements("ring", [good, { ...good, common: "x" }])).toThrow("other gradients");
+  expect(joined([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({ count: 3, squares: 10, largest: 3 });
+});

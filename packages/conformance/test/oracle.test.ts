@@ -1,0 +1,110 @@
+import { expect, test } from "vitest";
+import {
+  attentionOracle,
+  attentionOracleBackward,
+  type AttentionProblem,
+  maxError,
+  moduleOracle,
+  type ModuleProblem,
+  normals,
+  randomSlices,
+  seesAny,
+} from "../src/index.ts";
+
+const sizes = { batch: 2, heads: 4, kvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
+
+function problemOf(seed: number): AttentionProblem {
+  const rows = sizes.batch * sizes.heads * sizes.queries * sizes.headDim;
+  const keyRows = sizes.batch * sizes.kvHeads * sizes.keys * sizes.headDim;
+  const sees = seesAny(randomSlices(sizes.queries, sizes.keys, seed));
+  return { ...sizes, sees, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
+}
+
+/** (f(x + h) − f(x − h)) / 2h, element by element. */
+function slope(x: Float64Array, f: (x: Float64Array) => number): Float64Array {
+  const h = 1e-5;
+  return x.map((value, i) => (f(x.with(i, value + h)) - f(x.with(i, value - h))) / (2 * h));
+}
+
+function inner(a: Float64Array, b: Float64Array): number {
+  return a.reduce((sum, x, i) => sum + x * b[i]!, 0);
+}
+
+test("attention to one key is its value, to none is nothing, and equal scores give the mean", () => {
+  const problem: AttentionProblem = {
+    ...{ batch: 1, heads: 1, kvHeads: 1, queries: 3, keys: 3, headDim: 1, scale: 1 },
+    sees: (query, key) => (query === 0 ? key === 2 : query === 2),
+    q: Float64Array.of(5, 6, 0),
+    k: Float64Array.of(1, 2, 3),
+    v: Float64Array.of(10, 20, 60),
+  };
+  const { out, lse } = attentionOracle(problem);
+  expect(maxError(out, [60, 0, 30])).toBeLessThan(1e-13);
+  expect(maxError(lse, [15, Number.NEGATIVE_INFINITY, Math.log(3)])).toBeLessThan(1e-13);
+});
+
+test("query heads read the key head of their group", () => {
+  const problem = problemOf(1);
+  const { out } = attentionOracle(problem);
+  const { kvHeads: _, ...rest } = problem;
+  // Every key head twice makes it ordinary attention.
+  const repeated = (x: Float64Array) => {
+    const head = sizes.keys * sizes.headDim;
+    const heads = Array.from({ length: x.length / head }, (_, i) => Array.from(x.subarray(i * head, (i + 1) * head)));
+    return Float64Array.from(heads.flatMap((each) => [...each, ...each]));
+  };
+  const plain = attentionOracle({ ...rest, kvHeads: sizes.heads, k: repeated(problem.k), v: repeated(problem.v) });
+  expect(maxError(out, plain.out)).toBe(0);
+});
+
+test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d", (seed) => {
+  const problem = problemOf(seed);
+  const dOut = normals(problem.q.length, 4);
+  const loss = (change: Partial<AttentionProblem>) => inner(attentionOracle({ ...problem, ...change }).out, dOut);
+  const { dq, dk, dv } = attentionOracleBackward(problem, dOut);
+  expect(
+    maxError(
+      dq,
+      slope(problem.q, (q) => loss({ q })),
+    ),
+  ).toBeLessThan(1e-8);
+  expect(
+    maxError(
+      dk,
+      slope(problem.k, (k) => loss({ k })),
+    ),
+  ).toBeLessThan(1e-8);
+  expect(
+    maxError(
+      dv,
+      slope(problem.v, (v) => loss({ v })),
+    ),
+  ).toBeLessThan(1e-8);
+});
+
+test("the gradients of the module are its slopes", () => {
+  const module = { batch: 2, length: 5, embed: 6, heads: 4, kvHeads: 2, headDim: 2 };
+  const projected = (4 + 2 * 2) * 2;
+  const parameters = {
+    "qkv_proj.weight": normals(projected * 6, 1),
+    "qkv_proj.bias": normals(projected, 2),
+    "out_proj.weight": normals(6 * 8, 3),
+    "out_proj.bias": normals(6, 4),
+  };
+  const problem: ModuleProblem = {
+    ...{ sizes: module, sees: (q, k) => k <= q, parameters },
+    ...{ x: normals(2 * 5 * 6, 5), dOut: normals(2 * 5 * 6, 6) },
+  };
+  const { dx, gradients } = moduleOracle(problem);
+  const loss = (change: Partial<ModuleProblem>) => inner(moduleOracle({ ...problem, ...change }).out, problem.dOut);
+  expect(
+    maxError(
+      dx,
+      slope(problem.x, (x) => loss({ x })),
+    ),
+  ).toBeLessThan(1e-7);
+  for (const name of Object.keys(parameters) as (keyof typeof parameters)[]) {
+    const expected = slope(parameters[name], (value) => loss({ parameters: { ...parameters, [name]: value } }));
+    expect(maxError(gradients[name], expected), name).toBeLessThan(1e-7);
+  }
+});
