@@ -110,7 +110,7 @@ test("a rank that called nothing, and one that is elsewhere", async () => {
   const message = failed(outcome!, CollectiveTimeoutError);
   // Whose limit passes first tells the other.
   expect(message).toMatch(
-    /rank 0 waits in allReduce #1 \(world\); rank 1 is at sendRecv|rank 1 waits in sendRecv #1 \(world\); rank 0 is at allR/,
+    /rank 0 waits in allReduce #2 \(world\); rank 1 is at sendRecv|rank 1 waits in sendRecv #2 \(world\); rank 0 is at allR/,
   );
   expect(message).toMatch(/rank 2 has called nothing/);
 });
