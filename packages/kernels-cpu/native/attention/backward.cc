@@ -34,6 +34,8 @@ void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
   if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
   const AttentionKernels& kernels = attentionKernels(isa);
   const Plan plan(args.tile);
+  pool.shared().reset();
+  const PanelPlan panels(plan, args.q.shape[2], kernels.width, pool.shared());
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
   const std::vector<BackwardStep> steps = backwardSteps(grid, plan);
   const int64_t keyHeads = args.k.shape[1], heads = args.k.shape[0] * keyHeads;
@@ -49,7 +51,7 @@ void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
-    gradientTask(args, kernels, plan, at, pool.arena(worker));
+    gradientTask(args, kernels, panels, at, pool.arena(worker));
   });
 }
 

@@ -20,16 +20,20 @@ constexpr double kLog2e = std::numbers::log2e;  // lse is natural, scores are in
 struct Panel {
   ForwardPanel at;
   PanelRows rows;
-  std::vector<Segment> segments;  // by begin
-  size_t current = 0;             // earlier segments are done
+  std::span<const Segment> segments;  // by begin; those that are done drop out
 };
 
 class Forward {
  public:
-  Forward(const AttendArgs& args, const AttentionKernels& kernels)
-      : a_(args), k_(kernels), plan_(args.tile), rows_(args.q.shape[2]), keys_(args.k.shape[2]), depth_(args.q.shape[3]) {
-    rowStride_ = (depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding;
-  }
+  Forward(const AttendArgs& args, const AttentionKernels& kernels, Arena& shared)
+      : a_(args),
+        k_(kernels),
+        plan_(args.tile),
+        rows_(args.q.shape[2]),
+        keys_(args.k.shape[2]),
+        depth_(args.q.shape[3]),
+        rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding),
+        panelPlan_(plan_, rows_, k_.width, shared) {}
 
   void run(Pool& pool) {
     const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
@@ -68,20 +72,22 @@ class Forward {
     float* rowBuffer = arena.take<float>(k_.width * rowStride_);
 
     std::vector<Panel> panels;
-    for (int32_t p = 0; p < groupPanels_; ++p) {
-      const int64_t row = first + p * k_.width;
-      if (row >= rows_) break;
-      Panel panel{{}, {row, static_cast<int32_t>(std::min<int64_t>(k_.width, rows_ - row)), k_.width}, {}, 0};
-      plan_.segments(panel.rows, {0, keys_}, arena, panel.segments);
-      if (panel.segments.empty()) continue;
+    panels.reserve(static_cast<size_t>(groupPanels_));
+    for (int64_t p = first / k_.width; p < first / k_.width + groupPanels_; ++p) {
+      const std::span<const Segment> segments = panelPlan_.segments(p);
+      if (segments.empty()) continue;
       const int64_t size = depth_ * k_.width;
-      panel.at = {arena.take<float>(size),      arena.take<float>(size), arena.take<float>(k_.width),
-                  arena.take<float>(k_.width), weights,                 static_cast<int32_t>(depth_)};
-      load(panel, {batch, h, row}, rowBuffer);
-      panels.push_back(std::move(panel));
+      panels.push_back({{arena.take<float>(size), arena.take<float>(size), arena.take<float>(k_.width),
+                         arena.take<float>(k_.width), weights, static_cast<int32_t>(depth_)},
+                        panelPlan_.rows(p),
+                        segments});
+      load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
     }
     foldKeys(panels, reader);
-    for (const Panel& panel : panels) store(panel, {batch, h, panel.rows.first}, rowBuffer);
+    for (Panel& panel : panels) {
+      panel.segments = panelPlan_.segments(panel.rows.first / k_.width);
+      store(panel, {batch, h, panel.rows.first}, rowBuffer);
+    }
   }
 
   /// Every block of keys that some panel sees, in order. Blocks lie on a fixed grid, so that a row's result does not
@@ -109,12 +115,11 @@ class Forward {
   /// Calls fn for the segments that meet [begin, end); lowers `next` to the first key after it that the panel sees.
   template <class Fn>
   static void forSegments(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn fn) {
-    const std::vector<Segment>& all = panel.segments;
-    while (panel.current < all.size() && all[panel.current].end <= begin) ++panel.current;
-    for (size_t i = panel.current; i < all.size(); ++i) {
-      if (all[i].end > end) next = std::min<int64_t>(next, std::max(all[i].begin, end));
-      if (all[i].begin >= end) break;
-      if (all[i].end > begin) fn(all[i]);
+    while (!panel.segments.empty() && panel.segments.front().end <= begin) panel.segments = panel.segments.subspan(1);
+    for (const Segment& s : panel.segments) {
+      if (s.end > end) next = std::min<int64_t>(next, std::max(s.begin, end));
+      if (s.begin >= end) break;
+      if (s.end > begin) fn(s);
     }
   }
 
@@ -182,7 +187,8 @@ class Forward {
   const AttentionKernels& k_;
   const Plan plan_;
   const int64_t rows_, keys_, depth_;
-  int64_t rowStride_;        // of the row buffer
+  const int64_t rowStride_;  // of the row buffer
+  const PanelPlan panelPlan_;
   int32_t groupPanels_ = 1;
   std::vector<int64_t> groups_;  // first rows
 };
@@ -191,7 +197,8 @@ class Forward {
 
 void attend(const AttendArgs& args, Isa isa, Pool& pool) {
   if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
-  Forward(args, attentionKernels(isa)).run(pool);
+  pool.shared().reset();
+  Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }
 
 }  // namespace mosaic

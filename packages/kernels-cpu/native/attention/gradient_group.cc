@@ -24,7 +24,7 @@ int32_t groupPanels(const AttentionKernels& kernels, int64_t depth) {
 struct Panel {
   BackwardPanel at;
   PanelRows rows;
-  std::vector<Segment> segments;
+  std::span<const Segment> segments;  // those that meet the keys of the task, by begin
   float *q, *dOut;  // [width][rowStride], plain rows
   bool here;        // takes part in the current block
 };
@@ -63,11 +63,11 @@ class GradientGroup {
   }
 
   /// The group that starts at row `first`.
-  void run(int64_t first, const Plan& plan, Arena& arena) {
+  void run(int64_t first, const PanelPlan& plan) {
     bool any = false;
     finite_ = disjoint_ = true;
     for (Panel& panel : panels_) {
-      any |= load(panel, first, plan, arena);
+      any |= load(panel, first, plan);
       first += k_.width;
     }
     if (!any) return;
@@ -81,11 +81,16 @@ class GradientGroup {
 
  private:
   /// False if the rows see no key of the task. Such a panel is all zeros, as is the padding of the others.
-  bool load(Panel& panel, int64_t first, const Plan& plan, Arena& arena) {
-    const int64_t count = std::clamp<int64_t>(task_.rows.end - first, 0, k_.width);
-    panel.rows = {first, static_cast<int32_t>(count), k_.width};
-    panel.segments.clear();
-    if (count > 0) plan.segments(panel.rows, task_.keys, arena, panel.segments);
+  bool load(Panel& panel, int64_t first, const PanelPlan& plan) {
+    panel.rows = plan.rows(first / k_.width);
+    const int64_t count = panel.rows.count;
+    panel.segments = plan.segments(first / k_.width);
+    if (first >= task_.rows.end) panel.segments = {};
+    const auto outside = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
+    while (!panel.segments.empty() && outside(panel.segments.front())) panel.segments = panel.segments.subspan(1);
+    while (!panel.segments.empty() && outside(panel.segments.back())) {
+      panel.segments = panel.segments.first(panel.segments.size() - 1);
+    }
     const int64_t used = panel.segments.empty() ? 0 : count;
     for (float* rows : {panel.q, panel.dOut}) {
       std::fill(rows + used * rowStride_, rows + k_.width * rowStride_, 0.0f);
@@ -254,12 +259,12 @@ int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth) {
   return int64_t{groupPanels(kernels, depth)} * kernels.width;
 }
 
-void gradientTask(const AttendBackwardArgs& args, const AttentionKernels& kernels, const Plan& plan,
+void gradientTask(const AttendBackwardArgs& args, const AttentionKernels& kernels, const PanelPlan& plan,
                   const GradientTask& task, Arena& arena) {
   arena.reset();
   GradientGroup group(args, kernels, task, arena);
   const int64_t step = gradientGroupRows(kernels, args.q.shape[3]);
-  for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, plan, arena);
+  for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, plan);
 }
 
 }  // namespace mosaic

@@ -72,20 +72,19 @@ void Plan::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
   for (auto i = past - k_.begin(); i-- > 0 && k_[static_cast<size_t>(i)].reached > begin;) fn(k_[static_cast<size_t>(i)]);
 }
 
-void Plan::segments(const PanelRows& rows, Range keys, Arena& arena, std::vector<Segment>& found) const {
-  found.clear();
+void Plan::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
+  const auto old = static_cast<int64_t>(found.size());
   std::vector<size_t> met;
   forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
     forSlices(run, [&](size_t slice) { met.push_back(slice); });
   });
   std::sort(met.begin(), met.end());
   met.erase(std::unique(met.begin(), met.end()), met.end());
-  for (size_t slice : met) addSegments(slices_[slice].slice, rows, keys, arena, found);
-  std::stable_sort(found.begin(), found.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+  for (size_t slice : met) addSegments(slices_[slice].slice, rows, arena, found);
+  std::stable_sort(found.begin() + old, found.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
 }
 
-void Plan::addSegments(const Slice& slice, const PanelRows& rows, Range keys, Arena& arena,
-                       std::vector<Segment>& found) const {
+void Plan::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
   Range* seen = arena.take<Range>(rows.count);  // global positions, per row
   Range hull{INT64_MAX, INT64_MIN};
   std::fill(seen, seen + rows.count, Range{0, 0});
@@ -105,8 +104,8 @@ void Plan::addSegments(const Slice& slice, const PanelRows& rows, Range keys, Ar
     int32_t* hi = arena.take<int32_t>(rows.width);
     Segment segment{INT32_MAX, 0, 0, INT32_MAX, {lo, hi}};
     for (int32_t r = 0; r < rows.count; ++r) {
-      const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, seen[r].begin));
-      const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, seen[r].end));
+      const int64_t from = k.offset + countBefore(k.span, seen[r].begin);
+      const int64_t to = k.offset + countBefore(k.span, seen[r].end);
       const bool any = seen[r].begin < seen[r].end && from < to;
       lo[r] = any ? static_cast<int32_t>(from) : 0;
       hi[r] = any ? static_cast<int32_t>(to) : 0;
@@ -142,6 +141,25 @@ double Plan::work(Range rows, Range keys) const {
     });
   });
   return pairs;
+}
+
+PanelPlan::PanelPlan(const Plan& plan, int64_t rows, int32_t width, Arena& arena) : rows_(rows), width_(width) {
+  for (int64_t panel = 0; panel * width < rows; ++panel) {
+    offset_.push_back(segments_.size());
+    plan.addSegments(this->rows(panel), arena, segments_);
+  }
+  offset_.push_back(segments_.size());
+}
+
+std::span<const Segment> PanelPlan::segments(int64_t panel) const {
+  if (panel * width_ >= rows_) return {};
+  const size_t first = offset_[static_cast<size_t>(panel)], end = offset_[static_cast<size_t>(panel) + 1];
+  return {segments_.data() + first, end - first};
+}
+
+PanelRows PanelPlan::rows(int64_t panel) const {
+  const int64_t first = panel * width_;
+  return {first, static_cast<int32_t>(std::clamp<int64_t>(rows_ - first, 0, width_)), width_};
 }
 
 }  // namespace mosaic

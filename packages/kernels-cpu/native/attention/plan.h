@@ -32,12 +32,13 @@ struct PanelRows {
   int32_t count, width;
 };
 
+/// Where a tile puts its rows and keys and which of them meet.
 class Plan {
  public:
   explicit Plan(const Tile& tile);
 
-  /// The segments of a panel within `keys`, by increasing begin. Their row intervals live in `arena`.
-  void segments(const PanelRows& rows, Range keys, Arena& arena, std::vector<Segment>& found) const;
+  /// Appends the segments of a panel, by increasing begin. Their row intervals live in `arena`.
+  void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
 
   /// An upper bound of the number of pairs that count; 0 exactly when it is known that there are none.
   double work(Range rows, Range keys) const;
@@ -63,13 +64,29 @@ class Plan {
   void forSlices(const Run& run, Fn fn) const;
   template <class Fn>
   void forKeySpans(int64_t begin, int64_t end, Fn fn) const;
-  void addSegments(const Slice& slice, const PanelRows& rows, Range keys, Arena& arena,
-                   std::vector<Segment>& found) const;
+  void addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
 
   std::span<const Span> q_;
   std::vector<int64_t> qOffset_;     // local index of the first row of each span
   std::vector<KeySpan> k_;           // by start
   std::vector<SortedSlice> slices_;  // by q0
+};
+
+/// The segments of every panel of a tile, found once for all heads.
+class PanelPlan {
+ public:
+  /// `arena` must outlive the plan.
+  PanelPlan(const Plan& plan, int64_t rows, int32_t width, Arena& arena);
+
+  /// By increasing begin; empty past the last panel.
+  std::span<const Segment> segments(int64_t panel) const;
+  PanelRows rows(int64_t panel) const;
+
+ private:
+  int64_t rows_;
+  int32_t width_;
+  std::vector<Segment> segments_;
+  std::vector<size_t> offset_;  // of the first segment of each panel, and the end
 };
 
 }  // namespace mosaic

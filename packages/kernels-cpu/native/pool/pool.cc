@@ -1,5 +1,7 @@
 #include "pool/pool.h"
 
+#include <algorithm>
+
 #include "pool/pause.h"
 
 namespace mosaic {
@@ -13,7 +15,7 @@ constexpr int64_t kSpin = 50'000;  // ns; waking a parked thread costs 20â€“25 Â
 }  // namespace
 
 Pool::Pool(int threads) {
-  for (int i = 0; i < threads || i == 0; ++i) arenas_.push_back(std::make_unique<Arena>());
+  for (int i = 0; i <= std::max(threads, 1); ++i) arenas_.push_back(std::make_unique<Arena>());
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { workerMain(i); });
 }
 

@@ -41,8 +41,10 @@ class Pool {
     run(tasks, call, const_cast<void*>(static_cast<const void*>(std::addressof(fn))));
   }
 
-  /// Scratch memory of a worker; valid to use from inside a task with that task's worker number.
+  /// Scratch memory of a worker; for use inside a task, with that task's worker number.
   Arena& arena(int worker) { return *arenas_[static_cast<size_t>(worker)]; }
+  /// Scratch memory of the caller, for what its tasks share.
+  Arena& shared() { return *arenas_.back(); }
 
  private:
   using Call = void (*)(void* context, int64_t task, int worker);
