@@ -13,7 +13,7 @@ export const nests: readonly Arrangement[] = [
     { node: 3, gpu: 2 },
   ].map((mesh) => ({ mesh, axes: ["node", "gpu"], backend: ring({ axis: "node", inner: ring({ axis: "gpu" }) }) })),
   // The inner axis need not be the one that varies fastest in the mesh.
-  { mesh: { node: 2, gpu: 2 }, axes: ["node", "gpu"], backend: ring({ axis: "gpu", inner: ring({ axis: "node" }) }) },
+  { mesh: { node: 2, gpu: 2 }, axes: ["gpu", "node"], backend: ring({ axis: "gpu", inner: ring({ axis: "node" }) }) },
   {
     mesh: { rack: 2, node: 2, gpu: 2 },
     axes: ["rack", "node", "gpu"],

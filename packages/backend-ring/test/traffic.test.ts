@@ -102,3 +102,30 @@ test("documents on ranks of their own send nothing", async () => {
   const traffic = await measured(4, even(4, documents));
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });
+
+test("nested rings send along each axis what the closed forms say of it", async () => {
+  const mesh = { node: 3, gpu: 2 };
+  const axes = ["node", "gpu"];
+  const inner = ring({ axis: "gpu" });
+  for (const trial of backendTrials({ mesh, axes }, { placement: placements()[0]!, dtype: "float32", seed: 2 })) {
+    const queries = layoutOf({ mesh, axes, ...trial.queries });
+    const keys = layoutOf({ mesh, axes, ...trial.keys });
+    const width = trial.batch * trial.kvHeads * trial.headDim;
+    await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
+      const along = (axis: string) => ctx.mesh.group(axis).traffic();
+      const before = { node: along("node"), gpu: along("gpu") };
+      await attendOn(ctx, ring({ axis: "node", inner }), trial);
+
+      const at = ctx.mesh.coordinate;
+      const options = { mesh, call: { at, mask: trial.mask, queries, keys }, width, dtype: trial.dtype };
+      const both = (more: Partial<Parameters<typeof ringTraffic>[0]>) => {
+        const { forward, backward } = ringTraffic({ ...options, ...more });
+        return plus(forward, backward);
+      };
+      expect(minus(along("node"), before.node), trial.name).toEqual(both({ axis: "node", inner }));
+      // The inner ring goes round once for each node's keys, with the chunks that the outer ring brought.
+      const rounds = [0, 1, 2].map((node) => both({ axis: "gpu", from: { ...at, node } }));
+      expect(minus(along("gpu"), before.gpu), trial.name).toEqual(rounds.reduce(plus));
+    });
+  }
+});

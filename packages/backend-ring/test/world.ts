@@ -12,5 +12,5 @@ export const makeWorld: MakeWorld = (size, { dress = asItIs, ...options } = {}) 
 
 /** Makes tests of cases. */
 export function register(cases: readonly Case[], timeout?: number): void {
-  test.each(cases)("$name", ({ run }) => run(), timeout);
+  test.each(cases.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run(), timeout);
 }
