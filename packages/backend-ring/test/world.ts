@@ -1,13 +1,10 @@
 import { world } from "@mosaic/collectives-local";
 import type { Case, MakeWorld } from "@mosaic/conformance";
-import type { Device } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { test } from "vitest";
 
-const asItIs = (device: Device): Device => device;
-
 /** Ranks of one thread each, all in this process. A message that never comes is an error soon. */
-export const makeWorld: MakeWorld = (size, { dress = asItIs, ...options } = {}) =>
+export const makeWorld: MakeWorld = (size, { dress, ...options }) =>
   world(size, { ...options, device: (rank) => dress(cpu({ threads: 1, index: rank })), timeout: 20 });
 
 /** Makes tests of cases. */

@@ -1,24 +1,24 @@
 import type { Context, Coordinate, Device } from "@mosaic/core";
 
 export interface WorldOptions {
+  /** Puts something around a device, before any rank uses it. */
+  readonly dress: (device: Device) => Device;
   /** Lengths of the mesh's axes; their product is the number of ranks. Default { sp: size }. */
   readonly mesh?: Coordinate;
-  /** Puts something around each device before any rank uses it. */
-  readonly dress?: (device: Device) => Device;
   /** The seed of parameters. */
   readonly seed?: number;
 }
 
 /** Makes as many ranks, connected with one another, in this process. Whoever calls it closes them. */
-export type MakeWorld = (size: number, options?: WorldOptions) => Promise<readonly Context[]>;
+export type MakeWorld = (size: number, options: WorldOptions) => Promise<readonly Context[]>;
 
 /** Runs `body` on every rank of a fresh world at once, and closes the world whatever comes of it. */
 export async function onWorld<T>(
   makeWorld: MakeWorld,
-  { size, ...options }: WorldOptions & { readonly size: number },
+  { size, dress = asItIs, ...options }: Partial<WorldOptions> & { readonly size: number },
   body: (ctx: Context) => Promise<T>,
 ): Promise<T[]> {
-  const contexts = await makeWorld(size, options);
+  const contexts = await makeWorld(size, { dress, ...options });
   const failures: unknown[] = [];
   const run = async (ctx: Context): Promise<T> => {
     try {
@@ -37,4 +37,8 @@ export async function onWorld<T>(
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }
+}
+
+function asItIs(device: Device): Device {
+  return device;
 }

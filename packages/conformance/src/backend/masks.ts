@@ -18,7 +18,17 @@ export interface MaskTrial {
   readonly sees: Sees;
 }
 
-/** Every constructor of core, and random lists, for sequences of these lengths. */
+/**
+ * Every constructor of core, and random lists, for sequences of these lengths.
+ *
+ * @example
+ * ```ts
+ * import { maskTrials } from "@mosaic/conformance";
+ * const { mask, sees } = maskTrials(4, 4, 1)[1]!;
+ * mask.name; // => "causal"
+ * sees(2, 3); // => false
+ * ```
+ */
 export function maskTrials(queries: number, keys: number, seed: number): MaskTrial[] {
   const shift = keys - queries;
   const window = 1 + Math.ceil(keys / 5);

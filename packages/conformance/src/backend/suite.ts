@@ -40,6 +40,20 @@ export function alongOneAxis(
 /**
  * What every attention backend must do: forward and backward right on every rank, for all masks, placements, grouped
  * heads, dtypes, and lengths that divide nothing, while memory is poisoned and messages arrive late and in any order.
+ *
+ * Right is what differs from float64 by at most twice what the device's own kernel does on the same data in one piece.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { alongOneAxis, backendSuite, type MakeWorld } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
+ *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const cases = backendSuite({ makeWorld, arrangements: alongOneAxis((axis) => ring({ axis }), [3]) });
+ * await cases[0]!.run();
+ * ```
  */
 export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: BackendSuiteOptions): Case[] {
   return options.arrangements.flatMap((arrangement, i) => [

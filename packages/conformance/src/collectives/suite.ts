@@ -14,6 +14,15 @@ export interface CollectivesSuiteOptions {
  * What every implementation of collectives must do: each operation against its definition, to the last bit, for all
  * dtypes, for equal, uneven and empty shares; the order that is promised between messages, and between collectives and
  * compute; groups within groups; and the traffic it reports.
+ *
+ * @example
+ * ```ts
+ * import { world } from "@mosaic/collectives-local";
+ * import { collectivesSuite } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const cases = collectivesSuite((size) => world(size, { device: () => cpu({ threads: 1 }) }), { sizes: [2] });
+ * await cases.find(({ name }) => name === "allGather, float32, 2 ranks")!.run();
+ * ```
  */
 export function collectivesSuite(
   makeWorld: MakeWorld,

@@ -19,6 +19,14 @@ export interface DeviceSuiteOptions {
 /**
  * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
  * into memory that holds NaN; memory, order, reads and fences. `make` is called for each case; the case closes the device.
+ *
+ * @example
+ * ```ts
+ * import { deviceSuite } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const cases = deviceSuite(() => cpu({ threads: 1 })); // vitest: for (const { name, run } of cases) test(name, run)
+ * await cases.find(({ name }) => name === "softmax, float32")!.run();
+ * ```
  */
 export function deviceSuite(make: MakeDevice, { attentionTolerance }: DeviceSuiteOptions = {}): Case[] {
   const makePoisoned = () => poisoned(make());

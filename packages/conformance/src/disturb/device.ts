@@ -3,6 +3,15 @@ import { type Device, type DType, type Shape, Tensor } from "@mosaic/core";
 /**
  * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. Whoever reads
  * what he has not written, or adds to what he has not cleared, gets NaN.
+ *
+ * @example
+ * ```ts
+ * import { poisoned } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = poisoned(cpu({ threads: 1 }));
+ * using x = device.empty([2], "float32");
+ * Array.from(await x.read()); // => [NaN, NaN]
+ * ```
  */
 export function poisoned(device: Device): Device {
   const wrapper: Device = {

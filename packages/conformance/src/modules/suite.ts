@@ -17,6 +17,18 @@ export interface ModuleSuiteOptions {
  * MultiAxisAttention over a backend equals MultiAxisAttention on one device: forward, dx and every parameter's gradient
  * are as exact as there, measured by attention between two linear layers in float64; and all ranks hold the same
  * gradients to the last bit. With a "dp" axis every row of ranks has sequences of its own, and gradients are their mean.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { type MakeWorld, moduleSuite } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
+ *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const arrangement = { mesh: { dp: 2, sp: 2 }, axes: ["sp"], backend: ring() };
+ * await moduleSuite({ makeWorld, arrangements: [arrangement] })[0]!.run();
+ * ```
  */
 export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Case[] {
   return arrangements.flatMap((arrangement) =>

@@ -29,7 +29,18 @@ export interface OracleBackward {
   readonly dv: Float64Array;
 }
 
-/** Softmax attention by its definition, in float64. */
+/**
+ * Softmax attention by its definition, in float64.
+ *
+ * @example
+ * ```ts
+ * import { attentionOracle } from "@mosaic/conformance";
+ * const sizes = { batch: 1, heads: 1, kvHeads: 1, queries: 1, keys: 2, headDim: 1, scale: 1 };
+ * const [q, k, v] = [Float64Array.of(0), Float64Array.of(1, 2), Float64Array.of(10, 20)];
+ * const { out } = attentionOracle({ ...sizes, sees: (query, key) => key <= query, q, k, v });
+ * out[0]; // => 10
+ * ```
+ */
 export function attentionOracle(problem: AttentionProblem): OracleForward {
   const { batch, heads, queries, headDim, v } = problem;
   const out = new Float64Array(batch * heads * queries * headDim);
