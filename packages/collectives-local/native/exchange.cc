@@ -101,7 +101,8 @@ bool Exchange::receive(Lane& lane) {
     if (lane.moved < message.signature.bytes && count == 0) break;
     advance(lane);
   }
-  if (moved) ring(lane);
+  // A writer that sleeps before a full ring is worth waking only for a good piece of it.
+  if (moved && (lane.done() || channel.halfEmpty())) ring(lane);
   return moved;
 }
 
@@ -129,7 +130,7 @@ bool Exchange::reduce(Reduction& r) {
       lane.moved += ready * width;
       bytes_.received += ready * width;
       advance(lane);
-      ring(lane);
+      if (lane.done() || incoming(lane).halfEmpty()) ring(lane);
     }
     r.reduced += ready;
     moved = true;
