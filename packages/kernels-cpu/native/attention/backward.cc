@@ -5,6 +5,7 @@
 #include "attention/attention.h"
 #include "attention/backward_order.h"
 #include "attention/gradient_group.h"
+#include "attention/rows.h"
 
 namespace mosaic {
 namespace {
@@ -31,7 +32,7 @@ struct TurnGuard {
 }  // namespace
 
 void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
-  if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
+  if (isEmpty(args.q) || isEmpty(args.k)) return;
   const AttentionKernels& kernels = attentionKernels(isa);
   const Plan plan(args.tile);
   pool.shared().reset();

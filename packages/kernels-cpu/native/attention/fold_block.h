@@ -18,23 +18,25 @@ struct FoldBlock {
   static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
   static constexpr int width = N * L;
   static constexpr float kLazy = 40;       // log2 units
+  static constexpr int32_t kFirst = 16;    // keys that give a row its first m
   static constexpr float kSeen = 1e-30f;   // any sum over at least one key is far larger
   static constexpr float kLowest = -3e38f;
 
   MOSAIC_NOINLINE void fold(const ForwardPanel& panel, const KeyBlock& keys) {
-    if (!foldFused(panel, keys)) {
-      float blockMax[width];
-      scores(panel, keys, blockMax);
-      settle(panel, keys.count, blockMax);
+    int32_t done = 0;
+    if (fresh(panel)) {
+      done = keys.count < kFirst ? keys.count : kFirst;
+      settleKeys(panel, keys, 0, done);
     }
+    if (fresh(panel) || !foldFused(panel, keys, done)) settleKeys(panel, keys, done, keys.count);
     accumulate(panel, keys);
   }
 
   MOSAIC_NOINLINE void foldMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
     float blockMax[width];
-    scores(panel, keys, blockMax);
+    scores(panel, keys, 0, keys.count, blockMax);
     mask(panel, keys, visible, blockMax);
-    settle(panel, keys.count, blockMax);
+    settle(panel, 0, keys.count, blockMax);
     if (Pack<V>::finite(keys.v, keys.vStride, keys.count, panel.depth)) {
       accumulate(panel, keys);
     } else {
@@ -43,16 +45,22 @@ struct FoldBlock {
   }
 
  private:
-  /// p ← 2^(s − m), sum += p, in one pass. False, with sum as before, if a row has no m yet or m lags too far behind.
-  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys) {
+  /// Whether some row has seen nothing and has no m yet.
+  MOSAIC_INLINE bool fresh(const ForwardPanel& panel) {
+    bool any = false;
+    for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kSeen)));
+    return any;
+  }
+
+  /// p ← 2^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far behind.
+  MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
     float blockMax[width];
     Vec before[N];
     for (int n = 0; n < N; ++n) {
       before[n] = V::load(panel.sum + n * L);
-      if (V::any(V::less(before[n], V::set1(kSeen)))) return false;
       V::store(blockMax + n * L, V::set1(kLowest));
     }
-    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<R>(from, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::start(c, panel.negMax);
@@ -79,10 +87,18 @@ struct FoldBlock {
     return !high;
   }
 
-  /// p ← s − m and its maximum over the block.
-  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, float* blockMax) {
+  /// The same for keys [from, to), first raising m where it must be.
+  MOSAIC_NOINLINE void settleKeys(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
+    float blockMax[width];
+    scores(panel, keys, from, to, blockMax);
+    settle(panel, from, to, blockMax);
+  }
+
+  /// p ← s − m and its maximum over keys [from, to).
+  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to,
+                            float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
-    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<R>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::start(c, panel.negMax);
@@ -114,8 +130,12 @@ struct FoldBlock {
     }
   }
 
+  MOSAIC_INLINE void shrinkRows(float* at, int32_t count, Vec factor) {
+    for (int32_t i = 0; i < count; ++i) V::store(at + i * width, V::mul(V::load(at + i * width), factor));
+  }
+
   /// Raises m where it must be, then p ← 2^(s − m), sum += p.
-  MOSAIC_INLINE void settle(const ForwardPanel& panel, int32_t count, const float* blockMax) {
+  MOSAIC_INLINE void settle(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
       const auto fresh = V::less(before, V::set1(kSeen));
@@ -127,13 +147,11 @@ struct FoldBlock {
       if (V::any(V::less(V::zero(), later))) {
         const Vec shrink = V::select(fresh, V::zero(), V::exp2(V::sub(V::zero(), later)));
         sum = V::mul(sum, shrink);
-        for (int32_t d = 0; d < panel.depth; ++d) {
-          float* out = panel.out + d * width + n * L;
-          V::store(out, V::mul(V::load(out), shrink));
-        }
+        shrinkRows(panel.out + n * L, panel.depth, shrink);
+        shrinkRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
       }
 #pragma GCC unroll 2
-      for (int32_t j = 0; j < count; ++j) {
+      for (int32_t j = from; j < to; ++j) {
         float* at = panel.p + j * width + n * L;
         const Vec p = V::exp2(V::sub(V::load(at), rise));
         sum = V::add(sum, p);
@@ -145,7 +163,7 @@ struct FoldBlock {
 
   /// out += v · p
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KeyBlock& keys) {
-    forTiles<R>(panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+    forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::load(c, panel.out + d * width, width);

@@ -196,7 +196,7 @@ class Forward {
 }  // namespace
 
 void attend(const AttendArgs& args, Isa isa, Pool& pool) {
-  if (args.q.shape[2] == 0 || args.k.shape[2] == 0) return;
+  if (isEmpty(args.q) || isEmpty(args.k)) return;
   pool.shared().reset();
   Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }

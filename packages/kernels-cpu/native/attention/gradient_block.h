@@ -54,7 +54,7 @@ struct GradientBlock {
  private:
   /// p ← 2^(s − lse)
   MOSAIC_INLINE void weights(const BackwardPanel& panel, const KeyBlock& keys) {
-    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::start(c, panel.negLse);
@@ -69,7 +69,7 @@ struct GradientBlock {
 
   /// ds ← p (dOut · v − delta)
   MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KeyBlock& keys) {
-    forTiles<R>(keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::start(c, panel.negDelta);
@@ -98,7 +98,7 @@ struct GradientBlock {
 
   /// dq += k · ds
   MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KeyBlock& keys) {
-    forTiles<R>(panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+    forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::load(c, panel.dq + d * width, width);
@@ -125,7 +125,7 @@ struct GradientBlock {
   /// All keys of `wide` vectors of columns: lanes are columns here, and the sum runs over rows.
   template <int wide>
   MOSAIC_INLINE void keyGradientColumns(const KeyGradient& term, int32_t column) {
-    forTiles<V::wideRows>(term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forTiles<V::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, wide>;
       Tile c;
       Tile::clear(c);

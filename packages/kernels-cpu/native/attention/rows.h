@@ -6,6 +6,11 @@
 
 namespace mosaic {
 
+/// Whether a view holds no element at all.
+inline bool isEmpty(const TensorView& view) {
+  return view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3] == 0;
+}
+
 struct HeadRows {
   int64_t batch, head, first;
 };

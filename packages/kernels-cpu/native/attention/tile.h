@@ -68,12 +68,12 @@ struct RegisterTile {
   }
 };
 
-/// Calls body.template operator()<R>(row) for tiles that cover `rows` rows: as many of R as fit, then halves of it.
+/// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
 template <int R, class Body>
-MOSAIC_INLINE void forTiles(int32_t rows, const Body& body, int32_t from = 0) {
-  for (; from + R <= rows; from += R) body.template operator()<R>(from);
+MOSAIC_INLINE void forTiles(int32_t from, int32_t to, const Body& body) {
+  for (; from + R <= to; from += R) body.template operator()<R>(from);
   if constexpr (R > 1) {
-    if (from < rows) forTiles<R / 2>(rows, body, from);
+    if (from < to) forTiles<R / 2>(from, to, body);
   }
 }
 
