@@ -1,13 +1,10 @@
-import type { Transfer, Work } from "@mosaic/core";
+import type { QkvGrads, Transfer, Work } from "@mosaic/core";
 import { type Chunk, ChunkMemory } from "./memory.ts";
 import { around, taker } from "./route.ts";
-import { longest, messages, type Ring, type Step } from "./rotate.ts";
+import { type Circle, longest, messages, type Step } from "./rotate.ts";
 
-/** A step around the ring with room for the gradients of its keys. */
-export interface CarriedStep extends Step {
-  /** dK and dV to add this step's contributions to. */
-  readonly sums: Chunk;
-}
+/** A step around the ring with room for the gradients of its keys: dk and dv, to add its contributions to. */
+export interface CarriedStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
 
 /** Sums of gradients under way, and what they are to be added to. */
 interface Hop {
@@ -22,26 +19,31 @@ const ONWARD = 2;
 const HOMEWARD = 3;
 
 /**
- * Goes around the ring with the gradients of K and V, in float32. What is added to `sums` at a step travels while the
+ * Goes around the ring with the gradients of K and V, in float32. What is added to `dk` and `dv` at a step travels while the
  * next step computes: to the neighbour that works on the same keys then, and from the last that needs them home, into
- * `home`. The gradients of one's own keys that one computes oneself never travel.
+ * `grads`. The gradients of one's own keys that one computes oneself never travel.
  *
  * A step computes into memory of its own, to which the neighbour's sum is added when both are there. Computing right
  * into the neighbour's sum would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
  * when this step could begin: no transfer would be hidden behind any compute.
  */
-export function* carry(ring: Ring, home: Chunk, steps: Iterable<Step>): Generator<CarriedStep, void, undefined> {
-  using memory = new ChunkMemory(home, longest(ring));
+export function* carry(
+  circle: Circle,
+  grads: Pick<QkvGrads, "dk" | "dv">,
+  steps: Iterable<Step>,
+): Generator<CarriedStep, void, undefined> {
+  const home: Chunk = [grads.dk, grads.dv];
+  using memory = new ChunkMemory(home, longest(circle));
   let hop: Hop | undefined;
   try {
     for (const step of steps) {
-      const sums = roomFor(step, ring, memory) ?? home;
-      yield { ...step, sums };
+      const sums = roomFor(step, circle, memory) ?? home;
+      yield { ...step, dk: sums[0], dv: sums[1] };
       hop?.work.wait();
       add(sums, hop?.onward);
       add(home, hop?.homeward);
       hop = undefined;
-      hop = post(ring, step.step, sums, memory);
+      hop = post(circle, step.step, sums, memory);
     }
   } finally {
     hop?.work.wait();
@@ -50,7 +52,7 @@ export function* carry(ring: Ring, home: Chunk, steps: Iterable<Step>): Generato
 }
 
 /** Zeros to add a step's contributions to; none at home, where they are added at once, and none where there are none. */
-function roomFor({ step, source, visible }: Step, { need, group }: Ring, memory: ChunkMemory): Chunk | undefined {
+function roomFor({ step, source, visible }: Step, { need, group }: Circle, memory: ChunkMemory): Chunk | undefined {
   if (step === 0 || !visible) return undefined;
   const sums = memory.slot(step % 2, need.length(source));
   for (const sum of sums) group.device.kernels.fill(sum, 0);
@@ -58,8 +60,8 @@ function roomFor({ step, source, visible }: Step, { need, group }: Ring, memory:
 }
 
 /** Posts the messages that carry the sums of `step` on, in one batch: one chunk leaves at most, two arrive. */
-function post(ring: Ring, step: number, sums: Chunk, memory: ChunkMemory): Hop | undefined {
-  const { group, need, label } = ring;
+function post(circle: Circle, step: number, sums: Chunk, memory: ChunkMemory): Hop | undefined {
+  const { group, need, label } = circle;
   const { rank, size } = group;
   const left = around(rank - 1, size);
   const along = around(rank + step, size); // who worked on this rank's own keys at that step

@@ -2,12 +2,16 @@ import { type AttentionBackend, type Call, type Context, type Keys, local } from
 import { carry } from "./carry.ts";
 import { checkGradients, checkKeys, checkNesting } from "./check.ts";
 import { needOf } from "./need.ts";
-import { type Ring, rotate } from "./rotate.ts";
+import { type Circle, rotate } from "./rotate.ts";
 
 export interface RingOptions {
   /** The mesh axis along which keys rotate; "sp" if absent. */
   readonly axis?: string;
-  /** What attends to the keys of each step, along further axes perhaps; the device's own kernel if absent. */
+  /**
+   * What attends to the keys of each step; the device's own kernel if absent. It may communicate along further axes. Then
+   * all ranks along those step together, and its `attendBackward` must add to dk and dv what the queries of all of them
+   * contribute to the keys that this rank gave it.
+   */
   readonly inner?: AttentionBackend;
 }
 
@@ -40,11 +44,7 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
 
     attend(ctx, call, state, keys) {
       checkKeys(ctx, axis, call, keys);
-      for (const {
-        source,
-        visible,
-        tensors: [k, v],
-      } of rotate(around(ctx, call, keys), [keys.k, keys.v])) {
+      for (const { source, visible, k, v } of rotate(circleOf(ctx, call, keys), keys)) {
         if (visible) inner.attend(ctx, call, state, { k, v, from: { ...keys.from, [axis]: source } });
       }
     },
@@ -52,21 +52,15 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
     attendBackward(ctx, call, grads, keys) {
       checkKeys(ctx, axis, call, keys);
       checkGradients(ctx, axis, grads, keys);
-      const ring = around(ctx, call, keys);
-      const steps = rotate(ring, [keys.k, keys.v]);
-      for (const {
-        source,
-        visible,
-        tensors: [k, v],
-        sums: [dk, dv],
-      } of carry(ring, [grads.dk, grads.dv], steps)) {
+      const circle = circleOf(ctx, call, keys);
+      for (const { source, visible, k, v, dk, dv } of carry(circle, grads, rotate(circle, keys))) {
         const from = { ...keys.from, [axis]: source };
         if (visible) inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
       }
     },
   };
 
-  function around(ctx: Context, call: Call, keys: Keys): Ring {
+  function circleOf(ctx: Context, call: Call, keys: Keys): Circle {
     const group = ctx.mesh.group(axis);
     return { group, need: needOf({ axis, size: group.size, inner }, call, keys.from), label: `ring(${axis})` };
   }

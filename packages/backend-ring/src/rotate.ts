@@ -1,49 +1,48 @@
-import type { ProcessGroup, Tensor, Transfer, Work } from "@mosaic/core";
+import type { KeyBlock, ProcessGroup, Transfer, Work } from "@mosaic/core";
 import { type Chunk, ChunkMemory } from "./memory.ts";
 import type { Need } from "./need.ts";
-import { around, supplier } from "./route.ts";
+import { around, ranksOf, supplier } from "./route.ts";
 
 /** A ring as one of its ranks sees it. */
-export interface Ring {
+export interface Circle {
   readonly group: ProcessGroup;
   readonly need: Need;
   /** Who calls, as messages and traces shall say. */
   readonly label: string;
 }
 
-/** One step around the ring. */
-export interface Step {
+/** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
+export interface Step extends KeyBlock {
   readonly step: number;
-  /** Whose tensors these are. */
+  /** Whose they are. */
   readonly source: number;
-  /** Whether there is anything to compute on them; if not, do not look at them. */
+  /** Whether there is anything to compute on them. If not, they are not there: do not look. */
   readonly visible: boolean;
-  /** Good until the next step. */
-  readonly tensors: Chunk;
 }
 
 /**
- * Yields every rank's K and V in turn, one's own first; the next are under way while you use these.
+ * Yields every rank's keys and values in turn, one's own first; the next are under way while you use these, which are
+ * yours until the next step.
  *
  * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It lands
  * in one of two buffers, the one that the step before that has done with: a transfer begins when everything enqueued
  * earlier has run, so it overwrites nothing in use. If the loop is left early, nothing remains under way.
  */
-export function* rotate(ring: Ring, keysAndValues: Chunk): Generator<Step, void, undefined> {
-  const { rank, size } = ring.group;
-  using memory = new ChunkMemory(keysAndValues, longest(ring));
-  const own = isAwaited(ring) ? memory.dense(keysAndValues) : keysAndValues;
-  let tensors = own;
+export function* rotate(circle: Circle, keys: KeyBlock): Generator<Step, void, undefined> {
+  const { rank, size } = circle.group;
+  using memory = new ChunkMemory([keys.k, keys.v], longest(circle));
+  const own = isAwaited(circle) ? memory.dense([keys.k, keys.v]) : ([keys.k, keys.v] as const);
+  let held: Chunk = own;
   let work: Work | undefined;
   try {
     for (let step = 0; step < size; step++) {
-      const next = step + 1 < size ? (roomFor(step + 1, ring, memory) ?? own) : own;
-      work = step + 1 < size ? post(ring, step + 1, { own, held: tensors, next }) : undefined;
+      const next = (step + 1 < size && roomFor(step + 1, circle, memory)) || own;
+      work = step + 1 < size ? post(circle, step + 1, { own, held, next }) : undefined;
       const source = around(rank - step, size);
-      yield { step, source, visible: ring.need.visits(rank, source), tensors };
+      yield { step, source, visible: circle.need.visits(rank, source), k: held[0], v: held[1] };
       work?.wait();
       work = undefined;
-      tensors = next;
+      held = next;
     }
   } finally {
     work?.wait();
@@ -51,8 +50,9 @@ export function* rotate(ring: Ring, keysAndValues: Chunk): Generator<Step, void,
 }
 
 /** Posts the messages without which `step` could not be taken, in one batch: two chunks leave at most, one arrives. */
-function post(ring: Ring, step: number, { own, held, next }: Record<"own" | "held" | "next", Chunk>): Work | undefined {
-  const { group, need, label } = ring;
+function post(circle: Circle, step: number, chunks: Record<"own" | "held" | "next", Chunk>): Work | undefined {
+  const { group, need, label } = circle;
+  const { own, held, next } = chunks;
   const { rank, size } = group;
   const right = around(rank + 1, size);
   const along = around(rank + step, size); // who works on this rank's own keys at that step
@@ -65,25 +65,24 @@ function post(ring: Ring, step: number, { own, held, next }: Record<"own" | "hel
 }
 
 /** The buffer that the chunk of a step arrives in; zeros if it is only visited, because others of the team need theirs. */
-function roomFor(step: number, { group: { rank, size }, need }: Ring, memory: ChunkMemory): Chunk | undefined {
+function roomFor(step: number, { group: { rank, size }, need }: Circle, memory: ChunkMemory): Chunk | undefined {
   const source = around(rank - step, size);
   if (need.fetches(rank, source)) return memory.slot(step % 2, need.length(source));
   return need.visits(rank, source) ? memory.zeros(need.length(source)) : undefined;
 }
 
 /** Whether any other rank needs this one's chunk. */
-function isAwaited({ group: { rank, size }, need }: Ring): boolean {
-  return Array.from({ length: size }, (_, other) => other !== rank && need.fetches(other, rank)).includes(true);
+function isAwaited({ group: { rank, size }, need }: Circle): boolean {
+  return ranksOf(size).some((other) => other !== rank && need.fetches(other, rank));
 }
 
 /** Keys in the longest chunk that this rank has to do with. */
-export function longest({ group: { rank, size }, need }: Ring): number {
-  const sources = Array.from({ length: size }, (_, source) => source);
-  const seen = sources.filter((source) => source === rank || need.visits(rank, source));
+export function longest({ group: { rank, size }, need }: Circle): number {
+  const seen = ranksOf(size).filter((source) => source === rank || need.visits(rank, source));
   return Math.max(...seen.map((source) => need.length(source)));
 }
 
 /** One message per member of the chunk. */
 export function messages(tensors: Chunk, to: number): Transfer[] {
-  return tensors.map((tensor: Tensor) => ({ tensor, to }));
+  return tensors.map((tensor) => ({ tensor, to }));
 }

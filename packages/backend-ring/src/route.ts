@@ -9,6 +9,10 @@ export function around(rank: number, size: number): number {
   return ((rank % size) + size) % size;
 }
 
+export function ranksOf(size: number): number[] {
+  return Array.from({ length: size }, (_, rank) => rank);
+}
+
 /** Who gives `rank` the keys it works on at `step`: its left neighbour if that had them, else their source; or nobody. */
 export function supplier(need: Need, rank: number, step: number): number | undefined {
   const source = around(rank - step, need.size);

@@ -1,6 +1,6 @@
 import { type AttentionBackend, type Coordinate, type DType, dtypeBytes, local, type Traffic } from "@mosaic/core";
 import { type Need, type NeedCall, needOf } from "./need.ts";
-import { around } from "./route.ts";
+import { around, ranksOf } from "./route.ts";
 
 export interface RingTrafficOptions {
   /** The ring's axis and inner backend, as given to `ring`. */
@@ -62,15 +62,15 @@ export function ringTraffic(options: RingTrafficOptions): { readonly forward: Tr
 
 /** The foreign chunks that a rank sees. */
 function foreign(need: Need, rank: number): number[] {
-  const sources = Array.from({ length: need.size }, (_, source) => source);
-  return sources.filter((source) => source !== rank && need.fetches(rank, source)).map(need.length);
+  return ranksOf(need.size)
+    .filter((source) => source !== rank && need.fetches(rank, source))
+    .map(need.length);
 }
 
 /** Those of them that its right neighbour sees as well, to whom they are foreign too. */
 function handed(need: Need, rank: number): number[] {
   const right = around(rank + 1, need.size);
-  const sources = Array.from({ length: need.size }, (_, source) => source);
-  return sources
+  return ranksOf(need.size)
     .filter(
       (source) => source !== rank && source !== right && need.fetches(rank, source) && need.fetches(right, source),
     )

@@ -1,19 +1,23 @@
 import { disturbed, onWorld } from "@mosaic/conformance";
-import { type Context, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
+import { type Context, type KeyBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { carry } from "../src/carry.ts";
 import type { Need } from "../src/need.ts";
-import { type Ring, rotate } from "../src/rotate.ts";
+import { type Circle, rotate } from "../src/rotate.ts";
 import { makeWorld } from "./world.ts";
 
 const everything = (size: number): Need => ({ size, fetches: () => true, visits: () => true, length: () => 5 });
 
-function ringOn(ctx: Context, group: ProcessGroup = ctx.world): Ring {
+function ringOn(ctx: Context, group: ProcessGroup = ctx.world): Circle {
   return { group, need: everything(ctx.size), label: "test" };
 }
 
-function chunkOf(ctx: Context): [Tensor, Tensor] {
-  return [randn(ctx, [1, 1, 5, 2]), randn(ctx, [1, 1, 5, 2])];
+function keysOn(ctx: Context): KeyBlock {
+  return { k: randn(ctx, [1, 1, 5, 2]), v: randn(ctx, [1, 1, 5, 2]) };
+}
+
+function gradsOn(ctx: Context): { dk: Tensor; dv: Tensor } {
+  return { dk: randn(ctx, [1, 1, 5, 2]), dv: randn(ctx, [1, 1, 5, 2]) };
 }
 
 /** The group, writing down when it is asked for something and when that is waited for. */
@@ -41,7 +45,7 @@ function overheard(group: ProcessGroup, said: string[]): ProcessGroup {
 test("the transfer for a step is posted before the work of the step before it, and waited for after it", async () => {
   const said = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     const heard: string[] = [];
-    for (const { step } of rotate(ringOn(ctx, overheard(ctx.world, heard)), chunkOf(ctx))) heard.push(`step ${step}`);
+    for (const { step } of rotate(ringOn(ctx, overheard(ctx.world, heard)), keysOn(ctx))) heard.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return heard.join(", ");
   });
@@ -52,9 +56,9 @@ test("the transfer for a step is posted before the work of the step before it, a
 test("gradients of a step travel while the next one computes", async () => {
   const said = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
     const heard: string[] = [];
-    const steps = rotate(ringOn(ctx), chunkOf(ctx));
+    const steps = rotate(ringOn(ctx), keysOn(ctx));
     const ring = ringOn(ctx, overheard(ctx.world, heard));
-    for (const { step } of carry(ring, chunkOf(ctx), steps)) heard.push(`step ${step}`);
+    for (const { step } of carry(ring, gradsOn(ctx), steps)) heard.push(`step ${step}`);
     await ctx.device.stream.synchronize();
     return heard.join(", ");
   });
@@ -65,7 +69,7 @@ test("gradients of a step travel while the next one computes", async () => {
 test("keys land in two buffers in turn, beside those of one's own", async () => {
   await onWorld(makeWorld, { size: 5 }, async (ctx) => {
     const handles: bigint[] = [];
-    for (const { tensors } of rotate(ringOn(ctx), chunkOf(ctx))) handles.push(tensors[0].storage.handle);
+    for (const { k } of rotate(ringOn(ctx), keysOn(ctx))) handles.push(k.storage.handle);
     expect(handles[1]).toBe(handles[3]);
     expect(handles[2]).toBe(handles[4]);
     expect(new Set(handles).size).toBe(3);
@@ -76,7 +80,7 @@ test("keys land in two buffers in turn, beside those of one's own", async () => 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
     const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
-    const [keys, home] = [chunkOf(ctx), chunkOf(ctx)];
+    const [keys, home] = [keysOn(ctx), gradsOn(ctx)];
     const { allocated } = ctx.device.memory();
     const ring = ringOn(ctx, rank.world);
     for (const { step } of rotate(ring, keys)) if (step === 1) break;
@@ -97,8 +101,8 @@ test("dense keys are sent as they lie; strided ones are copied once, and only if
     const stored = randn(ctx, [1, 5, 2, 2]);
     const strided = stored.permute([0, 2, 1, 3]);
     const first = (need: Need): bigint => {
-      const steps = rotate({ ...ringOn(ctx), need }, [strided, strided]);
-      const handle = steps.next().value!.tensors[0].storage.handle;
+      const steps = rotate({ ...ringOn(ctx), need }, { k: strided, v: strided });
+      const handle = steps.next().value!.k.storage.handle;
       steps.return();
       return handle;
     };

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { Need } from "../src/need.ts";
-import { around, supplier, taker } from "../src/route.ts";
+import { around, ranksOf, supplier, taker } from "../src/route.ts";
 
 /** Any needs among any number of ranks: nothing but the routes themselves is under test. */
 const needs = fc.integer({ min: 1, max: 9 }).chain((size) =>
@@ -11,14 +11,10 @@ const needs = fc.integer({ min: 1, max: 9 }).chain((size) =>
   }),
 );
 
-function ranksOf({ size }: Need): number[] {
-  return Array.from({ length: size }, (_, rank) => rank);
-}
-
 test("keys come once to everyone who needs them, in time, from somebody who has them", () => {
   fc.assert(
     fc.property(needs, (need) => {
-      for (const source of ranksOf(need)) {
+      for (const source of ranksOf(need.size)) {
         // Ranks that have the chunk in a buffer during each step.
         let holders: number[] = [];
         for (let step = 1; step < need.size; step++) {
@@ -36,7 +32,7 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
 test("every contribution reaches home once, and nobody's but those of ranks that see the keys", () => {
   fc.assert(
     fc.property(needs, (need) => {
-      for (const home of ranksOf(need)) {
+      for (const home of ranksOf(need.size)) {
         const arrived: number[] = [];
         let carried: number[] = [];
         for (let step = 1; step < need.size; step++) {
@@ -53,7 +49,7 @@ test("every contribution reaches home once, and nobody's but those of ranks that
           carried = [];
         }
         expect(carried).toEqual([]);
-        const seers = ranksOf(need).filter((rank) => rank !== home && need.fetches(rank, home));
+        const seers = ranksOf(need.size).filter((rank) => rank !== home && need.fetches(rank, home));
         expect(arrived.toSorted((a, b) => a - b)).toEqual(seers);
       }
     }),
