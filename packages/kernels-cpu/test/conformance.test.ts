@@ -12,5 +12,5 @@ describe.each(features().supported)("the conformance suite on %s", (isa) => {
       delete process.env.MOSAIC_ISA;
     }
   };
-  for (const { name, run } of deviceSuite(make)) test(name, run);
+  test.each(deviceSuite(make))("$name", ({ run }) => run());
 });

@@ -65,10 +65,11 @@ MOSAIC_NOINLINE void copyTurned(const Loop<2>& loop, int across, Pool& pool) {
     }
     for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][across] * dtypeBytes(loop.dtype[i]);
     for (int64_t square = 0; square < wide; square++) {
-      const int64_t size[2] = {least(kSquare, loop.shape[across] - j), least(kSquare, loop.shape[inner] - square * kSquare)};
+      const int64_t i0 = square * kSquare;
+      const int64_t size[2] = {least(kSquare, loop.shape[across] - j), least(kSquare, loop.shape[inner] - i0)};
       char* at[2];
       for (int i = 0; i < 2; i++) {
-        at[i] = data[i] + square * kSquare * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
+        at[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
       }
       copySquare<T>(loop, at, across, size);
     }

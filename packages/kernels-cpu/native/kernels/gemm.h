@@ -7,7 +7,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/elementwise.h"
-#include "kernels/gemm_pack.h"
+#include "kernels/gemm_batch.h"
 
 namespace mosaic {
 namespace {
@@ -16,12 +16,6 @@ constexpr int64_t kDepth = 256;           // of a block: a panel of b, 16 column
 constexpr int64_t kRows = 192;            // of a block of a: 192 KiB, well within a second-level cache
 constexpr int64_t kPackedFloats = 1 << 21;  // of b at a time: 8 MiB
 constexpr int64_t kParallelProducts = 1 << 17;
-
-struct Product {
-  Matrix out, a, b;
-  int64_t m, n, k;
-  bool accumulate;
-};
 
 /// Memory for one product: packed b, and for each worker a block of a.
 struct GemmScratch {
@@ -91,7 +85,8 @@ MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int6
       const Part part{j, least(columns, p.n - j), k, least(depths, p.k - k)};
       Runner::each(runner, ceilDiv(part.n, width), [&](int64_t panel, int) {
         const int64_t first = panel * width;
-        packColumns<T>(p.b, j + first, least(width, part.n - first), k, part.depth, scratch.packed + first * part.depth);
+        float* packed = scratch.packed + first * part.depth;
+        packColumns<T>(p.b, j + first, least(width, part.n - first), k, part.depth, packed);
       });
       Runner::each(runner, ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
         const int64_t i = task * rowsPerTask;
@@ -107,90 +102,6 @@ MOSAIC_INLINE int64_t packedFloats(int64_t n, int64_t k) {
   const int64_t depths = least(k, 4 * kDepth);
   const int64_t columns = most(width, kPackedFloats / depths / width * width);
   return least(columns, ceilDiv(n, width) * width) * depths;
-}
-
-/// Products of one shape along leading axes that broadcast.
-struct Batch {
-  Loop<3> loop;  // over out, a, b; inner axis included
-  int64_t count;
-  Product product;
-};
-
-MOSAIC_INLINE void exchange(Matrix& a, Matrix& b) {
-  const Matrix held = a;
-  a = {b.data, b.dtype, b.columnStride, b.rowStride};
-  b = {held.data, held.dtype, held.columnStride, held.rowStride};
-}
-
-MOSAIC_INLINE Matrix matrixOf(const View& view) {
-  return {static_cast<char*>(view.data), view.dtype, view.stride[view.rank - 2], view.stride[view.rank - 1]};
-}
-
-MOSAIC_INLINE View leading(const View& view) {
-  View result = view;
-  result.rank -= 2;
-  return result;
-}
-
-/// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
-MOSAIC_INLINE void foldRows(Batch& batch) {
-  Loop<3>& loop = batch.loop;
-  Product& p = batch.product;
-  while (batch.count > 1) {
-    const int inner = loop.rank - 1;
-    if (loop.stride[2][inner] != 0 || loop.stride[0][inner] != p.m * p.out.rowStride ||
-        loop.stride[1][inner] != p.m * p.a.rowStride) {
-      return;
-    }
-    p.m *= loop.shape[inner];
-    batch.count /= loop.shape[inner];
-    if (inner == 0) return;
-    loop.rank--;
-  }
-}
-
-MOSAIC_INLINE Batch makeBatch(const View& out, const View& a, const View& b, bool accumulate) {
-  const View views[3] = {leading(out), leading(a), leading(b)};
-  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}};
-  batch.count = batch.loop.size;
-  batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],
-                   a.shape[a.rank - 1], accumulate};
-  foldRows(batch);
-  Product& p = batch.product;
-  if (p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1)) {  // outᵀ ← bᵀ · aᵀ
-    exchange(p.a, p.b);
-    p.out = {p.out.data, p.out.dtype, p.out.columnStride, p.out.rowStride};
-    const int64_t m = p.m;
-    p.m = p.n;
-    p.n = m;
-    char* const data = batch.loop.data[1];
-    batch.loop.data[1] = batch.loop.data[2];
-    batch.loop.data[2] = data;
-    batch.loop.dtype[1] = p.a.dtype;
-    batch.loop.dtype[2] = p.b.dtype;
-    for (int axis = 0; axis < batch.loop.rank; axis++) {
-      const int64_t stride = batch.loop.stride[1][axis];
-      batch.loop.stride[1][axis] = batch.loop.stride[2][axis];
-      batch.loop.stride[2][axis] = stride;
-    }
-  }
-  return batch;
-}
-
-MOSAIC_INLINE Product productAt(const Batch& batch, int64_t index) {
-  Product p = batch.product;
-  char* data[3] = {p.out.data, p.a.data, p.b.data};
-  if (batch.count > 1) {
-    for (int axis = batch.loop.rank - 1; axis >= 0; axis--) {
-      const int64_t step = index % batch.loop.shape[axis];
-      index /= batch.loop.shape[axis];
-      for (int i = 0; i < 3; i++) data[i] += step * batch.loop.stride[i][axis] * dtypeBytes(batch.loop.dtype[i]);
-    }
-  }
-  p.out.data = data[0];
-  p.a.data = data[1];
-  p.b.data = data[2];
-  return p;
 }
 
 /// The product, by way of a float32 copy of out if out is not float32 with dense rows.
@@ -209,7 +120,8 @@ MOSAIC_NOINLINE void multiplyInto(Product p, const GemmScratch& scratch, float* 
       float before[kPiece], sum[kPiece];
       const float* values = wide + row * p.n + j;
       if (accumulate) {
-        applyBinary<T>(BinaryOp::Add, sum, values, fetch<T>(out.dtype, at(out, row, j), out.columnStride, n, before), n);
+        const float* old = fetch<T>(out.dtype, at(out, row, j), out.columnStride, n, before);
+        applyBinary<T>(BinaryOp::Add, sum, values, old, n);
         values = sum;
       }
       flush<T>(out.dtype, at(out, row, j), out.columnStride, n, values);

@@ -21,6 +21,14 @@ MOSAIC_INLINE char* at(const Matrix& m, int64_t row, int64_t column) {
 template <class T>
 MOSAIC_NOINLINE void packColumns(const Matrix& b, int64_t j, int64_t n, int64_t k, int64_t depth, float* packed) {
   constexpr int64_t width = GemmTile<T>::columns;
+  if (b.dtype == DType::Float32 && b.columnStride == 1 && n == width) {
+    const auto* from = reinterpret_cast<const float*>(at(b, k, j));
+    for (int64_t d = 0; d < depth; d++) {
+      for (int64_t i = 0; i < width; i += T::lanes) T::store(packed + d * width + i, T::load(from + i));
+      from += b.rowStride;
+    }
+    return;
+  }
   if (b.columnStride == 1 || b.rowStride != 1) {
     for (int64_t d = 0; d < depth; d++) {
       float* row = packed + d * width;
@@ -62,6 +70,9 @@ MOSAIC_NOINLINE PackedRows packRows(const Matrix& a, int64_t i, int64_t m, int64
   const bool apart = a.rowStride % 1024 != 0 || m <= 4;
   if (a.dtype == DType::Float32 && a.columnStride == 1 && apart) {
     return {reinterpret_cast<const float*>(at(a, i, k)), a.rowStride, 1, true};
+  }
+  if (a.dtype == DType::Float32 && a.rowStride == 1 && a.columnStride % 1024 != 0) {
+    return {reinterpret_cast<const float*>(at(a, i, k)), 1, a.columnStride, false};
   }
   const bool dense = a.rowStride != 1;
   const int64_t length = dense ? depth : m, count = dense ? m : depth;

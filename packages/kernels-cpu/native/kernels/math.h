@@ -1,7 +1,7 @@
 // Elementary functions of float32 vectors, to about 2 units in the last place.
 //
-// They multiply and add without fusing, so that every instruction set gives the same bits. Polynomials: Moshier's Cephes
-// library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
+// They multiply and add without fusing, so that every instruction set gives the same bits. Polynomials: Moshier's
+// Cephes library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
 #pragma once
 
 #if defined(__AVX2__)
@@ -32,10 +32,22 @@ MOSAIC_INLINE typename T::Vec absOf(typename T::Vec x) {
   return fromBits<T>(intBits<T>(x) & 0x7fffffff);
 }
 
+/// Flips the sign, of zeros and NaN, too.
+template <class T>
+MOSAIC_INLINE typename T::Vec negative(typename T::Vec x) {
+  return fromBits<T>(intBits<T>(x) ^ static_cast<int32_t>(0x80000000u));
+}
+
 /// All bits where a < b; none where either is NaN.
 template <class T>
 MOSAIC_INLINE Int<T> below(typename T::Vec a, typename T::Vec b) {
   return reinterpret_cast<Int<T>>(a < b);
+}
+
+/// All bits where a ≤ b; none where either is NaN.
+template <class T>
+MOSAIC_INLINE Int<T> notAbove(typename T::Vec a, typename T::Vec b) {
+  return reinterpret_cast<Int<T>>(a <= b);
 }
 
 /// 2^n for −126 ≤ n ≤ 127.

@@ -10,50 +10,69 @@
 namespace mosaic {
 namespace {
 
-/// The four words of `T::lanes` blocks, beginning with `block`.
+/// The two halves of x · m, lane by lane.
 template <class T>
-MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, uint32_t (&words)[4][T::lanes]) {
+MOSAIC_INLINE void multiplyWide(Bits<T> x, uint32_t m, Bits<T>& low, Bits<T>& high) {
+#if defined(__AVX512F__)
+  const __m512i each = reinterpret_cast<__m512i>(x), factor = _mm512_set1_epi64(m);
+  const __m512i even = _mm512_mul_epu32(each, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(each, 32), factor);
+  low = reinterpret_cast<Bits<T>>(_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)));
+  high = reinterpret_cast<Bits<T>>(_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd));
+#elif defined(__AVX2__)
+  const __m256i each = reinterpret_cast<__m256i>(x), factor = _mm256_set1_epi64x(m);
+  const __m256i even = _mm256_mul_epu32(each, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(each, 32), factor);
+  low = reinterpret_cast<Bits<T>>(_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa));
+  high = reinterpret_cast<Bits<T>>(_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa));
+#else
   for (int lane = 0; lane < T::lanes; lane++) {
-    const uint64_t index = block + static_cast<uint64_t>(lane);
-    words[0][lane] = static_cast<uint32_t>(index);
-    words[1][lane] = static_cast<uint32_t>(index >> 32);
-    words[2][lane] = static_cast<uint32_t>(spec.stream);
-    words[3][lane] = static_cast<uint32_t>(spec.stream >> 32);
+    const uint64_t product = uint64_t{m} * x[lane];
+    low[lane] = static_cast<uint32_t>(product);
+    high[lane] = static_cast<uint32_t>(product >> 32);
   }
+#endif
+}
+
+/// The four words of `T::lanes` blocks, beginning with `block`, a multiple of `T::lanes`.
+template <class T>
+MOSAIC_INLINE void philox(uint64_t block, const RandomSpec& spec, Bits<T> (&words)[4]) {
+  const Bits<T> none{};
+  const uint32_t first = static_cast<uint32_t>(block);
+  for (int lane = 0; lane < T::lanes; lane++) words[0][lane] = first + static_cast<uint32_t>(lane);
+  words[1] = none + static_cast<uint32_t>(block >> 32);
+  words[2] = none + static_cast<uint32_t>(spec.stream);
+  words[3] = none + static_cast<uint32_t>(spec.stream >> 32);
   uint32_t key0 = static_cast<uint32_t>(spec.seed), key1 = static_cast<uint32_t>(spec.seed >> 32);
   for (int round = 0; round < 10; round++) {
-    for (int lane = 0; lane < T::lanes; lane++) {
-      const uint64_t a = uint64_t{0xD2511F53u} * words[0][lane], b = uint64_t{0xCD9E8D57u} * words[2][lane];
-      words[0][lane] = static_cast<uint32_t>(b >> 32) ^ words[1][lane] ^ key0;
-      words[1][lane] = static_cast<uint32_t>(b);
-      words[2][lane] = static_cast<uint32_t>(a >> 32) ^ words[3][lane] ^ key1;
-      words[3][lane] = static_cast<uint32_t>(a);
-    }
+    Bits<T> low[2], high[2];
+    multiplyWide<T>(words[0], 0xD2511F53u, low[0], high[0]);
+    multiplyWide<T>(words[2], 0xCD9E8D57u, low[1], high[1]);
+    words[0] = high[1] ^ words[1] ^ key0;
+    words[1] = low[1];
+    words[2] = high[0] ^ words[3] ^ key1;
+    words[3] = low[0];
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
 }
 
-/// The upper 24 bits of each word as k · 2⁻²⁴.
+/// The upper 24 bits of each word, plus `offset`, as k · 2⁻²⁴.
 template <class T>
-MOSAIC_INLINE typename T::Vec fraction(const uint32_t (&words)[T::lanes], int32_t offset) {
-  Int<T> bits;
-  __builtin_memcpy(&bits, words, sizeof bits);
-  const Int<T> upper = ((bits >> 8) & 0xffffff) + offset;
+MOSAIC_INLINE typename T::Vec fraction(Bits<T> words, int32_t offset) {
+  const Int<T> upper = reinterpret_cast<Int<T>>(words >> 8) + offset;
   return __builtin_convertvector(upper, typename T::Vec) * T::set1(0x1p-24f);
 }
 
 template <class T>
 MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* out) {
   using V = typename T::Vec;
-  uint32_t words[4][T::lanes];
+  Bits<T> words[4];
   float values[4][T::lanes];
   philox<T>(block, spec, words);
   if (spec.kind == RandomKind::Uniform) {
     const V low = T::set1(spec.a), range = T::set1(spec.b - spec.a);
-    for (int i = 0; i < 4; i++) T::store(values[i], low + fraction<T>(words[i], 0) * range);
     for (int i = 0; i < 4; i++) {
-      for (float& value : values[i]) value = value < spec.b || spec.a == spec.b ? value : spec.a;  // rounded up to high
+      const V value = low + fraction<T>(words[i], 0) * range;
+      T::store(values[i], blend<T>(below<T>(value, T::set1(spec.b)), value, low));  // low if rounded up to high
     }
   } else {
     for (int i = 0; i < 4; i += 2) {

@@ -112,9 +112,10 @@ MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
   for (; i + T::lanes <= n; i += T::lanes) best = maxNan<T>(best, T::load(a + i));
   float each[T::lanes];
   T::store(each, best);
-  for (int lane = 1; lane < T::lanes; lane++) each[0] = each[0] > each[lane] || each[0] != each[0] ? each[0] : each[lane];
-  for (; i < n; i++) each[0] = each[0] > a[i] || each[0] != each[0] ? each[0] : a[i];
-  return each[0];
+  float top = each[0];
+  for (int lane = 1; lane < T::lanes; lane++) top = top > each[lane] || top != top ? top : each[lane];
+  for (; i < n; i++) top = top > a[i] || top != top ? top : a[i];
+  return top;
 }
 
 /// out ← Σ over the last axis of a · b; out has that axis as length 1, or not at all.

@@ -12,8 +12,7 @@ template <class T>
 MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
   using V = typename T::Vec;
   switch (op) {
-    case UnaryOp::Neg:
-      return map1<T>(out, x, n, [](V v) { return fromBits<T>(intBits<T>(v) ^ static_cast<int32_t>(0x80000000u)); });
+    case UnaryOp::Neg: return map1<T>(out, x, n, [](V v) { return negative<T>(v); });
     case UnaryOp::Exp: return map1<T>(out, x, n, [](V v) { return expOf<T>(v); });
     case UnaryOp::Log: return map1<T>(out, x, n, [](V v) { return logOf<T>(v); });
     case UnaryOp::Sqrt: return map1<T>(out, x, n, [](V v) { return sqrtOf<T>(v); });
@@ -37,8 +36,7 @@ template <class T>
 MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, const float* dy, int64_t n) {
   using V = typename T::Vec;
   switch (op) {
-    case UnaryOp::Neg:
-      return map2<T>(dx, x, dy, n, [](V, V g) { return fromBits<T>(intBits<T>(g) ^ static_cast<int32_t>(0x80000000u)); });
+    case UnaryOp::Neg: return map2<T>(dx, x, dy, n, [](V, V g) { return negative<T>(g); });
     case UnaryOp::Exp: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * expOf<T>(v); });
     case UnaryOp::Log: return map2<T>(dx, x, dy, n, [](V v, V g) { return g / v; });
     case UnaryOp::Sqrt: return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(0.5f) * g / sqrtOf<T>(v); });
@@ -47,7 +45,7 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
     case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * T::set1(4.0f) * bell<T>(v + v); });
     case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * bell<T>(v); });
     case UnaryOp::Relu:
-      return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(below<T>(T::zero(), v), g, T::zero()); });
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(notAbove<T>(v, T::zero()), T::zero(), g); });
     case UnaryOp::Gelu:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (normalCdfOf<T>(v) + v * normalPdfOf<T>(v)); });
     case UnaryOp::Square: return map2<T>(dx, x, dy, n, [](V v, V g) { return (v + v) * g; });

@@ -16,7 +16,7 @@ void fillFromCurrentException(MosaicFailure& failure) {
   } catch (const Failure& error) {
     fillFailure(failure, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    fillFailure(failure, MOSAIC_FAILURE_OUT_OF_MEMORY, "no memory for the scratch space of a kernel; use smaller tensors");
+    fillFailure(failure, MOSAIC_FAILURE_OUT_OF_MEMORY, "no memory for a kernel to work in; use smaller tensors");
   } catch (const std::exception& error) {
     fillFailure(failure, MOSAIC_FAILURE_DEVICE, error.what());
   } catch (...) {

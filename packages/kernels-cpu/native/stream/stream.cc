@@ -30,7 +30,7 @@ void pause() {
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure = [] {
     MosaicFailure closed;
-    fillFailure(closed, MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep the device until all work is done");
+    fillFailure(closed, MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
     return closed;
   }();
   return failure;

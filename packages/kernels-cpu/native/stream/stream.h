@@ -40,7 +40,7 @@ class Stream : public MosaicStream {
 
   /// Works submitted so far: the position of a fence.
   uint64_t position();
-  /// Blocks until the works before `position` are done. Returns the failure that one of them, or an earlier one, caused.
+  /// Blocks until the works before `position` are done. Returns the failure that one of them caused, or null.
   const MosaicFailure* await(uint64_t position);
 
   /// The first failure, or null. From any thread.

@@ -1,0 +1,105 @@
+// What a product is: its operands as matrices, and the leading axes over which it is repeated.
+#pragma once
+
+#include "kernels/gemm_pack.h"
+
+namespace mosaic {
+namespace {
+
+struct Product {
+  Matrix out, a, b;
+  int64_t m, n, k;
+  bool accumulate;
+};
+
+/// Products of one shape along leading axes that broadcast.
+struct Batch {
+  Loop<3> loop;  // over out, a, b; inner axis included
+  int64_t count;
+  Product product;
+};
+
+MOSAIC_INLINE void exchange(Matrix& a, Matrix& b) {
+  const Matrix held = a;
+  a = {b.data, b.dtype, b.columnStride, b.rowStride};
+  b = {held.data, held.dtype, held.columnStride, held.rowStride};
+}
+
+MOSAIC_INLINE Matrix matrixOf(const View& view) {
+  return {static_cast<char*>(view.data), view.dtype, view.stride[view.rank - 2], view.stride[view.rank - 1]};
+}
+
+MOSAIC_INLINE View leading(const View& view) {
+  View result = view;
+  result.rank -= 2;
+  return result;
+}
+
+/// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
+MOSAIC_INLINE void foldRows(Batch& batch) {
+  Loop<3>& loop = batch.loop;
+  Product& p = batch.product;
+  while (batch.count > 1) {
+    const int inner = loop.rank - 1;
+    if (loop.stride[2][inner] != 0 || loop.stride[0][inner] != p.m * p.out.rowStride ||
+        loop.stride[1][inner] != p.m * p.a.rowStride) {
+      return;
+    }
+    p.m *= loop.shape[inner];
+    batch.count /= loop.shape[inner];
+    if (inner == 0) return;
+    loop.rank--;
+  }
+}
+
+/// outᵀ ← bᵀ · aᵀ
+MOSAIC_INLINE void transposeBatch(Batch& batch) {
+  Product& p = batch.product;
+  exchange(p.a, p.b);
+  p.out = {p.out.data, p.out.dtype, p.out.columnStride, p.out.rowStride};
+  const int64_t m = p.m;
+  p.m = p.n;
+  p.n = m;
+  Loop<3>& loop = batch.loop;
+  for (int axis = 0; axis < loop.rank; axis++) {
+    const int64_t stride = loop.stride[1][axis];
+    loop.stride[1][axis] = loop.stride[2][axis];
+    loop.stride[2][axis] = stride;
+  }
+  loop.dtype[1] = p.a.dtype;
+  loop.dtype[2] = p.b.dtype;
+}
+
+MOSAIC_INLINE Batch makeBatch(const View& out, const View& a, const View& b, bool accumulate) {
+  const View views[3] = {leading(out), leading(a), leading(b)};
+  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}};
+  batch.count = batch.loop.size;
+  batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],
+                   a.shape[a.rank - 1], accumulate};
+  foldRows(batch);
+  const Product& p = batch.product;
+  const bool turned = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
+  // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand.
+  const bool lean = 2 * p.m <= p.n && 2 * p.n <= p.k;
+  if (turned || lean) transposeBatch(batch);
+  return batch;
+}
+
+MOSAIC_INLINE Product productAt(const Batch& batch, int64_t index) {
+  Product p = batch.product;
+  char* data[3] = {p.out.data, p.a.data, p.b.data};
+  if (batch.count > 1) {
+    for (int axis = batch.loop.rank - 1; axis >= 0; axis--) {
+      const int64_t step = index % batch.loop.shape[axis];
+      index /= batch.loop.shape[axis];
+      for (int i = 0; i < 3; i++) data[i] += step * batch.loop.stride[i][axis] * dtypeBytes(batch.loop.dtype[i]);
+    }
+  }
+  p.out.data = data[0];
+  p.a.data = data[1];
+  p.b.data = data[2];
+  return p;
+}
+
+}  // namespace
+}  // namespace mosaic
