@@ -73,6 +73,8 @@ MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32
 }
 
 MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint32_t rank, uint32_t peer, bool died) {
+  // A rank that failed and then ended is missed for what made it fail. It says so before it goes.
+  if (segment.page(peer).failed.load()) return adoptedFailure(segment, peer);
   const Position at = segment.page(peer).position.load();
   const std::string what = died ? process(segment, peer) + " died" : rankName(peer) + " left " + lastOf(at);
   const std::string need = rankName(rank) + " needed it in " + op.name();
