@@ -167,8 +167,9 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
   const double bound = 2e-6 + 4e-7 * r.largestScore;
   for (Isa isa : supportedIsas()) {
     char where[200];
-    std::snprintf(where, sizeof where, "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d)",
-                  index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type), dtypeName(c.keyType),
+    std::snprintf(where, sizeof where,
+                  "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d)", index,
+                  isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type), dtypeName(c.keyType),
                   static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds);
     Results first(c), second(c);
     runCase(c, t, r, first, isa, *pools[0], scale);

@@ -27,7 +27,8 @@ struct Span {
   int64_t start, length, step;
 };
 
-/// Row q of [q0, q1) sees the keys [k0 + (type & 2 ? q − q0 : 0), k1 − (type & 1 ? q1 − 1 − q : 0)), in global positions.
+/// Row q of [q0, q1) sees the keys [k0 + (type & 2 ? q − q0 : 0), k1 − (type & 1 ? q1 − 1 − q : 0)); all positions are
+/// global.
 struct Slice {
   int64_t q0, q1, k0, k1;
   int32_t type;

@@ -1,5 +1,5 @@
-// The backward: tasks are (block of keys, block of rows) of one key head, see backward_order.h; within a task, groups of
-// panels share each small block of keys. gradient_group.h computes one such group.
+// The backward: a task is a block of keys and a block of rows of one key head, see backward_order.h. Within it, groups
+// of panels share smaller blocks of keys, see gradient_group.h.
 #include <algorithm>
 
 #include "attention/attention.h"
@@ -45,7 +45,8 @@ void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
   pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {
     const BackwardStep& step = steps[static_cast<size_t>(task / heads)];
     const int64_t head = task % heads;
-    const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock, rowChain = head * grid.rowBlocks() + step.rowBlock;
+    const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
+    const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
     keyTurns.await(keyChain, step.keyTurn);
     rowTurns.await(rowChain, step.rowTurn);
     const TurnGuard guard{keyTurns, rowTurns, keyChain, rowChain};

@@ -1,8 +1,8 @@
 // In which order the backward visits (block of keys, block of rows), so that sums come out the same on any number of
 // threads.
 //
-// A step adds to dk and dv of its keys and to dq of its rows. All steps of one key block, and all of one row block, must
-// therefore follow one another in a fixed order; anything else may run at once. Steps are laid out in rounds that walk
+// A step adds to dk and dv of its keys and to dq of its rows. Steps of one key block, and steps of one row block, must
+// therefore follow one another in a fixed order; any others may run at once. Steps are laid out in rounds that walk
 // the diagonals of the (keys × rows) grid: within a round they share neither keys nor rows. Each carries its number in
 // the chain of its keys and in that of its rows, and waits for its predecessors. They were claimed earlier, so they are
 // running or done, and waits are rare and short.

@@ -1,9 +1,9 @@
 // Forward: folding one block of keys into a panel.
 //
 // The running maximum is *lazy*. Accumulators of the scores start at −m, so that s − m falls out of the product, and
-// 2^(s − m) is taken at once, in registers. Only if some s − m exceeds kLazy is the block done again with m raised. That
-// is exact: float32 has exponents to spare for sums of 2^kLazy, and relative precision does not depend on m. On real
-// data it happens in the first few blocks of a row, if at all.
+// 2^(s − m) is taken at once, in registers. Only if some s − m exceeds kLazy is the block done again with m raised.
+// That is exact: float32 has exponents to spare for sums of 2^kLazy, and relative precision does not depend on m. On
+// real data it happens in the first few blocks of a row, if at all.
 #pragma once
 
 #include "attention/kernels.h"
@@ -52,7 +52,7 @@ struct FoldBlock {
     return any;
   }
 
-  /// p ← 2^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far behind.
+  /// p ← 2^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
     float blockMax[width];
     Vec before[N];

@@ -107,7 +107,9 @@ class GradientGroup {
     loadStatistics(panel, at);
 
     finite_ &= k_.finite(panel.q, rowStride_, count, depth_) && k_.finite(panel.dOut, rowStride_, count, depth_);
-    for (size_t i = 1; i < panel.segments.size(); ++i) disjoint_ &= panel.segments[i].begin >= panel.segments[i - 1].end;
+    for (size_t i = 1; i < panel.segments.size(); ++i) {
+      disjoint_ &= panel.segments[i].begin >= panel.segments[i - 1].end;
+    }
     return true;
   }
 
@@ -177,7 +179,8 @@ class GradientGroup {
       k_.gradientMasked(at, keys, *visible);
     }
     if (deferred()) return;
-    for (const KeyGradient& term : {valueTerm(panel, offset, panel.rows.count, keys), keyTerm(panel, offset, panel.rows.count, keys)}) {
+    const int32_t rows = panel.rows.count;
+    for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
       if (visible == nullptr || finite_) {
         k_.keyGradient(term);
       } else {
@@ -219,8 +222,8 @@ class GradientGroup {
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KeyBlock& keys) const {
     const FloatRows dk(a_.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
-    return {panel.at.ds + offset * stride, stride, panel.q, rowStride_, rows, keys.count, depth_, a_.tile.scale, dk.data,
-            dk.rowStride, dk.columnStride};
+    return {panel.at.ds + offset * stride, stride, panel.q, rowStride_, rows, keys.count, depth_, a_.tile.scale,
+            dk.data, dk.rowStride, dk.columnStride};
   }
 
   void clear(const Panel& panel, int32_t keys) const {

@@ -1,9 +1,9 @@
 // What an instruction set supplies to attention: everything that touches vectors, block by block. The drivers
 // (forward.cc, backward.cc) are ordinary code and decide which blocks there are.
 //
-// Lanes are queries. A *panel* is `width` query rows, held transposed: element d of row r lies at [d · width + r]. Scores
-// of a panel against a block of keys are then [key][width], every row statistic is a plain vector, and rows of K and V
-// are read where they lie, one element broadcast at a time; only queries are ever transposed.
+// Lanes are queries. A *panel* is `width` query rows, held transposed: element d of row r lies at [d · width + r].
+// Scores of a panel against a block of keys are then [key][width], every row statistic is a plain vector, and rows of
+// K and V are read where they lie, one element broadcast at a time; only queries are ever transposed.
 #pragma once
 
 #include <cstdint>

@@ -59,8 +59,8 @@ void Plan::forSlices(const Run& run, Fn fn) const {
   const int64_t last = run.position + (run.end - run.first - 1) * run.step;
   auto past = std::upper_bound(slices_.begin(), slices_.end(), last,
                                [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
-  for (auto i = past - slices_.begin(); i-- > 0 && slices_[static_cast<size_t>(i)].reached > run.position;) {
-    if (slices_[static_cast<size_t>(i)].slice.q1 > run.position) fn(static_cast<size_t>(i));
+  for (auto i = past; i != slices_.begin() && (i - 1)->reached > run.position; --i) {
+    if ((i - 1)->slice.q1 > run.position) fn(static_cast<size_t>(i - 1 - slices_.begin()));
   }
 }
 
@@ -69,7 +69,7 @@ template <class Fn>
 void Plan::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
   auto past = std::lower_bound(k_.begin(), k_.end(), end,
                                [](const KeySpan& k, int64_t position) { return k.span.start < position; });
-  for (auto i = past - k_.begin(); i-- > 0 && k_[static_cast<size_t>(i)].reached > begin;) fn(k_[static_cast<size_t>(i)]);
+  for (auto i = past; i != k_.begin() && (i - 1)->reached > begin; --i) fn(*(i - 1));
 }
 
 void Plan::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {

@@ -1,4 +1,4 @@
-// The vector trait of AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers. Also the reference for the members of all traits.
+// The vector trait of AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers. Here the members of all traits are documented.
 #pragma once
 
 #ifndef __AVX512F__

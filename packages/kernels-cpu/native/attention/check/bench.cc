@@ -73,7 +73,9 @@ int bench(int argc, char** argv) {
   for (DType dtype : {DType::Float32, DType::BFloat16}) {
     for (int64_t depth : {64, 128}) {
       for (bool causal : {false, true}) {
-        for (int64_t length : lengths) benchOne({length > 4096 ? 2 : 8, length, depth, dtype, causal}, choice.isa, pool);
+        for (int64_t length : lengths) {
+          benchOne({length > 4096 ? 2 : 8, length, depth, dtype, causal}, choice.isa, pool);
+        }
       }
     }
   }

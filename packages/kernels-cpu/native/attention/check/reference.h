@@ -29,7 +29,7 @@ struct Reference {
   std::vector<uint8_t> seen;  // [Sq][Sk]
   std::vector<double> out, lse, delta, dq, dk, dv;
   double largestScore = 0;
-  /// The largest sums of absolute terms in dq and dk. Their terms cancel: p (dOut · v − delta) is small where softmax is
+  /// The largest sums of absolute terms in dq and dk. The terms cancel: p (dOut · v − delta) is small where softmax is
   /// nearly one-hot, but is rounded like its parts.
   double dqTerms = 0, dkTerms = 0;
 
