@@ -15,8 +15,10 @@ interface Hop {
   readonly homeward?: Chunk | undefined;
 }
 
-const ONWARD = 2;
-const HOMEWARD = 3;
+// Slots of memory: contributions of even and of odd steps, the sums that arrive, and those that arrive beside them. The
+// last is needed by masks with gaps only: in a full ring nothing comes home before the last hop, which carries nothing on.
+const ARRIVING = 2;
+const BESIDE = 3;
 
 /**
  * Goes around the ring with the gradients of K and V, in float32. What is added to `dk` and `dv` at a step travels while the
@@ -68,8 +70,9 @@ function post(circle: Circle, step: number, sums: Chunk, memory: ChunkMemory): H
   const to = taker(need, rank, step);
   const next = around(left - step, size);
   const onward =
-    left !== along && taker(need, left, step) === rank ? memory.slot(ONWARD, need.length(next)) : undefined;
-  const homeward = taker(need, along, step) === rank ? memory.slot(HOMEWARD, need.length(rank)) : undefined;
+    left !== along && taker(need, left, step) === rank ? memory.slot(ARRIVING, need.length(next)) : undefined;
+  const homeward =
+    taker(need, along, step) === rank ? memory.slot(onward ? BESIDE : ARRIVING, need.length(rank)) : undefined;
   const transfers: Transfer[] = [
     ...(to === undefined ? [] : messages(sums, to)),
     ...(onward ?? []).map((tensor) => ({ tensor, from: left })),

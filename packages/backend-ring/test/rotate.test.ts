@@ -77,6 +77,21 @@ test("keys land in two buffers in turn, beside those of one's own", async () => 
   });
 });
 
+test("a full ring's gradients need three buffers: two to compute in and one to receive in", async () => {
+  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+    const [keys, grads] = [keysOn(ctx), gradsOn(ctx)];
+    const { allocated } = ctx.device.memory();
+    let most = 0;
+    for (const _ of carry(ringOn(ctx), grads, rotate(ringOn(ctx), keys))) {
+      most = Math.max(most, ctx.device.memory().allocated - allocated);
+    }
+    await ctx.device.stream.synchronize();
+    const chunk = allocated / 2; // keys and gradients are all that there was
+    expect(most).toBe((2 + 3) * chunk);
+    expect(ctx.device.memory().allocated).toBe(allocated);
+  });
+});
+
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
     const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
