@@ -23,7 +23,8 @@ async function measured(mesh: Coordinate, folder: string): Promise<Measurement[]
   return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8")));
 }
 
-const meshes: Coordinate[] = [{ sp: 1 }, { sp: 2 }, { sp: 3 }, { sp: 4 }, { node: 2, gpu: 2 }];
+const rings: Coordinate[] = Array.from({ length: 8 }, (_, i) => ({ sp: i + 1 }));
+const meshes: Coordinate[] = [...rings, { node: 2, gpu: 2 }];
 
 test.each(meshes.map((mesh) => [formatMesh(mesh), mesh] as const))(
   "real processes, %s: every mask and placement, grouped heads, unequal shards, and modules",
