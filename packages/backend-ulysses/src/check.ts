@@ -1,0 +1,157 @@
+import {
+  type AttentionBackend,
+  type AttentionState,
+  type Call,
+  type Context,
+  DTypeError,
+  formatShape,
+  type Keys,
+  type Layout,
+  OptionError,
+  type QkvGrads,
+  type SavedRows,
+  type Shape,
+  ShapeError,
+  sameShape,
+  spansLength,
+  type Tensor,
+} from "@mosaic/core";
+
+// Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
+// for a message that was half sent. That goes for the axes of the inner backend too, which looks only after the exchange.
+
+/** Who checks. */
+export interface Checked {
+  readonly axis: string;
+  readonly inner: AttentionBackend;
+}
+
+export function checkNesting({ axis, inner }: Checked): void {
+  if (!inner.axes.includes(axis)) return;
+  throw new OptionError({
+    where: `ulysses(${axis})`,
+    expected: "an inner backend along other axes",
+    received: `${inner.name} along ${inner.axes.join(", ")}`,
+    remedy: "give each level of the nesting an axis of its own",
+  });
+}
+
+/** The mesh has the axes, both sequences are cut along them, and the tensors are what the layouts say of this rank. */
+export function checkCall(ctx: Context, { axis, inner }: Checked, call: Call, keys: Keys): void {
+  const where = `ulysses(${axis}), rank ${ctx.rank}`;
+  const { k, v, from } = keys;
+  ctx.assertOpen(where);
+  for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
+  const axes = [...inner.axes, axis];
+  for (const each of axes) checkAxis(ctx, each, where);
+  checkCut(where, axes, { queries: call.queries, keys: call.keys });
+  const own = ctx.mesh.coordinate[axis]!;
+  checkOwn(where, "queries", { axis, own, at: call.at });
+  checkOwn(where, "keys", { axis, own, at: from });
+  checkRows(where, "queries", call.q, spansLength(call.queries.spans(call.at)));
+  checkRows(where, "keys", k, spansLength(call.keys.spans(from)));
+  checkKeys(where, call.q, { k, v });
+}
+
+/** What the attention of all keys is merged into. */
+export function checkState(ctx: Context, axis: string, { out, lse }: AttentionState, { q }: Call): void {
+  const where = `ulysses(${axis}), rank ${ctx.rank}`;
+  checkTensors(where, q.shape, { out });
+  checkTensors(where, q.shape.slice(0, -1), { lse });
+}
+
+/** What the backward reads of the forward, and the gradients it adds to: float32, but for dOut. */
+export function checkBackward(
+  ctx: Context,
+  axis: string,
+  { q, dOut, lse, delta }: Call & SavedRows,
+  { dq, dk, dv, k }: QkvGrads & { readonly k: Tensor },
+): void {
+  const where = `ulysses(${axis}) backward, rank ${ctx.rank}`;
+  dOut.assertUsable(where);
+  if (!sameShape(dOut.shape, q.shape)) throw shapeError(where, "dOut", q.shape, dOut.shape);
+  checkTensors(where, q.shape.slice(0, -1), { lse, delta });
+  checkTensors(where, q.shape, { dq });
+  checkTensors(where, k.shape, { dk, dv });
+}
+
+function checkAxis({ mesh }: Context, axis: string, where: string): void {
+  if (mesh.axes.includes(axis)) return;
+  throw new OptionError({
+    where,
+    expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
+    received: `"${axis}"`,
+    remedy: "name the axis in init({ mesh }), or give ulysses({ axis }) the one you mean",
+  });
+}
+
+/**
+ * Cut along all axes, and in this order: rows are concatenated along `axis` first, and then perhaps by the inner backend
+ * along its own axes, which must be what the layout calls all shards along them.
+ */
+function checkCut(where: string, axes: readonly string[], layouts: Readonly<Record<string, Layout>>): void {
+  for (const [name, layout] of Object.entries(layouts)) {
+    const cut = layout.axes.filter((axis) => axes.includes(axis));
+    if (cut.length === axes.length && cut.every((axis, i) => axis === axes[i])) continue;
+    throw new OptionError({
+      where,
+      expected: `${name} that are cut along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
+      received: layout.axes.length > 0 ? `${name} cut along ${layout.axes.join(", ")}` : `whole ${name}`,
+      remedy: "make the layouts from backend.axes, and shard by them",
+    });
+  }
+}
+
+function checkOwn(
+  where: string,
+  name: string,
+  { axis, own, at }: { readonly axis: string; readonly own: number; readonly at: Keys["from"] },
+): void {
+  if (at[axis] === own) return;
+  throw new OptionError({
+    where,
+    expected: `this rank's own ${name}, ${axis} = ${own}`,
+    received: `${name} from ${JSON.stringify(at)}`,
+    remedy: "another backend has gathered or moved them already: let only one use the axis",
+  });
+}
+
+function checkRows(where: string, name: string, x: Tensor, length: number): void {
+  if (x.rank === 4 && x.shape[2] === length) return;
+  throw new ShapeError({
+    where,
+    expected: `${name} [B,H,${length},D], as their layout says`,
+    received: formatShape(x.shape),
+    remedy: "give the layout the placement and the length that the sequence was sharded with",
+  });
+}
+
+/** Ranks cut each other's heads by the shapes of their own: queries, keys and values must go together. */
+function checkKeys(where: string, q: Tensor, { k, v }: { readonly k: Tensor; readonly v: Tensor }): void {
+  const [batch, heads, , headDim] = q.shape;
+  if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
+    throw new ShapeError({
+      where,
+      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, like the queries`,
+      received: formatShape(k.shape),
+    });
+  }
+  if (!sameShape(k.shape, v.shape)) throw shapeError(where, "values", k.shape, v.shape);
+  if (k.dtype !== v.dtype) {
+    throw new DTypeError({ where, expected: `values of ${k.dtype} like the keys`, received: v.dtype });
+  }
+}
+
+/** All of one shape, and float32. */
+function checkTensors(where: string, shape: Shape, tensors: Readonly<Record<string, Tensor>>): void {
+  for (const [name, x] of Object.entries(tensors)) {
+    x.assertUsable(where);
+    if (!sameShape(x.shape, shape)) throw shapeError(where, name, shape, x.shape);
+    if (x.dtype !== "float32") throw new DTypeError({ where, expected: `${name} float32`, received: x.dtype });
+  }
+}
+
+// oxlint-disable-next-line max-params -- the parts of one sentence
+function shapeError(where: string, name: string, expected: Shape, received: Shape): ShapeError {
+  return new ShapeError({ where, expected: `${name} ${formatShape(expected)}`, received: formatShape(received) });
+}

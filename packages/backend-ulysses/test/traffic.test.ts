@@ -1,0 +1,112 @@
+import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { ulysses, ulyssesTraffic } from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+/** What one forward and backward of each trial sent, by trial and rank. */
+async function measured(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
+  const byRank = await onWorld(makeWorld, { size }, async (ctx) => {
+    const traffic: Traffic[] = [];
+    for (const trial of trials) {
+      const before = ctx.world.traffic();
+      await attendOn(ctx, ulysses(), trial);
+      traffic.push(combine(ctx.world.traffic(), before, (after, earlier) => after - earlier));
+    }
+    return traffic;
+  });
+  return trials.map((_, i) => byRank.map((traffic) => traffic[i]!));
+}
+
+/** What the closed form says of it. */
+function predicted(trial: Trial): Traffic[] {
+  const { mesh, axes, mask, ...sizes } = trial;
+  const queries = layoutOf({ mesh, axes, ...trial.queries });
+  const keys = layoutOf({ mesh, axes, ...trial.keys });
+  return Array.from({ length: mesh["sp"]! }, (_, sp) => {
+    const { forward, backward } = ulyssesTraffic({ ...sizes, mesh, call: { at: { sp }, mask, queries, keys } });
+    return combine(forward, backward, (a, b) => a + b);
+  });
+}
+
+function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
+  return {
+    bytesSent: f(a.bytesSent, b.bytesSent),
+    bytesReceived: f(a.bytesReceived, b.bytesReceived),
+    messagesSent: f(a.messagesSent, b.messagesSent),
+  };
+}
+
+for (const size of [1, 2, 3, 5]) {
+  test(`${size} ranks: what is sent is what the closed form says, for every mask and placement`, async () => {
+    const dtype = size % 2 ? "float32" : "bfloat16";
+    const trials = placements().flatMap((placement) =>
+      backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
+    );
+    const found = await measured(size, trials);
+    for (const [i, trial] of trials.entries()) expect(found[i], trial.name).toEqual(predicted(trial));
+  });
+}
+
+/** Equal shards of 8 rows, full mask. */
+function even(size: number, sizes: Pick<Trial, "heads" | "kvHeads" | "dtype">): Trial {
+  const length = 8 * size;
+  const sequence = { length, placement: placements()[0]! };
+  return {
+    name: "even",
+    mesh: { sp: size },
+    axes: ["sp"],
+    ...{ batch: 2, headDim: 4, scale: 0.5, seed: 1 },
+    ...sizes,
+    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: 0 }],
+    sees: () => true,
+    queries: sequence,
+    keys: sequence,
+  };
+}
+
+test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of everything", async (size) => {
+  for (const dtype of ["float32", "bfloat16"] as const) {
+    const trial = even(size, { heads: 16, kvHeads: 8, dtype });
+    const q = 2 * 16 * 8 * 4; // numbers in a shard of q, and of out, dOut, dq
+    const rows = 2 * 16 * 8; // and in one of lse, delta
+    const k = q / 2;
+    const narrow = dtypeBytes[dtype];
+    const forward = narrow * (q + 2 * k) + 4 * (q + rows);
+    const backward = narrow * (2 * q + 2 * k) + 4 * 2 * rows + 4 * (q + 2 * k);
+    const bytes = ((size - 1) / size) * (forward + backward);
+    const [traffic] = await measured(size, [trial]);
+    for (const each of traffic!) {
+      expect(each).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: (3 + 2 + 6 + 3) * (size - 1) });
+    }
+    expect(predicted(trial)).toEqual(traffic);
+  }
+});
+
+test("key heads that several ranks read are sent to each of them, and no others", async () => {
+  const trial = even(4, { heads: 4, kvHeads: 2, dtype: "float32" });
+  const row = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
+  const rowStats = 2 * 8 * 4;
+  // Each of three others gets one head of q, k and v, and as much comes back.
+  const forward = 3 * (3 * row + row + rowStats);
+  const backward = 3 * (4 * row + 2 * rowStats + 3 * row);
+  const [traffic] = await measured(4, [trial]);
+  for (const { bytesSent } of traffic!) expect(bytesSent).toBe(forward + backward);
+});
+
+test("a rank without heads sends its rows and receives their results, nothing more", async () => {
+  const trial = even(3, { heads: 2, kvHeads: 2, dtype: "float32" });
+  const row = 2 * 8 * 4 * 4;
+  const rowStats = 2 * 8 * 4;
+  const [traffic] = await measured(3, [trial]);
+  const sent = 2 * (3 * row) + 2 * (4 * row + 2 * rowStats);
+  const received = 2 * (row + rowStats) + 2 * (3 * row);
+  expect(traffic![2]).toEqual({ bytesSent: sent, bytesReceived: received, messagesSent: 2 * (3 + 6) });
+});
+
+test("where nobody sees anything, nothing is sent", async () => {
+  const trial = { ...even(3, { heads: 3, kvHeads: 3, dtype: "float32" }), mask: [], sees: () => false };
+  const nothing = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
+  expect(await measured(3, [trial])).toEqual([[nothing, nothing, nothing]]);
+  expect(predicted(trial)).toEqual([nothing, nothing, nothing]);
+});
