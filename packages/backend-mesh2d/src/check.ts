@@ -1,0 +1,160 @@
+import {
+  type AttentionBackend,
+  type AttentionState,
+  type Call,
+  type Context,
+  checkOptionNames,
+  DTypeError,
+  formatShape,
+  type Keys,
+  type Layout,
+  OptionError,
+  type QkvGrads,
+  type SavedRows,
+  ShapeError,
+  type Shape,
+  sameShape,
+  spansLength,
+  type Tensor,
+} from "@mosaic/core";
+import type { Grid } from "./grid.ts";
+import type { Mesh2DOptions } from "./mesh2d.ts";
+
+// Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
+// for a message that was half sent.
+
+const legal = [
+  "axis",
+  "shape",
+  "form",
+  "inner",
+  "computeToTransfer",
+] as const satisfies readonly (keyof Mesh2DOptions)[];
+
+/** Options that can be wrong before any rank is there. */
+export function checkOptions(where: string, options: Mesh2DOptions, inner: AttentionBackend): void {
+  checkOptionNames(where, options, legal);
+  const { shape, form = "fused", computeToTransfer = 1 } = options;
+  if (form !== "fused" && form !== "scheduled") {
+    throw new OptionError({ where, expected: `form "fused" or "scheduled"`, received: JSON.stringify(form) });
+  }
+  if (!(computeToTransfer > 0 && Number.isFinite(computeToTransfer))) {
+    throw new OptionError({ where, expected: "computeToTransfer, a ratio > 0", received: String(computeToTransfer) });
+  }
+  if (shape && !(shape.length === 2 && shape.every((length) => Number.isInteger(length) && length > 0))) {
+    throw new OptionError({
+      where,
+      expected: "a shape of two whole numbers > 0, [rows, columns]",
+      received: `[${shape}]`,
+    });
+  }
+  if (inner.axes.length > 0) {
+    throw new OptionError({
+      where,
+      expected: "an inner backend that communicates with nobody",
+      received: `${inner.name} along ${inner.axes.join(", ")}`,
+      remedy: "nest the other way round: give mesh2d to the other backend as its inner",
+    });
+  }
+}
+
+/** The mesh has the axis, its ranks fill the grid, both sequences are cut along it, and tensors are what layouts say. */
+export function checkCall(ctx: Context, axis: string, call: Call, keys: Keys): void {
+  const where = `mesh2d(${axis}), rank ${ctx.rank}`;
+  const { k, v, from } = keys;
+  ctx.assertOpen(where);
+  for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
+  checkAxis(ctx, axis, where);
+  checkSequence(ctx, axis, { where, name: "queries", layout: call.queries, at: call.at });
+  checkSequence(ctx, axis, { where, name: "keys", layout: call.keys, at: from });
+  checkRows(where, "keys", k, spansLength(call.keys.spans(from)));
+  checkRows(where, "queries", call.q, spansLength(call.queries.spans(call.at)));
+  checkShape(where, "values like the keys", v, k.shape);
+  for (const [name, tensor] of [["values", v] as const, ["queries", call.q] as const]) {
+    if (tensor.dtype === k.dtype) continue;
+    throw new DTypeError({ where, expected: `${name} of ${k.dtype} like the keys`, received: tensor.dtype });
+  }
+}
+
+/** The grid has a place for every rank. */
+export function checkGrid(where: string, { rows, columns }: Grid, size: number): void {
+  if (rows * columns === size) return;
+  throw new OptionError({
+    where,
+    expected: `a shape of ${size} ranks`,
+    received: `[${rows}, ${columns}], ${rows * columns}`,
+    remedy: "make the product of rows and columns the length of the axis",
+  });
+}
+
+/** Sums are float32, of the shape of what they are the sums over. */
+export function checkState(where: string, { out, lse }: AttentionState, { q }: Call): void {
+  checkSum(where, "out", out, q.shape);
+  checkSum(where, "lse", lse, q.shape.slice(0, 3));
+}
+
+export function checkBackward(where: string, call: Call & SavedRows, grads: QkvGrads, { k }: Keys): void {
+  const { q, dOut, lse, delta } = call;
+  checkShape(where, "dOut", dOut, q.shape);
+  checkSum(where, "lse", lse, q.shape.slice(0, 3));
+  checkSum(where, "delta", delta, q.shape.slice(0, 3));
+  checkSum(where, "dq", grads.dq, q.shape);
+  checkSum(where, "dk", grads.dk, k.shape);
+  checkSum(where, "dv", grads.dv, k.shape);
+}
+
+function checkAxis(ctx: Context, axis: string, where: string): void {
+  if (ctx.mesh.axes.includes(axis)) return;
+  throw new OptionError({
+    where,
+    expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
+    received: `"${axis}"`,
+    remedy: "name the axis in init({ mesh }), or give mesh2d({ axis }) the one you mean",
+  });
+}
+
+interface Sequence {
+  readonly where: string;
+  readonly name: string;
+  readonly layout: Layout;
+  readonly at: Keys["from"];
+}
+
+function checkSequence(ctx: Context, axis: string, { where, name, layout, at }: Sequence): void {
+  if (!layout.axes.includes(axis)) {
+    throw new OptionError({
+      where,
+      expected: `${name} that are cut along ${axis}`,
+      received: layout.axes.length > 0 ? `${name} cut along ${layout.axes.join(", ")}` : `whole ${name}`,
+      remedy: "shard them along the axis, or pairs would be counted more than once",
+    });
+  }
+  if (at[axis] === ctx.mesh.coordinate[axis]) return;
+  throw new OptionError({
+    where,
+    expected: `this rank's own ${name}, ${axis} = ${ctx.mesh.coordinate[axis]}`,
+    received: `${name} from ${JSON.stringify(at)}`,
+    remedy: "another backend has gathered or moved them already: let only one use the axis",
+  });
+}
+
+function checkRows(where: string, name: string, x: Tensor, length: number): void {
+  if (x.rank === 4 && x.shape[2] === length) return;
+  throw new ShapeError({
+    where,
+    expected: `${name} [B,H,${length},D], as their layout says`,
+    received: formatShape(x.shape),
+    remedy: "give the layout the placement and the length that the sequence was sharded with",
+  });
+}
+
+function checkSum(where: string, name: string, x: Tensor, shape: Shape): void {
+  if (x.dtype !== "float32") throw new DTypeError({ where, expected: `${name} of float32`, received: x.dtype });
+  checkShape(where, name, x, shape);
+}
+
+function checkShape(where: string, name: string, x: Tensor, shape: Shape): void {
+  x.assertUsable(where);
+  if (sameShape(x.shape, shape)) return;
+  throw new ShapeError({ where, expected: `${name} ${formatShape(shape)}`, received: formatShape(x.shape) });
+}
