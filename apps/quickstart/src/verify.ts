@@ -7,7 +7,7 @@ import type { Settings } from "./settings.ts";
 export interface Accuracy {
   /** From single-device attention, over every element. */
   readonly difference: number;
-  /** Of single-device attention from float64, over the sample: the unit. */
+  /** Of single-device attention from float64, over the sample: the unit. At least one rounding step, see STEP. */
   readonly unit: number;
   /** Of the ranks from float64, over the sample. */
   readonly error: number;
@@ -37,11 +37,13 @@ export interface Evidence {
 
 /** A unit means something only if one device is right: its error relative to the largest element is below this. */
 const SOUND = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
+/** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
+const STEP = 2 ** -23;
 /** Above this many units the ranks are not as exact as one device. */
 export const LIMIT = 2;
 
 /** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
-const WORST_ROWS = 16;
+const WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
 export function verify(evidence: Evidence, settings: Settings, progress: (share: number) => void): Verdict {
@@ -69,9 +71,9 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
     progress((head + 1) / heads);
   }
   const tensors = Object.fromEntries(
-    [...tallies].map(([name, tally]) => [
+    [...tallies].map(([name, { unit, error, size }]) => [
       name,
-      { ...tally, difference: largestDifference(ranks[name]!, single[name]!) },
+      { unit: Math.max(unit, STEP * size), error, size, difference: largestDifference(ranks[name]!, single[name]!) },
     ]),
   );
   const all = Object.values(tensors);
