@@ -13,6 +13,7 @@ type Call = () => void;
  * calls take none.
  */
 export interface Native {
+  readonly protocol: number;
   bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
   open(): External;
   close(device: External): void;
@@ -56,6 +57,9 @@ export interface Native {
   readonly random: Call;
 }
 
+/** What this JavaScript understands; `kProtocol` in native/binding/addon.h. */
+const protocol = 1;
+
 const platform: string = `${process.platform}-${process.arch}`;
 
 /** Where the addon of this platform lies. */
@@ -66,7 +70,9 @@ export const addonPath: string = fileURLToPath(
 /** Loads the addon at `path`; every failure becomes an AddonLoadError that says what to do. */
 export function loadAddon(path: string = addonPath): Native {
   try {
-    return createRequire(import.meta.url)(path) as Native;
+    const native = createRequire(import.meta.url)(path) as Native;
+    if (native.protocol === protocol) return native;
+    throw new Error(`it speaks protocol ${native.protocol}, this JavaScript protocol ${protocol}`);
   } catch (cause) {
     throw new AddonLoadError(explain(path, cause), { cause });
   }
@@ -82,7 +88,8 @@ function explain(path: string, cause: unknown): string {
         "a bundler moved the JavaScript away from its prebuilds folder: mark @mosaic/kernels-cpu as external",
       ]
     : [
-        "the addon was built for another platform, libc or architecture: rebuild it with `npm run build:native`",
+        "the addon was built from other sources than this JavaScript: rebuild it with `npm run build:native`",
+        "it was built for another platform, libc or architecture: rebuild it with `npm run build:native`",
         "the host's glibc is older than the one it was built with: rebuild it on this host",
         "the file is damaged: remove prebuilds and reinstall",
       ];

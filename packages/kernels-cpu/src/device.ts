@@ -68,7 +68,7 @@ export class CpuDevice implements Device {
 
   async read(x: Tensor): Promise<Float32Array> {
     const values = new Float32Array(x.size);
-    await this.#handle.expect("read", values, (scratch) => {
+    await this.#handle.expect("read", values, (_, scratch) => {
       scratch.view(x);
       this.#handle.native.read(values);
     });
@@ -97,8 +97,12 @@ export class CpuDevice implements Device {
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
-    await this.#handle.expect("stopTrace", undefined, () => this.#handle.native.stopTrace());
-    this.#handle.begin("stopTrace");
+    let announced = 0;
+    await this.#handle.expect("stopTrace", undefined, (letter) => {
+      announced = letter;
+      this.#handle.native.stopTrace();
+    });
+    this.#handle.begin("stopTrace").number(announced);
     const flat = this.#handle.native.takeTrace();
     return Array.from({ length: flat.length / 3 }, (_, i) => ({
       lane: "compute",

@@ -61,8 +61,8 @@ export class Handle {
   }
 
   /** Makes a call that answers by letter. */
-  expect(where: string, held: unknown, call: (scratch: Scratch) => void): Promise<void> {
-    return this.#runtime.letters.expect(held, (letter) => call(this.begin(where).number(letter)));
+  expect(where: string, held: unknown, call: (letter: number, scratch: Scratch) => void): Promise<void> {
+    return this.#runtime.letters.expect(held, (letter) => call(letter, this.begin(where).number(letter)));
   }
 
   failure(): Error {

@@ -21,6 +21,9 @@ test("a file that is no addon says so", () => {
     const broken = join(folder, "mosaic_kernels_cpu.node");
     writeFileSync(broken, "not an addon");
     expect(() => loadAddon(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
+    const foreign = join(folder, "foreign.cjs");
+    writeFileSync(foreign, "exports.protocol = 0;");
+    expect(() => loadAddon(foreign)).toThrow(/speaks protocol 0[\s\S]*rebuild it/);
   } finally {
     rmSync(folder, { recursive: true });
   }

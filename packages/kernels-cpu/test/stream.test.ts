@@ -53,16 +53,15 @@ describe("a stream", () => {
   test("waits for the fence of another stream, whose work is slow", async () => {
     using other = cpu({ threads: 1, index: 1 });
     using slow = filled(other, 0.5, 1_000_000);
+    other.startTrace();
+    device.startTrace();
     for (let i = 0; i < 20; i++) other.kernels.unary("tanh", slow, slow);
-    const fence = other.stream.record();
-    device.stream.wait(fence);
+    device.stream.wait(other.stream.record());
     using x = filled(device, 1);
-    const order: string[] = [];
-    await Promise.all([
-      x.read().then(() => order.push("waited")),
-      other.stream.synchronize().then(() => order.push("slow")),
-    ]);
-    expect(order).toEqual(["slow", "waited"]);
+    const [theirs, ours] = await Promise.all([other.stopTrace(), device.stopTrace()]);
+    expect(ours.map((event) => event.name)).toEqual(["wait", "fill"]);
+    expect(ours[1]!.start).toBeGreaterThanOrEqual(theirs.at(-1)!.end);
+    expect(x.size).toBe(4);
   });
 
   test("passes fences that are long past, its own, and those of closed devices", async () => {
@@ -159,5 +158,9 @@ describe("a stream", () => {
       expect(now - start).toBeLessThan(60e9);
     }
     expect(await device.stopTrace()).toEqual([]);
+    device.startTrace();
+    device.kernels.fill(x, 1);
+    const [first, second] = await Promise.all([device.stopTrace(), device.stopTrace()]);
+    expect([first.length, second.length]).toEqual([1, 0]);
   });
 });

@@ -1,13 +1,15 @@
 // The addon's entry: makes the state of the environment, exports, and ends the streams when the environment goes.
 #include "binding/addon.h"
 
+#include <chrono>
+
 namespace mosaic {
 
 namespace {
 
 // At the end of the environment a kernel may be running. It is waited for this long, then left behind: its device
 // keeps alive what it uses.
-constexpr int64_t kExitMilliseconds = 300;
+constexpr auto kExitTime = std::chrono::milliseconds(300);
 
 void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
@@ -15,8 +17,9 @@ void onEnvironmentEnd(void* data) {
   for (const auto& weak : addon.devices) {
     if (auto device = weak.lock()) device->stream.abandon();
   }
+  const auto deadline = std::chrono::steady_clock::now() + kExitTime;
   for (const auto& weak : addon.devices) {
-    if (auto device = weak.lock()) device->abandon(kExitMilliseconds);
+    if (auto device = weak.lock()) device->awaitEnd(deadline);
   }
 }
 
@@ -66,6 +69,9 @@ NAPI_MODULE_INIT() {
   napi_value function;
   napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
   napi_set_named_property(env, exports, "bind", function);
+  napi_value protocol;
+  napi_create_int32(env, kProtocol, &protocol);
+  napi_set_named_property(env, exports, "protocol", protocol);
   exportDevice(env, exports);
   exportKernels(env, exports);
   return exports;

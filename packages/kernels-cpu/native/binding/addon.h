@@ -4,12 +4,16 @@
 #include <node_api.h>
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "binding/mailbox.h"
 #include "device/device.h"
 
 namespace mosaic {
+
+/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+constexpr int32_t kProtocol = 1;
 
 /// Arguments come through `scratch`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
 /// The first double is the device's address on the way in, and the result on the way out.
@@ -19,6 +23,8 @@ struct Addon {
   napi_ref scratchHolder = nullptr;
   std::shared_ptr<Mailbox> mailbox;
   std::vector<std::weak_ptr<Device>> devices;
+  /// What streams recorded, by the letter that announces it.
+  std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);
   Device& device() const { return *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0])); }

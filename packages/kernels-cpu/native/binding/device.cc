@@ -151,7 +151,7 @@ napi_value write(napi_env env, napi_callback_info info) {
   const View out = Reader(addon.scratch + 1).view();
   std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
   if (!staging) return throwError(env, "write: no memory for a copy of the values");
-  std::memcpy(staging.get(), data, length * sizeof(float));
+  if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));
   enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
     device.kernels.copy(out, denseView(values.get(), out), device.pool());
   });
@@ -231,22 +231,28 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// stopTrace: scratch = device, letter; `takeTrace` may be called when the letter comes.
+// stopTrace: scratch = device, letter; `takeTrace` is to be called once the letter has come.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   addon.mailbox->expect();
-  enqueueAlways(device.stream, "", [&device, letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure*) {
+  const double letter = addon.scratch[1];
+  auto entries = addon.traces[letter] = std::make_shared<std::vector<TraceEntry>>();
+  enqueueAlways(device.stream, "", [&device, entries, letter, mailbox = addon.mailbox](const MosaicFailure*) {
     device.stream.setTracing(false);
-    device.trace = device.stream.takeTrace();
+    *entries = device.stream.takeTrace();
     mailbox->post(letter, nullptr);
   });
   return nullptr;
 }
 
-// takeTrace: scratch = device → [name, start, end, name, …].
+// takeTrace: scratch = device, letter → [name, start, end, name, …].
 napi_value takeTrace(napi_env env, napi_callback_info) {
-  const std::vector<TraceEntry> entries = std::exchange(Addon::of(env).device().trace, {});
+  Addon& addon = Addon::of(env);
+  const auto found = addon.traces.find(addon.scratch[1]);
+  if (found == addon.traces.end()) return throwError(env, "takeTrace: nothing was recorded under this letter");
+  const std::vector<TraceEntry> entries = std::move(*found->second);
+  addon.traces.erase(found);
   napi_value list;
   napi_create_array_with_length(env, entries.size() * 3, &list);
   uint32_t index = 0;

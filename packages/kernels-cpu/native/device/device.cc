@@ -1,6 +1,5 @@
 #include "device/device.h"
 
-#include <chrono>
 #include <thread>
 
 namespace mosaic {
@@ -36,10 +35,9 @@ void Device::releaseInOrder(Release&& release) {
 
 void Device::close() { stream.close(); }
 
-bool Device::abandon(int64_t milliseconds) {
-  stream.abandon();
+bool Device::awaitEnd(std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return left_.wait_for(lock, std::chrono::milliseconds(milliseconds), [this] { return ended_; });
+  return left_.wait_until(lock, deadline, [this] { return ended_; });
 }
 
 }  // namespace mosaic

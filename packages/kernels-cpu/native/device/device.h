@@ -1,11 +1,11 @@
 // One CPU device: a stream with its thread, a pool of workers, and memory.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "kernels/table.h"
 #include "memory/allocator.h"
@@ -30,8 +30,6 @@ class Device : public std::enable_shared_from_this<Device> {
   Stream stream;
   const Isa isa;
   const Kernels& kernels;
-  /// What a finished `takeTrace` left for the host.
-  std::vector<TraceEntry> trace;
 
   /// The workers; only from works on the stream.
   Pool& pool() { return *pool_; }
@@ -43,8 +41,8 @@ class Device : public std::enable_shared_from_this<Device> {
 
   /// Lets the work so far run, then ends the thread and frees all memory. Returns at once.
   void close();
-  /// Ends the thread after the work that runs now; false if that took longer than the limit.
-  bool abandon(int64_t milliseconds);
+  /// Blocks until the thread has ended; false if that was not before the deadline.
+  bool awaitEnd(std::chrono::steady_clock::time_point deadline);
 
  private:
   void end();
