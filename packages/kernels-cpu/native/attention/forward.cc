@@ -12,9 +12,9 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kGroupPanels = 8;             // enough to hide the cost of reading a block
+constexpr int32_t kGroupPanels = 16;           // enough to hide the cost of reading a block
 constexpr int64_t kGroupBytes = 224 << 10;      // of q and out, which should stay in the second-level cache
-constexpr int64_t kTasksPerThread = 8;          // for balance
+constexpr int64_t kTasksPerThread = 4;          // for balance
 constexpr double kLog2e = std::numbers::log2e;  // lse is natural, scores are in units of log2
 
 struct Panel {
@@ -39,7 +39,8 @@ class Forward {
     const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
     const int64_t panels = (rows_ + k_.width - 1) / k_.width;
     const int64_t byCache = kGroupBytes / (2 * 4 * depth_ * k_.width);
-    const int64_t byBalance = heads * panels / (kTasksPerThread * pool.threads());
+    const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
+    const int64_t byBalance = heads * panels / tasks;
     groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupPanels));
     orderGroups();
     // One head after the other, so that its keys stay in the shared cache.
