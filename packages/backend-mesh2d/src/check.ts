@@ -1,9 +1,7 @@
 import {
-  type AttentionBackend,
   type AttentionState,
   type Call,
   type Context,
-  checkOptionNames,
   DTypeError,
   formatShape,
   type Keys,
@@ -18,45 +16,9 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import type { Grid } from "./grid.ts";
-import type { Mesh2DOptions } from "./mesh2d.ts";
 
 // Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
 // for a message that was half sent.
-
-const legal = [
-  "axis",
-  "shape",
-  "form",
-  "inner",
-  "computeToTransfer",
-] as const satisfies readonly (keyof Mesh2DOptions)[];
-
-/** Options that can be wrong before any rank is there. */
-export function checkOptions(where: string, options: Mesh2DOptions, inner: AttentionBackend): void {
-  checkOptionNames(where, options, legal);
-  const { shape, form = "fused", computeToTransfer = 1 } = options;
-  if (form !== "fused" && form !== "scheduled") {
-    throw new OptionError({ where, expected: `form "fused" or "scheduled"`, received: JSON.stringify(form) });
-  }
-  if (!(computeToTransfer > 0 && Number.isFinite(computeToTransfer))) {
-    throw new OptionError({ where, expected: "computeToTransfer, a ratio > 0", received: String(computeToTransfer) });
-  }
-  if (shape && !(shape.length === 2 && shape.every((length) => Number.isInteger(length) && length > 0))) {
-    throw new OptionError({
-      where,
-      expected: "a shape of two whole numbers > 0, [rows, columns]",
-      received: `[${shape}]`,
-    });
-  }
-  if (inner.axes.length > 0) {
-    throw new OptionError({
-      where,
-      expected: "an inner backend that communicates with nobody",
-      received: `${inner.name} along ${inner.axes.join(", ")}`,
-      remedy: "nest the other way round: give mesh2d to the other backend as its inner",
-    });
-  }
-}
 
 /** The mesh has the axis, its ranks fill the grid, both sequences are cut along it, and tensors are what layouts say. */
 export function checkCall(ctx: Context, axis: string, call: Call, keys: Keys): void {

@@ -1,30 +1,12 @@
 import { type AttentionBackend, type Call, type Context, type Keys, local } from "@mosaic/core";
-import { checkBackward, checkCall, checkGrid, checkOptions, checkState } from "./check.ts";
+import { checkBackward, checkCall, checkGrid, checkState } from "./check.ts";
 import { runFused } from "./fused.ts";
 import { bestGrid, type Grid } from "./grid.ts";
 import { needOf } from "./need.ts";
+import { checkOptions, type Mesh2DOptions } from "./options.ts";
 import { backwardPass, forwardPass, type Pass, type Site } from "./pass.ts";
 import { Plans } from "./plans.ts";
 import { runScheduled } from "./scheduled.ts";
-
-export interface Mesh2DOptions {
-  /** The mesh axis whose ranks form the grid; "sp" if absent. */
-  readonly axis?: string;
-  /**
-   * [rows, columns] of the grid, row-major along the axis; their product is its length. Each rank computes on the queries
-   * of its row, `columns` chunks, and the keys of its column, `rows` chunks. If absent, the grid that sends least.
-   */
-  readonly shape?: readonly [rows: number, columns: number];
-  /**
-   * "scheduled", if absent: block by block in a planned order that hides transfers behind compute, for chunks that keep a
-   * kernel busy. "fused": all chunks in one batch, one kernel call, all sums home in another, for chunks that do not.
-   */
-  readonly form?: "fused" | "scheduled";
-  /** What attends to each tile; the device's own kernel if absent. It must not communicate. */
-  readonly inner?: AttentionBackend;
-  /** For the schedule: the time to compute a whole tile over the time of its transfers; 1 if absent. Equal on all ranks. */
-  readonly computeToTransfer?: number;
-}
 
 /**
  * Attention in two dimensions: the ranks of a mesh axis form a grid; queries travel along its rows, keys and values along
@@ -52,7 +34,7 @@ export interface Mesh2DOptions {
 export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   const { axis = "sp", shape, form = "scheduled", inner = local(), computeToTransfer = 1 } = options;
   const label = `mesh2d(${axis})`;
-  checkOptions(label, options, inner);
+  checkOptions(label, options);
   const plans = new Plans(computeToTransfer);
   return {
     name: "mesh2d",

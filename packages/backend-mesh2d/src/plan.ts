@@ -1,25 +1,4 @@
-import { type Block, type Move, type Rule, simulate } from "./simulate.ts";
-
-/** What the moves and blocks of a tile cost, in any one unit of time. */
-export interface Costs {
-  /** A chunk of queries, or of keys and values, that comes in. */
-  readonly q: number;
-  readonly kv: number;
-  /** A row's sums that leave (out, or dq), and a column's (dk and dv). */
-  readonly out: number;
-  readonly dkv: number;
-  /** One block: a chunk of queries on a chunk of keys. */
-  readonly block: number;
-}
-
-/** A tile of so many chunks of queries by so many of keys. */
-export interface PlanOptions {
-  readonly queries: number;
-  readonly keys: number;
-  /** Whether sums go back to the keys too, as in backward. */
-  readonly backward: boolean;
-  readonly costs: Costs;
-}
+import { type Block, type Move, type PlanOptions, type Rule, simulate } from "./simulate.ts";
 
 /** One thing to do next: post a move, or compute a block. */
 export type Step = Move | Block;

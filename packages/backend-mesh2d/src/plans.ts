@@ -1,7 +1,8 @@
 import { dtypeBytes, type Tensor } from "@mosaic/core";
 import type { Grid } from "./grid.ts";
 import type { Pass } from "./pass.ts";
-import { type Plan, type PlanOptions, planOf } from "./plan.ts";
+import { type Plan, planOf } from "./plan.ts";
+import type { PlanOptions } from "./simulate.ts";
 
 /** Makes the plan of a pass, once for passes of one kind. */
 export class Plans {

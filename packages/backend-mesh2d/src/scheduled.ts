@@ -1,6 +1,7 @@
 import type { Transfer } from "@mosaic/core";
 import { Channel } from "./channel.ts";
 import { type Chunk, Chunks, messages } from "./chunk.ts";
+import type { Side } from "./need.ts";
 import type { Lane, Part, Pass } from "./pass.ts";
 import type { Plan } from "./plan.ts";
 
@@ -26,6 +27,8 @@ export function runScheduled(pass: Pass, plan: Plan): void {
         break;
       case "block":
         block(pass, queries.at(step.x), keys.at(step.y));
+        queries.leave(step.x, pass.keys.side);
+        keys.leave(step.y, pass.queries.side);
     }
   }
   channel.wait();
@@ -61,6 +64,8 @@ class Track {
   readonly #inputs = new Map<number, Chunk>();
   readonly #sums = new Map<number, Chunk>();
   readonly #batches = new Map<number, number>();
+  /** Blocks that were passed, computed or not, by offset. */
+  readonly #passed = new Map<number, number>();
 
   constructor(lane: Lane, means: Means) {
     this.#lane = lane;
@@ -99,6 +104,14 @@ class Track {
       if (coming) this.#lane.absorb(sums, coming.rows);
       for (const chunk of [leaving, coming]) if (chunk) chunks.release(chunk);
     });
+  }
+
+  /** After each block of a chunk; gives its rows back after the last, one for every chunk of the other dimension. */
+  leave(offset: number, { sources }: Side): void {
+    const passed = (this.#passed.get(offset) ?? 0) + 1;
+    this.#passed.set(offset, passed);
+    const inputs = this.#inputs.get(offset);
+    if (passed === sources.length && inputs) this.#means.chunks.release(inputs);
   }
 
   at(offset: number): Place {

@@ -1,4 +1,23 @@
-import type { PlanOptions } from "./plan.ts";
+/** What the moves and blocks of a tile cost, in any one unit of time. */
+export interface Costs {
+  /** A chunk of queries, or of keys and values, that comes in. */
+  readonly q: number;
+  readonly kv: number;
+  /** A row's sums that leave (out, or dq), and a column's (dk and dv). */
+  readonly out: number;
+  readonly dkv: number;
+  /** One block: a chunk of queries on a chunk of keys. */
+  readonly block: number;
+}
+
+/** A tile of so many chunks of queries by so many of keys. */
+export interface PlanOptions {
+  readonly queries: number;
+  readonly keys: number;
+  /** Whether sums go back to the keys too, as in backward. */
+  readonly backward: boolean;
+  readonly costs: Costs;
+}
 
 /** A transfer that all ranks make at once: chunk `offset` of queries or of keys comes in, or sums over it leave. */
 export interface Move {

@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { type Plan, type PlanOptions, planOf } from "../src/plan.ts";
+import { type Plan, planOf } from "../src/plan.ts";
+import type { PlanOptions } from "../src/simulate.ts";
 
 /** Costs in chunks of queries' size, with g query heads per key head; compute as long as `ratio` times all transfers. */
 function problem(queries: number, keys: number, given: { g: number; ratio: number; backward: boolean }): PlanOptions {
