@@ -15,7 +15,8 @@ BackwardGrid gridFor(const AttendBackwardArgs& a, int64_t groupRows) {
   BackwardGrid grid{a.k.shape[2], a.q.shape[2], 1024, 0, a.q.shape[1] / a.k.shape[1]};
   const int64_t heads = a.k.shape[0] * a.k.shape[1];
   while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
-  grid.rowsPerBlock = (grid.keysPerBlock + groupRows - 1) / groupRows * groupRows;
+  // Not fewer row blocks than key blocks (for square tiles), so that those of a round differ.
+  grid.rowsPerBlock = std::max(groupRows, grid.keysPerBlock / groupRows * groupRows);
   return grid;
 }
 

@@ -110,6 +110,35 @@ void merge() {
   expect(out.gapsIntact() && lse.gapsIntact(), "merge: stays within its elements");
 }
 
+/// Attention in a loop holds no more memory after many steps than after the first.
+void steadyMemory() {
+  Pool pool(1);
+  const auto tensor = [](int64_t columns) {
+    Tensor x(DType::BFloat16, {1, 2, 500, columns}, Layout::HeadsInside);
+    x.fill(0.5);
+    return x;
+  };
+  const auto floats = [](int64_t columns) {
+    Tensor x(DType::Float32, {1, 2, 500, columns}, Layout::Dense);
+    x.fill(0);
+    return x;
+  };
+  const Tensor q = tensor(64), out = floats(64), lse = floats(1), delta = floats(1), dq = floats(64), dk = dq, dv = dq;
+  const std::vector<Span> spans{{0, 500, 1}};
+  const std::vector<Slice> mask{{0, 500, 0, 500, 1}};
+  const Tile tile{spans, spans, mask, 0.125f};
+  size_t held = 0;
+  for (int step = 0; step < 30; ++step) {
+    attend({q.view(), q.view(), q.view(), out.view(), lse.view(), tile}, supportedIsas().back(), pool);
+    attendBackward({q.view(), q.view(), q.view(), q.view(), lse.view(), delta.view(), dq.view(), dk.view(), dv.view(),
+                    tile},
+                   supportedIsas().back(), pool);
+    const size_t now = pool.arena(0).capacity() + pool.shared().capacity();
+    if (step == 0) held = now;
+    expect(now == held && held > 0, "a loop of equal steps allocates once");
+  }
+}
+
 }  // namespace
 
 int checkBasics() {
@@ -118,6 +147,7 @@ int checkBasics() {
   for (int threads : {1, 2, 5}) pool(threads);
   arena();
   merge();
+  steadyMemory();
   return failures;
 }
 
