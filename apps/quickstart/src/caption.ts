@@ -32,7 +32,7 @@ function holdingOf({ rank, spans }: RankReport): string {
   const ranges = spans
     .filter(({ length }) => length > 0)
     .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
-  return `rank ${rank}: ${ranges.join(", ") || "nothing"}`;
+  return `rank ${rank}: ${ranges.length > 0 ? `positions ${ranges.join(", ")}` : "nothing"}`;
 }
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);

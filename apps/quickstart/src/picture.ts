@@ -165,7 +165,8 @@ function niceStep(least: number): number {
 
 function legendOf(lanes: readonly Lane[], holdings: readonly string[], top: number): { svg: string; bottom: number } {
   const stripes = lanes.some(({ compute }) => compute.some(({ backward }) => backward)) ? " Stripes: backward." : "";
-  const columns = holdings.length <= 4 ? Math.max(1, holdings.length) : 4;
+  const longest = Math.max(...holdings.map((holding) => holding.length));
+  const columns = Math.max(1, Math.min(4, holdings.length, Math.floor((WIDTH - 64) / (longest * 7.6 + 36))));
   const width = (WIDTH - 64) / columns;
   const entries = holdings.map((holding, rank) => {
     const [left, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];

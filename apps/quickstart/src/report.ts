@@ -2,7 +2,7 @@ import { closedForm } from "./backends.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Settings } from "./settings.ts";
-import { type Accuracy, LIMIT, ratioOf, type Verdict } from "./verify.ts";
+import { type Accuracy, limitOf, ratioOf, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
 export interface Findings {
@@ -110,7 +110,7 @@ export function describe(findings: Findings): string {
     ),
     "",
     ...(verdict.faults.length === 0
-      ? [`  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${LIMIT}`]
+      ? [`  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${limits(settings)}`]
       : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
@@ -126,6 +126,13 @@ function describeAccuracy(accuracy: Accuracy): string {
 }
 
 const units = (ratio: number): string => `${ratio.toFixed(2)} units`;
+
+function limits({ ranks, backward }: Settings): string {
+  const [forward, gradients] = [limitOf("out", ranks), limitOf("dq", ranks)];
+  return backward && gradients > forward
+    ? `${forward}, for gradients ${gradients} (every rank rounds lse once more)`
+    : `${forward}`;
+}
 
 function sampleWords({ settings, verdict }: Findings): string {
   const keys = settings.causal ? "all keys they see" : `all ${groupDigits(settings.tokens)} keys`;
