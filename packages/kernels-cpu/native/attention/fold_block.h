@@ -1,9 +1,9 @@
 // Forward: folding one block of keys into a panel.
 //
-// The running maximum is *lazy*. Accumulators of the scores start at −m, so that s − m falls out of the product, and
-// 2^(s − m) is taken at once, in registers. Only if some s − m exceeds kLazy is the block done again with m raised.
-// That is exact: float32 has exponents to spare for sums of 2^kLazy, and relative precision does not depend on m. On
-// real data it happens in the first few blocks of a row, if at all.
+// The running maximum is *lazy*: 2^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
+// exceeds kLazy is the block done again with m raised. That is exact: float32 has exponents to spare for sums of 2^kLazy,
+// and relative precision does not depend on m. On real data it happens in the first few blocks of a row, if at all.
+// m is subtracted after the product, not where it starts: partial sums as large as m would cost digits.
 #pragma once
 
 #include "attention/kernels.h"
@@ -54,20 +54,20 @@ struct FoldBlock {
 
   /// p ← 2^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
-    float blockMax[width];
-    Vec before[N];
+    float blockMax[width], blockSum[width];
     for (int n = 0; n < N; ++n) {
-      before[n] = V::load(panel.sum + n * L);
+      V::store(blockSum + n * L, V::zero());
       V::store(blockMax + n * L, V::set1(kLowest));
     }
     forTiles<R>(from, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::start(c, panel.negMax);
+      Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+      Tile::addToRows(c, panel.negMax);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        Vec top = V::load(blockMax + n * L), sum = V::load(panel.sum + n * L);
+        Vec top = V::load(blockMax + n * L), sum = V::load(blockSum + n * L);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
           top = V::max(top, c.at[r][n]);
@@ -76,15 +76,14 @@ struct FoldBlock {
           V::store(panel.p + (j + r) * width + n * L, p);
         }
         V::store(blockMax + n * L, top);
-        V::store(panel.sum + n * L, sum);
+        V::store(blockSum + n * L, sum);
       }
     });
     bool high = false;
     for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kLazy), V::load(blockMax + n * L)));
-    if (high) {
-      for (int n = 0; n < N; ++n) V::store(panel.sum + n * L, before[n]);
-    }
-    return !high;
+    if (high) return false;
+    for (int n = 0; n < N; ++n) addSum(panel, n, V::load(blockSum + n * L));
+    return true;
   }
 
   /// The same for keys [from, to), first raising m where it must be.
@@ -101,8 +100,9 @@ struct FoldBlock {
     forTiles<R>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::start(c, panel.negMax);
+      Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+      Tile::addToRows(c, panel.negMax);
       Tile::store(c, panel.p + j * width, width);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -143,13 +143,13 @@ struct FoldBlock {
       const Vec later = V::select(V::less(V::set1(kLazy), top), top, V::zero());
       const Vec rise = V::select(fresh, first, later);
       V::store(panel.negMax + n * L, V::sub(V::load(panel.negMax + n * L), rise));
-      Vec sum = before;
       if (V::any(V::less(V::zero(), later))) {
         const Vec shrink = V::select(fresh, V::zero(), V::exp2(V::sub(V::zero(), later)));
-        sum = V::mul(sum, shrink);
+        V::store(panel.sum + n * L, V::mul(before, shrink));
         shrinkRows(panel.out + n * L, panel.depth, shrink);
         shrinkRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
       }
+      Vec sum = V::zero();
 #pragma GCC unroll 2
       for (int32_t j = from; j < to; ++j) {
         float* at = panel.p + j * width + n * L;
@@ -157,8 +157,12 @@ struct FoldBlock {
         sum = V::add(sum, p);
         V::store(at, p);
       }
-      V::store(panel.sum + n * L, sum);
+      addSum(panel, n, sum);
     }
+  }
+
+  MOSAIC_INLINE void addSum(const ForwardPanel& panel, int n, Vec sum) {
+    V::store(panel.sum + n * L, V::add(V::load(panel.sum + n * L), sum));
   }
 
   /// out += v · p
@@ -166,9 +170,9 @@ struct FoldBlock {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::load(c, panel.out + d * width, width);
+      Tile::clear(c);
       Tile::multiply(c, keys.v + d, 1, keys.vStride, panel.p, width, keys.count);
-      Tile::store(c, panel.out + d * width, width);
+      Tile::addTo(c, panel.out + d * width, width);
     });
   }
 

@@ -1,7 +1,7 @@
 // Backward: what one block of keys and one panel of rows contribute to dq, and a block of keys to dk and dv.
 //
-// As in the forward, row statistics are where accumulators start: from −lse the product gives log2 p, from −delta it
-// gives ds / p. FlashAttention-2 (Dao 2023), algorithm 2.
+// Row statistics are added to the finished product: −lse gives log2 p, −delta gives ds / p, and neither costs digits
+// while sums are under way. FlashAttention-2 (Dao 2023), algorithm 2.
 #pragma once
 
 #include "attention/kernels.h"
@@ -57,8 +57,9 @@ struct GradientBlock {
     forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::start(c, panel.negLse);
+      Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
+      Tile::addToRows(c, panel.negLse);
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
@@ -72,8 +73,9 @@ struct GradientBlock {
     forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::start(c, panel.negDelta);
+      Tile::clear(c);
       Tile::multiply(c, keys.v + j * keys.vStride, keys.vStride, 1, panel.dOut, width, panel.depth);
+      Tile::addToRows(c, panel.negDelta);
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
@@ -101,9 +103,9 @@ struct GradientBlock {
     forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
-      Tile::load(c, panel.dq + d * width, width);
+      Tile::clear(c);
       Tile::multiply(c, keys.k + d, 1, keys.kStride, panel.ds, panel.stride, keys.count);
-      Tile::store(c, panel.dq + d * width, width);
+      Tile::addTo(c, panel.dq + d * width, width);
     });
   }
 

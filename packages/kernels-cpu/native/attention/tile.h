@@ -16,16 +16,6 @@ struct RegisterTile {
   using Vec = typename V::Vec;
   Vec at[R][N];
 
-  /// Every row starts as the same vectors.
-  MOSAIC_INLINE void start(RegisterTile& c, const float* row) {
-#pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      const Vec x = V::load(row + n * V::lanes);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) c.at[r][n] = x;
-    }
-  }
-
   MOSAIC_INLINE void clear(RegisterTile& c) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
@@ -34,19 +24,34 @@ struct RegisterTile {
     }
   }
 
-  MOSAIC_INLINE void load(RegisterTile& c, const float* from, int64_t stride) {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) c.at[r][n] = V::load(from + r * stride + n * V::lanes);
-    }
-  }
-
   MOSAIC_INLINE void store(const RegisterTile& c, float* to, int64_t stride) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) V::store(to + r * stride + n * V::lanes, c.at[r][n]);
+    }
+  }
+
+  /// Adds the same vectors to every row.
+  MOSAIC_INLINE void addToRows(RegisterTile& c, const float* row) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const Vec x = V::load(row + n * V::lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) c.at[r][n] = V::add(c.at[r][n], x);
+    }
+  }
+
+  /// to += c. Sums of blocks are added to the sum of all, so that rounding errors grow with the length of a block and
+  /// the number of blocks, not with their product; additions run beside multiplications and cost next to nothing.
+  MOSAIC_INLINE void addTo(const RegisterTile& c, float* to, int64_t stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) {
+        float* at = to + r * stride + n * V::lanes;
+        V::store(at, V::add(V::load(at), c.at[r][n]));
+      }
     }
   }
 
