@@ -42,7 +42,7 @@ function resident() {
 const samples = [];
 for (let i = 1; i <= steps; i++) {
   await step();
-  if (i % (steps / 20) === 0) samples.push(resident());
+  if (i % (steps / 100) === 0) samples.push(resident());
 }
 const [allocated] = contexts.map(({ device }) => device.memory().allocated);
 console.log(JSON.stringify({ samples, allocated }));
