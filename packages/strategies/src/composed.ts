@@ -1,0 +1,83 @@
+import { type AttentionBackend, checkOptionNames, type Coordinate, OptionError } from "@mosaic/core";
+import { type LevelStrategy, nest } from "./levels.ts";
+import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
+
+export interface ComposedOptions {
+  /** Ranks that share out the heads of a stretch of the sequence, and stretches that the sequence is cut into. */
+  readonly meshShape: readonly [heads: number, sequence: number];
+  /** Whether heads are shared out; true if absent. If false, the first number must be 1. */
+  readonly headParallel?: boolean;
+  /** How ranks with the same heads reach each other's keys; "ring" if absent. */
+  readonly seqParallel?: LevelStrategy;
+  /** The mesh axes that are meant; "head" and "seq" if absent. */
+  readonly axes?: { readonly head?: string; readonly seq?: string };
+}
+
+const legal = [
+  "meshShape",
+  "headParallel",
+  "seqParallel",
+  "axes",
+] as const satisfies readonly (keyof ComposedOptions)[];
+
+/**
+ * Head-parallel times sequence-parallel attention: ranks along "head" exchange rows for heads, and ranks with the same heads
+ * go on along "seq" in a ring, say. Exact for any number of heads, forward and backward; it is `ulysses` around another
+ * backend and nothing else. (With a ring: "USP", Fang and Zhao 2024.)
+ *
+ * Give the axis "head" the fastest links: name it last in the mesh, so that its ranks are neighbours.
+ *
+ * Throws an OptionError for options that do not exist or do not fit, and at the first call, before anything is sent, if
+ * the mesh is another one.
+ *
+ * @example
+ * ```ts
+ * import { composed } from "@mosaic/strategies";
+ * const strategy = composed({ meshShape: [2, 4], seqParallel: "ring" });
+ * strategy.axes; // => ["seq", "head"]
+ * strategy.meshFor(8); // => { seq: 4, head: 2 }
+ * ```
+ */
+export function composed(options: ComposedOptions): Strategy {
+  const { meshShape, headParallel = true, seqParallel = "ring", axes: { head = "head", seq = "seq" } = {} } = options;
+  checkOptionNames("composed", options, legal);
+  checkOptionNames("composed: axes", options.axes ?? {}, ["head", "seq"]);
+  checkShape(meshShape, headParallel);
+  const [heads, sequence] = meshShape;
+  const along = { axis: seq, strategy: seqParallel };
+  const mesh: Coordinate = headParallel ? { [seq]: sequence, [head]: heads } : { [seq]: sequence };
+  const nested: AttentionBackend = nest(
+    "composed: seqParallel",
+    headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
+  );
+  return strategyOf(nested, {
+    name: "composed",
+    meshFor(ranks) {
+      if (ranks === heads * sequence) return mesh;
+      throw new OptionError({
+        where: "composed",
+        expected: `${heads * sequence} ranks, ${heads} for heads × ${sequence} for the sequence`,
+        received: String(ranks),
+        remedy: "change meshShape, or put other ranks on an axis of their own, dp",
+      });
+    },
+  });
+}
+
+function checkShape(meshShape: ComposedOptions["meshShape"], headParallel: boolean): void {
+  if (!Array.isArray(meshShape) || meshShape.length !== 2) {
+    throw new OptionError({
+      where: "composed: meshShape",
+      expected: "[ranks for heads, ranks for the sequence]",
+      received: JSON.stringify(meshShape),
+    });
+  }
+  for (const length of meshShape) checkRanks("composed", "in meshShape", length);
+  if (headParallel || meshShape[0] === 1) return;
+  throw new OptionError({
+    where: "composed",
+    expected: "headParallel, or meshShape [1, ranks]",
+    received: `headParallel false and meshShape [${meshShape.join(", ")}]`,
+    remedy: "ranks that shared neither heads nor the sequence would all do the same",
+  });
+}

@@ -1,0 +1,76 @@
+import { checkOptionNames, type Context, OptionError } from "@mosaic/core";
+import { type LevelStrategy, nest } from "./levels.ts";
+import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
+
+export interface HierarchicalOptions {
+  /** Ranks of one node: neighbours, as the launcher numbers them. */
+  readonly intraNodeSize: number;
+  /** What is done between nodes; "ring" if absent. */
+  readonly interNodeStrategy?: LevelStrategy;
+  /** What is done within each node; "ring" if absent. */
+  readonly intraNodeStrategy?: LevelStrategy;
+  /** The mesh axes that are meant; "node" and "gpu" if absent. */
+  readonly axes?: { readonly node?: string; readonly gpu?: string };
+}
+
+const legal = [
+  "intraNodeSize",
+  "interNodeStrategy",
+  "intraNodeStrategy",
+  "axes",
+] as const satisfies readonly (keyof HierarchicalOptions)[];
+
+/**
+ * One way to attend between nodes, another within them; exact, forward and backward. It is one backend nested in another
+ * and nothing else: with "ring" and "ring", a node's keys go around the ring of nodes, each rank's by its own rail, while
+ * the ranks of the node they are at pass them among themselves.
+ *
+ * Between nodes a rank talks only to those of the same place in theirs, so that every link to a node is used by one rank.
+ * The mesh must name the node's axis last: only then are its ranks on one node.
+ *
+ * "ulysses" at either level is done once, outside the other: the ranks of a node exchange rows for heads, then each goes
+ * around the nodes for its heads. A "mesh2d" computes on what it has gathered and cannot go around another level: it may be
+ * within nodes, or between them if "ulysses" is within.
+ *
+ * Throws an OptionError for options that do not exist or do not fit, and at the first call, before anything is sent, if
+ * the mesh is another one.
+ *
+ * @example
+ * ```ts
+ * import { hierarchical } from "@mosaic/strategies";
+ * const strategy = hierarchical({ intraNodeSize: 8, interNodeStrategy: "ring", intraNodeStrategy: "ulysses" });
+ * strategy.axes; // => ["node", "gpu"]
+ * strategy.meshFor(32); // => { node: 4, gpu: 8 }
+ * ```
+ */
+export function hierarchical(options: HierarchicalOptions): Strategy {
+  const { intraNodeSize, interNodeStrategy = "ring", intraNodeStrategy = "ring" } = options;
+  const { node = "node", gpu = "gpu" } = options.axes ?? {};
+  checkOptionNames("hierarchical", options, legal);
+  checkOptionNames("hierarchical: axes", options.axes ?? {}, ["node", "gpu"]);
+  checkRanks("hierarchical", "intraNodeSize", intraNodeSize);
+  const nested = nest("hierarchical", [
+    { axis: node, strategy: interNodeStrategy },
+    { axis: gpu, strategy: intraNodeStrategy },
+  ]);
+  return strategyOf(nested, {
+    name: "hierarchical",
+    meshFor(ranks) {
+      if (ranks > 0 && ranks % intraNodeSize === 0) return { [node]: ranks / intraNodeSize, [gpu]: intraNodeSize };
+      throw new OptionError({
+        where: "hierarchical",
+        expected: `whole nodes of ${intraNodeSize} ranks`,
+        received: `${ranks} ranks`,
+        remedy: "change intraNodeSize to the number of ranks that each node has",
+      });
+    },
+    fault: (ctx) => scattered(ctx, gpu),
+  });
+}
+
+/** Ranks are numbered node by node: those of one node follow one another. */
+function scattered({ mesh }: Context, gpu: string): string | undefined {
+  const { ranks } = mesh.group(gpu);
+  if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;
+  return `one in which ${gpu} joins ranks ${ranks.join(", ")}, which are on different nodes`;
+}

@@ -1,0 +1,60 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import type { Arrangement } from "@mosaic/conformance";
+import { composed, hierarchical, type Strategy } from "../src/index.ts";
+
+function arranged(strategy: Strategy, ranks: number): Arrangement {
+  return { mesh: strategy.meshFor(ranks), axes: strategy.axes, backend: strategy };
+}
+
+/** The strategies by name, on meshes of 4 to 8 ranks. */
+export const strategies: readonly Arrangement[] = [
+  arranged(composed({ meshShape: [2, 2] }), 4),
+  arranged(composed({ meshShape: [2, 3] }), 6),
+  arranged(composed({ meshShape: [3, 2] }), 6),
+  arranged(composed({ meshShape: [2, 4], seqParallel: "mesh2d" }), 8),
+  arranged(composed({ meshShape: [2, 2], seqParallel: "ulysses" }), 4),
+  arranged(hierarchical({ intraNodeSize: 2 }), 4),
+  arranged(hierarchical({ intraNodeSize: 3 }), 6),
+  arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "ulysses" }), 6),
+  arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "ulysses" }), 4),
+  arranged(hierarchical({ intraNodeSize: 4, intraNodeStrategy: "mesh2d" }), 8),
+  arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "mesh2d", intraNodeStrategy: "ulysses" }), 6),
+  {
+    ...arranged(composed({ meshShape: [2, 2], axes: { seq: "s", head: "h" } }), 4),
+    mesh: { dp: 2, s: 2, h: 2 },
+  },
+];
+
+const around = (axis: string): Arrangement["backend"] => ring({ axis });
+
+/** Nestings made by hand, as somebody else might. */
+export const nests: readonly Arrangement[] = [
+  // Rows are exchanged for heads anew at every step of the ring.
+  {
+    mesh: { node: 2, gpu: 2 },
+    axes: ["node", "gpu"],
+    backend: ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }),
+  },
+  {
+    mesh: { node: 3, gpu: 2 },
+    axes: ["node", "gpu"],
+    backend: ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }),
+  },
+  {
+    mesh: { rack: 2, node: 2, gpu: 2 },
+    axes: ["rack", "node", "gpu"],
+    backend: ulysses({ axis: "gpu", inner: ring({ axis: "rack", inner: around("node") }) }),
+  },
+  {
+    mesh: { rack: 2, node: 2, gpu: 2 },
+    axes: ["rack", "node", "gpu"],
+    backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: around("node") }) }),
+  },
+  {
+    mesh: { rack: 2, node: 2, gpu: 2 },
+    axes: ["rack", "node", "gpu"],
+    backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: mesh2d({ axis: "node", shape: [1, 2] }) }) }),
+  },
+];

@@ -1,0 +1,5 @@
+import { backendSuite } from "@mosaic/conformance";
+import { nests } from "./arrangements.ts";
+import { makeWorld, register } from "./world.ts";
+
+register(backendSuite({ makeWorld, arrangements: nests, dtypes: ["float32"] }));

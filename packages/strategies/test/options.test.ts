@@ -1,0 +1,134 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { onWorld } from "@mosaic/conformance";
+import { attention, type Context, type Coordinate, layoutOf, OptionError, randn } from "@mosaic/core";
+import { expect, test } from "vitest";
+import {
+  composed,
+  ComposedAttention,
+  type ComposedOptions,
+  hierarchical,
+  HierarchicalAttention,
+  type HierarchicalOptions,
+  type Strategy,
+} from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+test("what is nested in what", () => {
+  expect(ComposedAttention({ meshShape: [2, 4] }).axes).toEqual(["seq", "head"]);
+  expect(ComposedAttention({ meshShape: [1, 4], headParallel: false }).axes).toEqual(["seq"]);
+  expect(composed({ meshShape: [2, 4], axes: { seq: "node", head: "gpu" } }).axes).toEqual(["node", "gpu"]);
+  expect(HierarchicalAttention({ intraNodeSize: 8 }).axes).toEqual(["node", "gpu"]);
+  expect(hierarchical({ intraNodeSize: 8, interNodeStrategy: "ulysses" }).axes).toEqual(["gpu", "node"]);
+  expect(hierarchical({ intraNodeSize: 8, axes: { node: "rack" } }).axes).toEqual(["rack", "gpu"]);
+});
+
+test("anything that makes a backend is a strategy", () => {
+  const made: (readonly [string, readonly string[]])[] = [];
+  const tile = composed({
+    meshShape: [2, 4],
+    seqParallel(axis, inner) {
+      made.push([axis, inner.axes]);
+      return mesh2d({ axis, inner, shape: [2, 2] });
+    },
+  });
+  expect(tile.axes).toEqual(["seq", "head"]);
+  expect(made).toEqual([["seq", []]]);
+});
+
+test("the mesh that init needs", () => {
+  expect(composed({ meshShape: [2, 4] }).meshFor(8)).toEqual({ seq: 4, head: 2 });
+  expect(composed({ meshShape: [1, 4], headParallel: false }).meshFor(4)).toEqual({ seq: 4 });
+  expect(hierarchical({ intraNodeSize: 8 }).meshFor(24)).toEqual({ node: 3, gpu: 8 });
+  expect(() => composed({ meshShape: [2, 4] }).meshFor(6)).toThrow(
+    "expected 8 ranks, 2 for heads × 4 for the sequence, received 6",
+  );
+  expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(12)).toThrow(
+    "expected whole nodes of 8 ranks, received 12 ranks",
+  );
+});
+
+test("options that do not exist or do not fit", () => {
+  const wrong: [unknown, RegExp][] = [
+    [{ meshShape: [2, 2], seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
+    [{ meshShape: [2, 2], seqParallel: "rings" }, /"ring", "mesh2d", "ulysses" or .*received "rings"/],
+    [{ meshShape: [2, 2], seqParallel: "local" }, /received "local".*the result must be exact/],
+    [{ meshShape: [2, 2], axes: { heads: "x" } }, /axes.*"heads"/],
+    [{ meshShape: [2] }, /meshShape.*\[ranks for heads, ranks for the sequence\]/],
+    [{ meshShape: 4 }, /meshShape.*received 4/],
+    [{ meshShape: [2, 1.5] }, /received 1.5/],
+    [{ meshShape: [2, 2], headParallel: false }, /headParallel, or meshShape \[1, ranks\]/],
+    [{ meshShape: [2, 2], axes: { head: "x", seq: "x" } }, /an axis of its own/],
+  ];
+  for (const [options, message] of wrong) {
+    expect(() => composed(options as ComposedOptions)).toThrow(OptionError);
+    expect(() => composed(options as ComposedOptions)).toThrow(message);
+  }
+  const others: [unknown, RegExp][] = [
+    [{ intraNodeSize: 0 }, /intraNodeSize.*received 0/],
+    [{ intraNodeSize: 2, intraNodeStrategy: "local" }, /received "local"/],
+    [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*the other way round/],
+    [{ intraNodeSize: 2, intraNode: "ring" }, /"intraNode"/],
+  ];
+  for (const [options, message] of others) {
+    expect(() => hierarchical(options as HierarchicalOptions)).toThrow(OptionError);
+    expect(() => hierarchical(options as HierarchicalOptions)).toThrow(message);
+  }
+});
+
+/** The error on each rank of a mesh, after which nothing has been sent. */
+async function refusals(mesh: Coordinate, strategy: Strategy): Promise<string[]> {
+  const size = Object.values(mesh).reduce((product, length) => product * length, 1);
+  return onWorld(makeWorld, { size, mesh }, async (ctx) => {
+    const message = refusal(ctx, strategy);
+    expect(ctx.world.traffic().messagesSent).toBe(0);
+    return message;
+  });
+}
+
+function refusal(ctx: Context, strategy: Strategy): string {
+  const axes = strategy.axes.filter((axis) => axis in ctx.mesh.shape);
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length: 12 });
+  const q = randn(ctx, [1, 2, 3, 4]);
+  const call = { q, at: ctx.mesh.coordinate, scale: 1, mask: [], queries: layout, keys: layout };
+  const state = { out: q, lse: q };
+  try {
+    strategy.attend(ctx, call, state, { k: q, v: q, from: ctx.mesh.coordinate });
+  } catch (error) {
+    expect(error).toBeInstanceOf(OptionError);
+    return (error as Error).message;
+  }
+  return "nothing";
+}
+
+test("another mesh: the error says which one to pass to init", async () => {
+  const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: [2, 2] }));
+  expect(lacking).toBe(
+    "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +
+      "init({ mesh: { seq: 2, head: 2 } })",
+  );
+  const swapped = await refusals({ dp: 2, head: 1, seq: 2 }, composed({ meshShape: [2, 1] }));
+  expect(swapped[3]).toContain("rank 3: expected a mesh with { seq: 1, head: 2 }");
+  expect(swapped[3]).toContain("init({ mesh: { dp: 2, seq: 1, head: 2 } })");
+  const [sizes] = await refusals({ node: 2, gpu: 2 }, hierarchical({ intraNodeSize: 4 }));
+  expect(sizes).toContain("init({ mesh: { node: 1, gpu: 4 } })");
+});
+
+test("rails: a mesh whose node axis joins ranks of different nodes is refused", async () => {
+  const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
+  expect(message).toBe(
+    "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received one in which gpu joins ranks 0, 2, " +
+      "which are on different nodes; init({ mesh: { node: 2, gpu: 2 } })",
+  );
+});
+
+test("between nodes, ranks talk to those of the same place in theirs", async () => {
+  const strategy = hierarchical({ intraNodeSize: 3 });
+  await onWorld(makeWorld, { size: 6, mesh: strategy.meshFor(6) }, async (ctx) => {
+    const place = ctx.rank % 3;
+    expect(ctx.mesh.group("node").ranks).toEqual([place, place + 3]);
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: strategy.axes, length: 12 });
+    using x = randn(ctx, [1, 2, 2, 4]);
+    using out = attention(ctx, x, x, x, { backend: strategy, queries: layout, keys: layout });
+    expect((await out.read()).every(Number.isFinite)).toBe(true);
+  });
+});

@@ -1,0 +1,5 @@
+import { backendSuite } from "@mosaic/conformance";
+import { strategies } from "./arrangements.ts";
+import { makeWorld, register } from "./world.ts";
+
+register(backendSuite({ makeWorld, arrangements: strategies, dtypes: ["float32"] }));

@@ -1,0 +1,93 @@
+import { ring, ringTraffic } from "@mosaic/backend-ring";
+import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
+import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { type Coordinate, layoutOf, type ProcessGroup, type Traffic, without } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { composed, hierarchical, type Strategy } from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+// No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form says.
+
+/** What one forward and backward of each trial sent along some axes, beside what was foretold. */
+async function compared(strategy: Strategy, ranks: number, foretold: (at: Coordinate, trial: Trial) => object) {
+  const mesh = strategy.meshFor(ranks);
+  const options = { placement: placements()[1]!, dtype: "bfloat16", seed: 2 } as const;
+  const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ heads }) => heads % 2 === 0);
+  expect(trials.length).toBeGreaterThan(5);
+  await onWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
+    const groups = strategy.axes.map((axis) => [axis, ctx.mesh.group(axis)] as const);
+    for (const trial of trials) {
+      const before = groups.map(([, group]) => group.traffic());
+      await attendOn(ctx, strategy, trial);
+      const sent = groups.map(([axis, group], i) => [axis, since(group, before[i]!)] as const);
+      expect(Object.fromEntries(sent), trial.name).toEqual(foretold(ctx.mesh.coordinate, trial));
+    }
+  });
+}
+
+function since(group: ProcessGroup, before: Traffic): Traffic {
+  return combine(group.traffic(), before, (after, earlier) => after - earlier);
+}
+
+const both = ({ forward, backward }: { forward: Traffic; backward: Traffic }) =>
+  combine(forward, backward, (a, b) => a + b);
+
+function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
+  return {
+    bytesSent: f(a.bytesSent, b.bytesSent),
+    bytesReceived: f(a.bytesReceived, b.bytesReceived),
+    messagesSent: f(a.messagesSent, b.messagesSent),
+  };
+}
+
+function callOf({ mesh, axes, mask, queries, keys }: Trial, at: Coordinate) {
+  return { at, mask, queries: layoutOf({ mesh, axes, ...queries }), keys: layoutOf({ mesh, axes, ...keys }) };
+}
+
+test("composed: one exchange of rows for heads, then a ring for half of the heads", async () => {
+  await compared(composed({ meshShape: [2, 2] }), 4, (at, trial) => {
+    const { mesh, batch, kvHeads, headDim, dtype } = trial;
+    const width = (batch * kvHeads * headDim) / 2;
+    const inner = ring({ axis: "seq" });
+    return {
+      head: both(ulyssesTraffic({ ...trial, axis: "head", inner, call: callOf(trial, at) })),
+      seq: both(ringTraffic({ axis: "seq", mesh, call: callOf(trial, without(at, ["head"])), width, dtype })),
+    };
+  });
+});
+
+test("hierarchical: between nodes each rank passes its own chunk, or its heads of the node's; the bytes are the same", async () => {
+  const sent: Record<string, number> = {};
+  for (const intraNodeStrategy of ["ring", "ulysses"] as const) {
+    const strategy = hierarchical({ intraNodeSize: 2, intraNodeStrategy });
+    const mesh = strategy.meshFor(4);
+    const [trial] = backendTrials(
+      { mesh, axes: strategy.axes },
+      { placement: placements()[0]!, dtype: "float32", seed: 1, extents: [{ queries: 24, keys: 24, masks: ["full"] }] },
+    );
+    const ranks = await onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+      await attendOn(ctx, strategy, trial!);
+      return ctx.mesh.group("node").traffic().bytesSent;
+    });
+    expect(new Set(ranks).size).toBe(1);
+    sent[intraNodeStrategy] = ranks[0]!;
+  }
+  expect(sent["ulysses"]).toBe(sent["ring"]);
+});
+
+test("inside a ring, rows are exchanged for heads at every step; outside, once", async () => {
+  const mesh = { node: 2, gpu: 2 };
+  const axes = ["node", "gpu"];
+  const options = { placement: placements()[0]!, dtype: "float32", seed: 1 } as const;
+  const [trial] = backendTrials({ mesh, axes }, { ...options, extents: [{ queries: 24, keys: 24, masks: ["full"] }] });
+  const messages = async (backend: ReturnType<typeof ring>) =>
+    onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+      await attendOn(ctx, backend, trial!);
+      return ctx.mesh.group("gpu").traffic().messagesSent;
+    });
+  const once = 3 + 2 + (6 + 3);
+  const outside = ulysses({ axis: "gpu", inner: ring({ axis: "node" }) });
+  expect(await messages(outside)).toEqual([once, once, once, once]);
+  const inside = ring({ axis: "node", inner: ulysses({ axis: "gpu" }) });
+  expect(await messages(inside)).toEqual([2 * once, 2 * once, 2 * once, 2 * once]);
+});
