@@ -8,10 +8,11 @@
 
 namespace mosaic {
 
-/// 12 independent chains of multiply-adds hide the latency on every supported machine and fit 16 registers.
+/// 12 independent chains of multiply-adds hide the latency on every supported machine and fit 16 registers; a Scalar
+/// vector takes four of SSE2's.
 template <class V>
 MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
-  constexpr int chains = V::lanes == 16 && V::isa == Isa::Scalar ? 2 : 12;
+  constexpr int chains = V::isa == Isa::Scalar ? 3 : 12;
   typename V::Vec x[chains];
 #pragma GCC unroll 16
   for (int i = 0; i < chains; ++i) x[i] = V::set1(static_cast<float>(i));
