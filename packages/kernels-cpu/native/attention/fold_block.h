@@ -1,9 +1,9 @@
 // Forward: folding one block of keys into a panel.
 //
 // The running maximum is *lazy*: 2^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
-// exceeds kLazy is the block done again with m raised. That is exact: float32 has exponents to spare for sums of 2^kLazy,
-// and relative precision does not depend on m. On real data it happens in the first few blocks of a row, if at all.
-// m is subtracted after the product, not where it starts: partial sums as large as m would cost digits.
+// exceeds kLazy is the block done again with m raised. That is exact: float32 has exponents to spare for sums of
+// 2^kLazy, and relative precision does not depend on m. On real data it happens in the first few blocks of a row, if at
+// all. m is subtracted after the product, not where it starts: partial sums as large as m would cost digits.
 #pragma once
 
 #include "attention/kernels.h"
