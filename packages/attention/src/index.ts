@@ -1,8 +1,11 @@
 // Everything, under one name. What is named here again takes precedence over what the packages call the same.
+export * from "@mosaic/backend-mesh2d";
 export * from "@mosaic/backend-ring";
+export * from "@mosaic/backend-ulysses";
 export { type LocalOptions as LocalCollectivesOptions, local as localCollectives } from "@mosaic/collectives-local";
 export * from "@mosaic/core";
 export * from "@mosaic/kernels-cpu";
+export * from "@mosaic/strategies";
 export type { CollectivesName, DeviceName } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
 export { world, type WorldOptions } from "./world.ts";

@@ -1,4 +1,6 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
 import {
   type AttentionBackend,
   type Collectives,
@@ -21,7 +23,7 @@ export interface InitOptions extends Omit<CoreOptions, "device" | "collectives">
 /**
  * Connects this rank to the others and gives it its context, with what is left out detected: the CPU as device, shared
  * memory between the ranks of this host, rank and number of ranks from the environment that `mosaic-run` sets, and
- * `ring()` beside `local()` among the backends that modules may name.
+ * `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
  *
  * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
  * package to install; nothing falls back to anything else.
@@ -55,9 +57,10 @@ export async function init(options: InitOptions = {}): Promise<Context> {
   }
 }
 
-/** Adds the ring, unless there is one of that name already; `local` core adds itself. */
+/** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
 export function withDefaults(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
-  return backends.some(({ name }) => name === "ring") ? backends : [...backends, ring()];
+  const taken = new Set(backends.map(({ name }) => name));
+  return [...backends, ...[ring(), mesh2d(), ulysses()].filter(({ name }) => !taken.has(name))];
 }
 
 /** The commonest mistake: a program of several ranks started without the launcher. */

@@ -11,6 +11,11 @@ interface StepResult {
   readonly gradients: Readonly<Record<string, Float32Array>>;
 }
 
+interface Way {
+  readonly placement: mosaic.PlacementName;
+  readonly backend: string;
+}
+
 /** The whole batch, the same on every rank. */
 function batch(ctx: mosaic.Context): { x: mosaic.Tensor; target: mosaic.Tensor } {
   const draw = (stream: number): mosaic.Tensor => mosaic.randn(ctx, [B, S, E], { seed: 11, stream });
@@ -26,10 +31,10 @@ function mine(ctx: mosaic.Context, whole: mosaic.Tensor, placement: mosaic.Place
 }
 
 /** Mean squared error over the samples of a "dp" group: a rank's loss is its part of that mean. */
-async function trainingStep(ctx: mosaic.Context, placement: mosaic.PlacementName): Promise<StepResult> {
+async function trainingStep(ctx: mosaic.Context, { placement, backend }: Way): Promise<StepResult> {
   using attn = new mosaic.MultiAxisAttention(ctx, {
     ...ATTENTION,
-    backend: "ring",
+    backend,
     placement,
     sequenceLength: S,
   });
@@ -52,11 +57,11 @@ async function trainingStep(ctx: mosaic.Context, placement: mosaic.PlacementName
   return { loss: await reported.item(), gradients: Object.fromEntries(gradients) };
 }
 
-async function onMesh(mesh: mosaic.Coordinate, placement: mosaic.PlacementName): Promise<readonly StepResult[]> {
+async function onMesh(mesh: mosaic.Coordinate, way: Way): Promise<readonly StepResult[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   const contexts = await mosaic.world(size, { mesh, seed: 5 });
   try {
-    return await Promise.all(contexts.map((ctx) => trainingStep(ctx, placement)));
+    return await Promise.all(contexts.map((ctx) => trainingStep(ctx, way)));
   } finally {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   }
@@ -70,14 +75,45 @@ function relativeError(values: Float32Array, truth: Float32Array): number {
 
 describe("a training step", () => {
   it.each([
-    [{ dp: 1, sp: 3 }, "contiguous"],
-    [{ dp: 2, sp: 1 }, "contiguous"],
-    [{ dp: 2, sp: 2 }, "zigzag"],
-    [{ dp: 4, sp: 2 }, "striped"],
-    [{ sp: 5, dp: 1 }, "zigzag"],
-  ] as const)("on %j, %s, has the loss and the gradients of one device", async (mesh, placement) => {
-    const [alone] = await onMesh({ dp: 1, sp: 1 }, "contiguous");
-    for (const rank of await onMesh(mesh, placement)) {
+    [
+      { dp: 1, sp: 3 },
+      { placement: "contiguous", backend: "ring" },
+    ],
+    [
+      { dp: 2, sp: 1 },
+      { placement: "contiguous", backend: "ring" },
+    ],
+    [
+      { dp: 2, sp: 2 },
+      { placement: "zigzag", backend: "ring" },
+    ],
+    [
+      { dp: 4, sp: 2 },
+      { placement: "striped", backend: "ring" },
+    ],
+    [
+      { sp: 5, dp: 1 },
+      { placement: "zigzag", backend: "ring" },
+    ],
+    [
+      { dp: 1, sp: 4 },
+      { placement: "zigzag", backend: "mesh2d" },
+    ],
+    [
+      { dp: 2, sp: 3 },
+      { placement: "contiguous", backend: "mesh2d" },
+    ],
+    [
+      { dp: 1, sp: 4 },
+      { placement: "contiguous", backend: "ulysses" },
+    ],
+    [
+      { dp: 2, sp: 3 },
+      { placement: "zigzag", backend: "ulysses" },
+    ],
+  ] as const)("on %j, %j, has the loss and the gradients of one device", async (mesh, way) => {
+    const [alone] = await onMesh({ dp: 1, sp: 1 }, { placement: "contiguous", backend: "ring" });
+    for (const rank of await onMesh(mesh, way)) {
       expect(rank.loss).toBeCloseTo(alone!.loss, 5);
       expect(Object.keys(rank.gradients)).toEqual(Object.keys(alone!.gradients));
       for (const [name, gradient] of Object.entries(alone!.gradients)) {
@@ -87,7 +123,7 @@ describe("a training step", () => {
   });
 
   it("gives every rank the same bits", async () => {
-    const ranks = await onMesh({ dp: 2, sp: 2 }, "zigzag");
+    const ranks = await onMesh({ dp: 2, sp: 2 }, { placement: "zigzag", backend: "ring" });
     for (const rank of ranks) expect(rank).toEqual(ranks[0]);
   });
 });
