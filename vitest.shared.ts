@@ -16,6 +16,8 @@ const config: ViteUserConfig = defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     teardownTimeout: 10_000,
+    // Only what is slow for a test that starts processes is worth a line.
+    slowTestThreshold: 10_000,
     // A package's build is loaded by Node itself, as users load it.
     server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
     reporters: ["default", "json"],
