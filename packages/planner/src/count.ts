@@ -1,0 +1,141 @@
+import { dtypeBytes } from "@mosaic/core";
+import type { AttentionRecord, RecordedRank } from "./record.ts";
+import type { Reader } from "./symbolic/tape.ts";
+
+/** What goes one way. */
+export interface Flow {
+  readonly bytes: number;
+  readonly elements: number;
+  readonly messages: number;
+}
+
+/** What one rank sends and receives in one phase, over all groups and over each by name: of a mesh, that of the axis. */
+export interface Volume {
+  readonly sent: Flow;
+  readonly received: Flow;
+  readonly groups: Readonly<Record<string, { readonly sent: Flow; readonly received: Flow }>>;
+}
+
+/** The volumes of a record. */
+export interface Count {
+  readonly ranks: readonly { readonly forward: Volume; readonly backward: Volume }[];
+  /** Elements of an even share of one sequence's queries: B·H·(tokens / ranks of a sequence)·D, the papers' unit. */
+  readonly chunk: number;
+}
+
+/**
+ * Counts what a record sends and receives. A collective counts as the messages of its direct form: allGather, allToAll and
+ * broadcast send every share to everyone it is for; reduceScatter sends every share but one's own; allReduce is a
+ * reduceScatter and an allGather.
+ */
+export function count(record: AttentionRecord): Count {
+  const { batch, heads, headDim, backend, mesh } = record.options;
+  const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
+  const ranks = record.ranks.map((recorded) => countRank(record, recorded));
+  return { ranks, chunk: (batch * heads * record.queries.length * headDim) / sharers };
+}
+
+interface Tally {
+  bytes: number;
+  elements: number;
+  messages: number;
+}
+
+interface Both {
+  readonly sent: Tally;
+  readonly received: Tally;
+}
+
+function both(): Both {
+  return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
+}
+
+function countRank(record: AttentionRecord, recorded: RecordedRank): Count["ranks"][number] {
+  const phases = { forward: new Map<string, Both>(), backward: new Map<string, Both>() };
+  let phase: keyof typeof phases = "forward";
+  const event = recorded.tape.read();
+  while (event.next()) {
+    if (event.op === "mark") {
+      if (record.names.words[event.arg(0)] === "backward") phase = "backward";
+      continue;
+    }
+    const flows = flowsOf(record, recorded, event);
+    if (!flows) continue;
+    const { name } = record.groups[event.arg(1)]!;
+    const known = phases[phase].get(name) ?? both();
+    phases[phase].set(name, known);
+    for (const { sent, elements, bytes } of flows) {
+      const tally = sent ? known.sent : known.received;
+      tally.elements += elements;
+      tally.bytes += bytes;
+      tally.messages++;
+    }
+  }
+  return { forward: volumeOf(phases.forward), backward: volumeOf(phases.backward) };
+}
+
+interface Moved {
+  readonly sent: boolean;
+  readonly elements: number;
+  readonly bytes: number;
+}
+
+/** The messages of an event, if it is a collective. */
+function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Moved[] | undefined {
+  const moved = (view: number, sent: boolean, elements = tape.views[view]!.look.size): Moved => {
+    return { sent, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
+  };
+  if (event.op === "sendRecv") {
+    const flows: Moved[] = [];
+    for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1));
+    return flows;
+  }
+  if (!collectives.has(event.op)) return undefined;
+  const { ranks } = record.groups[event.arg(1)]!;
+  const me = ranks.indexOf(tape.rank);
+  const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
+  const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
+  const others = ranks.map((_, member) => member).filter((member) => member !== me);
+  const all = (view: number, sent: boolean, size: (member: number) => number): Moved[] =>
+    others.map((member) => moved(view, sent, size(member))).filter(({ elements }) => elements > 0);
+  switch (event.op) {
+    case "allGather":
+      return [...all(input, true, () => shares[me]!), ...all(out, false, (member) => shares[member]!)];
+    case "reduceScatter":
+      return [...all(input, true, (member) => shares[member]!), ...all(out, false, () => shares[me]!)];
+    case "allToAll":
+      return [
+        ...all(input, true, (member) => shares[member]!),
+        ...all(out, false, (member) => shares[ranks.length + member]!),
+      ];
+    case "broadcast":
+      return me === root ? others.map(() => moved(out, true)) : [moved(out, false)];
+    case "allReduce": {
+      const share = (tape.views[out]!.look.size / ranks.length) * 2;
+      return [...all(out, true, () => share), ...all(out, false, () => share)];
+    }
+    default:
+      return [];
+  }
+}
+
+const collectives: ReadonlySet<string> = new Set([
+  "allGather",
+  "reduceScatter",
+  "allReduce",
+  "allToAll",
+  "broadcast",
+  "barrier",
+]);
+
+function volumeOf(groups: ReadonlyMap<string, Both>): Volume {
+  const total = both();
+  for (const group of groups.values()) {
+    for (const way of ["sent", "received"] as const) {
+      total[way].bytes += group[way].bytes;
+      total[way].elements += group[way].elements;
+      total[way].messages += group[way].messages;
+    }
+  }
+  return { ...total, groups: Object.fromEntries(groups) };
+}

@@ -1,0 +1,11 @@
+export { type Count, count, type Flow, type Volume } from "./count.ts";
+export type { Fault } from "./prove/fault.ts";
+export { type Proof, prove } from "./prove/prove.ts";
+export { type AttentionRecord, type Ends, record, type RecordedRank, type RecordOptions } from "./record.ts";
+export type { SymbolicContext } from "./symbolic/context.ts";
+export type { SymbolicDevice } from "./symbolic/device.ts";
+export type { Members, SymbolicGroup } from "./symbolic/group.ts";
+export type { Box, Look, Names } from "./symbolic/names.ts";
+export type { RankRecord, SymbolicStorage, View } from "./symbolic/rank-record.ts";
+export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";
+export { type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";

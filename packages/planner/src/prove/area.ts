@@ -1,0 +1,83 @@
+import type { Slice, Span } from "@mosaic/core";
+
+// Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
+// those below one border less those below another, and a border moves with q or stands still.
+
+/** Pairs (query, key) of these positions that the slices show. Exact. */
+export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
+  let pairs = 0;
+  for (const slice of slices) {
+    for (const q of queries) {
+      const rows = rowsWithin(q, slice);
+      if (rows.length > 0) for (const k of keys) pairs += pairsOf(rows, k, slice);
+    }
+  }
+  return pairs;
+}
+
+/** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
+function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
+  let low = q0;
+  let high = q1;
+  if (type === 3) {
+    if (k1 - k0 < q1 - q0) high = low;
+  } else if (type === 1) low = Math.max(low, k0 - k1 + q1);
+  else if (type === 2) high = Math.min(high, k1 - k0 + q0);
+  else if (k1 <= k0) high = low;
+  const first = Math.max(0, Math.ceil((low - start) / step));
+  const end = Math.min(length, Math.ceil((high - start) / step));
+  return { start: start + first * step, length: Math.max(0, end - first), step };
+}
+
+function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
+  const end = type & 1 ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
+  const start = type & 2 ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
+  return end - start;
+}
+
+/** Positions of a span before x. */
+function below({ start, length, step }: Span, x: number): number {
+  return Math.min(length, Math.max(0, Math.ceil((x - start) / step)));
+}
+
+/** Σ over the rows q of the keys before q + shift. */
+function belowSlant(rows: Span, keys: Span, shift: number): number {
+  const gap = rows.start + shift - keys.start; // of row 0; row i has gap + i · step
+  const first = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
+  const all = Math.floor(((keys.length - 1) * keys.step - gap) / rows.step) + 1;
+  const end = Math.min(rows.length, Math.max(first, all));
+  const some = floorSum(end - first, keys.step, rows.step, gap + first * rows.step + keys.step - 1);
+  return some + (rows.length - end) * keys.length;
+}
+
+/** Σ ⌊(a·i + b) / m⌋ for i < n, by Euclid's algorithm (Graham, Knuth, Patashnik, "Concrete Mathematics", 3.5); a, b ≥ 0. */
+function floorSum(count: number, modulus: number, slope: number, offset: number): number {
+  let [n, m, a, b] = [count, modulus, slope, offset];
+  let sum = 0;
+  while (n > 0) {
+    sum += ((n * (n - 1)) / 2) * Math.floor(a / m) + n * Math.floor(b / m);
+    a %= m;
+    b %= m;
+    const top = a * n + b;
+    if (top < m) break;
+    [n, m, a, b] = [Math.floor(top / m), a, m, top % m];
+  }
+  return sum;
+}
+
+/** The positions that two spans share: a span again, of the steps' common multiple (Chinese remainders). */
+export function commonPositions(a: Span, b: Span): Span | undefined {
+  const low = Math.max(a.start, b.start);
+  const high = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
+  if (a.length === 0 || b.length === 0 || low > high) return undefined;
+  const divisor = greatestCommonDivisor(a.step, b.step);
+  if ((b.start - a.start) % divisor !== 0) return undefined;
+  const step = (a.step / divisor) * b.step;
+  let start = a.start + Math.ceil((low - a.start) / a.step) * a.step;
+  while (start <= high && (start - b.start) % b.step !== 0) start += a.step;
+  return start > high ? undefined : { start, length: Math.floor((high - start) / step) + 1, step };
+}
+
+function greatestCommonDivisor(a: number, b: number): number {
+  return b === 0 ? a : greatestCommonDivisor(b, a % b);
+}

@@ -1,0 +1,108 @@
+import type { AttentionRecord, RecordedRank } from "../record.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import { Compute, type Means } from "./compute.ts";
+import type { Streams } from "./streams.ts";
+
+/** Replays one rank's tape as far as it goes without the others. */
+export class Replay {
+  readonly rank: number;
+  readonly #names: AttentionRecord["names"];
+  readonly #reader: Reader;
+  readonly #means: Means;
+  readonly #streams: Streams;
+  readonly #compute: Compute;
+  /** The collective that this rank waits for. */
+  #awaited: number | undefined;
+  #ended = false;
+
+  constructor(record: AttentionRecord, recorded: RecordedRank, means: Means & { readonly streams: Streams }) {
+    this.rank = recorded.tape.rank;
+    this.#names = record.names;
+    this.#reader = recorded.tape.read();
+    this.#means = means;
+    this.#streams = means.streams;
+    this.#compute = new Compute(record, recorded, means);
+  }
+
+  get awaited(): number | undefined {
+    return this.#awaited;
+  }
+
+  /** Whether all results are there; what follows only frees memory. */
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /** Goes on until the end, or a collective that is not done. */
+  run(): void {
+    while (!this.#ended) {
+      if (this.#awaited !== undefined) {
+        if (!this.#streams.isDone(this.rank, this.#awaited)) return;
+        this.#means.memory.release(this.#awaited);
+        this.#awaited = undefined;
+      }
+      if (!this.#reader.next()) return;
+      this.#step(this.#reader);
+    }
+  }
+
+  #step(event: Reader): void {
+    const compute = this.#compute;
+    switch (event.op) {
+      case "empty":
+        return;
+      case "free":
+        return this.#means.memory.forget(event.arg(0));
+      case "mark": {
+        const phase = this.#names.words[event.arg(0)]!;
+        this.#ended = phase === "end";
+        return compute.begin(phase);
+      }
+      case "wait":
+        this.#awaited = event.arg(0);
+        return;
+      case "attend":
+        this.#guard(event, { written: 2, count: 5 });
+        return compute.attend(event);
+      case "attendBackward":
+        this.#guard(event, { written: 3, count: 9 });
+        return compute.attendBackward(event);
+      case "merge":
+        this.#guard(event, { written: 2, count: 4 });
+        return compute.merge(event);
+      case "rowDot":
+        this.#guard(event, { written: 1, count: 3 });
+        return compute.rowDot(event);
+      case "fill":
+        this.#guard(event, { written: 1, count: 1 });
+        return compute.fill(event);
+      case "copy":
+        this.#guard(event, { written: 1, count: 2 });
+        return compute.copy(event);
+      case "add":
+        this.#guard(event, { written: 1, count: 3 });
+        return compute.add(event);
+      case "compute":
+        this.#guard(event, { first: 2, written: event.arg(1), count: event.count - 2 });
+        for (let i = 0; i < event.arg(1); i++) this.#means.memory.write(event.arg(2 + i), []);
+        return;
+      default:
+        this.#streams.post(this.rank, event, compute.phase);
+    }
+  }
+
+  /** Compute must not write what a collective under way reads, nor touch what it writes. */
+  #guard(event: Reader, { first = 0, written, count }: { first?: number; written: number; count: number }): void {
+    for (let i = 0; i < count; i++) {
+      const rival = this.#means.memory.rival(event.arg(first + i), i < written);
+      if (rival === undefined) continue;
+      const what = event.op === "compute" ? this.#names.words[event.arg(0)] : event.op;
+      this.#means.faults.report({
+        kind: "race",
+        rank: this.rank,
+        message: `rank ${this.rank}, ${this.#compute.where}: ${what} touches memory of collective #${rival} before it is waited for`,
+      });
+      return;
+    }
+  }
+}

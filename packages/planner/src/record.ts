@@ -1,0 +1,159 @@
+import {
+  type AttentionBackend,
+  attention,
+  type Coordinate,
+  checkOptionNames,
+  contiguous,
+  type DType,
+  full,
+  type Layout,
+  layoutOf,
+  type Mask,
+  type Placement,
+  type Slice,
+  spansLength,
+  type Tensor,
+  without,
+} from "@mosaic/core";
+import type { SymbolicContext } from "./symbolic/context.ts";
+import type { Members } from "./symbolic/group.ts";
+import type { Names } from "./symbolic/names.ts";
+import type { RankRecord } from "./symbolic/rank-record.ts";
+import { symbolicWorld } from "./symbolic/world.ts";
+
+export interface RecordOptions {
+  readonly backend: AttentionBackend;
+  /** Lengths of the mesh's axes. Ranks that differ along axes that the backend does not use have sequences of their own. */
+  readonly mesh: Coordinate;
+  /** Length of the sequence of queries, and of keys: as many if absent. */
+  readonly tokens: number;
+  readonly keyTokens?: number;
+  readonly heads: number;
+  /** As many as heads if absent. */
+  readonly kvHeads?: number;
+  readonly headDim: number;
+  /** Sequences on each rank; 1 if absent. */
+  readonly batch?: number;
+  /** All keys if absent. */
+  readonly mask?: Mask;
+  /** Contiguous if absent. */
+  readonly placement?: Placement;
+  /** Of q, k, v and dOut; bfloat16 if absent. */
+  readonly dtype?: DType;
+}
+
+const legal = [
+  "backend",
+  "mesh",
+  "tokens",
+  "keyTokens",
+  "heads",
+  "kvHeads",
+  "headDim",
+  "batch",
+  "mask",
+  "placement",
+  "dtype",
+] as const satisfies readonly (keyof RecordOptions)[];
+
+/** Where a tensor of interest lies: the number of a view in `RankRecord.views`. */
+export type Ends = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
+
+/** What all ranks did in one attention, forward and backward. */
+export interface AttentionRecord {
+  readonly options: Readonly<Required<RecordOptions>>;
+  readonly queries: Layout;
+  readonly keys: Layout;
+  readonly slices: readonly Slice[];
+  readonly names: Names;
+  readonly groups: readonly Members[];
+  readonly ranks: readonly RecordedRank[];
+}
+
+/** One rank of a record. */
+export interface RecordedRank {
+  readonly tape: RankRecord;
+  readonly at: Coordinate;
+  /** The first of its sequences, among those of all ranks. */
+  readonly firstSequence: number;
+  readonly ends: Ends;
+  /** The most bytes that were allocated at once: inputs, results and gradients included. */
+  readonly peakBytes: number;
+}
+
+/**
+ * Runs a backend through `attention`, forward and backward, on every rank of a mesh of symbolic devices, and writes down
+ * what it does. It is the backend's own code: what throws there throws here.
+ *
+ * @example
+ * ```ts
+ * import { causal, local } from "@mosaic/core";
+ * import { count, prove, record } from "@mosaic/planner";
+ * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, heads: 4, headDim: 8, mask: causal() });
+ * prove(run).faults; // => []
+ * count(run).ranks[1]!.forward.sent.bytes; // => 0
+ * ```
+ */
+export function record(options: RecordOptions): AttentionRecord {
+  checkOptionNames("record", options, legal);
+  const { backend, mesh, tokens } = options;
+  const filled = {
+    keyTokens: tokens,
+    kvHeads: options.heads,
+    batch: 1,
+    mask: full(),
+    placement: contiguous(),
+    dtype: "bfloat16" as const,
+    ...options,
+  };
+  const { placement, keyTokens, mask } = filled;
+  const { axes } = backend;
+  const queries = layoutOf({ mesh, axes, placement, length: tokens });
+  const keys = keyTokens === tokens ? queries : layoutOf({ mesh, axes, placement, length: keyTokens });
+  const slices = mask.slices(tokens, keyTokens);
+  // Every rank asks the mask for its slices: told once, they are known by identity.
+  const told: Mask = { name: mask.name, slices: () => slices };
+  const world = symbolicWorld({ mesh });
+  const run: Run = { options: { ...filled, mask: told }, queries, keys };
+  const ranks = world.contexts.map((ctx) => recordRank(ctx, run));
+  return { options: filled, queries, keys, slices, names: world.names, groups: world.groups, ranks };
+}
+
+interface Run {
+  readonly options: Readonly<Required<RecordOptions>>;
+  readonly queries: Layout;
+  readonly keys: Layout;
+}
+
+function recordRank(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
+  const { backend, heads, kvHeads, headDim, batch, dtype, mask } = options;
+  const { device } = ctx;
+  const at = ctx.mesh.coordinate;
+  const tape = device.record;
+  const made = (of: number, rows: Layout): Tensor =>
+    device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
+  const mark = (phase: string): void => tape.push("mark", [tape.names.word(phase)]);
+  using q = made(heads, queries);
+  using k = made(kvHeads, keys);
+  using v = made(kvHeads, keys);
+  using dOut = made(heads, queries);
+  for (const input of [q, k, v]) input.requiresGrad = true;
+  mark("forward");
+  using out = attention(ctx, q, k, v, { backend, mask, queries, keys });
+  mark("backward");
+  // The check of what came out needs the output too, after the tape has let go of what it saved.
+  out.backward(dOut);
+  using dq = q.grad!;
+  using dk = k.grad!;
+  using dv = v.grad!;
+  const tensors = { q, k, v, dOut, out, dq, dk, dv };
+  const ends = Object.fromEntries(Object.entries(tensors).map(([name, x]) => [name, tape.viewOf(x)])) as Ends;
+  mark("end");
+  return { tape, at, firstSequence: batch * sequenceOf(at, options), ends, peakBytes: device.memory().peak };
+}
+
+/** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
+function sequenceOf(at: Coordinate, { backend, mesh }: RecordOptions): number {
+  const own = Object.entries(without(at, backend.axes));
+  return own.reduce((number, [axis, place]) => number * mesh[axis]! + place, 0);
+}

@@ -1,0 +1,106 @@
+import {
+  type AttentionBackend,
+  ClosedError,
+  type Context,
+  type Coordinate,
+  type DeviceMesh,
+  local,
+  OptionError,
+  type ProcessGroup,
+  type TraceEvent,
+} from "@mosaic/core";
+import type { SymbolicDevice } from "./device.ts";
+
+interface Parts {
+  readonly device: SymbolicDevice;
+  readonly mesh: DeviceMesh;
+  readonly backends: readonly AttentionBackend[];
+}
+
+/** What `init` would have made, at once: the groups are known, nobody needs to be met. */
+export class SymbolicContext implements Context {
+  readonly device: SymbolicDevice;
+  readonly mesh: DeviceMesh;
+  readonly seed = 0;
+  readonly #backends: readonly AttentionBackend[];
+  #streams = 0;
+  #closed = false;
+
+  constructor({ device, mesh, backends }: Parts) {
+    this.device = device;
+    this.mesh = mesh;
+    this.#backends = [local(), ...backends];
+  }
+
+  get world(): ProcessGroup {
+    return this.mesh.world;
+  }
+
+  get rank(): number {
+    return this.world.rank;
+  }
+
+  get size(): number {
+    return this.world.size;
+  }
+
+  backend(nameOrValue: string | AttentionBackend): AttentionBackend {
+    if (typeof nameOrValue !== "string") return nameOrValue;
+    const found = this.#backends.findLast(({ name }) => name === nameOrValue);
+    if (found) return found;
+    throw new OptionError({
+      where: "backend",
+      expected: `one of ${this.#backends.map(({ name }) => `"${name}"`).join(", ")}`,
+      received: `"${nameOrValue}"`,
+      remedy: "pass the backend itself, or register it in symbolicWorld({ backends: [...] })",
+    });
+  }
+
+  nextRandomStream(): number {
+    return this.#streams++;
+  }
+
+  assertOpen(where: string): void {
+    if (!this.#closed) return;
+    throw new ClosedError({ where, expected: "an open context", received: "one that was closed" });
+  }
+
+  startTrace(): void {}
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    return [];
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+/** The mesh as one rank sees it. */
+export function meshOf(
+  shape: Coordinate,
+  coordinate: Coordinate,
+  groups: ReadonlyMap<string, ProcessGroup>,
+): DeviceMesh {
+  const axes = Object.keys(shape);
+  return {
+    shape,
+    axes,
+    coordinate,
+    world: groups.get("")!,
+    group(axis) {
+      const group = groups.get(axis);
+      if (group && axis !== "") return group;
+      throw new OptionError({
+        where: "mesh.group",
+        expected: `one of the axes ${axes.join(", ")}`,
+        received: `"${axis}"`,
+        remedy: "name the axis in symbolicWorld({ mesh })",
+      });
+    },
+  };
+}

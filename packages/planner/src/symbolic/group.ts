@@ -1,0 +1,204 @@
+import {
+  type AllToAllOptions,
+  type CallOptions,
+  CollectiveMismatchError,
+  ClosedError,
+  dtypeBytes,
+  type GatherOptions,
+  OptionError,
+  type ProcessGroup,
+  type ReduceOp,
+  ShapeError,
+  type Tensor,
+  type Traffic,
+  type Transfer,
+  type Work,
+} from "@mosaic/core";
+import type { SymbolicDevice } from "./device.ts";
+import type { Op } from "./tape.ts";
+
+/** A group as all its members share it. */
+export interface Members {
+  readonly id: number;
+  readonly name: string;
+  /** World ranks, by rank in the group. */
+  readonly ranks: readonly number[];
+  /** Makes a group for a color once every member has named its own. */
+  readonly split: (call: SplitCall) => Promise<Members>;
+}
+
+/** What one member says at a split. */
+export interface SplitCall {
+  readonly parent: Members;
+  readonly rank: number;
+  readonly color: number;
+  readonly name: string;
+}
+
+/** A group whose collectives move nothing and are written down. */
+export class SymbolicGroup implements ProcessGroup {
+  readonly device: SymbolicDevice;
+  readonly rank: number;
+  readonly members: Members;
+  #calls = 0;
+  #sent = 0;
+  #received = 0;
+  #messages = 0;
+  #closed = false;
+
+  constructor(device: SymbolicDevice, members: Members) {
+    this.device = device;
+    this.members = members;
+    this.rank = members.ranks.indexOf(device.record.rank);
+  }
+
+  get name(): string {
+    return this.members.name;
+  }
+
+  get ranks(): readonly number[] {
+    return this.members.ranks;
+  }
+
+  get size(): number {
+    return this.members.ranks.length;
+  }
+
+  sendRecv(transfers: readonly Transfer[], { label }: CallOptions = {}): Work {
+    const args: number[] = [];
+    for (const transfer of transfers) {
+      const peer = "to" in transfer ? transfer.to : transfer.from;
+      this.#checkPeer(peer);
+      const bytes = transfer.tensor.size * dtypeBytes[transfer.tensor.dtype];
+      if ("to" in transfer) {
+        this.#sent += bytes;
+        this.#messages++;
+      } else this.#received += bytes;
+      args.push(this.ranks[peer]!, "to" in transfer ? 1 : 0, this.#view(transfer.tensor));
+    }
+    return this.#post("sendRecv", label, { tensors: transfers.map(({ tensor }) => tensor), args });
+  }
+
+  allGather(out: Tensor, input: Tensor, options: GatherOptions = {}): Work {
+    return this.#collective("allGather", { out, input, options, counts: options.counts });
+  }
+
+  reduceScatter(out: Tensor, input: Tensor, _op?: ReduceOp, options: GatherOptions = {}): Work {
+    return this.#collective("reduceScatter", { out, input, options, counts: options.counts });
+  }
+
+  allReduce(x: Tensor, _op?: ReduceOp, options: CallOptions = {}): Work {
+    return this.#collective("allReduce", { out: x, input: x, options });
+  }
+
+  allToAll(out: Tensor, input: Tensor, options: AllToAllOptions = {}): Work {
+    const { size } = this;
+    const equal = (x: Tensor): number[] => new Array<number>(size).fill(x.size / size);
+    const counts = [...(options.send ?? equal(input)), ...(options.receive ?? equal(out))];
+    return this.#collective("allToAll", { out, input, options, counts });
+  }
+
+  broadcast(x: Tensor, root: number, options: CallOptions = {}): Work {
+    this.#checkPeer(root);
+    return this.#collective("broadcast", { out: x, input: x, root, options });
+  }
+
+  barrier(options: CallOptions = {}): Work {
+    return this.#collective("barrier", { options });
+  }
+
+  async split(color: number, name: string = this.name): Promise<ProcessGroup> {
+    this.#assertOpen("split");
+    const members = await this.members.split({ parent: this.members, rank: this.rank, color, name });
+    return new SymbolicGroup(this.device, members);
+  }
+
+  /** Point-to-point messages only; `count` knows the collectives too. */
+  traffic(): Traffic {
+    return { bytesSent: this.#sent, bytesReceived: this.#received, messagesSent: this.#messages };
+  }
+
+  startTrace(): void {}
+
+  async stopTrace(): Promise<[]> {
+    return [];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+  }
+
+  #collective(op: Op, call: CollectiveCall): Work {
+    const { out, input, root = 0, counts, options } = call;
+    const shares = counts ?? this.#equalShares(op, call);
+    const tensors = [out, input].filter((tensor) => tensor !== undefined);
+    const views = [out, input].map((tensor) => (tensor ? this.#view(tensor) : -1));
+    return this.#post(op, options.label, { tensors, args: [this.#calls++, ...views, root, ...shares] });
+  }
+
+  #equalShares(op: Op, { out, input }: CollectiveCall): number[] {
+    const share = op === "allGather" ? input : op === "reduceScatter" ? out : undefined;
+    if (!share) return [];
+    const whole = op === "allGather" ? out! : input!;
+    if (whole.size !== share.size * this.size) {
+      throw new ShapeError({
+        where: `${this.name}: ${op}`,
+        expected: `${this.size} equal shares of ${whole.size} elements, or counts`,
+        received: String(share.size),
+      });
+    }
+    return new Array<number>(this.size).fill(share.size);
+  }
+
+  /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
+  #post(op: Op, label: string = op, { tensors, args }: Posted): Work {
+    this.#assertOpen(op);
+    const { record } = this.device;
+    const work = record.nextWork();
+    for (const { storage } of tensors) storage.retain();
+    record.push(op, [work, this.members.id, record.names.word(label), ...args]);
+    let waited = false;
+    return {
+      wait: () => {
+        if (waited) throw new CollectiveMismatchError(`${this.name}: ${op} was waited for twice`);
+        waited = true;
+        record.push("wait", [work]);
+        for (const { storage } of tensors) storage.release();
+      },
+    };
+  }
+
+  #view(tensor: Tensor): number {
+    tensor.assertUsable(this.name);
+    if (tensor.isContiguous) return this.device.record.viewOf(tensor);
+    throw new ShapeError({
+      where: this.name,
+      expected: "dense tensors",
+      received: String(tensor),
+      remedy: "call contiguous() first",
+    });
+  }
+
+  #checkPeer(peer: number): void {
+    if (Number.isInteger(peer) && peer >= 0 && peer < this.size) return;
+    throw new OptionError({ where: this.name, expected: `a rank from 0 to ${this.size - 1}`, received: String(peer) });
+  }
+
+  #assertOpen(where: string): void {
+    if (!this.#closed) return;
+    throw new ClosedError({ where: `${this.name}: ${where}`, expected: "an open group", received: "a closed one" });
+  }
+}
+
+interface CollectiveCall {
+  readonly out?: Tensor;
+  readonly input?: Tensor;
+  readonly root?: number;
+  readonly counts?: readonly number[] | undefined;
+  readonly options: CallOptions;
+}
+
+interface Posted {
+  readonly tensors: readonly Tensor[];
+  readonly args: readonly number[];
+}

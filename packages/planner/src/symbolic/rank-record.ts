@@ -1,0 +1,78 @@
+import { type DType, type Shape, sameShape, Storage, type Tensor } from "@mosaic/core";
+import type { Look, Names } from "./names.ts";
+import { type Op, type Reader, Tape } from "./tape.ts";
+
+/** A view that some event used. */
+export interface View {
+  /** Index of its storage on this rank. */
+  readonly storage: number;
+  readonly look: Look;
+  readonly dtype: DType;
+}
+
+/** Memory that is not there: it has a size and a number. */
+export class SymbolicStorage extends Storage {
+  readonly id: number;
+  /** Views of it that events used, and their numbers: few, so that a walk finds one sooner than a hash would. */
+  readonly views: { readonly view: View; readonly id: number }[] = [];
+
+  constructor(id: number, byteLength: number, free: () => void) {
+    // An address as good as any: no two storages share one.
+    super((BigInt(id) + 1n) << 44n, byteLength, free);
+    this.id = id;
+  }
+}
+
+/** All that one rank did, and the views and storages that it did it with. */
+export class RankRecord {
+  readonly rank: number;
+  readonly names: Names;
+  readonly views: View[] = [];
+  /** Bytes of every storage, by number. */
+  readonly storages: number[] = [];
+  readonly #tape = new Tape();
+  #works = 0;
+
+  constructor(rank: number, names: Names) {
+    this.rank = rank;
+    this.names = names;
+  }
+
+  push(op: Op, args: readonly number[]): void {
+    this.#tape.push(op, args);
+  }
+
+  read(): Reader {
+    return this.#tape.reader();
+  }
+
+  /** A fresh number for a collective. */
+  nextWork(): number {
+    return this.#works++;
+  }
+
+  allocate(bytes: number, freed: () => void): SymbolicStorage {
+    const id = this.storages.push(bytes) - 1;
+    this.push("empty", [id]);
+    return new SymbolicStorage(id, bytes, () => {
+      this.push("free", [id]);
+      freed();
+    });
+  }
+
+  viewOf({ storage, shape, strides, offset, dtype }: Tensor): number {
+    const { id, views } = storage as SymbolicStorage;
+    for (const known of views) {
+      const { look } = known.view;
+      if (look.offset === offset && sameShape(look.shape, shape) && sameShape(look.strides, strides)) return known.id;
+    }
+    const view = { storage: id, look: this.names.look(copyOf(shape), copyOf(strides), offset), dtype };
+    const number = this.views.push(view) - 1;
+    views.push({ view, id: number });
+    return number;
+  }
+}
+
+function copyOf(shape: Shape): Shape {
+  return [...shape];
+}

@@ -1,0 +1,105 @@
+/**
+ * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
+ * Arguments of each, in order; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
+ *
+ * - empty, free: storage
+ * - mark: name
+ * - attend: out lse q k v (views), rows of q, rows of k, mask
+ * - attendBackward: dq dk dv q dOut lse delta k v (views), rows of q, rows of k, mask
+ * - merge: out lse, out lse (views)
+ * - rowDot: out a b (views); fill: out, name of the value; copy: out x; add: out a b
+ * - compute (any other kernel): name, number of outputs, views
+ * - sendRecv: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
+ * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
+ *   out, input (views, −1 if none), root, then elements sent to and received from each rank (allToAll) or held by each
+ * - wait: work
+ */
+export const ops = [
+  "empty",
+  "free",
+  "mark",
+  "attend",
+  "attendBackward",
+  "merge",
+  "rowDot",
+  "fill",
+  "copy",
+  "add",
+  "compute",
+  "sendRecv",
+  "allGather",
+  "reduceScatter",
+  "allReduce",
+  "allToAll",
+  "broadcast",
+  "barrier",
+  "wait",
+] as const;
+export type Op = (typeof ops)[number];
+
+/** The number of each operation on a tape. */
+export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((op, code) => [op, code])) as Record<
+  Op,
+  number
+>;
+
+/** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
+export interface Cursor {
+  op: Op;
+  readonly code: Int32Array;
+  /** Index of the first argument. */
+  at: number;
+  count: number;
+}
+
+/** Events in the order in which a rank's host enqueued them, 4 bytes a number: a thousand ranks make millions. */
+export class Tape {
+  #code = new Int32Array(64);
+  #length = 0;
+
+  push(op: Op, args: readonly number[]): void {
+    const end = this.#length + 2 + args.length;
+    if (end > this.#code.length) {
+      const grown = new Int32Array(2 * end);
+      grown.set(this.#code.subarray(0, this.#length));
+      this.#code = grown;
+    }
+    this.#code[this.#length] = codeOf[op];
+    this.#code[this.#length + 1] = args.length;
+    for (let i = 0; i < args.length; i++) this.#code[this.#length + 2 + i] = args[i]!;
+    this.#length = end;
+  }
+
+  /** A reader that stands before the first event. */
+  reader(): Reader {
+    return new Reader(this.#code.subarray(0, this.#length));
+  }
+}
+
+/** Walks along a tape. */
+export class Reader implements Cursor {
+  readonly code: Int32Array;
+  op: Op = "mark";
+  at = 0;
+  count = 0;
+  #next = 0;
+
+  constructor(code: Int32Array) {
+    this.code = code;
+  }
+
+  /** Steps to the next event; false at the end. */
+  next(): boolean {
+    if (this.#next >= this.code.length) return false;
+    this.op = ops[this.code[this.#next]!]!;
+    this.count = this.code[this.#next + 1]!;
+    this.at = this.#next + 2;
+    this.#next = this.at + this.count;
+    return true;
+  }
+
+  /** Argument i of the event. */
+  arg(i: number): number {
+    return this.code[this.at + i]!;
+  }
+}

@@ -1,0 +1,49 @@
+import { ring, ringTraffic } from "@mosaic/backend-ring";
+import { causal, full, striped, zigzag } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { count, record } from "../src/index.ts";
+
+test.each([1, 2, 4])("a full ring moves (2/g)(p − 1) chunks forward, twice that backward, for g = %d", (g) => {
+  const p = 8;
+  const { ranks, chunk } = count(
+    record({ backend: ring(), mesh: { sp: p }, tokens: 64, heads: 4, kvHeads: 4 / g, headDim: 8 }),
+  );
+  for (const { forward, backward } of ranks) {
+    expect(forward.sent.elements / chunk).toBeCloseTo((2 / g) * (p - 1), 12);
+    // Of dK and dV each rank's own share never leaves it: one hop less than there are ranks.
+    expect(backward.sent.elements / chunk).toBeCloseTo((4 / g) * (p - 1), 12);
+    expect(forward.received).toEqual(forward.sent);
+    expect(forward.sent.messages).toBe(2 * (p - 1));
+  }
+});
+
+test("bytes are those of the ring's closed form, for every rank, mask and placement", () => {
+  const mesh = { sp: 5 };
+  const sizes = { tokens: 57, heads: 4, kvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
+  for (const placement of [zigzag(), striped()]) {
+    for (const mask of [full(), causal()]) {
+      const run = record({ backend: ring(), mesh, mask, placement, ...sizes });
+      const { ranks } = count(run);
+      for (const [sp, { forward, backward }] of ranks.entries()) {
+        const call = { at: { sp }, mask: run.slices, queries: run.queries, keys: run.keys };
+        const closed = ringTraffic({ mesh, call, width: 2 * 2 * 8, dtype: "bfloat16" });
+        for (const [volume, form] of [[forward, closed.forward] as const, [backward, closed.backward] as const]) {
+          expect(volume.sent.bytes).toBe(form.bytesSent);
+          expect(volume.received.bytes).toBe(form.bytesReceived);
+          expect(volume.sent.messages).toBe(form.messagesSent);
+        }
+      }
+    }
+  }
+});
+
+test("a nest of rings is counted by axis", () => {
+  const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
+  const run = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, heads: 1, headDim: 4 });
+  const { ranks, chunk } = count(run);
+  for (const { forward } of ranks) {
+    expect(forward.groups["node"]!.sent.elements / chunk).toBe(2 * 2);
+    expect(forward.groups["gpu"]!.sent.elements / chunk).toBe(3 * 2);
+    expect(forward.sent.elements / chunk).toBe(10);
+  }
+});

@@ -1,0 +1,191 @@
+import { type AttentionBackend, causal, type KeyBlock, local } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { type Fault, prove, record } from "../src/index.ts";
+import { meddledRing, type Site, tappedRing } from "./faulty.ts";
+
+const sizes = { mesh: { sp: 4 }, tokens: 16, heads: 2, headDim: 4 };
+
+function faultsOf(backend: AttentionBackend, options: object = {}): readonly Fault[] {
+  return prove(record({ backend, ...sizes, ...options })).faults;
+}
+
+const here = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
+
+test("a tile computed twice is found, and both places named", () => {
+  const backend = meddledRing({
+    forward(site, attend) {
+      attend();
+      if (here(site)) attend();
+    },
+  });
+  const [fault] = faultsOf(backend);
+  expect(fault).toEqual({
+    kind: "twice",
+    rank: 2,
+    message:
+      "rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: rank 2, forward, tile 3 (queries 8..11, keys 4..7) repeats pairs of rank 2, forward, tile 2 (queries 8..11, keys 4..7)",
+  });
+});
+
+test("a tile forgotten is found, and its queries and keys named", () => {
+  const backend = meddledRing({
+    forward(site, attend) {
+      if (!here(site)) attend();
+    },
+  });
+  const faults = faultsOf(backend);
+  const missing = "queries 8..11 and keys 4..7 do not meet: 16 pairs are missing";
+  expect(faults.map(({ message }) => message)).toEqual([
+    `rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: ${missing}`,
+    `rank 2, out: ${missing}`,
+  ]);
+});
+
+test("in backward too: the gradients that miss it are named, at the query's home and at the key's", () => {
+  const faults = faultsOf(
+    meddledRing({
+      backward(site, attend) {
+        if (!here(site)) attend();
+      },
+    }),
+  );
+  expect(faults.map(({ message }) => message)).toEqual([
+    "rank 1, dk: keys 4..7 and queries 8..11 do not meet: 16 pairs are missing",
+    "rank 1, dv: keys 4..7 and queries 8..11 do not meet: 16 pairs are missing",
+    "rank 2, dq: queries 8..11 and keys 4..7 do not meet: 16 pairs are missing",
+  ]);
+});
+
+test("and a gradient added twice", () => {
+  const backend = meddledRing({
+    backward(site, attend) {
+      attend();
+      if (here(site)) attend();
+    },
+  });
+  const faults = faultsOf(backend, { mask: causal() });
+  expect(faults.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["twice 1", "twice 1", "twice 2"]);
+});
+
+test("a tile on stale keys is found where it is computed", () => {
+  let stale: KeyBlock | undefined;
+  const backend = meddledRing({
+    forward(site, attend) {
+      if (site.rank === 2 && site.source === 2) stale = { k: site.keys.k, v: site.keys.v };
+      attend(here(site) ? stale : undefined);
+    },
+  });
+  expect(faultsOf(backend)[0]).toEqual({
+    kind: "data",
+    rank: 2,
+    message: "rank 2, forward, tile 2 (queries 8..11, keys 4..7): k should hold rows 4..7, but holds k 8..11",
+  });
+});
+
+test("values in the place of keys are found", () => {
+  const backend = meddledRing({ forward: ({ keys: { k, v } }, attend) => attend({ k: v, v: k }) });
+  expect(faultsOf(backend)[0]!.message).toContain(
+    "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
+  );
+});
+
+test("a message to the wrong rank is a send that never meets its receive", () => {
+  const backend = tappedRing((group, transfers) =>
+    group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers,
+  );
+  const faults = faultsOf(backend, { mesh: { sp: 2 } });
+  expect(faults.map(({ kind }) => kind)).toContain("message");
+  expect(faults.find(({ kind }) => kind === "message")!.message).toBe(
+    "rank 0, forward, ring(sp) #0 sends to rank 1, which never receives it",
+  );
+});
+
+test("a message of another size than its receive is found", () => {
+  const backend = tappedRing((group, transfers) =>
+    transfers.map((transfer) => {
+      if (group.rank !== 3 || !("to" in transfer)) return transfer;
+      return { ...transfer, tensor: transfer.tensor.view({ shape: [transfer.tensor.size / 2], strides: [1] }) };
+    }),
+  );
+  expect(faultsOf(backend)[0]).toEqual({
+    kind: "message",
+    rank: 3,
+    message:
+      "rank 3, forward, ring(sp) #0 to rank 0 sends 32 bytes of bfloat16, rank 0, forward, ring(sp) #0 expects 64 of bfloat16",
+  });
+});
+
+test("ranks that all receive before they send wait in a circle, which is named", () => {
+  const right = local();
+  const backend: AttentionBackend = {
+    ...right,
+    name: "polite",
+    axes: ["sp"],
+    attend(ctx, call, state, keys) {
+      const group = ctx.mesh.group("sp");
+      using next = ctx.device.empty(keys.k.shape, keys.k.dtype);
+      group.sendRecv([{ tensor: next, from: (group.rank + 3) % 4 }], { label: "polite" }).wait();
+      group.sendRecv([{ tensor: keys.k, to: (group.rank + 1) % 4 }], { label: "polite" }).wait();
+      right.attend(ctx, call, state, keys);
+    },
+  };
+  expect(faultsOf(backend)).toEqual([
+    {
+      kind: "cycle",
+      rank: 0,
+      message: [
+        "rank 0, forward, polite #0 waits for rank 3",
+        "rank 3, forward, polite #0 waits for rank 2",
+        "rank 2, forward, polite #0 waits for rank 1",
+        "rank 1, forward, polite #0 waits for rank 0",
+      ].join("; "),
+    },
+  ]);
+});
+
+test("compute on memory that a collective still writes is a race", () => {
+  const right = local();
+  const backend: AttentionBackend = {
+    ...right,
+    name: "hasty",
+    axes: ["sp"],
+    attend(ctx, call, state, { k, v, from }) {
+      const group = ctx.mesh.group("sp");
+      const other = 1 - group.rank;
+      right.attend(ctx, call, state, { k, v, from });
+      using foreign = ctx.device.empty(k.shape, k.dtype);
+      using values = ctx.device.empty(v.shape, v.dtype);
+      const work = group.sendRecv([
+        { tensor: k, to: other },
+        { tensor: v, to: other },
+        { tensor: foreign, from: other },
+        { tensor: values, from: other },
+      ]);
+      right.attend(ctx, call, state, { k: foreign, v: values, from: { ...from, sp: other } });
+      work.wait();
+    },
+  };
+  const faults = faultsOf(backend, { mesh: { sp: 2 } });
+  expect(faults.find(({ kind }) => kind === "race")).toEqual({
+    kind: "race",
+    rank: 0,
+    message: "rank 0, forward, after tile 1: attend touches memory of collective #0 before it is waited for",
+  });
+});
+
+test("gradients of keys exchanged for those of values are found", () => {
+  const right = local();
+  const backend: AttentionBackend = {
+    ...right,
+    attendBackward: (ctx, call, { dq, dk, dv }, keys) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, keys),
+  };
+  const faults = faultsOf(backend, { mesh: { dp: 1 } });
+  expect(faults.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
+});
+
+test("a few faults are kept, all are counted", () => {
+  const backend = meddledRing({ forward: () => {} });
+  const { faults, total } = prove(record({ backend, ...sizes }), { limit: 3 });
+  expect(faults).toHaveLength(3);
+  expect(total).toBeGreaterThan(3);
+});

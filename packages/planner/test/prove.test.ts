@@ -1,0 +1,60 @@
+import { ring } from "@mosaic/backend-ring";
+import {
+  type AttentionBackend,
+  type Coordinate,
+  causal,
+  contiguous,
+  documents,
+  full,
+  local,
+  type Mask,
+  slidingWindow,
+  striped,
+  zigzag,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { prove, record } from "../src/index.ts";
+
+const masks: readonly Mask[] = [full(), causal(), slidingWindow(9), documents([10, 30, 27], "causal")];
+const sizes = { tokens: 67, heads: 4, kvHeads: 2, headDim: 8, batch: 2 };
+
+function arrangement(name: string, backend: AttentionBackend, mesh: Coordinate) {
+  return { name, backend, mesh };
+}
+
+describe.each([
+  arrangement("local", local(), { dp: 3 }),
+  arrangement("ring of 5", ring(), { sp: 5 }),
+  arrangement("ring beside data parallelism", ring(), { dp: 2, sp: 3 }),
+  arrangement("ring in ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 3 }),
+  arrangement("more ranks than rows", ring(), { sp: 70 }),
+])("$name", ({ backend, mesh }) => {
+  test.each([contiguous(), zigzag(), striped()])("is right for every mask, placed $name", (placement) => {
+    for (const mask of masks) {
+      expect(prove(record({ backend, mesh, mask, placement, ...sizes })).faults, mask.name).toEqual([]);
+    }
+  });
+
+  test("is right for keys of another length", () => {
+    expect(prove(record({ backend, mesh, ...sizes, keyTokens: 41 })).faults).toEqual([]);
+  });
+});
+
+test("gradients of float32 inputs and head sizes of one are followed too", () => {
+  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, heads: 1, headDim: 1, dtype: "float32" });
+  expect(prove(run).faults).toEqual([]);
+});
+
+test("the most memory at once is that of inputs, results, and the buffers of a ring", () => {
+  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, heads: 2, headDim: 16 });
+  const rows = 16 * 2 * 16;
+  const { peakBytes } = prove(run);
+  // q k v dOut out, bfloat16; lse and delta; dq dk dv; two chunks of K and V to rotate; three of dK and dV.
+  const backward = 5 * rows * 2 + 2 * (16 * 2 * 4) + 3 * rows * 4 + 4 * rows * 2 + 6 * rows * 4;
+  expect(peakBytes).toEqual(new Array(4).fill(backward));
+});
+
+test("a record may be proved again", () => {
+  const run = record({ backend: ring(), mesh: { sp: 3 }, ...sizes });
+  expect(prove(run)).toEqual(prove(run));
+});

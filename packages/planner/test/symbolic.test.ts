@@ -1,0 +1,94 @@
+import { type ProcessGroup, zeros } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { type AttentionRecord, count, record, symbolicWorld } from "../src/index.ts";
+import { meddledRing } from "./faulty.ts";
+
+test("every rank has the groups of its axes", () => {
+  const { contexts } = symbolicWorld({ mesh: { node: 3, gpu: 2 } });
+  expect(contexts.map(({ mesh }) => mesh.group("gpu").ranks)).toEqual([
+    [0, 1],
+    [0, 1],
+    [2, 3],
+    [2, 3],
+    [4, 5],
+    [4, 5],
+  ]);
+  expect(contexts[3]!.mesh.group("node").ranks).toEqual([1, 3, 5]);
+  expect(contexts[3]!.mesh.group("node").rank).toBe(1);
+  expect(contexts[3]!.mesh.coordinate).toEqual({ node: 1, gpu: 1 });
+  expect(() => contexts[0]!.mesh.group("sp")).toThrow("one of the axes node, gpu");
+});
+
+test("tensors take bytes that are counted and not there, and cannot be read", async () => {
+  const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
+  const x = zeros(ctx!, [1_000_000, 1_000_000]);
+  expect(ctx!.device.memory()).toMatchObject({ allocated: 4e12, peak: 4e12 });
+  await expect(x.read()).rejects.toThrow("a device that computes");
+  x.dispose();
+  expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
+});
+
+test("memory that a collective uses is kept until it is waited for", () => {
+  const [ctx] = symbolicWorld({ mesh: { sp: 2 } }).contexts;
+  const x = zeros(ctx!, [4]);
+  const work = ctx!.world.allReduce(x);
+  x.dispose();
+  expect(ctx!.device.memory().allocated).toBe(16);
+  work.wait();
+  expect(ctx!.device.memory().allocated).toBe(0);
+});
+
+test("a group splits when all of its ranks have named a color", async () => {
+  const { contexts } = symbolicWorld({ mesh: { sp: 4 } });
+  const parts = await Promise.all(contexts.map(({ world, rank }) => world.split(rank % 2, "half")));
+  expect(parts.map(({ ranks }: ProcessGroup) => ranks)).toEqual([
+    [0, 2],
+    [1, 3],
+    [0, 2],
+    [1, 3],
+  ]);
+  expect(parts[3]!.rank).toBe(1);
+  expect(parts[0]!.name).toBe("half");
+});
+
+test("a tape holds what was enqueued, in order", () => {
+  const run: AttentionRecord = record({ backend: meddledRing({}), mesh: { sp: 2 }, tokens: 4, heads: 1, headDim: 2 });
+  const ops: string[] = [];
+  const event = run.ranks[0]!.tape.read();
+  while (event.next()) ops.push(event.op === "mark" ? run.names.words[event.arg(0)]! : event.op);
+  const forward = ops.slice(ops.indexOf("forward") + 1, ops.indexOf("backward"));
+  expect(forward.filter((op) => op !== "empty" && op !== "free")).toEqual([
+    "fill",
+    "fill",
+    "sendRecv",
+    "attend",
+    "wait",
+    "attend",
+    "copy",
+  ]);
+  expect(ops.filter((op) => op === "empty").length).toBe(ops.filter((op) => op === "free").length);
+});
+
+test("collectives are recorded, and counted as the messages of their direct forms", () => {
+  const gathering = { name: "gathering", axes: [] as string[] };
+  const run = record({
+    backend: {
+      ...gathering,
+      attend(ctx, { q }) {
+        using all = ctx.device.empty([2, ...q.shape], q.dtype);
+        ctx.world.allGather(all, q).wait();
+        ctx.world.barrier().wait();
+      },
+      attendBackward(ctx, _call, { dq }) {
+        ctx.world.allReduce(dq).wait();
+      },
+    },
+    mesh: { dp: 2 },
+    tokens: 4,
+    heads: 1,
+    headDim: 4,
+  });
+  const [first] = count(run).ranks;
+  expect(first!.forward.sent).toEqual({ bytes: 32, elements: 16, messages: 1 });
+  expect(first!.backward.sent).toEqual({ bytes: 64, elements: 16, messages: 1 });
+});
