@@ -1,4 +1,4 @@
-import { type AttentionBackend, causal, type KeyBlock, local } from "@mosaic/core";
+import { type AttentionBackend, causal, type KeyBlock, local, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Fault, prove, record } from "../src/index.ts";
 import { meddledRing, type Site, tappedRing } from "./faulty.ts";
@@ -82,6 +82,15 @@ test("a tile on stale keys is found where it is computed", () => {
   });
 });
 
+test("rows in part, or in another order, are not taken for the rows", () => {
+  const turned = (x: Tensor): Tensor => x.transpose(2, 3);
+  const half = (x: Tensor): Tensor => x.slice(3, 0, 2);
+  for (const spoil of [turned, half]) {
+    const backend = meddledRing({ forward: ({ keys: { k, v } }, attend) => attend({ k: spoil(k), v }) });
+    expect(faultsOf(backend)[0]!.message).toContain("k should hold rows 0..3, but holds nothing that is known");
+  }
+});
+
 test("values in the place of keys are found", () => {
   const backend = meddledRing({ forward: ({ keys: { k, v } }, attend) => attend({ k: v, v: k }) });
   expect(faultsOf(backend)[0]!.message).toContain(
@@ -111,7 +120,7 @@ test("a message of another size than its receive is found", () => {
     kind: "message",
     rank: 3,
     message:
-      "rank 3, forward, ring(sp) #0 to rank 0 sends 32 bytes of bfloat16, rank 0, forward, ring(sp) #0 expects 64 of bfloat16",
+      "rank 3, forward, ring(sp) #0 to rank 0 sends 32 bytes of bfloat16, rank 0, forward, ring(sp) #0 expects 64 bytes of bfloat16",
   });
 });
 
@@ -141,6 +150,37 @@ test("ranks that all receive before they send wait in a circle, which is named",
       ].join("; "),
     },
   ]);
+});
+
+test("a rank that stays away from a collective is named", () => {
+  const right = local();
+  const backend: AttentionBackend = {
+    ...right,
+    attend(ctx, call, state, keys) {
+      if (ctx.rank !== 2) ctx.world.barrier({ label: "meeting" }).wait();
+      right.attend(ctx, call, state, keys);
+    },
+  };
+  const faults = faultsOf(backend, { mesh: { dp: 3 } });
+  expect(faults.map(({ message }) => message)).toEqual([
+    "rank 0, forward, meeting #0: rank 2 does not come to it",
+    "rank 1, forward, meeting #0: rank 2 does not come to it",
+  ]);
+});
+
+test("different collectives at the same place are found", () => {
+  const right = local();
+  const backend: AttentionBackend = {
+    ...right,
+    attend(ctx, call, state, keys) {
+      const world = ctx.world;
+      using x = ctx.device.empty([2], "float32");
+      (ctx.rank === 1 ? world.barrier() : world.allReduce(x)).wait();
+      right.attend(ctx, call, state, keys);
+    },
+  };
+  const [fault] = faultsOf(backend, { mesh: { dp: 2 } });
+  expect(fault!.message).toMatch(/is allReduce where .* is barrier|is barrier where .* is allReduce/);
 });
 
 test("compute on memory that a collective still writes is a race", () => {

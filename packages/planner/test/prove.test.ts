@@ -14,6 +14,7 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
+import { gathering } from "./gathering.ts";
 
 const masks: readonly Mask[] = [full(), causal(), slidingWindow(9), documents([10, 30, 27], "causal")];
 const sizes = { tokens: 67, heads: 4, kvHeads: 2, headDim: 8, batch: 2 };
@@ -43,6 +44,15 @@ describe.each([
 test("gradients of float32 inputs and head sizes of one are followed too", () => {
   const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, heads: 1, headDim: 1, dtype: "float32" });
   expect(prove(run).faults).toEqual([]);
+});
+
+test("collectives are followed as well", () => {
+  const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, heads: 1, headDim: 4 };
+  for (const placement of [contiguous(), striped()]) {
+    for (const mask of [full(), causal()]) {
+      expect(prove(record({ backend: gathering(), mask, placement, ...sizes })).faults).toEqual([]);
+    }
+  }
 });
 
 test("the most memory at once is that of inputs, results, and the buffers of a ring", () => {

@@ -8,6 +8,10 @@ export function visiblePairs(queries: readonly Span[], keys: readonly Span[], sl
   let pairs = 0;
   for (const slice of slices) {
     for (const q of queries) {
+      if (keys.length === 1 && coversAll(slice, q, keys[0]!)) {
+        pairs += q.length * keys[0]!.length;
+        continue;
+      }
       const rows = rowsWithin(q, slice);
       if (rows.length > 0) for (const k of keys) pairs += pairsOf(rows, k, slice);
     }
@@ -33,6 +37,13 @@ function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): numbe
   const end = type & 1 ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
   const start = type & 2 ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
   return end - start;
+}
+
+/** Every query of a whole on every key: what needs no look at borders. */
+function coversAll(slice: Slice, q: Span, k: Span): boolean {
+  const { q0, q1, k0, k1, type } = slice;
+  const last = (span: Span): number => span.start + (span.length - 1) * span.step;
+  return type === 0 && q0 <= q.start && last(q) < q1 && k0 <= k.start && last(k) < k1;
 }
 
 /** Positions of a span before x. */

@@ -52,7 +52,8 @@ export class Completeness {
     const [own, others] = side === "queries" ? [tile.q, tile.k] : [tile.k, tile.q];
     const heads = side === "keys" ? tile.heads[1] - tile.heads[0] : 1;
     const [only] = own;
-    const same = own.length === 1 && only!.start === rows.start && only!.length === rows.length;
+    const alike = only!.start === rows.start && only!.length === rows.length;
+    const same = own.length === 1 && alike && (only!.step === rows.step || rows.length === 1);
     return heads * (same ? tile.pairs : this.#pairs(others, side, rows, tile.mask));
   }
 

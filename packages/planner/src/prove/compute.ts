@@ -133,11 +133,14 @@ export class Compute {
 
   /** Which query heads of its group each key head meets: a kernel gives every key head as many, in order. */
   #heads(queries: Expected, keys: Expected, { q, k }: { q: number; k: number }): Tile["heads"] | undefined {
-    const sizes = (id: number): number => this.#memory.view(id).look.box.sizes[1]!;
-    const each = sizes(q) / sizes(k);
+    const [queryBox, keyBox] = [this.#memory.view(q).look.box, this.#memory.view(k).look.box];
+    const [count, keyCount] = [queryBox.sizes[1]!, keyBox.sizes[1]!];
+    const each = count / keyCount;
     const first = queries.head - keys.head * this.#group;
-    const fit = sizes(k) === 1 ? first >= 0 && first + each <= this.#group : first === 0 && each === this.#group;
-    return fit && queries.batch === keys.batch ? [first, first + each] : undefined;
+    const fit = keyCount === 1 ? first >= 0 && first + each <= this.#group : first === 0 && each === this.#group;
+    return fit && queries.batch === keys.batch && queryBox.sizes[0] === keyBox.sizes[0]
+      ? [first, first + each]
+      : undefined;
   }
 
   /**

@@ -135,7 +135,7 @@ function entryOf(look: Look, piece: Piece): Entry | undefined {
     return { value: piece.value, rows: piece.rows, at: origin, sizes };
   }
   const from = originIn(look.box, piece);
-  if (!from) return undefined;
+  if (!from || cutsRows(look.box, piece, from)) return undefined;
   // `from` is where the view's first element lies in the piece; turned round, where the piece begins in the view.
   const at = from.map((c) => Math.max(0, -c));
   const end = from.map((c, i) => Math.min(sizes[i]!, piece.sizes[i]! - c));
@@ -195,12 +195,17 @@ function rest(piece: Piece, look: Look): Piece[] {
   if (dense && isDense(piece)) return outside(piece, look);
   const origin = originIn(look.box, piece);
   if (!origin) return differ(look.box, piece) ? [] : [piece];
-  return cutAround(piece, origin, look.box.sizes);
+  return cutsRows(look.box, piece, origin) ? [] : cutAround(piece, origin, look.box.sizes);
 }
 
 /** Whether strides differ, so that elements may be shared although no box describes which. */
 function differ(box: Box, piece: Piece): boolean {
   return box.sizes.some((size, i) => size > 1 && piece.sizes[i]! > 1 && box.strides[i] !== piece.strides[i]);
+}
+
+/** Whether a view shows rows in part only: such parts are not followed. */
+function cutsRows({ sizes }: Box, piece: Piece, origin: readonly number[]): boolean {
+  return piece.value.kind !== "fill" && (origin[3] !== 0 || sizes[3] !== piece.sizes[3]);
 }
 
 /** The parts of a dense piece before and after a dense view. */
@@ -216,6 +221,7 @@ function cut(piece: Piece, { low, high }: Pick<Look, "low" | "high">): Piece | u
   if (low >= piece.high || piece.low >= high || low >= high) return undefined;
   const axes = [0, 1, 2, 3].filter((i) => piece.sizes[i]! > 1);
   const outer = axes.reduce((best, i) => (piece.strides[i]! > piece.strides[best]! ? i : best), axes[0]!);
+  if (outer === 3 && piece.value.kind !== "fill") return undefined;
   const stride = piece.strides[outer]!;
   const first = Math.max(0, Math.ceil((low - piece.low) / stride));
   const inner = piece.high - piece.low - (piece.sizes[outer]! - 1) * stride;

@@ -37,7 +37,7 @@ export class Replay {
   run(): void {
     while (!this.#ended) {
       if (this.#awaited !== undefined) {
-        if (!this.#streams.isDone(this.rank, this.#awaited)) return;
+        if (!this.#streams.takeDone(this.rank, this.#awaited)) return;
         this.#means.memory.release(this.#awaited);
         this.#awaited = undefined;
       }

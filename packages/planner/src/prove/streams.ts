@@ -1,5 +1,6 @@
 import { dtypeBytes } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
+import type { View } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { type Batch, batchText, meetingOf, type Transfer, usesOf } from "./batch.ts";
 import type { Content } from "./content.ts";
@@ -34,6 +35,8 @@ export class Streams {
   readonly #channels = new Map<number, Channel>();
   readonly #meetings = new Map<string, Batch[]>();
   readonly #done: Set<number>[];
+  /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
+  readonly #ready: Batch[] = [];
   /** Ranks that may go on since somebody last looked. */
   readonly freed: number[] = [];
 
@@ -50,11 +53,13 @@ export class Streams {
     this.#memories[rank]!.hold(batch.work, usesOf(batch));
     const queue = this.queues[rank]!;
     queue.push(batch);
-    if (queue.length === 1) this.#begin(batch);
+    if (queue.length === 1) this.#ready.push(batch);
+    for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
-  isDone(rank: number, work: number): boolean {
-    return this.#done[rank]!.has(work);
+  /** Whether a collective is done; to be asked until it says so, once. */
+  takeDone(rank: number, work: number): boolean {
+    return this.#done[rank]!.delete(work);
   }
 
   /** The ranks that a batch still needs. */
@@ -95,6 +100,7 @@ export class Streams {
       return;
     }
     const memory = this.#memories[batch.rank]!;
+    // All is taken before anything arrives: a batch may receive where it sends from.
     const halves = batch.transfers.map((transfer): Half => {
       return { batch, transfer, message: transfer.sent ? memory.message(transfer.view) : undefined };
     });
@@ -111,12 +117,11 @@ export class Streams {
   }
 
   #move(send: Half, receive: Half): void {
-    const [a, b] = [send, receive].map(({ batch, transfer }) => {
-      const { look, dtype } = this.#memories[batch.rank]!.view(transfer.view);
-      return { bytes: look.size * dtypeBytes[dtype], dtype };
-    });
-    if (a!.bytes !== b!.bytes || a!.dtype !== b!.dtype) {
-      const sizes = `sends ${a!.bytes} bytes of ${a!.dtype}, ${batchText(receive.batch)} expects ${b!.bytes} of ${b!.dtype}`;
+    const a = this.#memories[send.batch.rank]!.view(send.transfer.view);
+    const b = this.#memories[receive.batch.rank]!.view(receive.transfer.view);
+    if (a.look.size !== b.look.size || a.dtype !== b.dtype) {
+      const bytes = ({ look, dtype }: View): string => `${look.size * dtypeBytes[dtype]} bytes of ${dtype}`;
+      const sizes = `sends ${bytes(a)}, ${batchText(receive.batch)} expects ${bytes(b)}`;
       this.#faults.report({
         kind: "message",
         rank: send.batch.rank,
@@ -124,7 +129,8 @@ export class Streams {
       });
     }
     this.#memories[receive.batch.rank]!.receive(receive.transfer.view, send.message!);
-    for (const { batch } of [send, receive]) if (--batch.open === 0) this.#finish(batch);
+    if (--send.batch.open === 0) this.#finish(send.batch);
+    if (--receive.batch.open === 0) this.#finish(receive.batch);
   }
 
   /** The last to come to a collective carries it out. */
@@ -153,7 +159,7 @@ export class Streams {
     queue.shift();
     this.freed.push(rank);
     const [next] = queue;
-    if (next) this.#begin(next);
+    if (next) this.#ready.push(next);
   }
 
   #channel(group: number, from: number, to: number): Channel {
