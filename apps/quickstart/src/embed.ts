@@ -20,7 +20,7 @@ const EMBED = 64;
 /** How alike queries and keys of one token are: with 0 attention is near uniform, with 1 it is a look-up. */
 const LIKENESS = 0.8;
 /** Standard deviation of the elements of q and k; sharpens the softmax. */
-const GAIN = 1.2;
+const GAIN = 0.9;
 
 /**
  * Turns bases into queries, keys and values, the same numbers for a position wherever it is computed.

@@ -7,7 +7,7 @@ import { run, summaryOf } from "./run.ts";
 const folder = mkdtempSync(join(tmpdir(), "quickstart-test-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-const small = ["--tokens", "1001", "--heads", "2", "--dim", "16", "--json"];
+const small = ["--tokens", "1001", "--heads", "2", "--dim", "16", "--seed", "5", "--json"];
 
 describe("the program", () => {
   it.each([
