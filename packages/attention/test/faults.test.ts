@@ -56,15 +56,21 @@ async function vanished(ended: Ended): Promise<void> {
   }
 }
 
+interface Manifest {
+  readonly name: string;
+  readonly dependencies: Readonly<Record<string, string>>;
+}
+
 describe("an installation without the native addon", () => {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-no-addon-"));
   const entry = join(folder, "rank.mjs");
 
   beforeAll(() => {
     const require = createRequire(import.meta.url);
-    for (const name of ["attention", "core", "kernels-cpu", "collectives-local", "backend-ring"]) {
-      const from = dirname(require.resolve(`@mosaic/${name}/package.json`));
-      const to = join(folder, "node_modules/@mosaic", name);
+    const { name, dependencies } = require("@mosaic/attention/package.json") as Manifest;
+    for (const each of [name, ...Object.keys(dependencies)]) {
+      const from = dirname(require.resolve(`${each}/package.json`));
+      const to = join(folder, "node_modules", each);
       mkdirSync(to, { recursive: true });
       for (const part of ["package.json", "dist"]) cpSync(join(from, part), join(to, part), { recursive: true });
     }
