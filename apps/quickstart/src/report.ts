@@ -2,7 +2,7 @@ import { closedForm } from "./backends.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Settings } from "./settings.ts";
-import { type Accuracy, limitOf, ratioOf, type Verdict } from "./verify.ts";
+import { type Accuracy, inUnits, limitOf, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
 export interface Findings {
@@ -110,7 +110,7 @@ export function describe(findings: Findings): string {
     ),
     "",
     ...(verdict.faults.length === 0
-      ? [`  ✓ as exact as one device: ${units(sum.errorRatio)}, allowed are ${limits(settings)}`]
+      ? [`  ✓ as exact as one device: ${units(verdict.ownRatio)} from float64, allowed are ${limits(settings)}`]
       : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
@@ -122,7 +122,7 @@ export function holding({ tokens, ranks, causal }: Settings): string {
 
 function describeAccuracy(accuracy: Accuracy): string {
   const { difference, unit, error } = accuracy;
-  return `${difference.toExponential(1)} at most from single-device attention = ${units(ratioOf(accuracy))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  return `${difference.toExponential(1)} at most from single-device attention = ${units(inUnits(difference, unit))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const units = (ratio: number): string => `${ratio.toFixed(2)} units`;

@@ -17,8 +17,10 @@ export interface Accuracy {
 
 export interface Verdict {
   readonly tensors: Readonly<Record<string, Accuracy>>;
-  /** The largest difference in units, over all tensors. */
+  /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
   readonly errorRatio: number;
+  /** The ranks' own largest error against float64 in units: what is judged. */
+  readonly ownRatio: number;
   readonly maxError: number;
   /** What is wrong, in words; empty when nothing is. */
   readonly faults: readonly string[];
@@ -84,7 +86,8 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
   const all = Object.values(tensors);
   return {
     tensors,
-    errorRatio: Math.max(...all.map(ratioOf)),
+    errorRatio: Math.max(...all.map(({ difference, unit }) => inUnits(difference, unit))),
+    ownRatio: Math.max(...all.map(({ error, unit }) => inUnits(error, unit))),
     maxError: Math.max(...all.map(({ difference }) => difference)),
     faults: Object.entries(tensors).flatMap(([name, accuracy]) => faultsOf(name, accuracy, settings)),
     rows: rows.length,
@@ -93,10 +96,14 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
 }
 
 function faultsOf(name: string, accuracy: Accuracy, { ranks, dtype }: Settings): readonly string[] {
-  const { unit, size } = accuracy;
-  const [ratio, limit] = [ratioOf(accuracy), limitOf(name, ranks)];
+  const { unit, size, error, difference } = accuracy;
+  const [ratio, limit] = [inUnits(error, unit), limitOf(name, ranks)];
+  const apart = inUnits(difference, unit);
   return [
-    ...(ratio <= limit ? [] : [`${name} of the ranks is ${ratio} units from one device's, allowed are ${limit}`]),
+    ...(ratio <= limit ? [] : [`${name} of the ranks is ${ratio} units from float64, allowed are ${limit}`]),
+    ...(apart <= limit + 1
+      ? []
+      : [`${name} of the ranks is ${apart} units from one device's, allowed are ${limit + 1}`]),
     ...(unit <= SOUND[dtype] * size
       ? []
       : [`one device itself is wrong: ${name} by ${unit}, its largest element is ${size}`]),
@@ -104,11 +111,11 @@ function faultsOf(name: string, accuracy: Accuracy, { ranks, dtype }: Settings):
 }
 
 /**
- * The difference in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
+ * An error in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
  * or more than two units.
  */
-export function ratioOf({ difference, unit }: Accuracy): number {
-  return difference === 0 ? 0 : Number((difference / unit).toPrecision(3));
+export function inUnits(error: number, unit: number): number {
+  return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 
 /** dOut [rows,D] of one head: the loss reads the evenly spread rows only. */
