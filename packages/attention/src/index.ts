@@ -5,6 +5,7 @@ export * from "@mosaic/backend-ulysses";
 export { type LocalOptions as LocalCollectivesOptions, local as localCollectives } from "@mosaic/collectives-local";
 export * from "@mosaic/core";
 export * from "@mosaic/kernels-cpu";
+export * from "@mosaic/planner";
 export * from "@mosaic/strategies";
 export type { CollectivesName, DeviceName } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
