@@ -1,0 +1,82 @@
+/** Colours of everything that is not data. */
+export const ink = { text: "#1c2430", faint: "#5f6875", track: "#eef1f5", rule: "#d9dee5", paper: "#ffffff" } as const;
+
+/** Width of every picture, and its margins. */
+export const page = { width: 1120, left: 176, right: 36, edge: 32 } as const;
+
+export interface Document {
+  readonly title: string;
+  /** What a screen reader says after the title. */
+  readonly description: string;
+  readonly height: number;
+  readonly body: readonly string[];
+  readonly definitions?: string;
+}
+
+const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+
+/** A whole SVG document. */
+export function document({ title, description, height, body, definitions = "" }: Document): string {
+  const { width } = page;
+  const tall = Math.ceil(height);
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${ink.text}">
+<title id="title">${escape(title)}</title>
+<desc id="description">${escape(description)}</desc>
+${definitions}
+<rect width="${width}" height="${tall}" fill="${ink.paper}"/>
+${body.filter((part) => part !== "").join("\n")}
+</svg>
+`;
+}
+
+/** Title and subtitle at the top of the page. */
+export function heading(title: string, subtitle: string): string {
+  const first = text(page.edge, 44, title, `font-size="22" font-weight="650"`);
+  return subtitle === "" ? first : `${first}\n${text(page.edge, 70, subtitle, `font-size="14" fill="${ink.faint}"`)}`;
+}
+
+/** Facts at the foot of the page, one a line. */
+export function footnotes(facts: readonly string[], top: number): string {
+  return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${ink.faint}"`)).join("\n");
+}
+
+export interface Box {
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+export function rect({ x, y, width, height }: Box, rest: string): string {
+  return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
+}
+
+export function text(x: number, y: number, words: string, rest: string): string {
+  return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
+}
+
+/** What a pointer over `content` is told. */
+export function tip(words: string, content: string): string {
+  return `<g><title>${escape(words)}</title>${content}</g>`;
+}
+
+/** A coordinate, to a hundredth. */
+export function short(value: number): string {
+  return String(Math.round(value * 100) / 100);
+}
+
+/** Text and attribute values, without the characters that XML has no way to write. */
+export function escape(words: string): string {
+  return words
+    .replaceAll(/\s/g, " ")
+    .replaceAll(/[\p{Cc}\p{Cs}\ufffe\uffff]/gu, "\ufffd")
+    .replaceAll("&", "&amp;")
+    .replaceAll("<", "&lt;")
+    .replaceAll(">", "&gt;")
+    .replaceAll('"', "&quot;");
+}
+
+/** Width that a line of text takes, about: fonts differ. */
+export function widthOf(words: string, size: number): number {
+  return words.length * size * 0.6;
+}

@@ -1,0 +1,178 @@
+import { type Span, spansLength } from "@mosaic/core";
+import type { AttentionRecord } from "../record.ts";
+import { colourOf, inkOn } from "./palette.ts";
+import { type Box, document, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
+import { type TileMap, tilesOf } from "./tiles.ts";
+
+export interface TileMapSvgOptions {
+  /** "Who computes what" if absent. */
+  readonly title?: string;
+  readonly subtitle?: string;
+  /** The ranks that are coloured, others grey. Up to 28 all are; of more, eight. */
+  readonly ranks?: readonly number[];
+}
+
+const ALL = 28;
+const SOME = 8;
+const SIDE = 640;
+const TOP = 130;
+const GREY = "#c3cad4";
+
+/**
+ * Draws which rank computes which tile of the (query, key) plane in a record's forward pass, as an SVG document: queries
+ * from the top, keys from the left, in the order of the sequence, a tile for each two pieces that shards are made of. What
+ * the mask hides is empty. A tile whose heads are shared out has a stripe for each of its ranks. Of ranks that differ
+ * along axes without attention, and so do the same, one is drawn.
+ *
+ * @example
+ * ```ts
+ * import { causal, local } from "@mosaic/core";
+ * import { record, tileMapSvg } from "@mosaic/planner";
+ * const run = record({ backend: local(), mesh: { dp: 1 }, tokens: 8, heads: 1, headDim: 4, mask: causal() });
+ * tileMapSvg(run).includes("computed by rank 0"); // => true
+ * ```
+ */
+export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
+  const { title = "Who computes what", subtitle = "" } = options;
+  const map = tilesOf(record);
+  const counts = countsOf(map);
+  const coloured = chosen([...counts.keys()], options.ranks);
+  const colours = new Map(coloured.map((rank, i) => [rank, colourOf(i)]));
+  const [rows, columns] = [edgesOf(map.queries, TOP), edgesOf(map.keys, page.left)];
+  const cells = map.queries.flatMap((_, query) =>
+    runsOf(map, query, colours).map(({ from, to, ranks }) => {
+      const box = {
+        x: columns[from]!,
+        y: rows[query]!,
+        width: columns[to]! - columns[from]!,
+        height: rows[query + 1]! - rows[query]!,
+      };
+      return cellOf(ranks, box, { colours, name: nameOf(map, query, from, to - 1) });
+    }),
+  );
+  const notes = notesOf(map, counts.size - coloured.length);
+  const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
+  const faint = `font-size="13" fill="${ink.faint}"`;
+  const square = { x: page.left, y: TOP, width: SIDE, height: SIDE };
+  return document({
+    title,
+    description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
+    height: TOP + SIDE + 36 + notes.length * 20,
+    body: [
+      heading(title, subtitle),
+      text(page.left + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
+      text(page.left - 14, TOP + SIDE / 2, "queries ↓", `text-anchor="end" ${faint}`),
+      rect(square, `fill="${ink.track}"`),
+      `<g shape-rendering="crispEdges">`,
+      ...cells,
+      "</g>",
+      rect(square, `fill="none" stroke="${ink.rule}"`),
+      legendOf(record, counts, colours),
+      footnotes(notes, TOP + SIDE + 32),
+    ],
+  });
+}
+
+/** How many tiles each rank computes, by rank. */
+function countsOf(map: TileMap): ReadonlyMap<number, number> {
+  const tiles = new Map<number, number>();
+  for (const query of map.queries.keys()) {
+    for (const key of map.keys.keys()) {
+      for (const rank of map.ranksOf(query, key)) tiles.set(rank, (tiles.get(rank) ?? 0) + 1);
+    }
+  }
+  return new Map([...tiles].toSorted(([a], [b]) => a - b));
+}
+
+function chosen(known: readonly number[], wanted: readonly number[] | undefined): readonly number[] {
+  if (wanted) return wanted.filter((rank) => known.includes(rank));
+  if (known.length <= ALL) return known;
+  return Array.from({ length: SOME }, (_, i) => known[Math.round((i * (known.length - 1)) / (SOME - 1))]!);
+}
+
+/** Where pieces begin and the last one ends, as wide as they are long. */
+function edgesOf(pieces: readonly Span[], from: number): readonly number[] {
+  const whole = Math.max(1, spansLength(pieces));
+  let end = from;
+  return [from, ...pieces.map(({ length }) => (end += (length / whole) * SIDE))];
+}
+
+interface Cells {
+  readonly from: number;
+  readonly to: number;
+  readonly ranks: readonly number[];
+}
+
+/** Neighbours in a row that the same ranks compute, or ranks without a colour. */
+function runsOf(map: TileMap, query: number, colours: ReadonlyMap<number, string>): readonly Cells[] {
+  const runs: Cells[] = [];
+  for (const key of map.keys.keys()) {
+    const all = map.ranksOf(query, key);
+    const ranks = all.filter((rank) => colours.has(rank));
+    const last = runs.at(-1);
+    if (all.length === 0) continue;
+    if (last && last.to === key && String(last.ranks) === String(ranks))
+      runs[runs.length - 1] = { ...last, to: key + 1 };
+    else runs.push({ from: key, to: key + 1, ranks });
+  }
+  return runs;
+}
+
+interface CellStyle {
+  readonly colours: ReadonlyMap<number, string>;
+  readonly name: string;
+}
+
+function cellOf(ranks: readonly number[], { x, y, width, height }: Box, { colours, name }: CellStyle): string {
+  const gap = Math.min(width, height) < 6 ? 0 : 1;
+  if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${GREY}"`);
+  const share = (height - gap) / ranks.length;
+  const bars = ranks.map((rank, i) => {
+    const bar = { x, y: y + i * share, width: width - gap, height: share };
+    const label = share >= 16 && width >= 20 ? labelOf(rank, bar, colours.get(rank)!) : "";
+    return rect(bar, `fill="${colours.get(rank)}"`) + label;
+  });
+  const who = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, for their heads`;
+  return tip(`${name}: computed by ${who}`, bars.join(""));
+}
+
+function labelOf(rank: number, { x, y, width, height }: Box, colour: string): string {
+  const size = Math.min(13, height * 0.6);
+  const place = `text-anchor="middle" font-size="${size.toFixed(1)}"`;
+  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${inkOn(colour)}"`);
+}
+
+function nameOf(map: TileMap, query: number, firstKey: number, lastKey: number): string {
+  const [q, a, b] = [map.queries[query]!, map.keys[firstKey]!, map.keys[lastKey]!];
+  return `queries from ${q.start}, keys from ${a.start} to ${b.start + (b.length - 1) * b.step}`;
+}
+
+/** Ranks, their colours and how many tiles each computes, beside the map. */
+function legendOf(
+  record: AttentionRecord,
+  counts: ReadonlyMap<number, number>,
+  colours: ReadonlyMap<number, string>,
+): string {
+  const left = page.left + SIDE + 28;
+  const entry = (words: string, fill: string, i: number): string => {
+    const y = TOP + 12 + i * 22;
+    return (
+      rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`) +
+      text(left + 20, y, words, `font-size="13"`)
+    );
+  };
+  const shown = [...colours].map(([rank, fill], i) => {
+    const at = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
+    return entry(`rank ${rank} (${at.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
+  });
+  const others = counts.size - colours.size;
+  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, GREY, colours.size)] : [])].join("\n");
+}
+
+function notesOf(map: TileMap, others: number): readonly string[] {
+  const several = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
+  return [
+    ...(several ? ["Several ranks compute a tile, each for its share of the heads."] : []),
+    ...(others > 0 ? ["Ranks without a colour of their own are grey."] : []),
+  ];
+}

@@ -1,0 +1,149 @@
+import type { Piece, Timeline } from "../time/timeline.ts";
+import { type Scale, scaleOf, timeAxis } from "./axis.ts";
+import { type Colouring, colouringOf } from "./colouring.ts";
+import { crowdOf } from "./crowd.ts";
+import { formatSeconds, formatShare } from "./format.ts";
+import { lanesOf, type Rows, rowsFor } from "./lane.ts";
+import { legendOf, patterns } from "./legend.ts";
+import { document, footnotes, heading, ink, page, text } from "./svg.ts";
+import { timeShares } from "./waiting.ts";
+
+/** One run, or what was foretold of it beside what was measured. */
+export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
+
+export interface TimelineSvgOptions {
+  /** "Timeline" if absent. */
+  readonly title?: string;
+  readonly subtitle?: string;
+  /** Sentences at the foot of the picture, below those on how the time was spent. */
+  readonly facts?: readonly string[];
+  /** The ranks that get a row of their own. Up to 16 all do; of more, eight, and all together are drawn above them. */
+  readonly ranks?: readonly number[];
+  /** What a piece's colour stands for. If absent, the kernel that computes, and the label of a transfer. */
+  readonly group?: (piece: Piece) => string;
+}
+
+interface Named {
+  readonly name: string;
+  readonly timeline: Timeline;
+}
+
+/** Ranks that all get a row, and how many of more do. */
+const ALL = 16;
+const SOME = 8;
+const TOP = 112;
+
+/**
+ * Draws who computed and sent what when, as an SVG document: two lanes for each rank, compute above transfers. Hatching in
+ * the compute lane is time in which a rank had nothing to compute while its transfers were under way: communication that
+ * compute does not hide. What is pointed at tells its name, bytes and time.
+ *
+ * With `predicted` and `measured`, both are drawn on one axis, one under the other for every rank.
+ *
+ * @example
+ * ```ts
+ * import { timelineSvg } from "@mosaic/planner";
+ * const pieces = [{ lane: "compute", name: "attend", start: 0, end: 0.003 }] as const;
+ * const svg = timelineSvg({ seconds: 0.004, ranks: [{ rank: 0, at: { sp: 0 }, pieces }] }, { title: "One rank" });
+ * svg.includes("<title id=\"title\">One rank</title>"); // => true
+ * ```
+ */
+export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
+  const { title = "Timeline", subtitle = "", facts = [] } = options;
+  const named = namesOf(timelines);
+  const runs = named.map(({ timeline }) => timeline);
+  const scale = scaleOf(Math.max(...runs.map(({ seconds }) => seconds)));
+  const colouring = colouringOf(runs, options.group);
+  const rows = chosen(runs, options.ranks);
+  const crowded = runs.some(({ ranks }) => ranks.length > rows.length);
+  let top = TOP;
+  const crowds = (crowded ? named : []).map(({ name, timeline }) => {
+    const crowd = crowdOf(timeline, name, { scale, colouring, top });
+    top = crowd.bottom;
+    return crowd.svg;
+  });
+  const heights = rowsFor(rows.length * named.length);
+  const bands = rows.map((rank, i) => {
+    return bandsOf(rank, named, { scale, colouring, rows: heights, top: top + i * named.length * heights.band });
+  });
+  const bottom = top + rows.length * named.length * heights.band;
+  const legend = legendOf(colouring, bottom + 52);
+  const notes = [...named.map(spent), ...compared(timelines), ...facts];
+  return document({
+    title,
+    description: [subtitle, ...notes].filter((words) => words !== "").join(" "),
+    height: legend.bottom + notes.length * 20 + 28,
+    definitions: patterns,
+    body: [
+      heading(title, subtitle),
+      timeAxis(scale, TOP - 12, bottom + 2),
+      ...crowds,
+      ...bands,
+      legend.svg,
+      footnotes(notes, legend.bottom + 16),
+    ],
+  });
+}
+
+function namesOf(timelines: Timelines): readonly Named[] {
+  if (!("predicted" in timelines)) return [{ name: "", timeline: timelines }];
+  return (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }));
+}
+
+/** Evenly spread ranks, with the last to end among them. */
+function chosen(runs: readonly Timeline[], wanted: readonly number[] | undefined): readonly number[] {
+  const known = [...new Set(runs.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted((a, b) => a - b);
+  if (wanted) return wanted.filter((rank) => known.includes(rank));
+  if (known.length * runs.length <= ALL) return known;
+  const spread = Array.from({ length: SOME }, (_, i) => known[Math.round((i * (known.length - 1)) / (SOME - 1))]!);
+  const ends = runs[0]!.ranks.map(({ rank, pieces }) => ({
+    rank,
+    end: pieces.reduce((end, each) => Math.max(end, each.end), 0),
+  }));
+  const last = ends.reduce((a, b) => (b.end > a.end ? b : a));
+  return [...new Set([...spread, last.rank])].toSorted((a, b) => a - b);
+}
+
+interface BandPlace {
+  readonly scale: Scale;
+  readonly colouring: Colouring;
+  readonly rows: Rows;
+  readonly top: number;
+}
+
+function bandsOf(rank: number, named: readonly Named[], { rows, top, ...place }: BandPlace): string {
+  const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${ink.faint}"`;
+  const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
+  const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
+  const drawn = named.map(({ name }, i) => {
+    const y = top + i * rows.band;
+    const words = name === "" ? ["computes", "transfers"] : [name, ""];
+    return [
+      text(page.left - 10, y + rows.compute * 0.72, words[0]!, `text-anchor="end" ${faint}`),
+      rows.send < 8
+        ? ""
+        : text(page.left - 10, y + rows.compute + 3 + rows.send * 0.9, words[1]!, `text-anchor="end" ${faint}`),
+      lanesOf(own[i]?.pieces ?? [], { ...place, rows, top: y }),
+    ].join("\n");
+  });
+  const second =
+    rows.band >= 40 ? text(page.edge, top + rows.compute * 0.72 + rows.font + 3, at.join(" · "), faint) : "";
+  return [
+    text(page.edge, top + rows.compute * 0.72, `rank ${rank}`, `font-size="${rows.font}" font-weight="600"`),
+    second,
+    ...drawn,
+  ].join("\n");
+}
+
+function spent({ name, timeline }: Named): string {
+  const { computing, waiting, idle } = timeShares(timeline);
+  const who = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
+  return `${who}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatShare(computing)} computing, ${formatShare(waiting)} waiting for transfers, ${formatShare(idle)} idle.`;
+}
+
+function compared(timelines: Timelines): readonly string[] {
+  if (!("predicted" in timelines)) return [];
+  const { predicted, measured } = timelines;
+  const off = predicted.seconds / measured.seconds - 1;
+  return [`The prediction is ${formatShare(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
+}
