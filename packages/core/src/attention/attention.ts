@@ -123,6 +123,7 @@ export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options
   checkOptionNames("attention", options, legal);
   const { queries, keys, mask = full(), scale = (q.shape[3] ?? 1) ** -0.5 } = options;
   const backend = ctx.backend(options.backend ?? "local");
+  backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const plan = { ctx, backend, scale, queries, keys, mask: mask.slices(queries.length, keys.length) };
   using rows = denseRows(q);

@@ -32,6 +32,14 @@ export interface AttentionBackend {
   readonly name: string;
   /** Mesh axes over which it, inner backends included, gathers keys; outermost first. The sequence is cut along these. */
   readonly axes: readonly string[];
+  /**
+   * Throws an OptionError, which says what to pass to `init`, if this is not the mesh that the backend needs. `attention`
+   * and the modules call it first, before there are layouts and before anything is sent, on every rank alike; a backend
+   * calls that of its inner one. It must not communicate.
+   */
+  check?(ctx: Context): void;
+  /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
+  withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
   /** Folds the keys into `state`. */
   attend(ctx: Context, call: Call, state: AttentionState, keys: Keys): void;
   /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */

@@ -21,6 +21,11 @@ export interface AttentionModuleOptions {
   readonly headDim?: number;
   /** A name registered with the context or the backend itself. Default "local": the axis lies whole on every rank. */
   readonly backend?: string | AttentionBackend;
+  /**
+   * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
+   * product is the number of those ranks. Default: the backend's own choice. Only for a backend that has a grid.
+   */
+  readonly meshShape?: readonly [rows: number, columns: number];
   /** Short for mask: causal(). */
   readonly causal?: boolean;
   /** Which keys each query sees, in global positions. Default: all. */
@@ -55,6 +60,7 @@ const commonNames = [
   "numKvHeads",
   "headDim",
   "backend",
+  "meshShape",
   "causal",
   "mask",
   "placement",
@@ -117,7 +123,7 @@ export function settle(
     heads: numHeads,
     kvHeads: numKvHeads,
     headSize,
-    backend: ctx.backend(options.backend ?? "local"),
+    backend: backendOf(name, ctx, options),
     causal: options.causal ?? false,
     mask: options.mask ?? (options.causal ? causal() : full()),
     placement: placementOf(options.placement ?? "contiguous"),
@@ -127,6 +133,23 @@ export function settle(
     dtype: options.dtype ?? "float32",
     sequenceLength: options.sequenceLength,
   };
+}
+
+/** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
+function backendOf(name: string, ctx: Context, options: AttentionModuleOptions): AttentionBackend {
+  const { backend: asked = "local", meshShape } = options;
+  const found = ctx.backend(asked);
+  if (meshShape !== undefined && !found.withShape) {
+    throw new OptionError({
+      where: `${name}: meshShape`,
+      expected: 'a backend whose ranks form a grid, such as "mesh2d"',
+      received: `"${found.name}"`,
+      remedy: 'give backend: "mesh2d" beside meshShape, or leave meshShape out',
+    });
+  }
+  const backend = meshShape === undefined ? found : found.withShape!(meshShape);
+  backend.check?.(ctx);
+  return backend;
 }
 
 function headSizeOf(name: string, { embedDim, numHeads, headDim }: AttentionModuleOptions): number {

@@ -1,0 +1,86 @@
+import { describe, expect, test } from "vitest";
+import { attention } from "../../src/attention/attention.ts";
+import type { AttentionBackend } from "../../src/attention/backend.ts";
+import { local } from "../../src/attention/local.ts";
+import type { Context } from "../../src/context.ts";
+import { zeros } from "../../src/creation.ts";
+import { OptionError } from "../../src/errors.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import { gather, referenceWorld } from "../reference/index.ts";
+
+const embed = { embedDim: 8, numHeads: 2 };
+
+/** Needs an axis "gpu", and says so. */
+const demanding: AttentionBackend = {
+  ...gather("gpu"),
+  name: "demanding",
+  check({ rank, mesh }) {
+    if ("gpu" in mesh.shape) return;
+    throw new OptionError({ where: `demanding, rank ${rank}`, remedy: "init({ mesh: { gpu: 2 } })" });
+  },
+};
+
+describe("what a backend needs of the mesh", () => {
+  const said = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
+
+  test("is said by the backend, on every rank, before attention looks at layouts", async () => {
+    for (const ctx of await referenceWorld(2)) {
+      const rows = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 4 });
+      const q = zeros(ctx, [1, 2, 2, 4]);
+      const call = () => attention(ctx, q, q, q, { backend: demanding, queries: rows, keys: rows });
+      expect(call).toThrow(said(ctx.rank));
+    }
+  });
+
+  test("is said when a module is made", async () => {
+    const modules: ((ctx: Context, backend: AttentionBackend) => object)[] = [
+      (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 }),
+      (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
+      (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 }),
+    ];
+    for (const ctx of await referenceWorld(2)) {
+      for (const make of modules) expect(() => make(ctx, demanding)).toThrow(said(ctx.rank));
+    }
+    const [fitting] = await referenceWorld(2, { mesh: { gpu: 2 } });
+    for (const make of modules) expect(() => make(fitting!, demanding)).not.toThrow();
+  });
+});
+
+describe("meshShape", () => {
+  test("asks the backend for a grid of that shape, which then looks at the mesh", async () => {
+    const asked: (readonly number[])[] = [];
+    const checked: string[] = [];
+    const grid: AttentionBackend = {
+      ...local(),
+      name: "grid",
+      withShape(shape) {
+        asked.push(shape);
+        return { ...grid, name: "shaped", check: () => void checked.push("shaped") };
+      },
+      check: () => void checked.push("grid"),
+    };
+    const [ctx] = await referenceWorld(1, { backends: [grid] });
+    const attn = new MultiAxisAttention(ctx!, { ...embed, attentionAxis: 1, backend: "grid", meshShape: [2, 3] });
+    void new MultiAxisAttention2D(ctx!, { ...embed, axis1: 0, axis2: 1, backend: grid, meshShape: [1, 1] });
+    expect(asked).toEqual([
+      [2, 3],
+      [1, 1],
+    ]);
+    expect(checked).toEqual(["shaped", "shaped"]);
+    expect((await attn.forward(zeros(ctx!, [1, 2, 8])).read()).length).toBe(16);
+    expect(checked).toEqual(["shaped", "shaped", "shaped"]);
+  });
+
+  test("is refused where the backend has no grid", async () => {
+    const [ctx] = await referenceWorld(1, { backends: [gather()] });
+    for (const backend of ["gather", undefined]) {
+      const options = { ...embed, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };
+      expect(() => new MultiAxisAttention(ctx!, options)).toThrow(
+        `MultiAxisAttention: meshShape: expected a backend whose ranks form a grid, such as "mesh2d", received "${backend ?? "local"}"`,
+      );
+    }
+  });
+});
