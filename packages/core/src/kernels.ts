@@ -1,5 +1,6 @@
 import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./attention/state.ts";
 import type { Tile } from "./attention/tile.ts";
+import type { Shape } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
 /** a op b; max is the larger of the two. */
@@ -55,6 +56,24 @@ export interface Kernels {
   rmsNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void;
   /** Philox4x32-10 (Salmon et al. 2011): element i depends on (seed, stream, i) alone, on any device and any mesh. */
   random(out: Tensor, spec: RandomSpec): void;
+  /** out ← x / (1 − probability), or 0 where the number at the element's global index is below `probability`. */
+  dropout(out: Tensor, x: Tensor, spec: DropoutSpec): void;
+  /**
+   * out [..,E] ← the rows of table [V,E] that index [..] names: whole numbers from 0 to V − 1, in any dtype. Another
+   * number fails the stream with a DeviceError.
+   */
+  gatherRows(out: Tensor, table: Tensor, index: Tensor): void;
+  /** into [V,E] (float32) += the rows x [..,E], each where index [..] says, in their order. */
+  scatterAddRows(into: Tensor, x: Tensor, index: Tensor): void;
+  /**
+   * Of each row of logits x [..,C] and its class target [..]: the loss, the natural logarithm lse of Σ exp, and whether it
+   * counts (1) or target is `ignored` (0, with loss 0). All float32 [..]. A target that is no class fails the stream.
+   */
+  crossEntropy(rows: CrossEntropyRows, x: Tensor, target: Tensor, spec: CrossEntropySpec): void;
+  /** dx [..,C] ← dLoss [..] · (softmax(x) − what the target asks for); 0 for rows that do not count. */
+  crossEntropyBackward(dx: Tensor, saved: CrossEntropySaved, dLoss: Tensor, spec: CrossEntropySpec): void;
+  /** One step of an optimizer on one parameter, in place; all have one shape, `first` and `second` are float32. */
+  adam(state: AdamState, gradient: Tensor, step: AdamStep): void;
 }
 
 /** [E] each, or null for 1 and 0; epsilon is added under the root. */
@@ -90,3 +109,61 @@ export type RandomSpec =
       readonly seed: number;
       readonly stream: number;
     };
+
+/** The numbers are `random`'s, uniform in [0, 1): element [i, j, …] has the one of index offset + i · strides[0] + j · strides[1] + …. */
+export interface DropoutSpec {
+  /** Of an element to become 0: in [0, 1). */
+  readonly probability: number;
+  readonly seed: number;
+  readonly stream: number;
+  readonly offset: number;
+  readonly strides: Shape;
+}
+
+/** What crossEntropy computes of each row. */
+export interface CrossEntropyRows {
+  readonly loss: Tensor;
+  readonly lse: Tensor;
+  readonly counted: Tensor;
+}
+/** What crossEntropyBackward needs of the forward. */
+export interface CrossEntropySaved {
+  readonly x: Tensor;
+  readonly target: Tensor;
+  readonly lse: Tensor;
+}
+/** The target asks for 1 − smoothing of its class, and smoothing / C of every class (Szegedy et al. 2016). */
+export interface CrossEntropySpec {
+  readonly smoothing: number;
+  /** Rows with this target do not count. */
+  readonly ignored: number;
+}
+
+/** adamW: the running means of g and g². scheduleFree: z, and the running mean of g²; the parameter is y. */
+export interface AdamState {
+  readonly parameter: Tensor;
+  readonly first: Tensor;
+  readonly second: Tensor;
+}
+/**
+ * With g the gradient, v = second ← β₂ v + (1 − β₂) g² and n = √(v / correction2) + ε:
+ *
+ * adamW (Loshchilov and Hutter 2019): p ← (1 − rate · decay) p; m = first ← m + (1 − β₁)(g − m);
+ * p ← p − rate / correction1 · m / n.
+ *
+ * scheduleFree (Defazio et al. 2024): u = g / n + decay · y; y ← y + mix (z − y) + rate (β₁ (1 − mix) − 1) u; z ← z − rate · u.
+ */
+export interface AdamStep {
+  readonly kind: "adamW" | "scheduleFree";
+  readonly rate: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly decay: number;
+  /** 1 − β₁ᵗ; scheduleFree has no use for it. */
+  readonly correction1: number;
+  /** 1 − β₂ᵗ. */
+  readonly correction2: number;
+  /** The weight of z in the average that x is; adamW has no use for it. */
+  readonly mix: number;
+}

@@ -55,10 +55,16 @@ export interface Native {
   readonly rmsNorm: Call;
   readonly rmsNormBackward: Call;
   readonly random: Call;
+  readonly dropout: Call;
+  readonly gatherRows: Call;
+  readonly scatterAddRows: Call;
+  readonly crossEntropy: Call;
+  readonly crossEntropyBackward: Call;
+  readonly adam: Call;
 }
 
 /** What this JavaScript understands; `kProtocol` in native/binding/addon.h. */
-const protocol = 1;
+const protocol = 2;
 
 const platform: string = `${process.platform}-${process.arch}`;
 

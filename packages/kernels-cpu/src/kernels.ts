@@ -1,6 +1,12 @@
 import type {
+  AdamState,
+  AdamStep,
   AttentionState,
   BinaryOp,
+  CrossEntropyRows,
+  CrossEntropySaved,
+  CrossEntropySpec,
+  DropoutSpec,
   KeyBlock,
   Kernels,
   NormGrads,
@@ -32,6 +38,7 @@ const unaryOps = {
 } as const satisfies Record<UnaryOp, number>;
 const reduceKinds = { sum: 0, max: 1 } as const satisfies Record<ReduceKind, number>;
 const randomKinds = { uniform: 0, normal: 1 } as const;
+const adamKinds = { adamW: 0, scheduleFree: 1 } as const satisfies Record<AdamStep["kind"], number>;
 
 /** The kernels of one device. Each call writes its operands into the scratch array and submits one native work. */
 export class CpuKernels implements Kernels {
@@ -143,6 +150,42 @@ export class CpuKernels implements Kernels {
     const scratch = this.#device.begin("random").view(out).number(randomKinds[spec.kind]).number(a).number(b);
     scratch.number(spec.seed).number(spec.stream);
     this.#device.launch(this.#device.native.random);
+  }
+
+  dropout(out: Tensor, x: Tensor, spec: DropoutSpec): void {
+    const scratch = this.#device.begin("dropout").view(out).view(x).number(spec.probability);
+    scratch.number(spec.seed).number(spec.stream).number(spec.offset);
+    for (const stride of spec.strides) scratch.number(stride);
+    this.#device.launch(this.#device.native.dropout);
+  }
+
+  gatherRows(out: Tensor, table: Tensor, index: Tensor): void {
+    this.#device.begin("gatherRows").view(out).view(table).view(index);
+    this.#device.launch(this.#device.native.gatherRows);
+  }
+
+  scatterAddRows(into: Tensor, x: Tensor, index: Tensor): void {
+    this.#device.begin("scatterAddRows").view(into).view(x).view(index);
+    this.#device.launch(this.#device.native.scatterAddRows);
+  }
+
+  crossEntropy(rows: CrossEntropyRows, x: Tensor, target: Tensor, spec: CrossEntropySpec): void {
+    const scratch = this.#device.begin("crossEntropy").view(rows.loss).view(rows.lse).view(rows.counted);
+    scratch.view(x).view(target).number(spec.smoothing).number(spec.ignored);
+    this.#device.launch(this.#device.native.crossEntropy);
+  }
+
+  crossEntropyBackward(dx: Tensor, saved: CrossEntropySaved, dLoss: Tensor, spec: CrossEntropySpec): void {
+    const scratch = this.#device.begin("crossEntropyBackward").view(dx).view(saved.x).view(saved.target);
+    scratch.view(saved.lse).view(dLoss).number(spec.smoothing).number(spec.ignored);
+    this.#device.launch(this.#device.native.crossEntropyBackward);
+  }
+
+  adam(state: AdamState, gradient: Tensor, step: AdamStep): void {
+    const scratch = this.#device.begin(step.kind).view(state.parameter).view(state.first).view(state.second);
+    scratch.view(gradient).number(adamKinds[step.kind]).number(step.rate).number(step.beta1).number(step.beta2);
+    scratch.number(step.epsilon).number(step.decay).number(step.correction1).number(step.correction2).number(step.mix);
+    this.#device.launch(this.#device.native.adam);
   }
 
   #norm(name: "layerNorm" | "rmsNorm", out: Tensor, x: Tensor, rest: NormParameters & NormStats): void {

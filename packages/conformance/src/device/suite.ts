@@ -10,6 +10,7 @@ import { normCases } from "./norms.ts";
 import type { MakeDevice } from "./on-device.ts";
 import { randomCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
+import { trainingCases } from "./training.ts";
 
 export interface DeviceSuiteOptions {
   /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. */
@@ -37,6 +38,7 @@ export function deviceSuite(make: MakeDevice, { attentionTolerance }: DeviceSuit
     ...normCases(makePoisoned),
     ...matmulCases(makePoisoned),
     ...randomCases(makePoisoned),
+    ...trainingCases(makePoisoned),
     ...mergeCases(makePoisoned),
     ...attentionCases(makePoisoned, attentionTolerance),
   ];

@@ -13,6 +13,7 @@ import { Memory } from "./memory.ts";
 import { random } from "./random.ts";
 import { rows } from "./rows.ts";
 import { ReferenceStream, Scheduler } from "./stream.ts";
+import { training } from "./training.ts";
 
 export interface ReferenceOptions {
   /** Keep float32 tensors in float64, for finite differences. */
@@ -41,7 +42,7 @@ export class ReferenceDevice implements Device {
     this.index = index;
     this.#memory = new Memory(double);
     this.stream = new ReferenceStream(scheduler);
-    const parts = [attend, elementwise, matmul, random, rows].map((part) => part(this.#memory));
+    const parts = [attend, elementwise, matmul, random, rows, training].map((part) => part(this.#memory));
     this.kernels = this.#enqueued(Object.assign({}, ...parts) as Kernels);
   }
 

@@ -29,10 +29,10 @@ export function toFloat16(value: number): number {
 }
 
 /** Every address in row-major order of `shape`, to which x is broadcast. */
-export function addresses(x: Tensor, shape: Shape = x.shape): number[] {
+export function addresses(x: Pick<Tensor, "shape" | "strides" | "offset">, shape: Shape = x.shape): number[] {
   let at = [x.offset];
   for (const [axis, length] of shape.entries()) {
-    const own = axis - shape.length + x.rank;
+    const own = axis - shape.length + x.shape.length;
     const stride = own >= 0 && x.shape[own] === length ? x.strides[own]! : 0;
     at = at.flatMap((base) => Array.from({ length }, (_, i) => base + i * stride));
   }

@@ -14,8 +14,16 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
   return [c0, c1, c2, c3].map(Number);
 }
 
-function words(i: number, { seed, stream }: RandomSpec): number[] {
+/** Which numbers are drawn. */
+type Source = Pick<RandomSpec, "seed" | "stream">;
+
+function words(i: number, { seed, stream }: Source): number[] {
   return philox([i >>> 0, 0, stream >>> 0, 0], [seed >>> 0, 0]);
+}
+
+/** In [0, 1). */
+export function uniform(i: number, source: Source): number {
+  return words(i, source)[0]! / 2 ** 32;
 }
 
 /** In (0, 1]. */

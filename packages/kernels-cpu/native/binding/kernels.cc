@@ -1,4 +1,5 @@
 // One exported function per kernel: reads its operands and submits the work.
+#include <cstdio>
 #include <optional>
 
 #include "attention/attention.h"
@@ -149,6 +150,76 @@ void randomOp(Device& device, Reader args) {
   enqueue(device.stream, "random", [=, &device] { device.kernels.random(out, spec, device.pool()); });
 }
 
+void dropoutOp(Device& device, Reader args) {
+  const View out = args.view(), x = args.view();
+  DropoutSpec spec;
+  spec.probability = static_cast<float>(args.number());
+  spec.seed = static_cast<uint64_t>(args.integer());
+  spec.stream = static_cast<uint64_t>(args.integer());
+  spec.offset = args.integer();
+  for (int axis = 0; axis < out.rank; axis++) spec.strides[axis] = args.integer();
+  enqueue(device.stream, "dropout", [=, &device] { device.kernels.dropout(out, x, spec, device.pool()); });
+}
+
+/// Fails the stream for an index that names none of `count`.
+void checkIndex(const BadIndex& bad, const char* name, int64_t count) {
+  if (!bad.found) return;
+  char message[160];
+  std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g", name,
+                static_cast<long long>(count - 1), static_cast<double>(bad.value));
+  throw Failure(MOSAIC_FAILURE_DEVICE, message);
+}
+
+void gatherRowsOp(Device& device, Reader args) {
+  const View out = args.view(), table = args.view(), index = args.view();
+  enqueue(device.stream, "gatherRows", [=, &device] {
+    checkIndex(device.kernels.gatherRows(out, table, index, device.pool()), "gatherRows", table.shape[0]);
+  });
+}
+
+void scatterAddRowsOp(Device& device, Reader args) {
+  const View into = args.view(), x = args.view(), index = args.view();
+  enqueue(device.stream, "scatterAddRows", [=, &device] {
+    checkIndex(device.kernels.scatterAddRows(into, x, index, device.pool()), "scatterAddRows", into.shape[0]);
+  });
+}
+
+CrossEntropySpec crossEntropySpec(Reader& args) {
+  const float smoothing = static_cast<float>(args.number());
+  return {smoothing, static_cast<float>(args.number())};
+}
+
+void crossEntropyOp(Device& device, Reader args) {
+  const View loss = args.view(), lse = args.view(), counted = args.view(), x = args.view(), target = args.view();
+  const CrossEntropySpec spec = crossEntropySpec(args);
+  enqueue(device.stream, "crossEntropy", [=, &device] {
+    checkIndex(device.kernels.crossEntropy({&loss, &lse, &counted}, x, target, spec, device.pool()), "crossEntropy",
+               x.shape[x.rank - 1]);
+  });
+}
+
+void crossEntropyBackwardOp(Device& device, Reader args) {
+  const View dx = args.view(), x = args.view(), target = args.view(), lse = args.view(), dLoss = args.view();
+  const CrossEntropySpec spec = crossEntropySpec(args);
+  enqueue(device.stream, "crossEntropyBackward", [=, &device] {
+    checkIndex(device.kernels.crossEntropyBackward(dx, {&x, &target, &lse}, dLoss, spec, device.pool()),
+               "crossEntropyBackward", x.shape[x.rank - 1]);
+  });
+}
+
+void adamOp(Device& device, Reader args) {
+  const View parameter = args.view(), first = args.view(), second = args.view(), gradient = args.view();
+  AdamStep step;
+  step.kind = static_cast<AdamKind>(args.integer());
+  for (double* each : {&step.rate, &step.beta1, &step.beta2, &step.epsilon, &step.decay, &step.correction1,
+                       &step.correction2, &step.mix}) {
+    *each = args.number();
+  }
+  enqueue(device.stream, "adam", [=, &device] {
+    device.kernels.adam({&parameter, &first, &second}, gradient, step, device.pool());
+  });
+}
+
 struct Op {
   const char* name;
   void (*submit)(Device& device, Reader args);
@@ -174,6 +245,12 @@ constexpr Op kOps[] = {
     {"rmsNorm", rmsNormOp},
     {"rmsNormBackward", rmsNormBackwardOp},
     {"random", randomOp},
+    {"dropout", dropoutOp},
+    {"gatherRows", gatherRowsOp},
+    {"scatterAddRows", scatterAddRowsOp},
+    {"crossEntropy", crossEntropyOp},
+    {"crossEntropyBackward", crossEntropyBackwardOp},
+    {"adam", adamOp},
 };
 
 // On return, scratch[0] is 0, or 1 if the stream has failed and nothing was submitted.

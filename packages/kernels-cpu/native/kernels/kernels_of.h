@@ -1,9 +1,13 @@
 // The table of one instruction set; included once per kernels_<isa>.cc.
 #pragma once
 
+#include "kernels/adam.h"
 #include "kernels/copy.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/indexed.h"
 #include "kernels/norm.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
@@ -32,6 +36,12 @@ constexpr Kernels kernelsOf() {
   kernels.norm = norm<T>;
   kernels.normBackward = normBackward<T>;
   kernels.random = random<T>;
+  kernels.dropout = dropout<T>;
+  kernels.gatherRows = gatherRows<T>;
+  kernels.scatterAddRows = scatterAddRows<T>;
+  kernels.crossEntropy = crossEntropy<T>;
+  kernels.crossEntropyBackward = crossEntropyBackward<T>;
+  kernels.adam = adam<T>;
   return kernels;
 }
 

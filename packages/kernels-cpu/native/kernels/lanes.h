@@ -33,6 +33,10 @@ MOSAIC_INLINE void gather(const Element* from, int64_t stride, Element* to, int6
 
 template <class Element>
 MOSAIC_INLINE void scatter(const Element* from, Element* to, int64_t stride, int64_t n) {
+  if (stride == 1) {
+    __builtin_memcpy(to, from, static_cast<size_t>(n) * sizeof(Element));
+    return;
+  }
   for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
 }
 

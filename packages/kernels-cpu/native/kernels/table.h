@@ -38,6 +38,41 @@ struct RandomSpec {
   uint64_t seed, stream;
 };
 
+/// `random`'s numbers, uniform in [0, 1); element [i, j, …] has that of index offset + i · strides[0] + j · strides[1] + ….
+struct DropoutSpec {
+  float probability;
+  uint64_t seed, stream;
+  int64_t offset;
+  int64_t strides[kMaxRank];
+};
+
+/// What kernels that are given indices say of the first one that names nothing.
+struct BadIndex {
+  bool found;
+  float value;
+};
+
+/// [..] float32 each.
+struct CrossEntropyRows {
+  const View *loss, *lse, *counted;
+};
+struct CrossEntropySaved {
+  const View *x, *target, *lse;
+};
+struct CrossEntropySpec {
+  float smoothing, ignored;
+};
+
+enum class AdamKind : int32_t { AdamW, ScheduleFree };
+/// first: the mean of gradients, or z; second: the mean of their squares.
+struct AdamState {
+  const View *parameter, *first, *second;
+};
+struct AdamStep {
+  AdamKind kind;
+  double rate, beta1, beta2, epsilon, decay, correction1, correction2, mix;
+};
+
 struct Kernels {
   void (*fill)(const View& out, float value, Pool& pool);
   void (*copy)(const View& out, const View& x, Pool& pool);
@@ -54,6 +89,14 @@ struct Kernels {
   void (*normBackward)(const NormGrads& grads, const View& x, const View& dOut, const View* weight,
                        const NormStats& stats, Pool& pool);
   void (*random)(const View& out, const RandomSpec& spec, Pool& pool);
+  void (*dropout)(const View& out, const View& x, const DropoutSpec& spec, Pool& pool);
+  BadIndex (*gatherRows)(const View& out, const View& table, const View& index, Pool& pool);
+  BadIndex (*scatterAddRows)(const View& into, const View& x, const View& index, Pool& pool);
+  BadIndex (*crossEntropy)(const CrossEntropyRows& rows, const View& x, const View& target,
+                           const CrossEntropySpec& spec, Pool& pool);
+  BadIndex (*crossEntropyBackward)(const View& dx, const CrossEntropySaved& saved, const View& dLoss,
+                                   const CrossEntropySpec& spec, Pool& pool);
+  void (*adam)(const AdamState& state, const View& gradient, const AdamStep& step, Pool& pool);
 };
 
 const Kernels& kernelsFor(Isa isa);

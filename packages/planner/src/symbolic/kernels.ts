@@ -43,5 +43,13 @@ export function symbolicKernels(record: RankRecord): Kernels {
     rmsNormBackward: ({ dx, dWeight, dBias }, x, dOut, weight, { rstd }) =>
       compute("rmsNormBackward", [dx, dWeight, dBias], [x, dOut, weight, rstd]),
     random: (out) => compute("random", [out], []),
+    dropout: (out, x) => compute("dropout", [out], [x]),
+    gatherRows: (out, table, index) => compute("gatherRows", [out], [table, index]),
+    scatterAddRows: (into, x, index) => compute("scatterAddRows", [into], [into, x, index]),
+    crossEntropy: ({ loss, lse, counted }, x, target) => compute("crossEntropy", [loss, lse, counted], [x, target]),
+    crossEntropyBackward: (dx, { x, target, lse }, dLoss) =>
+      compute("crossEntropyBackward", [dx], [x, target, lse, dLoss]),
+    adam: ({ parameter, first, second }, gradient, { kind }) =>
+      compute(kind, [parameter, first, second], [parameter, first, second, gradient]),
   };
 }

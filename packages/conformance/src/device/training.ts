@@ -1,0 +1,204 @@
+import type { AdamStep, Device, DType, Tensor } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { checkEqual } from "../check.ts";
+import { integer, normals, rounded, uniforms } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { checkRounded, type Lie, lies, placed, room } from "./place.ts";
+
+const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
+
+/** What training adds: dropout, rows by index, cross-entropy, steps of optimizers. */
+export function trainingCases(make: MakeDevice): Case[] {
+  return [
+    ...dtypes.flatMap((dtype) => [
+      { name: `dropout, ${dtype}`, run: () => onDevice(make, (device) => dropout(device, dtype)) },
+      { name: `rows by index, ${dtype}`, run: () => onDevice(make, (device) => indexed(device, dtype)) },
+      { name: `crossEntropy, ${dtype}`, run: () => onDevice(make, (device) => crossEntropy(device, dtype)) },
+      { name: `adamW, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "adamW", dtype)) },
+      { name: `scheduleFree, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "scheduleFree", dtype)) },
+    ]),
+    { name: "an index that names nothing fails the stream", run: () => onDevice(make, outside) },
+  ];
+}
+
+/** A part of the whole, wherever it lies, has the whole's zeros; what is kept is scaled; in place is legal. */
+async function dropout(device: Device, dtype: DType): Promise<void> {
+  const [rows, columns] = [6, 70];
+  const random = { probability: 0.3, seed: 11, stream: 4 };
+  const values = normals(2 * rows * columns, 1, dtype);
+  using uniform = room(device, [values.length]);
+  device.kernels.random(uniform, { kind: "uniform", low: 0, high: 1, ...random });
+  const draws = await uniform.read();
+  const expected = values.map((x, i) => (draws[i]! < Math.fround(0.3) ? 0 : rounded(x / 0.7, dtype)));
+  for (const lie of lies) {
+    using x = placed(device, values, { shape: [2, rows, columns], dtype, lie });
+    using out = room(device, [2, rows, columns], { dtype, lie });
+    device.kernels.dropout(out, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
+    checkRounded(await out.read(), expected, { dtype, what: `dropout ${lie}` });
+    // Rows 1, 3 and 5 of the second matrix, as a shard that knows where it lies.
+    using matrix = x.slice(0, 1);
+    using part = matrix.slice(1, 1, rows, 2);
+    using own = room(device, [1, 3, columns], { dtype, lie });
+    device.kernels.dropout(own, part, {
+      ...random,
+      offset: (rows + 1) * columns,
+      strides: [rows * columns, 2 * columns, 1],
+    });
+    using odd = out.slice(0, 1).slice(1, 1, rows, 2);
+    checkEqual(await own.read(), await odd.read(), `dropout of a shard, ${lie}`);
+    device.kernels.dropout(x, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
+    checkEqual(await x.read(), await out.read(), `dropout in place, ${lie}`);
+  }
+}
+
+/** gatherRows, and scatterAddRows into what is there already. */
+async function indexed(device: Device, dtype: DType): Promise<void> {
+  const [count, width] = [9, 37];
+  const next = uniforms(3);
+  const named = Array.from({ length: 10 }, () => integer(next, count));
+  const table = normals(count * width, 4, dtype);
+  const rows = normals(10 * width, 5, dtype);
+  const gathered = Float64Array.from(
+    { length: 10 * width },
+    (_, i) => table[named[Math.floor(i / width)]! * width + (i % width)]!,
+  );
+  const added = new Float64Array(count * width).fill(2);
+  for (const [i, value] of rows.entries()) {
+    const at = named[Math.floor(i / width)]! * width + (i % width);
+    added[at] = added[at]! + value;
+  }
+  for (const lie of lies) {
+    using index = placed(device, named, { shape: [2, 5], dtype, lie });
+    using weights = placed(device, table, { shape: [count, width], dtype, lie });
+    using out = room(device, [2, 5, width], { dtype, lie });
+    device.kernels.gatherRows(out, weights, index);
+    checkRounded(await out.read(), gathered, { what: `gatherRows ${lie}`, roundings: 0 });
+    using x = placed(device, rows, { shape: [2, 5, width], dtype, lie });
+    using into = placed(device, new Float64Array(count * width).fill(2), { shape: [count, width], lie });
+    device.kernels.scatterAddRows(into, x, index);
+    checkRounded(await into.read(), added, { what: `scatterAddRows ${lie}`, scale: 10 });
+  }
+}
+
+const classes = 21;
+const ignored = -100;
+
+async function crossEntropy(device: Device, dtype: DType): Promise<void> {
+  const next = uniforms(6);
+  const x = normals(8 * classes, 7, dtype).map((value) => rounded(20 * value, dtype));
+  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? ignored : integer(next, classes)));
+  const dLoss = normals(8, 8);
+  for (const smoothing of [0, 0.1]) {
+    const expected = lossOracle(x, { targets, dLoss, smoothing });
+    for (const lie of lies) {
+      using logits = placed(device, x, { shape: [2, 4, classes], dtype, lie });
+      using target = placed(device, targets, { shape: [2, 4], lie });
+      const rows = { loss: room(device, [2, 4], { lie }), lse: room(device, [2, 4]), counted: room(device, [2, 4]) };
+      const spec = { smoothing, ignored };
+      device.kernels.crossEntropy(rows, logits, target, spec);
+      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, what: `crossEntropy ${lie}` });
+      checkEqual(
+        await rows.counted.read(),
+        targets.map((each) => (each === ignored ? 0 : 1)),
+        "rows that count",
+      );
+      using upstream = placed(device, dLoss, { shape: [2, 4], lie });
+      using dx = room(device, [2, 4, classes], { dtype, lie });
+      device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, upstream, spec);
+      const what = `crossEntropy backward ${lie}`;
+      checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, what });
+      for (const each of Object.values(rows)) each.dispose();
+    }
+  }
+}
+
+interface LossProblem {
+  readonly targets: readonly number[];
+  readonly dLoss: Float64Array;
+  readonly smoothing: number;
+}
+
+function lossOracle(
+  x: Float64Array,
+  { targets, dLoss, smoothing }: LossProblem,
+): { loss: Float64Array; dx: Float64Array } {
+  const loss = new Float64Array(targets.length);
+  const dx = new Float64Array(x.length);
+  for (const [row, target] of targets.entries()) {
+    if (target === ignored) continue;
+    const line = x.subarray(row * classes, (row + 1) * classes);
+    const top = Math.max(...line);
+    const lse = top + Math.log(line.reduce((sum, value) => sum + Math.exp(value - top), 0));
+    for (const [i, value] of line.entries()) {
+      const wanted = smoothing / classes + (i === target ? 1 - smoothing : 0);
+      loss[row] = loss[row]! + wanted * (lse - value);
+      dx[row * classes + i] = dLoss[row]! * (Math.exp(value - lse) - wanted);
+    }
+  }
+  return { loss, dx };
+}
+
+const length = 5 * 7 * 3;
+
+async function adam(device: Device, kind: AdamStep["kind"], dtype: DType): Promise<void> {
+  const step: AdamStep = {
+    kind,
+    rate: 0.01,
+    beta1: 0.9,
+    beta2: 0.99,
+    epsilon: 1e-8,
+    decay: 0.1,
+    correction1: 0.3,
+    correction2: 0.05,
+    mix: 0.25,
+  };
+  const [p, g, m] = [1, 2, 3].map((seed) => normals(length, seed, seed === 3 ? "float32" : dtype));
+  const v = normals(length, 4).map((x) => Math.fround(x * x));
+  const expected = stepOracle(step, { p: p!, g: g!, m: m!, v });
+  const shape = [5, 7, 3];
+  const place = (values: Float64Array, lie: Lie, of: DType = "float32"): Tensor =>
+    placed(device, values, { shape, dtype: of, lie });
+  for (const lie of lies) {
+    using parameter = place(p!, lie, dtype);
+    using gradient = place(g!, lie, dtype);
+    using first = place(m!, lie);
+    using second = place(v, lie);
+    device.kernels.adam({ parameter, first, second }, gradient, step);
+    checkRounded(await parameter.read(), expected.p, { dtype, scale: 1, what: `${kind} ${lie}: parameter` });
+    checkRounded(await first.read(), expected.m, { scale: 1, what: `${kind} ${lie}: first` });
+    checkRounded(await second.read(), expected.v, { what: `${kind} ${lie}: second` });
+  }
+}
+
+type Numbers = Readonly<Record<"p" | "m" | "v", Float64Array>>;
+
+function stepOracle(step: AdamStep, { p, g, m, v }: Numbers & { g: Float64Array }): Numbers {
+  const { rate, beta1, beta2, epsilon, decay, correction1, correction2, mix } = step;
+  const second = v.map((x, i) => beta2 * x + (1 - beta2) * g[i]! ** 2);
+  const root = second.map((x) => Math.sqrt(x / correction2) + epsilon);
+  if (step.kind === "adamW") {
+    const first = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
+    const next = p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * first[i]!) / root[i]!);
+    return { p: next, m: first, v: second };
+  }
+  const update = g.map((x, i) => x / root[i]! + decay * p[i]!);
+  const next = p.map((x, i) => x + mix * (m[i]! - x) + rate * (beta1 * (1 - mix) - 1) * update[i]!);
+  return { p: next, m: m.map((z, i) => z - rate * update[i]!), v: second };
+}
+
+async function outside(device: Device): Promise<void> {
+  using table = placed(device, [1, 2, 3], { shape: [3, 1] });
+  using index = placed(device, [0, 3], { shape: [2] });
+  using out = room(device, [2, 1]);
+  let failure: unknown;
+  try {
+    device.kernels.gatherRows(out, table, index);
+    await out.read();
+  } catch (error) {
+    failure = error;
+  }
+  const said = failure instanceof Error ? failure.message : "nothing";
+  if (!/gatherRows.*from 0 to 2.*received 3/.test(said)) {
+    throw new Error(`an index out of range: expected an error that names kernel, range and index, received ${said}`);
+  }
+}

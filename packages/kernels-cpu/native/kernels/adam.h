@@ -1,0 +1,104 @@
+// One step of an optimizer on one parameter: each number is read once and written once.
+#pragma once
+
+#include "kernels/elementwise.h"
+#include "kernels/math.h"
+
+namespace mosaic {
+namespace {
+
+/// What changes, a vector of each.
+template <class V>
+struct AdamVectors {
+  V parameter, first, second;
+};
+
+/// AdamW: Loshchilov and Hutter 2019, algorithm 2.
+template <class T>
+struct AdamW {
+  using V = typename T::Vec;
+  V keep, beta2, rest1, rest2, size, root, epsilon;
+  explicit AdamW(const AdamStep& s)
+      : keep(T::set1(static_cast<float>(1 - s.rate * s.decay))),
+        beta2(T::set1(static_cast<float>(s.beta2))),
+        rest1(T::set1(static_cast<float>(1 - s.beta1))),
+        rest2(T::set1(static_cast<float>(1 - s.beta2))),
+        size(T::set1(static_cast<float>(s.rate / s.correction1))),
+        root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
+        epsilon(T::set1(static_cast<float>(s.epsilon))) {}
+  __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
+    const V first = x.first + rest1 * (g - x.first), second = beta2 * x.second + rest2 * (g * g);
+    return {x.parameter * keep - size * first / (sqrtOf<T>(second) * root + epsilon), first, second};
+  }
+};
+
+/// Schedule-free AdamW: Defazio et al. 2024, in the form that keeps y (the parameter) and z (`first`).
+template <class T>
+struct ScheduleFree {
+  using V = typename T::Vec;
+  V beta2, rest2, root, epsilon, decay, mix, along, rate;
+  explicit ScheduleFree(const AdamStep& s)
+      : beta2(T::set1(static_cast<float>(s.beta2))),
+        rest2(T::set1(static_cast<float>(1 - s.beta2))),
+        root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
+        epsilon(T::set1(static_cast<float>(s.epsilon))),
+        decay(T::set1(static_cast<float>(s.decay))),
+        mix(T::set1(static_cast<float>(s.mix))),
+        along(T::set1(static_cast<float>(s.rate * (s.beta1 * (1 - s.mix) - 1)))),
+        rate(T::set1(static_cast<float>(s.rate))) {}
+  __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
+    const V second = beta2 * x.second + rest2 * (g * g);
+    const V update = g / (sqrtOf<T>(second) * root + epsilon) + decay * x.parameter;
+    return {x.parameter + mix * (x.first - x.parameter) + along * update, x.first - rate * update, second};
+  }
+};
+
+template <class T, class Rule>
+MOSAIC_INLINE void stepRow(const Rule& rule, float* const (&to)[3], const float* const (&from)[4], int64_t n) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) {
+    const auto next = rule.step({T::load(from[0] + i), T::load(from[1] + i), T::load(from[2] + i)}, T::load(from[3] + i));
+    T::store(to[0] + i, next.parameter);
+    T::store(to[1] + i, next.first);
+    T::store(to[2] + i, next.second);
+  }
+  const int rest = static_cast<int>(n - i);
+  if (rest == 0) return;
+  const auto next = rule.step({T::loadPart(from[0] + i, rest), T::loadPart(from[1] + i, rest),
+                               T::loadPart(from[2] + i, rest)}, T::loadPart(from[3] + i, rest));
+  T::storePart(to[0] + i, next.parameter, rest);
+  T::storePart(to[1] + i, next.first, rest);
+  T::storePart(to[2] + i, next.second, rest);
+}
+
+template <class T, class Rule>
+MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const Rule& rule, Pool& pool) {
+  const Loop<4> loop = makeLoop<4>({state.parameter, state.first, state.second, &gradient});
+  const int inner = loop.rank - 1;
+  forEachPiece(loop, pool, [&](const Piece<4>& piece) {
+    float buffers[4][kPiece];
+    const float* from[4];
+    float* to[3];
+    for (int i = 0; i < 4; i++) {
+      const int64_t stride = loop.stride[i][inner];
+      from[i] = fetch<T>(loop.dtype[i], piece.data[i], stride, piece.length, buffers[i]);
+      if (i < 3) to[i] = target(loop.dtype[i], piece.data[i], stride, buffers[i]);
+    }
+    stepRow<T>(rule, to, from, piece.length);
+    for (int i = 0; i < 3; i++) {
+      flush<T>(loop.dtype[i], piece.data[i], loop.stride[i][inner], piece.length, to[i]);
+    }
+  });
+}
+
+template <class T>
+void adam(const AdamState& state, const View& gradient, const AdamStep& step, Pool& pool) {
+  if (step.kind == AdamKind::AdamW) {
+    stepAll<T>(state, gradient, AdamW<T>(step), pool);
+  } else {
+    stepAll<T>(state, gradient, ScheduleFree<T>(step), pool);
+  }
+}
+
+}  // namespace
+}  // namespace mosaic

@@ -1,0 +1,91 @@
+// Cross-entropy over the last axis, without ever storing a softmax.
+#pragma once
+
+#include "kernels/indexed.h"
+#include "kernels/math.h"
+
+namespace mosaic {
+namespace {
+
+template <class T>
+MOSAIC_INLINE float logOfOne(float x) {
+  float lanes[T::lanes];
+  T::store(lanes, logOf<T>(T::set1(x)));
+  return lanes[0];
+}
+
+struct RowLoss {
+  float loss, lse;
+};
+
+/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
+template <class T>
+MOSAIC_NOINLINE RowLoss lossOfRow(const float* x, int64_t n, int64_t named, float smoothing, float* buffer) {
+  using V = typename T::Vec;
+  const float top = maxOver<T>(x, n);
+  map1<T>(buffer, x, n, [&](V v) { return expOf<T>(v - T::set1(top)); });
+  const float rest = logOfOne<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
+  float loss = (top - x[named]) + rest;
+  if (smoothing > 0) {
+    const float mean = sumRow<T>(x, x, n, [](V v, V) { return v; }) / static_cast<float>(n);
+    loss = (1 - smoothing) * loss + smoothing * ((top - mean) + rest);
+  }
+  return {loss, top + rest};
+}
+
+template <class T>
+BadIndex crossEntropy(const CrossEntropyRows& rows, const View& x, const View& named, const CrossEntropySpec& spec,
+                      Pool& pool) {
+  const Row rowX = rowOf(x);
+  const BadIndex bad = findBadIndex<T>(named, rowX.length, spec.ignored);
+  if (bad.found) return bad;
+  const View lead = withoutLast(x);
+  const Loop<5> loop = makeLoop<5>({rows.loss, rows.lse, rows.counted, &named, &lead});
+  if (loop.size == 0) return bad;
+  forEachRow<2>(loop, rowX.length, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
+    const float named = numberAt<T>(loop.dtype[3], data[3]);
+    const float counted = named == spec.ignored ? 0.0f : 1.0f;
+    RowLoss row{0, 0};
+    if (counted != 0) {
+      const float* values = fetchRow<T>(rowX, data[4], buffers[0]);
+      row = lossOfRow<T>(values, rowX.length, static_cast<int64_t>(named), spec.smoothing, buffers[1]);
+    }
+    flush<T>(loop.dtype[0], data[0], 1, 1, &row.loss);
+    flush<T>(loop.dtype[1], data[1], 1, 1, &row.lse);
+    flush<T>(loop.dtype[2], data[2], 1, 1, &counted);
+  });
+  return bad;
+}
+
+/// dx ← dLoss · (exp(x − lse) − (1 − s) [class] − s / C)
+template <class T>
+BadIndex crossEntropyBackward(const View& dx, const CrossEntropySaved& saved, const View& dLoss,
+                              const CrossEntropySpec& spec, Pool& pool) {
+  using V = typename T::Vec;
+  const Row rowX = rowOf(*saved.x), rowDx = rowOf(dx);
+  const int64_t n = rowX.length;
+  const BadIndex bad = findBadIndex<T>(*saved.target, n, spec.ignored);
+  if (bad.found) return bad;
+  const View leads[2] = {withoutLast(dx), withoutLast(*saved.x)};
+  const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], saved.target, saved.lse, &dLoss});
+  if (loop.size == 0) return bad;
+  forEachRow<2>(loop, n, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
+    const float named = numberAt<T>(loop.dtype[2], data[2]);
+    float* to = buffers[1];
+    if (named == spec.ignored) {
+      for (int64_t i = 0; i < n; i++) to[i] = 0;
+    } else {
+      const float* values = fetchRow<T>(rowX, data[1], buffers[0]);
+      const V lse = T::set1(numberAt<T>(loop.dtype[3], data[3]));
+      const float scale = numberAt<T>(loop.dtype[4], data[4]);
+      const V factor = T::set1(scale), even = T::set1(spec.smoothing / static_cast<float>(n));
+      map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - even); });
+      to[static_cast<int64_t>(named)] -= scale * (1 - spec.smoothing);
+    }
+    flushRow<T>(rowDx, data[0], to);
+  });
+  return bad;
+}
+
+}  // namespace
+}  // namespace mosaic

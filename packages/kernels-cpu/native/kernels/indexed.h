@@ -1,0 +1,91 @@
+// Rows of a table that an index names: an embedding, and its gradient.
+#pragma once
+
+#include "kernels/rows.h"
+
+namespace mosaic {
+namespace {
+
+/// The one element at `data`.
+template <class T>
+MOSAIC_INLINE float numberAt(DType dtype, const char* data) {
+  float buffer[T::lanes];
+  return *fetch<T>(dtype, data, 1, 1, buffer);
+}
+
+/// The first number of `index` that is neither whole and within [0, count) nor `ignored`; `ignored` may be NaN for none.
+template <class T>
+MOSAIC_NOINLINE BadIndex findBadIndex(const View& index, int64_t count, float ignored) {
+  const Loop<1> loop = makeLoop<1>({&index});
+  if (loop.size == 0) return {false, 0};
+  const int inner = loop.rank - 1;
+  BadIndex bad{false, 0};
+  const float end = static_cast<float>(count);
+  visitRows(loop, 0, loop.size / loop.shape[inner], [&](const Piece<1>& piece) {
+    float buffer[kPiece];
+    const float* values = fetch<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, buffer);
+    for (int64_t i = 0; i < piece.length && !bad.found; i++) {
+      const float value = values[i];
+      const bool legal = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
+      if (!legal && value != ignored) bad = {true, value};
+    }
+  });
+  return bad;
+}
+
+constexpr float kIgnoreNone = __builtin_nanf("");
+
+template <class T>
+BadIndex gatherRows(const View& out, const View& table, const View& index, Pool& pool) {
+  const BadIndex bad = findBadIndex<T>(index, table.shape[0], kIgnoreNone);
+  if (bad.found) return bad;
+  const View lead = withoutLast(out);
+  const Loop<2> loop = makeLoop<2>({&lead, &index});
+  const Row rowOut = rowOf(out), rowTable = rowOf(table);
+  const int64_t stride = table.stride[0] * dtypeBytes(table.dtype);
+  if (loop.size == 0 || rowOut.length == 0) return bad;
+  forEachRow<1>(loop, rowOut.length, pool, [&](char* const(&data)[2], float* const(&buffers)[1]) {
+    const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], data[1]));
+    flushRow<T>(rowOut, data[0], fetchRow<T>(rowTable, static_cast<char*>(table.data) + at * stride, buffers[0]));
+  });
+  return bad;
+}
+
+/// Each thread adds columns of its own, row after row, so that the order of additions is that of the rows.
+template <class T>
+BadIndex scatterAddRows(const View& into, const View& x, const View& index, Pool& pool) {
+  const BadIndex bad = findBadIndex<T>(index, into.shape[0], kIgnoreNone);
+  if (bad.found) return bad;
+  using V = typename T::Vec;
+  const View lead = withoutLast(x);
+  const Loop<2> loop = makeLoop<2>({&lead, &index});
+  const Row rowInto = rowOf(into), rowX = rowOf(x);
+  const int inner = loop.rank - 1;
+  const int64_t columns = rowX.length, width = loop.shape[inner];
+  if (loop.size == 0 || columns == 0) return bad;
+  const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : least(pool.threads(), ceilDiv(columns, 64));
+  const int64_t share = least(kPiece, ceilDiv(columns, cuts));
+  pool.parallelFor(ceilDiv(columns, share), [&](int64_t task, int) {
+    const int64_t start = task * share, n = least(share, columns - start);
+    float buffers[2][kPiece];
+    Cursor<2> cursor = cursorAt(loop, 0);
+    for (int64_t row = 0; row < loop.size / width; row++) {
+      for (int64_t column = 0; column < width; column++) {
+        const char* named = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
+        const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], named));
+        const char* from = cursor.data[0] + (column * loop.stride[0][inner] + start * rowX.stride) * dtypeBytes(rowX.dtype);
+        char* to = static_cast<char*>(into.data) + (at * into.stride[0] + start * rowInto.stride) * dtypeBytes(into.dtype);
+        const float* values = fetch<T>(rowX.dtype, from, rowX.stride, n, buffers[0]);
+        const float* before = fetch<T>(into.dtype, to, rowInto.stride, n, buffers[1]);
+        float* sum = target(into.dtype, to, rowInto.stride, buffers[1]);
+        map2<T>(sum, before, values, n, [](V a, V b) { return T::add(a, b); });
+        flush<T>(into.dtype, to, rowInto.stride, n, sum);
+      }
+      advance(loop, cursor);
+    }
+  });
+  return bad;
+}
+
+}  // namespace
+}  // namespace mosaic
