@@ -18,6 +18,8 @@ export interface Context extends AsyncDisposable {
   backend(nameOrValue: string | AttentionBackend): AttentionBackend;
   /** A fresh number for each random tensor, the same on every rank that builds the same modules in the same order. */
   nextRandomStream(): number;
+  /** The number that comes next: with the seed, all the state that random numbers have. A checkpoint keeps it. */
+  randomStream: number;
   /** Throws a ClosedError after close. */
   assertOpen(where: string): void;
   startTrace(): void;

@@ -174,8 +174,8 @@ class OpenContext implements Context {
   readonly device: Device;
   readonly mesh: DeviceMesh;
   readonly seed: number;
+  randomStream = 0;
   readonly #backends: ReadonlyMap<string, AttentionBackend>;
-  #streams = 0;
   #closing: Promise<void> | undefined;
 
   constructor({ device, mesh, backends, seed }: Parts) {
@@ -213,7 +213,7 @@ class OpenContext implements Context {
   }
 
   nextRandomStream(): number {
-    return this.#streams++;
+    return this.randomStream++;
   }
 
   assertOpen(where: string): void {

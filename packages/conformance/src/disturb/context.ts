@@ -17,7 +17,6 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
     groups.set(group, wrapped);
     return wrapped;
   };
-  let streams = 0;
   const { mesh } = ctx;
   const wrappedMesh: DeviceMesh = {
     shape: mesh.shape,
@@ -34,7 +33,10 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
     world: wrappedMesh.world,
     seed: ctx.seed,
     backend: (nameOrValue) => ctx.backend(nameOrValue),
-    nextRandomStream: () => streams++,
+    randomStream: 0,
+    nextRandomStream() {
+      return this.randomStream++;
+    },
     assertOpen: (where) => ctx.assertOpen(where),
     startTrace: () => ctx.startTrace(),
     stopTrace: () => ctx.stopTrace(),

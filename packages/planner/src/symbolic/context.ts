@@ -22,8 +22,8 @@ export class SymbolicContext implements Context {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;
   readonly seed = 0;
+  randomStream = 0;
   readonly #backends: readonly AttentionBackend[];
-  #streams = 0;
   #closed = false;
 
   constructor({ device, mesh, backends }: Parts) {
@@ -57,7 +57,7 @@ export class SymbolicContext implements Context {
   }
 
   nextRandomStream(): number {
-    return this.#streams++;
+    return this.randomStream++;
   }
 
   assertOpen(where: string): void {
