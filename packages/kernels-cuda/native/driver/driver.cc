@@ -1,0 +1,97 @@
+#include "driver/driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+
+namespace mosaic::cuda {
+
+namespace {
+
+struct Loaded {
+  Driver functions;
+  std::string library;
+  int version = 0;
+};
+
+std::string firstLine(const char* text) {
+  const std::string all = text ? text : "unknown reason";
+  return all.substr(0, all.find('\n'));
+}
+
+void* open(const std::string& library) {
+  if (void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
+  throw DriverError("no CUDA driver: cannot load " + library + " (" + firstLine(dlerror()) +
+                    "). Install NVIDIA's driver (its libcuda.so.1 belongs to it, not to the CUDA Toolkit); in a container, "
+                    "start it with the NVIDIA Container Toolkit (--gpus all); or name the library in MOSAIC_CUDA_LIBRARY");
+}
+
+Driver functionsOf(void* handle, const std::string& library) {
+  Driver driver;
+  const char* missing = nullptr;
+#define MOSAIC_CUDA_FIND(name, symbol, parameters)                               \
+  driver.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
+  if (!driver.name && !missing) missing = #symbol;
+  MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
+#undef MOSAIC_CUDA_FIND
+  if (!missing) return driver;
+  throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " + versionText(kOldestDriver) +
+                    ". Update NVIDIA's driver to 460 or newer");
+}
+
+Loaded load() {
+  const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
+  Loaded loaded;
+  loaded.library = named && *named ? named : "libcuda.so.1";
+  loaded.functions = functionsOf(open(loaded.library), loaded.library);
+  const Driver& found = loaded.functions;
+  if (const CUresult code = found.init(0); code != CUDA_SUCCESS) {
+    const char* text = nullptr;
+    found.getErrorString(code, &text);
+    const std::string reason = std::string(text ? text : "unknown error") + ", code " + std::to_string(code);
+    if (code == CUDA_ERROR_NO_DEVICE) {
+      throw DriverError("the CUDA driver finds no GPU (" + reason +
+                        "). Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, pass the GPU in (--gpus all)");
+    }
+    throw DriverError("the CUDA driver cannot start (" + reason +
+                      "). Check nvidia-smi; after an update of the driver, reboot or reload its kernel module");
+  }
+  found.driverGetVersion(&loaded.version);
+  if (loaded.version < kOldestDriver) {
+    throw DriverError("the CUDA driver is too old: it is for CUDA " + versionText(loaded.version) + ", needed is " +
+                      versionText(kOldestDriver) + ". Update NVIDIA's driver to 460 or newer");
+  }
+  return loaded;
+}
+
+/// Tried again after a failure: a driver may be installed meanwhile, a variable set.
+const Loaded& loaded() {
+  static std::mutex mutex;
+  static const Loaded* known = nullptr;
+  const std::lock_guard lock(mutex);
+  if (!known) known = new Loaded(load());
+  return *known;
+}
+
+}  // namespace
+
+const Driver& driver() { return loaded().functions; }
+
+int driverVersion() { return loaded().version; }
+
+const std::string& driverLibrary() { return loaded().library; }
+
+std::string versionText(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+void check(CUresult code, const char* what) {
+  if (code == CUDA_SUCCESS) return;
+  const char *name = nullptr, *text = nullptr;
+  driver().getErrorName(code, &name);
+  driver().getErrorString(code, &text);
+  throw CallError(code, std::string(what) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")");
+}
+
+}  // namespace mosaic::cuda

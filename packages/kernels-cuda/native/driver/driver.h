@@ -1,0 +1,43 @@
+// Finds the CUDA driver at run time, so that everything builds, installs and loads where there is none.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "driver/api.h"
+
+namespace mosaic::cuda {
+
+/// The driver is missing or of no use; says why and what to do.
+struct DriverError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A driver call failed.
+class CallError : public std::runtime_error {
+ public:
+  CallError(CUresult code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  CUresult code() const { return code_; }
+
+ private:
+  CUresult code_;
+};
+
+/// The oldest driver with stream-ordered memory, as cuDriverGetVersion gives it: CUDA 11.2.
+constexpr int kOldestDriver = 11020;
+
+/// The process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
+/// Throws DriverError; once it has succeeded it always does.
+const Driver& driver();
+
+/// Version as cuDriverGetVersion gives it, 12040 for CUDA 12.4; and the library's name.
+int driverVersion();
+const std::string& driverLibrary();
+
+/// "12.4" for 12040.
+std::string versionText(int version);
+
+/// Throws CallError with the name of what was tried and what the driver says of it, unless `code` is success.
+void check(CUresult code, const char* what);
+
+}  // namespace mosaic::cuda

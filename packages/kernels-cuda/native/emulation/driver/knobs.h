@@ -1,0 +1,28 @@
+// What tests may ask of the pretended GPU, by environment variables.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+
+namespace emulated {
+
+inline long knob(const char* name, long otherwise) {
+  const char* text = std::getenv(name);
+  return text && *text ? std::strtol(text, nullptr, 10) : otherwise;
+}
+
+/// How many GPUs there are; 0: cuInit finds none.
+inline int devices() { return static_cast<int>(knob("MOSAIC_EMULATED_DEVICES", 1)); }
+/// As cuDriverGetVersion gives it.
+inline int driverVersion() { return static_cast<int>(knob("MOSAIC_EMULATED_DRIVER", 13000)); }
+/// 80 for 8.0.
+inline int capability() { return static_cast<int>(knob("MOSAIC_EMULATED_CAPABILITY", 80)); }
+/// Bytes of device memory.
+inline size_t memoryBytes() { return static_cast<size_t>(knob("MOSAIC_EMULATED_MEMORY", 4L << 30)); }
+/// What cuInit returns.
+inline int initResult() { return static_cast<int>(knob("MOSAIC_EMULATED_INIT", 0)); }
+/// The how manyeth launch fails, as an illegal access would make it; 0: none.
+inline long failingLaunch() { return knob("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
+
+}  // namespace emulated

@@ -1,0 +1,82 @@
+#include "stream.h"
+
+#include <ctime>
+
+namespace emulated {
+
+CUresult Health::get() const {
+  const std::lock_guard lock(mutex_);
+  return code_;
+}
+
+void Health::fail(CUresult code) {
+  const std::lock_guard lock(mutex_);
+  if (code_ == 0) code_ = code;
+}
+
+Health& health() {
+  static Health one;
+  return one;
+}
+
+void Event::await(uint64_t wanted) {
+  std::unique_lock lock(mutex);
+  reached.wait(lock, [&] { return done >= wanted; });
+}
+
+void Event::reach(uint64_t number) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::lock_guard lock(mutex);
+  done = number;
+  nanoseconds = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  reached.notify_all();
+}
+
+Stream::Stream() : thread_([this] { loop(); }) {}
+
+Stream::~Stream() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  arrived_.notify_one();
+  thread_.join();
+}
+
+void Stream::enqueue(std::function<void()> work, bool always) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(work), always});
+  }
+  arrived_.notify_one();
+}
+
+bool Stream::idle() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() && !busy_;
+}
+
+void Stream::synchronize() {
+  std::unique_lock lock(mutex_);
+  drained_.wait(lock, [&] { return queue_.empty() && !busy_; });
+}
+
+void Stream::loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    arrived_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    if (work.always || health().get() == 0) work.run();
+    work.run = nullptr;
+    lock.lock();
+    busy_ = false;
+    if (queue_.empty()) drained_.notify_all();
+  }
+}
+
+}  // namespace emulated
