@@ -33,6 +33,14 @@ export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./module
 export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";
 export { reduceGradients } from "./modules/reduce-gradients.ts";
 export { SelfAttention } from "./modules/self-attention.ts";
+export {
+  type HostTensor,
+  loadState,
+  type LoadOptions,
+  type LoadReport,
+  type StateDict,
+  StateError,
+} from "./modules/state-dict.ts";
 export * from "./ops/arithmetic.ts";
 export { concatenate } from "./ops/concatenate.ts";
 export { linear } from "./ops/linear.ts";

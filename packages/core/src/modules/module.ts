@@ -1,5 +1,6 @@
 import { OptionError } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
+import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
 /**
  * Something with parameters: tensors of its own and those of the modules within. Names are dotted paths, the same on
@@ -66,6 +67,21 @@ export abstract class Module implements Disposable {
 
   parameters(): Tensor[] {
     return this.namedParameters().map(([, parameter]) => parameter);
+  }
+
+  /** The parameters themselves by name, as PyTorch's `state_dict`: what training changes, changes here. */
+  stateDict(): ReadonlyMap<string, Tensor> {
+    return new Map(this.namedParameters());
+  }
+
+  /**
+   * Copies values into the parameters of the same names: all of them, or, if anything does not fit, none. Values may be
+   * tensors of this device or lie on the host. Communicates nothing: every rank loads the same.
+   *
+   * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
+   */
+  loadStateDict(state: StateDict, options: LoadOptions = {}): LoadReport {
+    return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
   }
 
   /** The modules directly within, by name. */

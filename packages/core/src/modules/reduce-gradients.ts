@@ -6,7 +6,8 @@ import type { Module } from "./module.ts";
 /**
  * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
  * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it after `backward`.
- * Collective; a parameter without a gradient here counts as zero. Sums are float32, rounded once.
+ * Collective; a parameter without a gradient here counts as zero, one that
+ * requires none (it is frozen) is left alone. Sums are float32, rounded once.
  *
  * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
  * mean of its own samples, so gradients are averaged, as data-parallel training does.
@@ -28,7 +29,7 @@ import type { Module } from "./module.ts";
 export function reduceGradients(ctx: Context, module: Module): void {
   ctx.assertOpen("reduceGradients");
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
-  const parameters = module.parameters();
+  const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   if (axes.length === 0 || parameters.length === 0) return;
   // One bucket: one message per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);

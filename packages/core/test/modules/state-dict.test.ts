@@ -1,0 +1,92 @@
+import { expect, test } from "vitest";
+import type { Context } from "../../src/context.ts";
+import { fromArray } from "../../src/creation.ts";
+import { Linear } from "../../src/modules/linear.ts";
+import { Module } from "../../src/modules/module.ts";
+import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { type HostTensor, type StateDict, StateError } from "../../src/modules/state-dict.ts";
+import { referenceWorld } from "../reference/index.ts";
+
+class Pair extends Module {
+  readonly first: Linear;
+  readonly second: Linear;
+  constructor(ctx: Context, dtype: "float32" | "bfloat16" = "float32") {
+    super();
+    this.first = this.addChild("first", new Linear(ctx, 2, 3, { dtype }));
+    this.second = this.addChild("second", new Linear(ctx, 3, 1, { bias: false, dtype }));
+  }
+}
+
+async function open(): Promise<Context> {
+  return (await referenceWorld(1))[0]!;
+}
+
+function host(shape: readonly number[], value: number): HostTensor {
+  const size = shape.reduce((product, length) => product * length, 1);
+  return { dtype: "float32", shape, values: new Float32Array(size).fill(value) };
+}
+
+const fitting: StateDict = new Map([
+  ["first.weight", host([3, 2], 1)],
+  ["first.bias", host([3], 2)],
+  ["second.weight", host([1, 3], 3)],
+]);
+
+test("a state dict names every parameter, and one module's loads into another", async () => {
+  const ctx = await open();
+  const [from, to] = [new Pair(ctx), new Pair(ctx)];
+  expect([...from.stateDict().keys()]).toEqual([...fitting.keys()]);
+  expect(to.loadStateDict(from.stateDict())).toEqual({ missing: [], unexpected: [] });
+  expect(await to.second.weight.read()).toEqual(await from.second.weight.read());
+  to.loadStateDict(fitting);
+  expect(Array.from(await to.first.bias!.read())).toEqual([2, 2, 2]);
+});
+
+test("what does not fit is refused whole, and every fault is said", async () => {
+  const ctx = await open();
+  const pair = new Pair(ctx);
+  const before = await pair.first.weight.read();
+  const state = new Map(fitting);
+  state.delete("second.weight");
+  state.set("third.weight", host([1], 0)).set("first.bias", host([4], 0));
+  expect(() => pair.loadStateDict(state)).toThrow(StateError);
+  expect(() => pair.loadStateDict(state)).toThrow(
+    /Pair\.loadStateDict: expected .* 3 tensors, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" \[4\] where \[3\] is wanted; .*nothing was changed/,
+  );
+  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", { ...host([3], 0), shape: [1, 3] }))).toThrow(
+    /\[1,3\]/,
+  );
+  const short = { ...host([3], 0), values: new Float32Array(2) };
+  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", short))).toThrow(/\[3\] with 2 values/);
+  expect(await pair.first.weight.read()).toEqual(before);
+});
+
+test("not strictly, names may differ; dtypes are converted on request only", async () => {
+  const ctx = await open();
+  const pair = new Pair(ctx, "bfloat16");
+  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 where bfloat16 is wanted \(cast: true converts\)/);
+  pair.loadStateDict(fitting, { cast: true });
+  expect(Array.from(await pair.second.weight.read())).toEqual([3, 3, 3]);
+  const part = new Map([
+    ["first.bias", host([3], 9)],
+    ["other", host([1], 0)],
+  ]);
+  const report = pair.loadStateDict(part, { strict: false, cast: true });
+  expect(report).toEqual({ missing: ["first.weight", "second.weight"], unexpected: ["other"] });
+  expect(Array.from(await pair.first.bias!.read())).toEqual([9, 9, 9]);
+});
+
+test("a frozen parameter takes no part in the reduction of gradients", async () => {
+  const contexts = await referenceWorld(2);
+  const layers = contexts.map((ctx) => new Linear(ctx, 1, 1));
+  await Promise.all(
+    contexts.map(async (ctx, rank) => {
+      const layer = layers[rank]!;
+      layer.bias!.requiresGrad = false;
+      layer.weight.grad = fromArray(ctx, [rank + 1], [1, 1]);
+      reduceGradients(ctx, layer);
+      expect(layer.bias!.grad).toBe(null);
+      expect(Array.from(await layer.weight.grad.read())).toEqual([3]);
+    }),
+  );
+});
