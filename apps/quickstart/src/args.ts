@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
-import { backendNames } from "./backends.ts";
+import { backendNames, dimensionsOf } from "./backends.ts";
 import type { Settings } from "./settings.ts";
+import { parseShape } from "./shape.ts";
 
 /** The command line cannot be understood; the message says what would be. */
 export class UsageError extends Error {
@@ -9,7 +10,8 @@ export class UsageError extends Error {
 
 const options = {
   tokens: { type: "string", default: "48502" },
-  ranks: { type: "string", default: "4" },
+  ranks: { type: "string" },
+  mesh: { type: "string" },
   backend: { type: "string", default: "ring" },
   causal: { type: "boolean", default: false },
   dtype: { type: "string", default: "float32" },
@@ -22,6 +24,7 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
+const MOST_RANKS = 64;
 const dtypes = ["float32", "bfloat16", "float16"] as const;
 
 export const help: string = `Exact attention over one long real sequence that no single rank holds.
@@ -29,8 +32,9 @@ export const help: string = `Exact attention over one long real sequence that no
   npm run demo -- [options]
 
   --tokens N       length of the sequence (48502, the whole genome; more repeats it)
-  --ranks N        processes it is cut over (4)
+  --ranks N        processes it is cut over (4, or as many as --mesh has)
   --backend NAME   ${backendNames().join(", ")} (ring)
+  --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensional().join(", ")}
   --causal         each base sees itself and those before it; placed in zigzag so that ranks have equal work
   --dtype NAME     ${dtypes.join(", ")} (float32)
   --backward       gradients too: dq, dk, dv
@@ -45,14 +49,16 @@ export const help: string = `Exact attention over one long real sequence that no
 export function readSettings(args: readonly string[]): Settings | "help" {
   const values = parse(args);
   if (values.help) return "help";
+  const backend = oneOf("backend", values.backend, backendNames());
+  const heads = integer("heads", values.heads, [1, 256]);
   const settings: Settings = {
     tokens: integer("tokens", values.tokens, [1, 2 ** 24]),
-    ranks: integer("ranks", values.ranks, [1, 64]),
-    backend: oneOf("backend", values.backend, backendNames()),
+    ...readRanks(values, backend, heads),
+    backend,
     causal: values.causal,
     dtype: oneOf("dtype", values.dtype, dtypes),
     backward: values.backward,
-    heads: integer("heads", values.heads, [1, 256]),
+    heads,
     dim: even("dim", integer("dim", values.dim, [2, 256])),
     seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
@@ -60,6 +66,34 @@ export function readSettings(args: readonly string[]): Settings | "help" {
   };
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
   throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
+}
+
+/** How many ranks, and for a backend that wants two dimensions in what shape. */
+function readRanks(
+  { ranks, mesh }: { readonly ranks?: string; readonly mesh?: string },
+  backend: string,
+  heads: number,
+): Pick<Settings, "ranks" | "shape"> {
+  const dimensions = dimensionsOf(backend);
+  if (mesh === undefined) {
+    const count = integer("ranks", ranks ?? "4", [1, MOST_RANKS]);
+    return dimensions ? { ranks: count, shape: dimensions.choose(count, heads) } : { ranks: count };
+  }
+  if (!dimensions) {
+    throw new UsageError(`--mesh: expected --backend ${twoDimensional().join(" or ")} with it, received ${backend}`);
+  }
+  const shape = parseShape(mesh);
+  if (!shape) {
+    throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
+  }
+  const product = shape[0] * shape[1];
+  const count = integer("ranks", ranks ?? String(product), [1, MOST_RANKS]);
+  if (count === product) return { ranks: count, shape };
+  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}", ${product} ranks`);
+}
+
+function twoDimensional(): readonly string[] {
+  return backendNames().filter((name) => dimensionsOf(name) !== undefined);
 }
 
 function parse(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {

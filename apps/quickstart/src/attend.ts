@@ -1,9 +1,9 @@
 import * as mosaic from "@mosaic/attention";
-import { makeBackend } from "./backends.ts";
+import { arrange } from "./backends.ts";
 import { Embedder } from "./embed.ts";
 import { readGenome } from "./genome.ts";
 import type { RankReport, Results } from "./job.ts";
-import { AXIS, layoutFor, maskFor } from "./layout.ts";
+import { layoutFor, maskFor } from "./layout.ts";
 import { cotangent } from "./sample.ts";
 import type { Settings } from "./settings.ts";
 import { type Step, watched } from "./watched.ts";
@@ -15,22 +15,16 @@ export interface Attended {
 
 /**
  * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
- * `progress` hears which share of this rank's work is done.
+ * `finished` hears of every piece that is done.
  */
 export async function attend(
   ctx: mosaic.Context,
   settings: Settings,
-  progress: (share: number) => void,
+  finished: (step: Step) => void,
 ): Promise<Attended> {
-  const sources: number[] = [];
-  const backend = makeBackend(
-    settings.backend,
-    watched(mosaic.local(), {
-      posted: ({ from }) => sources.push(from[AXIS] ?? 0),
-      finished: workMeter(settings, progress),
-    }),
-  );
-  const layout = layoutFor(settings, backend.axes);
+  const arrangement = arrange(settings, watched(mosaic.local(), { finished }));
+  const { backend } = arrangement;
+  const layout = layoutFor(settings, arrangement);
   const spans = layout.spans(ctx.mesh.coordinate);
   using shard = new Shard(ctx, settings, mosaic.positions(spans));
   const { q, k, v, dOut } = shard;
@@ -42,11 +36,17 @@ export async function attend(
   await ctx.device.stream.synchronize();
   const end = now();
 
-  const { bytesSent } = ctx.mesh.group(AXIS).traffic();
+  const bytesSent = sentAlong(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
-  return { report: { rank: ctx.rank, spans, begin, end, bytesSent, peakBytes, events, sources }, results };
+  return { report: { rank: ctx.rank, spans, begin, end, bytesSent, peakBytes, events }, results };
+}
+
+/** Along all mesh axes; two of them may be one group. */
+function sentAlong({ mesh }: mosaic.Context, axes: readonly string[]): number {
+  const groups = [...new Set(axes.map((axis) => mesh.group(axis)))];
+  return groups.reduce((sum, group) => sum + group.traffic().bytesSent, 0);
 }
 
 /** The rows that this rank holds, and no others: q, k, v and the gradient that the loss sends back, [1,H,S,D]. */
@@ -91,18 +91,6 @@ async function allReady(ctx: mosaic.Context): Promise<void> {
 
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
 const now = (): number => Number(process.hrtime.bigint()) / 1e9;
-
-/** Backward has five products where forward has two. */
-const BACKWARD_COST = 2.5;
-
-function workMeter(settings: Settings, progress: (share: number) => void): (step: Step) => void {
-  const total = settings.heads * settings.ranks * (settings.backward ? 1 + BACKWARD_COST : 1);
-  let done = 0;
-  return ({ backward }) => {
-    done += backward ? BACKWARD_COST : 1;
-    progress(Math.min(1, done / total));
-  };
-}
 
 async function readAll(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
   const present = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);

@@ -1,41 +1,91 @@
-import { type AttentionBackend, ring, ringTraffic } from "@mosaic/attention";
-import { AXIS, layoutFor, maskFor } from "./layout.ts";
+import {
+  type AttentionBackend,
+  type Coordinate,
+  composed,
+  hierarchical,
+  mesh2d,
+  ring,
+  ulysses,
+} from "@mosaic/attention";
 import type { Settings } from "./settings.ts";
+import { type Shape, shapesOf } from "./shape.ts";
+
+/** A backend, and the mesh of ranks that it wants. */
+export interface Arrangement {
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
+}
 
 /** A way to attend that this program offers. */
 interface Offer {
+  /** For those that arrange ranks in two dimensions. */
+  readonly dimensions?: Dimensions;
   /** Over an inner backend, which does a block's work. */
-  make(inner: AttentionBackend): AttentionBackend;
-  /** What one rank sends, by the backend's own formula. */
-  bytesSent(settings: Settings, rank: number): number;
+  arrange(settings: Settings, inner: AttentionBackend): Arrangement;
 }
 
+interface Dimensions {
+  /** What the two numbers count. */
+  readonly names: readonly [string, string];
+  /** The shape where none is asked for. */
+  choose(ranks: number, heads: number): Shape;
+}
+
+/** The mesh axis of backends that need one only. */
+const AXIS = "sp";
+
 const offers: Readonly<Record<string, Offer>> = {
-  ring: {
-    make: (inner) => ring({ axis: AXIS, inner }),
-    bytesSent(settings, rank) {
-      const { ranks, tokens, heads, dim, dtype, backward } = settings;
-      const layout = layoutFor(settings, [AXIS]);
-      const traffic = ringTraffic({
-        mesh: { [AXIS]: ranks },
-        call: { at: { [AXIS]: rank }, mask: maskFor(settings).slices(tokens, tokens), queries: layout, keys: layout },
-        width: heads * dim,
-        dtype,
-      });
-      return traffic.forward.bytesSent + (backward ? traffic.backward.bytesSent : 0);
+  ring: { arrange: ({ ranks }, inner) => ({ backend: ring({ axis: AXIS, inner }), mesh: { [AXIS]: ranks } }) },
+  mesh2d: {
+    dimensions: { names: ["rows", "columns"], choose: (ranks) => shapesOf(ranks)[0]! },
+    arrange: ({ ranks, shape }, inner) => ({
+      backend: mesh2d({ axis: AXIS, shape: shape!, inner }),
+      mesh: { [AXIS]: ranks },
+    }),
+  },
+  ulysses: { arrange: ({ ranks }, inner) => ({ backend: ulysses({ axis: AXIS, inner }), mesh: { [AXIS]: ranks } }) },
+  composed: {
+    dimensions: { names: ["ranks for heads", "for the sequence"], choose: shareHeads },
+    arrange({ ranks, shape }, inner) {
+      const backend = composed({ meshShape: shape!, seqParallel: (axis) => ring({ axis, inner }) });
+      return { backend, mesh: backend.meshFor(ranks) };
     },
   },
-  local: { make: (inner) => inner, bytesSent: () => 0 },
+  hierarchical: {
+    dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => shapesOf(ranks)[0]! },
+    arrange({ ranks, shape }, inner) {
+      const backend = hierarchical({ intraNodeSize: shape![1], intraNodeStrategy: (axis) => ring({ axis, inner }) });
+      return { backend, mesh: backend.meshFor(ranks) };
+    },
+  },
+  local: { arrange: ({ ranks }, inner) => ({ backend: inner, mesh: { [AXIS]: ranks } }) },
 };
 
 export const backendNames = (): readonly string[] => Object.keys(offers);
 
-export function makeBackend(name: string, inner: AttentionBackend): AttentionBackend {
-  return offers[name]!.make(inner);
+/** The backend that the settings name, around an inner one, and its mesh. */
+export function arrange(settings: Settings, inner: AttentionBackend): Arrangement {
+  return offers[settings.backend]!.arrange(settings, inner);
 }
 
-/** Bytes that all ranks together must send. */
-export function closedForm(settings: Settings): number {
-  const { bytesSent } = offers[settings.backend]!;
-  return Array.from({ length: settings.ranks }, (_, rank) => bytesSent(settings, rank)).reduce((a, b) => a + b, 0);
+/** What the two dimensions of a backend count; undefined for one that has no two. */
+export function dimensionsOf(name: string): Dimensions | undefined {
+  return offers[name]!.dimensions;
+}
+
+/** "mesh2d, 2 rows × 4 columns". */
+export function nameOf(settings: Settings): string {
+  return [settings.backend, ...dimensionsInWords(settings)].join(", ");
+}
+
+/** "2 rows × 4 columns", or nothing for backends without two dimensions. */
+export function dimensionsInWords({ backend, shape }: Settings): readonly string[] {
+  const names = dimensionsOf(backend)?.names;
+  return shape && names ? [`${shape[0]} ${names[0]} × ${shape[1]} ${names[1]}`] : [];
+}
+
+/** Ranks for heads must have some, and better equally many; then the most nearly square. */
+function shareHeads(ranks: number, heads: number): Shape {
+  const fitting = shapesOf(ranks).filter(([forHeads]) => forHeads <= heads);
+  return fitting.find(([forHeads]) => heads % forHeads === 0)!;
 }

@@ -1,3 +1,4 @@
+import { dimensionsInWords } from "./backends.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Caption } from "./picture.ts";
@@ -6,14 +7,15 @@ import { type Findings, summarize } from "./report.ts";
 /** The words of the picture. */
 export function captionOf(findings: Findings): Caption {
   const { settings, reports } = findings;
-  const { tokens, ranks, heads, dim, dtype, causal, backward, backend } = settings;
+  const { tokens, ranks, heads, dim, dtype, causal, backward } = settings;
   const sum = summarize(findings);
   const hidden =
     sum.overlap === null ? "nothing had to be sent" : `${percent(sum.overlap)} of it hidden behind compute`;
   return {
-    title: `${capitalize(backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
+    title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
     subtitle: [
       "bacteriophage λ (NC_001416.1)",
+      ...dimensionsInWords(settings),
       `${groupDigits(tokens)} tokens`,
       `${heads} heads × ${dim}`,
       dtype,

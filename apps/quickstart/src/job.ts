@@ -1,12 +1,16 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Span, TraceEvent } from "@mosaic/attention";
+import type { Pieces } from "./meter.ts";
 import type { Settings } from "./settings.ts";
 
-/** What the program gives its ranks: the settings, and a folder for what they find. */
+/** What the program gives its ranks. */
 export interface Job {
   readonly settings: Settings;
+  /** For what they find. */
   readonly folder: string;
+  /** The work of rank 0, which tells how far it is. */
+  readonly pieces: Pieces;
 }
 
 /** What one rank tells of itself; its tensors lie beside, one file each. */
@@ -20,8 +24,6 @@ export interface RankReport {
   readonly bytesSent: number;
   readonly peakBytes: number;
   readonly events: readonly TraceEvent[];
-  /** Of each attention kernel in `events`, in order: the rank whose keys and values it read. */
-  readonly sources: readonly number[];
 }
 
 /** Results by name, each [H,S,D]: out; with gradients dq, dk and dv too. */

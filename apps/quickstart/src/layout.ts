@@ -1,13 +1,15 @@
-import { causal, contiguous, full, type Layout, layoutOf, type Mask, zigzag } from "@mosaic/attention";
+import { causal, contiguous, full, type Layout, layoutOf, type Mask, type Placement, zigzag } from "@mosaic/attention";
+import type { Arrangement } from "./backends.ts";
 import type { Settings } from "./settings.ts";
 
-/** The mesh axis along which the sequence is cut. */
-export const AXIS = "sp";
+/** Which tokens each rank holds. */
+export function layoutFor(settings: Settings, { backend, mesh }: Arrangement): Layout {
+  return layoutOf({ mesh, axes: backend.axes, placement: placementFor(settings), length: settings.tokens });
+}
 
-/** Which tokens each rank holds when the sequence is cut along `axes`. Under a causal mask late tokens have more work, so each gets early and late ones. */
-export function layoutFor({ tokens, ranks, causal }: Settings, axes: readonly string[]): Layout {
-  const placement = causal ? zigzag() : contiguous();
-  return layoutOf({ mesh: { [AXIS]: ranks }, axes, placement, length: tokens });
+/** Under a causal mask late tokens have more work, so each rank gets early and late ones. */
+export function placementFor(settings: Settings): Placement {
+  return settings.causal ? zigzag() : contiguous();
 }
 
 export function maskFor(settings: Settings): Mask {

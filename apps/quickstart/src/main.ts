@@ -3,12 +3,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { help, readSettings, UsageError } from "./args.ts";
 import { assemble } from "./assemble.ts";
+import { nameOf } from "./backends.ts";
 import { captionOf } from "./caption.ts";
 import { groupDigits } from "./format.ts";
+import type { Pieces } from "./meter.ts";
 import { picture } from "./picture.ts";
+import { planOf } from "./plan.ts";
 import { Progress } from "./progress.ts";
 import { RanksFailed, runRanks } from "./ranks.ts";
 import { describe, type Findings, summarize } from "./report.ts";
+import type { Script } from "./script.ts";
 import type { Settings } from "./settings.ts";
 import { attendAlone, wholeProblem } from "./single.ts";
 import { overlap, timeline } from "./timeline.ts";
@@ -49,7 +53,12 @@ async function demonstrate(settings: Settings, folder: string): Promise<number> 
   const started = performance.now();
   const progress = new Progress(process.stderr);
   console.log(titleOf(settings));
-  const reports = await runRanks({ settings, folder }, progress.begin(`${settings.ranks} ranks attend`), abort.signal);
+  const plan = planOf(settings);
+  const reports = await runRanks(
+    { settings, folder, pieces: piecesOf(plan.scripts[0]!) },
+    progress.begin(`${settings.ranks} ranks attend`),
+    abort.signal,
+  );
   const single = await attendAlone(settings, progress.begin("one device attends, to compare"));
   const verdict = verify(
     { ranks: assemble(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
@@ -58,9 +67,10 @@ async function demonstrate(settings: Settings, folder: string): Promise<number> 
   );
   progress.end();
 
-  const lanes = timeline(reports);
+  const lanes = timeline(reports, plan.scripts);
   const findings: Findings = {
     settings,
+    plan,
     reports,
     overlap: overlap(reports),
     oneDevice: single.report,
@@ -76,6 +86,12 @@ async function demonstrate(settings: Settings, folder: string): Promise<number> 
   return verdict.faults.length === 0 ? 0 : 1;
 }
 
-function titleOf({ tokens, heads, dim, dtype, causal, backend }: Settings): string {
-  return `Exact ${backend} attention over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}`;
+function piecesOf({ tiles }: Script): Pieces {
+  const backward = tiles.filter((tile) => tile.backward).length;
+  return { forward: tiles.length - backward, backward };
+}
+
+function titleOf(settings: Settings): string {
+  const { tokens, heads, dim, dtype, causal } = settings;
+  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}`;
 }

@@ -1,11 +1,14 @@
 // What each of the processes runs that the launcher starts: RANK and WORLD_SIZE come from it.
 import * as mosaic from "@mosaic/attention";
 import { attend } from "./attend.ts";
+import { arrange } from "./backends.ts";
 import { type Job, writeFindings } from "./job.ts";
+import { meter } from "./meter.ts";
 
-const { settings, folder } = JSON.parse(process.argv[2]!) as Job;
+const { settings, folder, pieces } = JSON.parse(process.argv[2]!) as Job;
 
-await using ctx = await mosaic.init();
+const { mesh } = arrange(settings, mosaic.local());
+await using ctx = await mosaic.init({ mesh });
 const tell = (share: number): void => console.log(JSON.stringify({ share }));
-const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? tell : () => {});
+const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? meter(pieces, tell) : () => {});
 writeFindings(folder, report, results);

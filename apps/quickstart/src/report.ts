@@ -1,12 +1,15 @@
-import { closedForm } from "./backends.ts";
+import { closedForm } from "./closed-form.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
+import type { Plan } from "./plan.ts";
 import type { Settings } from "./settings.ts";
+import type { Shape } from "./shape.ts";
 import { type Accuracy, inUnits, limitOf, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
 export interface Findings {
   readonly settings: Settings;
+  readonly plan: Plan;
   readonly reports: readonly RankReport[];
   /** Share of communication hidden behind compute; undefined when nothing was sent. */
   readonly overlap: number | undefined;
@@ -21,6 +24,8 @@ export interface Summary {
   readonly tokens: number;
   readonly ranks: number;
   readonly backend: string;
+  /** How the ranks are arranged in two dimensions; null for backends without. */
+  readonly shape: Shape | null;
   readonly dtype: string;
   readonly causal: boolean;
   readonly backward: boolean;
@@ -30,7 +35,9 @@ export interface Summary {
   readonly secondsOneDevice: number;
   readonly totalSeconds: number;
   readonly bytesSent: number;
+  /** What they should be: by formula, and by running the same call on symbolic devices. */
   readonly bytesSentClosedForm: number;
+  readonly bytesSentPlanned: number;
   readonly overlap: number | null;
   readonly peakBytesPerRank: number;
   readonly peakBytesOneDevice: number;
@@ -41,12 +48,13 @@ export interface Summary {
   readonly keysSeen: number;
 }
 
-export function summarize({ settings, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
-  const { tokens, ranks, backend, dtype, causal, backward, heads, dim } = settings;
+export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
+  const { tokens, ranks, backend, shape, dtype, causal, backward, heads, dim } = settings;
   return {
     tokens,
     ranks,
     backend,
+    shape: shape ?? null,
     dtype,
     causal,
     backward,
@@ -57,6 +65,7 @@ export function summarize({ settings, reports, overlap, oneDevice, verdict, tota
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
     bytesSentClosedForm: closedForm(settings),
+    bytesSentPlanned: plan.bytesSent,
     overlap: overlap ?? null,
     peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
     peakBytesOneDevice: oneDevice.peakBytes,
@@ -77,14 +86,10 @@ function elapsed(reports: readonly RankReport[]): number {
 export function describe(findings: Findings): string {
   const { settings, verdict } = findings;
   const sum = summarize(findings);
-  const equal =
-    sum.bytesSent === sum.bytesSentClosedForm
-      ? "exactly the closed form"
-      : `closed form ${groupDigits(sum.bytesSentClosedForm)}`;
   const share = sum.peakBytesPerRank / sum.peakBytesOneDevice;
   const lines: readonly (readonly [string, string])[] = [
     ["ranks", `${sum.ranks}, each a process with ${holding(settings)}`],
-    ["bytes moved", `${bytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${equal})`],
+    ["bytes moved", `${bytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${describeBytes(sum)})`],
     [
       "overlap",
       sum.overlap === null ? "nothing was sent" : `${percent(sum.overlap)} of communication hidden behind compute`,
@@ -113,6 +118,11 @@ export function describe(findings: Findings): string {
       ? [`  ✓ as exact as one device: ${units(verdict.ownRatio)} from float64, allowed are ${limits(settings)}`]
       : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
+}
+
+function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
+  if (bytesSent === bytesSentClosedForm && bytesSent === bytesSentPlanned) return "exactly the closed form";
+  return `closed form ${groupDigits(bytesSentClosedForm)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
 export function holding({ tokens, ranks, causal }: Settings): string {

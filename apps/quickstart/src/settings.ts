@@ -1,9 +1,13 @@
+import type { Shape } from "./shape.ts";
+
 /** What one run of the program does. */
 export interface Settings {
   /** Length of the sequence; beyond the genome's 48 502 bases it is repeated. */
   readonly tokens: number;
   readonly ranks: number;
   readonly backend: string;
+  /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to say. */
+  readonly shape?: Shape;
   readonly causal: boolean;
   readonly dtype: "float32" | "bfloat16" | "float16";
   readonly backward: boolean;

@@ -2,13 +2,16 @@ import * as mosaic from "@mosaic/attention";
 import { type Attended, attend } from "./attend.ts";
 import { Embedder } from "./embed.ts";
 import { readGenome } from "./genome.ts";
+import { meter } from "./meter.ts";
 import type { Problem } from "./reference.ts";
 import type { Settings } from "./settings.ts";
 
 /** The same attention on one device that holds the whole sequence, with every core of the machine. */
 export async function attendAlone(settings: Settings, progress: (share: number) => void): Promise<Attended> {
   await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
-  return await attend(ctx, { ...settings, ranks: 1, backend: "local" }, progress);
+  const { shape: _, ...alone } = { ...settings, ranks: 1, backend: "local" };
+  const pieces = { forward: settings.heads, backward: settings.backward ? settings.heads : 0 };
+  return await attend(ctx, alone, meter(pieces, progress));
 }
 
 /** The whole problem as the device sees it: rounded to its dtype. */

@@ -1,5 +1,6 @@
 import type { TraceEvent } from "@mosaic/attention";
 import type { RankReport } from "./job.ts";
+import type { Parcel, Script, Sending, Tile } from "./script.ts";
 
 /** A stretch of time, in seconds since the first rank began. */
 export interface Interval {
@@ -7,17 +8,15 @@ export interface Interval {
   readonly end: number;
 }
 
-/** Attention with, or transfer of, one rank's keys and values. */
-export interface Block extends Interval {
-  /** The rank whose keys and values these are. */
-  readonly source: number;
-  readonly backward: boolean;
-}
+/** Attention of some ranks' queries to some ranks' keys and values. */
+export interface Block extends Interval, Tile {}
 
-/** One batch of messages, coloured by the keys and values it is about. */
-export interface Transfer extends Block {
+/** One batch of messages. */
+export interface Transfer extends Interval {
   /** Payload that this rank sent. */
   readonly bytes: number;
+  readonly backward: boolean;
+  readonly parcels: readonly Parcel[];
 }
 
 /** What one rank did when. */
@@ -27,24 +26,46 @@ export interface Lane {
   readonly communication: readonly Transfer[];
 }
 
-/** Puts the traces of all ranks on one clock and says whose keys and values each event is about. */
-export function timeline(reports: readonly RankReport[]): readonly Lane[] {
+/**
+ * Puts the traces of all ranks on one clock. Traces say when, scripts say what: the pieces of attention of a rank run in
+ * the order of its script, and so do the batches of messages of one sender.
+ *
+ * Throws if a rank did something else than its script says.
+ */
+export function timeline(reports: readonly RankReport[], scripts: readonly Script[]): readonly Lane[] {
   const zero = Math.min(...reports.map((report) => report.begin));
-  return reports.map((report) => {
-    const kernels = report.events.filter(isAttention);
-    const compute = kernels.map((event, index) => ({
-      ...interval(event, zero),
-      source: report.sources[index] ?? report.rank,
-      backward: isBackward(event),
-    }));
-    const blocks = join(compute);
-    const communication = report.events.filter(isTransfer).map((event) => ({
-      ...interval(event, zero),
-      ...subjectOf(event, event.start / 1e9 - zero, blocks),
-      bytes: event.bytesSent ?? 0,
-    }));
-    return { rank: report.rank, compute: blocks, communication };
+  return reports.map(({ rank, events }) => {
+    const { tiles, sendings } = scripts[rank]!;
+    const kernels = events.filter(isAttention);
+    expect(rank, "pieces of attention", { planned: tiles.length, done: kernels.length });
+    const next = senders(sendings);
+    return {
+      rank,
+      compute: join(kernels.map((event, i) => ({ ...interval(event, zero), ...tiles[i]! }))),
+      communication: events.filter(isTransfer).map((event) => {
+        const sending = next(event.label ?? event.name);
+        expect(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });
+        const { label: _, ...sent } = sending!;
+        return { ...interval(event, zero), ...sent };
+      }),
+    };
   });
+}
+
+/** Gives the batches of each sender in order. */
+function senders(sendings: readonly Sending[]): (label: string) => Sending | undefined {
+  const used = new Map<string, number>();
+  return (label) => {
+    const from = used.get(label) ?? 0;
+    const index = sendings.findIndex((sending, i) => i >= from && sending.label === label);
+    used.set(label, index + 1);
+    return sendings[index];
+  };
+}
+
+function expect(rank: number, what: string, { planned, done }: Record<"planned" | "done", number | undefined>): void {
+  if (planned === done) return;
+  throw new Error(`rank ${rank}: expected ${what} as planned, ${planned}; received ${done}`);
 }
 
 /** The share of communication during which the same rank computed; undefined when nothing was sent. */
@@ -65,33 +86,24 @@ export function overlap(reports: readonly RankReport[]): number | undefined {
 
 const isAttention = (event: TraceEvent): boolean => event.lane === "compute" && event.name.startsWith("attend");
 const isTransfer = (event: TraceEvent): boolean => event.lane === "communication" && (event.bytesSent ?? 0) > 0;
-const isBackward = (event: TraceEvent): boolean => event.name.startsWith("attendBackward");
 const interval = ({ start, end }: TraceEvent, zero: number): Interval => ({
   start: start / 1e9 - zero,
   end: end / 1e9 - zero,
 });
-
-/**
- * Which block a transfer is about: a ring sends on the keys and values that it attends to at that moment, those under
- * way or next to begin; and the gradients of those that it just finished with.
- */
-function subjectOf(event: TraceEvent, time: number, blocks: readonly Block[]): { source: number; backward: boolean } {
-  const current = blocks.findIndex(({ end }) => end > time);
-  const index = current < 0 ? blocks.length : current;
-  const block = blocks[event.label?.includes("gradients") ? index - 1 : index] ?? blocks.at(-1);
-  return { source: block?.source ?? 0, backward: block?.backward ?? false };
-}
 
 /** Neighbours of one kind (the heads of a block, one after another) as one. */
 function join(blocks: readonly Block[]): readonly Block[] {
   const joined: Block[] = [];
   for (const block of blocks) {
     const last = joined.at(-1);
-    const same = last !== undefined && last.source === block.source && last.backward === block.backward;
-    if (same) joined[joined.length - 1] = { ...last, end: Math.max(last.end, block.end) };
+    if (last && isSame(last, block)) joined[joined.length - 1] = { ...last, end: Math.max(last.end, block.end) };
     else joined.push(block);
   }
   return joined;
+}
+
+function isSame(a: Tile, b: Tile): boolean {
+  return a.backward === b.backward && `${a.queries}` === `${b.queries}` && `${a.keys}` === `${b.keys}`;
 }
 
 /** The union of intervals, in order and disjoint. */

@@ -1,15 +1,11 @@
-import type { AttentionBackend, Context, Keys, Tensor } from "@mosaic/attention";
+import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
 
-/** A piece of attention that was handed to the device. */
+/** A piece of attention: one head of one block. */
 export interface Step {
   readonly backward: boolean;
-  /** Where the keys come from. */
-  readonly from: Keys["from"];
 }
 
 export interface Watcher {
-  /** The device was told to do it; it will do so in this order. */
-  posted(step: Step): void;
   /** The device did it. */
   finished(step: Step): void;
 }
@@ -21,7 +17,6 @@ export interface Watcher {
  */
 export function watched(inner: AttentionBackend, watcher: Watcher): AttentionBackend {
   const tell = (ctx: Context, step: Step): void => {
-    watcher.posted(step);
     // A failed stream is reported by whoever reads the result.
     ctx.device.stream.synchronize().then(
       () => watcher.finished(step),
@@ -35,7 +30,7 @@ export function watched(inner: AttentionBackend, watcher: Watcher): AttentionBac
       for (const head of heads(call.q)) {
         const state = { out: head(out), lse: head(lse) };
         inner.attend(ctx, { ...call, q: head(call.q) }, state, { ...keys, k: head(keys.k), v: head(keys.v) });
-        tell(ctx, { backward: false, from: keys.from });
+        tell(ctx, { backward: false });
       }
     },
     attendBackward(ctx, call, { dq, dk, dv }, keys) {
@@ -43,7 +38,7 @@ export function watched(inner: AttentionBackend, watcher: Watcher): AttentionBac
         const rows = { q: head(call.q), dOut: head(call.dOut), lse: head(call.lse), delta: head(call.delta) };
         const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
         inner.attendBackward(ctx, { ...call, ...rows }, grads, { ...keys, k: head(keys.k), v: head(keys.v) });
-        tell(ctx, { backward: true, from: keys.from });
+        tell(ctx, { backward: true });
       }
     },
   };

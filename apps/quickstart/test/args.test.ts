@@ -25,6 +25,22 @@ describe("the command line", () => {
     for (const option of line.match(/--[a-z]+/g) ?? []) expect(help).toContain(option);
   });
 
+  it.each([
+    ["--backend mesh2d", { ranks: 4, shape: [2, 2] }],
+    ["--backend mesh2d --ranks 8", { ranks: 8, shape: [2, 4] }],
+    ["--backend mesh2d --ranks 7", { ranks: 7, shape: [1, 7] }],
+    ["--backend mesh2d --mesh 4x2", { ranks: 8, shape: [4, 2] }],
+    ["--backend hierarchical --ranks 6", { ranks: 6, shape: [2, 3] }],
+    ["--backend hierarchical --ranks 1", { ranks: 1, shape: [1, 1] }],
+    ["--backend composed --ranks 8", { ranks: 8, shape: [2, 4] }],
+    ["--backend composed --ranks 8 --heads 12", { ranks: 8, shape: [2, 4] }],
+    ["--backend composed --ranks 6 --heads 3", { ranks: 6, shape: [3, 2] }],
+    ["--backend composed --ranks 5", { ranks: 5, shape: [1, 5] }],
+    ["--backend composed --mesh 4x1 --ranks 4", { ranks: 4, shape: [4, 1] }],
+  ])("arranges the ranks: %s", (line, expected) => {
+    expect(readSettings(line.split(" "))).toMatchObject(expected);
+  });
+
   it("shows the help on request", () => {
     expect(readSettings(["-h"])).toBe("help");
     expect(readSettings(["--help"])).toBe("help");
@@ -36,8 +52,12 @@ describe("the command line", () => {
     ["--ranks 65", /--ranks: .* to 64, received "65"/],
     ["--dim 33", /--dim: expected an even number/],
     ["--dtype float64", /--dtype: expected one of float32, bfloat16, float16, received "float64"/],
-    ["--backend star", /--backend: expected one of ring, local, received "star"/],
+    ["--backend star", /--backend: expected one of ring, mesh2d, .*, local, received "star"/],
     ["--backend local", /expected --ranks 1/],
+    ["--mesh 2x2", /--mesh: expected --backend mesh2d or composed or hierarchical with it, received ring/],
+    ["--backend mesh2d --mesh 2by2", /--mesh: expected rows × columns, as in 2x4; received "2by2"/],
+    ["--backend mesh2d --mesh 2x2 --ranks 6", /--mesh: expected a shape of 6 ranks, received "2x2", 4 ranks/],
+    ["--backend hierarchical --mesh 9x9", /--ranks: .* to 64, received "81"/],
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
   ])("refuses %s", (line, message) => {

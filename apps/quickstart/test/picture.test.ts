@@ -5,12 +5,25 @@ import type { Lane } from "../src/timeline.ts";
 const lanes: readonly Lane[] = [0, 1].map((rank) => ({
   rank,
   compute: [
-    { start: 0, end: 1, source: rank, backward: false },
-    { start: 1, end: 2, source: 1 - rank, backward: false },
-    { start: 2, end: 4, source: rank, backward: true },
+    { start: 0, end: 1, queries: [rank], keys: [rank], backward: false },
+    { start: 1, end: 2, queries: [rank], keys: [1 - rank], backward: false },
+    { start: 2, end: 4, queries: [rank], keys: [rank], backward: true },
   ],
-  communication: [{ start: 0, end: 0.25, source: rank, backward: false, bytes: 12_000_000 }],
+  communication: [
+    {
+      start: 0,
+      end: 0.25,
+      bytes: 12_000_000,
+      backward: false,
+      parcels: [{ what: "K, V", of: [rank], to: 1 - rank, bytes: 12_000_000 }],
+    },
+  ],
 }));
+/** Rank 0 attends with the queries of both to the keys of both. */
+const shared: readonly Lane[] = [
+  { ...lanes[0]!, compute: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], backward: false }] },
+  lanes[1]!,
+];
 const caption = {
   title: "Two <ranks> & one ring",
   subtitle: "small",
@@ -37,10 +50,26 @@ describe("the picture", () => {
   });
 
   it("has a bar for every block, coloured by source, told in words", () => {
-    expect(svg.match(/attends to keys and values of rank \d/g)).toHaveLength(6);
-    expect(svg.match(/sends 12 MB about keys and values of rank \d/g)).toHaveLength(2);
-    expect(svg).toContain("attends to keys and values of rank 1, backward: 2 s to 4 s");
-    expect(svg).toContain("12 MB in 250 ms");
+    expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
+    expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
+    expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");
+    expect(svg).toContain("K, V, 12 MB in 250 ms");
+  });
+
+  it("shows whose queries attend where ranks attend for others, and all colours of shared blocks", () => {
+    const both = picture(shared, caption);
+    const block = /<g><title>queries of all ranks attend to keys and values of all ranks: 0 s to 4 s<.*?<\/g>/.exec(
+      both,
+    )![0];
+    expect([...block.matchAll(/fill="(#\w+)"/g)].map(([, colour]) => colour)).toEqual([
+      "#3366cc",
+      "#e08214",
+      "#3366cc",
+      "#e08214",
+    ]);
+    expect(both).toContain("Q, K, V of all ranks");
+    expect(both).toContain("along the lower edge whose queries attend");
+    expect(svg).not.toContain("lower edge");
   });
 
   it("explains its colours and shows the facts", () => {

@@ -31,6 +31,22 @@ describe("the program", () => {
     rmSync(svg);
   });
 
+  it.each([
+    { backend: "mesh2d", ranks: 4, options: ["--backward"] },
+    { backend: "mesh2d", ranks: 3, options: ["--causal", "--backward"] },
+    { backend: "ulysses", ranks: 3, options: ["--causal", "--backward", "--dtype", "bfloat16"] },
+    { backend: "composed", ranks: 4, options: ["--causal", "--backward"] },
+    { backend: "hierarchical", ranks: 6, options: ["--mesh", "3x2", "--backward"] },
+  ])("does so with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {
+    const svg = join(folder, "picture.svg");
+    const ran = await run(...small, "--backend", backend, "--ranks", String(ranks), "--svg", svg, ...options);
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
+    const summary = summaryOf(ran);
+    expect(summary).toMatchObject({ ranks, backend, bytesSentClosedForm: summary["bytesSentPlanned"] });
+    expect(summary["bytesSent"]).toBe(summary["bytesSentPlanned"]);
+    for (let rank = 0; rank < ranks; rank++) expect(readFileSync(svg, "utf8")).toContain(`>rank ${rank}<`);
+  });
+
   it("moves what the formula of a full ring says, and needs less memory than one device", async () => {
     const summary = summaryOf(await run(...small, "--ranks", "3", "--backward", "--svg", ""));
     const keysAndValues = 2 * 1001 * 2 * 16 * 4;

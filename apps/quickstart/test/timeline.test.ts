@@ -1,6 +1,7 @@
-import { describe, expect, it } from "vitest";
 import type { TraceEvent } from "@mosaic/attention";
+import { describe, expect, it } from "vitest";
 import type { RankReport } from "../src/job.ts";
+import type { Script, Sending, Tile } from "../src/script.ts";
 import { overlap, timeline } from "../src/timeline.ts";
 
 const second = 1e9;
@@ -10,14 +11,15 @@ const attend = (start: number, end: number, name = "attend"): TraceEvent => ({
   start: start * second,
   end: end * second,
 });
-const send = (start: number, end: number, bytesSent = 8): TraceEvent => ({
+const send = (start: number, end: number, bytesSent = 8, label = "ring(sp)"): TraceEvent => ({
   lane: "communication",
   name: "sendRecv",
+  label,
   start: start * second,
   end: end * second,
   bytesSent,
 });
-const report = (rank: number, events: readonly TraceEvent[], sources: readonly number[]): RankReport => ({
+const report = (rank: number, events: readonly TraceEvent[]): RankReport => ({
   rank,
   spans: [],
   begin: 10,
@@ -25,47 +27,61 @@ const report = (rank: number, events: readonly TraceEvent[], sources: readonly n
   bytesSent: 0,
   peakBytes: 0,
   events,
-  sources,
 });
+const tile = (keys: number, backward = false): Tile => ({ queries: [0], keys: [keys], backward });
+const sending = (of: number, bytes = 8, label = "ring(sp)"): Sending => ({
+  label,
+  bytes,
+  backward: false,
+  parcels: [{ what: "K, V", of: [of], to: 1, bytes }],
+});
+const script = (tiles: readonly Tile[], sendings: readonly Sending[] = []): readonly Script[] => [
+  { rank: 0, tiles, sendings },
+];
 
 describe("the timeline", () => {
   it("counts from the first beginning and joins the heads of a block", () => {
-    const [lane] = timeline([
-      report(0, [attend(10, 11), attend(11, 12), attend(12, 14), attend(14, 15, "attendBackward")], [0, 0, 1, 1]),
-    ]);
+    const events = [attend(10, 11), attend(11, 12), attend(12, 14), attend(14, 15, "attendBackward")];
+    const [lane] = timeline([report(0, events)], script([tile(0), tile(0), tile(1), tile(1, true)]));
     expect(lane?.compute).toEqual([
-      { start: 0, end: 2, source: 0, backward: false },
-      { start: 2, end: 4, source: 1, backward: false },
-      { start: 4, end: 5, source: 1, backward: true },
+      { start: 0, end: 2, queries: [0], keys: [0], backward: false },
+      { start: 2, end: 4, queries: [0], keys: [1], backward: false },
+      { start: 4, end: 5, queries: [0], keys: [1], backward: true },
     ]);
   });
 
-  it("says whose keys a transfer carries", () => {
-    const events = [
-      send(10, 10.5),
-      attend(10, 12),
-      send(12, 12.5),
-      attend(12.1, 14),
-      { ...send(14, 15), label: "ring(sp) gradients" },
-    ];
-    const [lane] = timeline([report(1, events, [1, 0])]);
-    expect(lane?.communication.map(({ source, bytes }) => [source, bytes])).toEqual([
-      [1, 8],
-      [0, 8],
-      [0, 8],
+  it("says what a batch of messages takes, however those of several senders mix", () => {
+    const events = [send(10, 11, 8, "ring(gpu)"), send(11, 12), send(12, 13, 4, "ring(gpu)"), send(13, 14, 0)];
+    const [lane] = timeline(
+      [report(0, events)],
+      script([], [sending(5), sending(6, 8, "ring(gpu)"), sending(7, 4, "ring(gpu)")]),
+    );
+    expect(lane?.communication.map(({ start, parcels }) => [start, parcels[0]?.of])).toEqual([
+      [0, [6]],
+      [1, [5]],
+      [2, [7]],
     ]);
+  });
+
+  it("refuses a rank that did not do what its script says", () => {
+    const done = (...events: readonly TraceEvent[]) => timeline([report(0, events)], script([tile(0)], [sending(0)]));
+    expect(() => done()).toThrow("rank 0: expected pieces of attention as planned, 1; received 0");
+    expect(() => done(attend(10, 11), send(10, 11, 9))).toThrow(
+      "expected bytes in a batch of ring(sp) as planned, 8; received 9",
+    );
+    expect(() => done(attend(10, 11), send(10, 11), send(11, 12))).toThrow("as planned, undefined; received 8");
   });
 });
 
 describe("overlap", () => {
   it("is the share of communication under which the same rank computes", () => {
     const events = [attend(10, 12), send(11, 13), attend(12.5, 14)];
-    expect(overlap([report(0, events, [0, 1])])).toBeCloseTo(0.75);
-    expect(overlap([report(0, events, [0, 1]), report(1, [send(10, 12)], [])])).toBeCloseTo(1.5 / 4);
+    expect(overlap([report(0, events)])).toBeCloseTo(0.75);
+    expect(overlap([report(0, events), report(1, [send(10, 12)])])).toBeCloseTo(1.5 / 4);
   });
 
   it("counts no moment twice, and nothing that sends nothing", () => {
-    expect(overlap([report(0, [attend(10, 12), send(10, 12), send(10, 12), send(13, 20, 0)], [0])])).toBeCloseTo(1);
-    expect(overlap([report(0, [attend(10, 12)], [0])])).toBeUndefined();
+    expect(overlap([report(0, [attend(10, 12), send(10, 12), send(10, 12), send(13, 20, 0)])])).toBeCloseTo(1);
+    expect(overlap([report(0, [attend(10, 12)])])).toBeUndefined();
   });
 });

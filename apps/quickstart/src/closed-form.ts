@@ -1,0 +1,89 @@
+import {
+  type Coordinate,
+  coordinateOf,
+  type Layout,
+  local,
+  mesh2dTraffic,
+  ring,
+  ringTraffic,
+  type Slice,
+  type Traffic,
+  ulyssesTraffic,
+} from "@mosaic/attention";
+import { arrange } from "./backends.ts";
+import { layoutFor, maskFor } from "./layout.ts";
+import type { Settings } from "./settings.ts";
+
+/** One rank's call, as the formulas take it. */
+interface Site {
+  readonly settings: Settings;
+  readonly mesh: Coordinate;
+  readonly call: {
+    readonly at: Coordinate;
+    readonly mask: readonly Slice[];
+    readonly queries: Layout;
+    readonly keys: Layout;
+  };
+}
+
+interface Both {
+  readonly forward: Traffic;
+  readonly backward: Traffic;
+}
+
+const formulas: Readonly<Record<string, (site: Site) => readonly Both[]>> = {
+  local: () => [],
+  ring: (site) => [ringTraffic({ ...site, ...wide(site, site.settings.heads) })],
+  mesh2d: (site) => [mesh2dTraffic({ ...site, ...sizesOf(site.settings), shape: site.settings.shape! })],
+  ulysses: (site) => [ulyssesTraffic({ ...site, ...sizesOf(site.settings) })],
+  composed,
+  hierarchical,
+};
+
+/** Bytes that all ranks together must send, by the formulas of the backends and not by running any of them. */
+export function closedForm(settings: Settings): number {
+  const arrangement = arrange(settings, local());
+  const { mesh } = arrangement;
+  const layout = layoutFor(settings, arrangement);
+  const mask = maskFor(settings).slices(settings.tokens, settings.tokens);
+  const formula = formulas[settings.backend]!;
+  let bytes = 0;
+  for (let rank = 0; rank < settings.ranks; rank++) {
+    const call = { at: coordinateOf(rank, mesh), mask, queries: layout, keys: layout };
+    for (const { forward, backward } of formula({ settings, mesh, call })) {
+      bytes += forward.bytesSent + (settings.backward ? backward.bytesSent : 0);
+    }
+  }
+  return bytes;
+}
+
+/** Rows for heads among the ranks of a stretch; then a ring of those with the same heads, for these alone. */
+function composed(site: Site): readonly Both[] {
+  const { settings, mesh, call } = site;
+  const { head, ...at } = call.at as { head: number; seq: number };
+  const [ranks, { heads }] = [mesh["head"]!, settings];
+  const own = Math.floor(heads / ranks) + (head < heads % ranks ? 1 : 0);
+  const inner = ring({ axis: "seq" });
+  return [
+    ulyssesTraffic({ ...site, ...sizesOf(settings), axis: "head", inner }),
+    ringTraffic({ ...site, ...wide(site, own), axis: "seq", call: { ...call, at } }),
+  ];
+}
+
+/** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
+function hierarchical(site: Site): readonly Both[] {
+  const width = wide(site, site.settings.heads);
+  const nodes = Array.from({ length: site.mesh["node"]! }, (_, node) => ({ ...site.call.at, node }));
+  return [
+    ringTraffic({ ...site, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
+    ...nodes.map((from) => ringTraffic({ ...site, ...width, axis: "gpu", from })),
+  ];
+}
+
+function wide({ settings: { dim, dtype } }: Site, heads: number): Pick<Settings, "dtype"> & { width: number } {
+  return { width: heads * dim, dtype };
+}
+
+function sizesOf({ heads, dim, dtype }: Settings) {
+  return { batch: 1, heads, kvHeads: heads, headDim: dim, dtype } as const;
+}

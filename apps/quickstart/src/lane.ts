@@ -1,0 +1,138 @@
+import { bytes, seconds } from "./format.ts";
+import { colour, FAINT, rect, text, tipped } from "./svg.ts";
+import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
+import { contentsOf, kindsOf, numbers, ranksInWords } from "./words.ts";
+
+const TRACK = "#eef1f5";
+
+/** Where a lane is drawn. */
+export interface LanePlace {
+  readonly x: (time: number) => number;
+  /** When the picture ends. */
+  readonly end: number;
+  readonly top: number;
+  readonly rows: Rows;
+  /** How many ranks there are. */
+  readonly ranks: number;
+  /** Whether ranks attend for others, so that it must be shown for whom. */
+  readonly showQueries: boolean;
+}
+
+/** Heights, and the size of the text within. */
+export interface Rows {
+  /** All of a rank. */
+  readonly band: number;
+  readonly compute: number;
+  readonly send: number;
+  readonly font: number;
+}
+
+/** Many ranks get thinner rows. */
+export function rowHeights(ranks: number): Rows {
+  if (ranks <= 8) return { band: 62, compute: 28, send: 12, font: 13 };
+  return ranks <= 16 ? { band: 40, compute: 18, send: 8, font: 11 } : { band: 24, compute: 11, send: 5, font: 9 };
+}
+
+/** What one rank computed, and below it what it sent, without the words at its side. */
+export function laneOf(lane: Lane, place: LanePlace): string {
+  const { x, end, top, rows } = place;
+  const sends = sendTop(place);
+  const track = { x: x(0), width: x(end) - x(0) };
+  return [
+    rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK}" rx="3"`),
+    rect({ ...track, y: sends, height: rows.send }, `fill="${TRACK}" rx="2"`),
+    ...lane.compute.map((block) => blockOf(block, place)),
+    ...lane.compute.map((block) => labelOf(block, lane.rank, place)),
+    ...lane.communication.map((transfer) => transferOf(transfer, place)),
+    ...lane.communication.map((transfer, i) => sizeOf(transfer, lane.communication[i + 1]?.start ?? end, place)),
+  ].join("\n");
+}
+
+export function sendTop({ top, rows }: LanePlace): number {
+  return top + rows.compute + 3;
+}
+
+/** Keys and values in the colours of their ranks; along the lower edge the queries. */
+function blockOf(block: Block, place: LanePlace): string {
+  const { top, rows, ranks, showQueries } = place;
+  const edge = showQueries ? rows.compute / 4 : 0;
+  const { queries, keys, backward } = block;
+  const tip = `queries of ${ranksInWords(queries, ranks)} attend to keys and values of ${ranksInWords(keys, ranks)}${backward ? ", backward" : ""}: ${during(block)}`;
+  return tipped(tip, [
+    bands(block, keys, { place, y: top, height: rows.compute - edge }),
+    ...(edge > 0 ? [bands(block, queries, { place, y: top + rows.compute - edge + 1, height: edge - 1 })] : []),
+  ]);
+}
+
+function transferOf(transfer: Transfer, place: LanePlace): string {
+  const { parcels, backward } = transfer;
+  const whose = [...new Set(parcels.flatMap(({ of }) => of))].toSorted((a, b) => a - b);
+  const tip = `sends ${bytes(transfer.bytes)}, ${contentsOf(parcels, place.ranks)}${backward ? ", backward" : ""}: ${during(transfer)}`;
+  return tipped(tip, [bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send })]);
+}
+
+interface BandsPlace {
+  readonly place: LanePlace;
+  readonly y: number;
+  readonly height: number;
+}
+
+/** A bar in the colours of several ranks, one above the other; striped in backward. */
+function bands(
+  bar: Interval & { readonly backward: boolean },
+  ranks: readonly number[],
+  { place, y, height }: BandsPlace,
+): string {
+  const x = place.x(bar.start);
+  const width = Math.max(2, place.x(bar.end) - x - 0.8);
+  const each = height / Math.max(1, ranks.length);
+  const round = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
+  const colours = ranks.map((rank, i) =>
+    rect({ x, y: y + i * each, width, height: each }, `fill="${colour(rank)}" ${round}`),
+  );
+  const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${round}`)] : [];
+  return [...colours, ...stripes].join("");
+}
+
+function during({ start, end }: Interval): string {
+  return `${seconds(start)} to ${seconds(end)}`;
+}
+
+/** The longest of some ways to name the block that fits into it. */
+function labelOf(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LanePlace): string {
+  const { queries, keys, backward } = block;
+  const sign = backward ? "∇ " : "";
+  const [q, kv] = [numbers(queries), numbers(keys)];
+  const choices =
+    q === String(rank)
+      ? [`${sign}K, V of ${ranksInWords(keys, ranks)}`, kv]
+      : q === kv
+        ? [`${sign}Q, K, V of ${ranksInWords(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
+        : [
+            `${sign}Q of ${ranksInWords(queries, ranks)}, K, V of ${ranksInWords(keys, ranks)}`,
+            `${sign}Q ${q} · K, V ${kv}`,
+            `${q} · ${kv}`,
+          ];
+  const width = x(block.end) - x(block.start);
+  const words = choices.find((each) => each.length * rows.font * 0.58 + rows.font * 0.6 < width);
+  if (words === undefined) return "";
+  const y = top + (showQueries ? rows.compute * 0.375 + rows.font * 0.36 : rows.compute * 0.68);
+  const halo = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
+  const look = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${halo}`;
+  return text({ x: (x(block.start) + x(block.end)) / 2, y }, words, look);
+}
+
+/** How much of what was sent in what time, behind its bar, if there is room before the next. */
+function sizeOf(transfer: Transfer, until: number, place: LanePlace): string {
+  const { x, rows } = place;
+  const font = rows.send - 1;
+  if (font < 8) return "";
+  const left = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
+  const amount = `${bytes(transfer.bytes)} in ${seconds(transfer.end - transfer.start)}`;
+  const words = [`${kindsOf(transfer.parcels)}, ${amount}`, amount].find(
+    (each) => each.length * font * 0.6 < x(until) - left,
+  );
+  return words
+    ? text({ x: left, y: sendTop(place) + rows.send * 0.85 }, words, `font-size="${font}" fill="${FAINT}"`)
+    : "";
+}

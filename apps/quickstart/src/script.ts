@@ -1,0 +1,168 @@
+import {
+  type AttentionRecord,
+  dtypeBytes,
+  positions,
+  type Reader,
+  type RecordedRank,
+  type View,
+} from "@mosaic/attention";
+import { type Content, StorageHistory } from "./content.ts";
+
+/** A block of attention: whose queries meet whose keys and values. */
+export interface Tile {
+  /** Ranks, in order. */
+  readonly queries: readonly number[];
+  readonly keys: readonly number[];
+  readonly backward: boolean;
+}
+
+/** Rows that one batch of messages takes to one rank. */
+export interface Parcel extends Content {
+  readonly to: number;
+  readonly bytes: number;
+}
+
+/** One batch of messages. */
+export interface Sending {
+  /** Who sends, e.g. "ring(sp)". */
+  readonly label: string;
+  readonly bytes: number;
+  readonly backward: boolean;
+  readonly parcels: readonly Parcel[];
+}
+
+/** What one rank does, in order: what its traces do not tell. */
+export interface Script {
+  readonly rank: number;
+  readonly tiles: readonly Tile[];
+  readonly sendings: readonly Sending[];
+}
+
+/** Reads a record as scripts, one for each rank; with its backward or without. */
+export function scriptsOf(record: AttentionRecord, backward: boolean): readonly Script[] {
+  const whose = ownersOf(record);
+  return record.ranks.map((rank) => new Interpreter(record, rank, whose).read(backward));
+}
+
+/** Tells, of rows by their number in `Names.rows`, which ranks hold them. */
+function ownersOf({ ranks, queries, names }: AttentionRecord): (rows: number) => readonly number[] {
+  const owner = new Int32Array(queries.length);
+  for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
+  const known = new Map<number, readonly number[]>();
+  return (rows) => {
+    let owners = known.get(rows);
+    if (!owners) {
+      const distinct = new Set<number>();
+      for (const position of positions(names.rows[rows]!)) distinct.add(owner[position]!);
+      owners = [...distinct].toSorted((a, b) => a - b);
+      known.set(rows, owners);
+    }
+    return owners;
+  };
+}
+
+/** Walks along one rank's tape twice: what memory holds can depend on what is done with it later. */
+class Interpreter {
+  readonly #record: AttentionRecord;
+  readonly #rank: RecordedRank;
+  readonly #whose: (rows: number) => readonly number[];
+  readonly #history: StorageHistory;
+
+  // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
+  constructor(record: AttentionRecord, rank: RecordedRank, whose: (rows: number) => readonly number[]) {
+    this.#record = record;
+    this.#rank = rank;
+    this.#whose = whose;
+    this.#history = new StorageHistory({ what: "statistics", of: [rank.tape.rank], rows: 0 });
+    for (const [end, what] of Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const)) {
+      const { storage } = this.#view(rank.ends[end as "q"]);
+      this.#history.used(storage, 0, { what, of: [rank.tape.rank], rows: 0 });
+    }
+    this.#walk((event) => this.#note(event));
+  }
+
+  read(withBackward: boolean): Script {
+    const { names } = this.#record;
+    const tiles: Tile[] = [];
+    const sendings: Sending[] = [];
+    let backward = false;
+    this.#walk((event) => {
+      if (event.op === "mark") backward ||= names.words[event.arg(0)] === "backward";
+      if (backward && !withBackward) return;
+      if (event.op === "attend" || event.op === "attendBackward") {
+        const [queries, keys] = rowsOf(event);
+        tiles.push({ queries: this.#whose(queries), keys: this.#whose(keys), backward });
+      }
+      const parcels = event.op === "sendRecv" ? this.#parcels(event) : [];
+      const bytes = parcels.reduce((sum, parcel) => sum + parcel.bytes, 0);
+      if (bytes > 0) sendings.push({ label: names.words[event.arg(2)]!, bytes, backward, parcels });
+    });
+    return { rank: this.#rank.tape.rank, tiles, sendings };
+  }
+
+  #walk(visit: (event: Reader) => void): void {
+    const event = this.#rank.tape.read();
+    while (event.next()) visit(event);
+  }
+
+  /** What an event says about what memory holds: attention names its operands, copies and messages move them. */
+  #note(event: Reader): void {
+    const history = this.#history;
+    const use = (view: number, what: string, rows: number): void => {
+      const length = positions(this.#record.names.rows[rows]!).length;
+      history.used(this.#view(event.arg(view)).storage, event.at, { what, of: this.#whose(rows), rows: length });
+    };
+    if (event.op === "attend" || event.op === "attendBackward") {
+      const [queries, keys] = rowsOf(event);
+      for (const [i, what] of operands[event.op].entries()) use(i, what, isOfKeys.has(what) ? keys : queries);
+    } else if (event.op === "copy") {
+      history.copied(this.#view(event.arg(0)).storage, event.at, this.#view(event.arg(1)).storage);
+    } else if (event.op === "sendRecv") {
+      for (const { sent, view } of transfersOf(event)) {
+        if (!sent) history.received(this.#view(view).storage, event.at);
+      }
+    }
+  }
+
+  /** Of a batch: the parts of one content that go to one rank are one parcel. */
+  #parcels(event: Reader): readonly Parcel[] {
+    const parcels = new Map<string, Parcel>();
+    for (const { sent, peer, view } of transfersOf(event)) {
+      if (!sent) continue;
+      const { storage, look, dtype } = this.#view(view);
+      const { of, rows, ...held } = this.#history.contentOf(storage, event.at);
+      // One number a row: lse, or delta.
+      const what = look.shape.length < 4 ? "statistics" : held.what;
+      // Of the rows of several ranks, some go home to the one whose they are.
+      const part = of.includes(peer) && look.shape[0] !== rows && look.shape[2] !== rows;
+      const whose = part ? [peer] : of;
+      const key = `${what} ${whose} ${peer}`;
+      const bytes = look.size * dtypeBytes[dtype] + (parcels.get(key)?.bytes ?? 0);
+      parcels.set(key, { what, of: whose, to: peer, bytes });
+    }
+    return [...parcels.values()];
+  }
+
+  #view(number: number): View {
+    return this.#rank.tape.views[number]!;
+  }
+}
+
+/** What the operands of attention are, in the order of the tape. */
+const operands = {
+  attend: ["out", "lse", "Q", "K, V", "K, V"],
+  attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "lse", "delta", "K, V", "K, V"],
+} as const;
+const isOfKeys: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
+
+/** The queries' rows and the keys', as numbers: behind the operands. */
+function rowsOf(event: Reader): readonly [number, number] {
+  const first = operands[event.op as "attend"].length;
+  return [event.arg(first), event.arg(first + 1)];
+}
+
+function* transfersOf(event: Reader): Generator<{ sent: boolean; peer: number; view: number }> {
+  for (let i = 3; i < event.count; i += 3) {
+    yield { peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) };
+  }
+}

@@ -1,0 +1,102 @@
+import { describe, expect, it } from "vitest";
+import { closedForm } from "../src/closed-form.ts";
+import { planOf } from "../src/plan.ts";
+import type { Script } from "../src/script.ts";
+import { readSettings } from "../src/args.ts";
+import type { Settings } from "../src/settings.ts";
+import { contentsOf } from "../src/words.ts";
+
+function settingsOf(line: string): Settings {
+  return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
+}
+
+function scriptOf(line: string, rank: number): Script {
+  return planOf(settingsOf(line)).scripts[rank]!;
+}
+
+/** What a rank attends to in order, heads as one, and what it sends. */
+function told({ tiles, sendings }: Script): { attends: readonly string[]; sends: readonly string[] } {
+  const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
+  return {
+    attends: attends.filter((each, i) => each !== attends[i - 1]),
+    sends: sendings.map(({ label, parcels }) => `${label}: ${contentsOf(parcels, 4)}`),
+  };
+}
+
+describe("what a rank will do", () => {
+  it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
+    expect(told(scriptOf("--backend ring --ranks 3 --backward", 1))).toEqual({
+      attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
+      sends: [
+        "ring(sp): K, V of rank 1 to rank 2",
+        "ring(sp): K, V of rank 0 to rank 2",
+        "ring(sp): K, V of rank 1 to rank 2",
+        "ring(sp): K, V of rank 0 to rank 2",
+        "ring(sp): dK, dV of rank 0 to rank 2",
+        "ring(sp): dK, dV home to rank 2",
+      ],
+    });
+  });
+
+  it("in a grid: queries along rows, keys along columns, results home", () => {
+    const { attends, sends } = told(scriptOf("--backend mesh2d --mesh 2x2 --backward", 0));
+    expect(attends.slice(0, 4).toSorted()).toEqual(["0 · 0", "0 · 2", "1 · 0", "1 · 2"]);
+    expect(sends.toSorted()).toEqual([
+      "mesh2d(sp): K, V of rank 0 to rank 2",
+      "mesh2d(sp): K, V of rank 0 to rank 2",
+      "mesh2d(sp): Q of rank 0 to rank 1",
+      "mesh2d(sp): Q, dOut of rank 0 to rank 1",
+      "mesh2d(sp): dK, dV home to rank 2",
+      "mesh2d(sp): dQ home to rank 1",
+      "mesh2d(sp): out home to rank 1",
+    ]);
+  });
+
+  it("by heads: rows go out to whoever has a head, and come home", () => {
+    expect(told(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
+      attends: ["0,1,2,3 · 0,1,2,3"],
+      sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
+    });
+    expect(told(scriptOf("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
+  });
+
+  it("nested: the ring inside moves what the exchange around it has gathered", () => {
+    expect(told(scriptOf("--backend composed --mesh 2x2 --backward", 1))).toEqual({
+      attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
+      sends: [
+        "ulysses(head): Q, K, V of rank 1 to rank 0",
+        "ring(seq): K, V of ranks 0, 1 to rank 3",
+        "ulysses(head): out home to rank 0",
+        expect.stringMatching(/^ulysses\(head\): .*Q.* of rank 1 to rank 0$/),
+        "ring(seq): K, V of ranks 0, 1 to rank 3",
+        "ring(seq): dK, dV of ranks 2, 3 to rank 3",
+        expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
+      ],
+    });
+    expect(told(scriptOf("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
+      "ring(node): K, V of rank 3 to rank 1",
+      "ring(gpu): K, V of rank 3 to rank 2",
+      "ring(gpu): K, V of rank 1 to rank 2",
+    ]);
+  });
+
+  it("of a zigzag: ranks by what they hold, not by where it lies", () => {
+    expect(told(scriptOf("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
+  });
+});
+
+describe("bytes", () => {
+  const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
+  const backends = ["ring", "mesh2d", "ulysses", "composed", "hierarchical"];
+  it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
+    for (const count of ranks) {
+      for (const mask of ["", " --causal"]) {
+        for (const heads of [2, 3]) {
+          const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
+          const settings = { ...settingsOf(`${line} --heads ${heads}`) };
+          expect([line, closedForm(settings)]).toEqual([line, planOf(settings).bytesSent]);
+        }
+      }
+    }
+  });
+});
