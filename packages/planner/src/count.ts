@@ -52,42 +52,51 @@ function both(): Both {
 
 function countRank(record: AttentionRecord, recorded: RecordedRank): Count["ranks"][number] {
   const phases = { forward: new Map<string, Both>(), backward: new Map<string, Both>() };
-  let phase: keyof typeof phases = "forward";
-  const event = recorded.tape.read();
-  while (event.next()) {
-    if (event.op === "mark") {
-      if (record.names.words[event.arg(0)] === "backward") phase = "backward";
-      continue;
-    }
-    const flows = flowsOf(record, recorded, event);
-    if (!flows) continue;
-    const { name } = record.groups[event.arg(1)]!;
-    const known = phases[phase].get(name) ?? both();
-    phases[phase].set(name, known);
-    for (const { sent, elements, bytes } of flows) {
-      const tally = sent ? known.sent : known.received;
-      tally.elements += elements;
-      tally.bytes += bytes;
-      tally.messages++;
-    }
+  for (const { phase, group, sent, elements, bytes } of messagesOf(record, recorded)) {
+    const { name } = record.groups[group]!;
+    let known = phases[phase].get(name);
+    if (!known) phases[phase].set(name, (known = both()));
+    const tally = sent ? known.sent : known.received;
+    tally.elements += elements;
+    tally.bytes += bytes;
+    tally.messages++;
   }
   return { forward: volumeOf(phases.forward), backward: volumeOf(phases.backward) };
 }
 
-interface Moved {
+/** One message of one rank. */
+export interface Message {
+  readonly phase: "forward" | "backward";
+  /** Number of its group. */
+  readonly group: number;
+  /** World rank of the other side. */
+  readonly peer: number;
   readonly sent: boolean;
   readonly elements: number;
   readonly bytes: number;
 }
 
+/** All messages of a rank, in the order in which it posted them; collectives in their direct form. */
+export function* messagesOf(record: AttentionRecord, recorded: RecordedRank): Generator<Message, void, undefined> {
+  let phase: Message["phase"] = "forward";
+  const event = recorded.tape.read();
+  while (event.next()) {
+    if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
+    const group = event.arg(1);
+    for (const flow of flowsOf(record, recorded, event) ?? []) yield { phase, group, ...flow };
+  }
+}
+
+type Moved = Omit<Message, "phase" | "group">;
+
 /** The messages of an event, if it is a collective. */
 function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Moved[] | undefined {
-  const moved = (view: number, sent: boolean, elements = tape.views[view]!.look.size): Moved => {
-    return { sent, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
+  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.look.size): Moved => {
+    return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (event.op === "sendRecv") {
     const flows: Moved[] = [];
-    for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1));
+    for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;
   }
   if (!collectives.has(event.op)) return undefined;
@@ -97,7 +106,7 @@ function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader)
   const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
   const others = ranks.map((_, member) => member).filter((member) => member !== me);
   const all = (view: number, sent: boolean, size: (member: number) => number): Moved[] =>
-    others.map((member) => moved(view, sent, size(member))).filter(({ elements }) => elements > 0);
+    others.map((member) => moved(view, sent, ranks[member]!, size(member))).filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
       return [...all(input, true, () => shares[me]!), ...all(out, false, (member) => shares[member]!)];
@@ -109,7 +118,7 @@ function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader)
         ...all(out, false, (member) => shares[ranks.length + member]!),
       ];
     case "broadcast":
-      return me === root ? others.map(() => moved(out, true)) : [moved(out, false)];
+      return me === root ? others.map((member) => moved(out, true, ranks[member]!)) : [moved(out, false, ranks[root]!)];
     case "allReduce": {
       const share = (tape.views[out]!.look.size / ranks.length) * 2;
       return [...all(out, true, () => share), ...all(out, false, () => share)];

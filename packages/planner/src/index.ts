@@ -1,4 +1,9 @@
 export { type Count, count, type Flow, type Volume } from "./count.ts";
+export { formatBytes, formatSeconds, formatShare } from "./draw/format.ts";
+export { perfettoTrace } from "./draw/perfetto.ts";
+export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
+export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
+export { type Shares, timeShares } from "./draw/waiting.ts";
 export type { Fault } from "./prove/fault.ts";
 export { type Proof, prove } from "./prove/prove.ts";
 export { type AttentionRecord, type Ends, record, type RecordedRank, type RecordOptions } from "./record.ts";
@@ -9,3 +14,22 @@ export type { Box, Look, Names } from "./symbolic/names.ts";
 export type { RankRecord, SymbolicStorage, View } from "./symbolic/rank-record.ts";
 export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";
 export { type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
+export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
+export { countLinks, type LinkVolume } from "./time/links.ts";
+export { predict, type Prediction } from "./time/predict.ts";
+export {
+  type AttentionSpeed,
+  type KernelSpeeds,
+  type Link,
+  type LinkClass,
+  linkClass,
+  linkClasses,
+  parseProfile,
+  type Profile,
+  type SharedCores,
+  type Waves,
+} from "./time/profile.ts";
+export { profiles } from "./time/profiles.ts";
+export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
+export type { Piece, Timeline } from "./time/timeline.ts";
+export { type RankTrace, timelineOf } from "./time/traces.ts";

@@ -1,0 +1,113 @@
+import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
+import { visiblePairs } from "../prove/area.ts";
+import type { Names } from "../symbolic/names.ts";
+import type { RankRecord, View } from "../symbolic/rank-record.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import type { AttentionSpeed, KernelSpeeds, Profile } from "./profile.ts";
+
+/** One call of an attention kernel, over all of its heads and sequences. */
+export interface AttentionWork {
+  readonly dtype: DType;
+  readonly headDim: number;
+  /** Visible pairs, query rows and key rows of one head. */
+  readonly pairs: number;
+  readonly rows: number;
+  readonly keys: number;
+  /** Sequences × query heads. */
+  readonly heads: number;
+}
+
+/** Seconds that an attention kernel takes alone. Nothing visible costs the launch. */
+export function attentionSeconds(
+  kernels: KernelSpeeds,
+  kind: "attend" | "attendBackward",
+  { dtype, headDim, pairs, rows, keys, heads }: AttentionWork,
+): number {
+  if (pairs === 0 || heads === 0) return kernels.launch;
+  const speed = kernels[kind][dtype] ?? unknownSpeed(kernels, kind, dtype);
+  const { halfRows, halfKeys, halfDim } = speed;
+  const each = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
+  const flops = each * heads * (pairs + halfKeys * rows + halfRows * keys);
+  return kernels.launch + flops / speed.flops / filled(kernels, heads, rows);
+}
+
+/** The share of the device that a call fills: its last wave may leave units idle. */
+function filled({ waves }: KernelSpeeds, heads: number, rows: number): number {
+  if (!waves) return 1;
+  const blocks = heads * Math.ceil(rows / waves.rows);
+  return blocks / (Math.ceil(blocks / waves.units) * waves.units);
+}
+
+function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", dtype: DType): AttentionSpeed {
+  throw new OptionError({
+    where: `profile: kernels.${kind}`,
+    expected: dtype,
+    received: Object.keys(kernels[kind]).join(", ") || "none",
+    remedy: "measure or state the speed for this dtype, or record another",
+  });
+}
+
+/** Tells how long the kernels on a rank's tape take. Tiles repeat: each is worked out once. */
+export class KernelTimes {
+  readonly #profile: Profile;
+  readonly #names: Names;
+  readonly #pairs = new Map<number, number>();
+
+  constructor(profile: Profile, names: Names) {
+    this.#profile = profile;
+    this.#names = names;
+  }
+
+  seconds(event: Reader, { views }: RankRecord): number {
+    const { kernels } = this.#profile;
+    switch (event.op) {
+      case "attend":
+        return this.#attention(event, "attend", views[event.arg(2)]!, views[event.arg(3)]!, 5);
+      case "attendBackward":
+        return this.#attention(event, "attendBackward", views[event.arg(3)]!, views[event.arg(7)]!, 9);
+      case "fill":
+        return kernels.launch + bytesOf(views[event.arg(0)]!) / kernels.bandwidth;
+      case "compute":
+        return kernels.launch + this.#other(event, views);
+      default: {
+        let bytes = 0;
+        for (let i = 0; i < event.count; i++) bytes += bytesOf(views[event.arg(i)]!);
+        return kernels.launch + bytes / kernels.bandwidth;
+      }
+    }
+  }
+
+  // oxlint-disable-next-line max-params -- the event, and where its parts lie
+  #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
+    const [batch, heads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
+    const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const work = { dtype: q.dtype, headDim, pairs, rows, keys: k.look.box.sizes[2]!, heads: batch * heads };
+    return attentionSeconds(this.#profile.kernels, kind, work);
+  }
+
+  #visible(q: number, k: number, mask: number): number {
+    const { rows, masks } = this.#names;
+    const key = (mask * 2 ** 24 + q) * 2 ** 24 + k;
+    let pairs = mask < 32 ? this.#pairs.get(key) : undefined;
+    if (pairs === undefined) {
+      pairs = visiblePairs(rows[q]!, rows[k]!, masks[mask]!);
+      if (mask < 32) this.#pairs.set(key, pairs);
+    }
+    return pairs;
+  }
+
+  /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
+  #other(event: Reader, views: readonly View[]): number {
+    const { kernels } = this.#profile;
+    const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
+    if (this.#names.words[event.arg(0)] !== "matmul") {
+      return used.reduce((sum, view) => sum + bytesOf(view), 0) / kernels.bandwidth;
+    }
+    const inner = used[1]!.look.shape.at(-1)!;
+    return (2 * used[0]!.look.size * inner) / kernels.matmul;
+  }
+}
+
+function bytesOf({ look, dtype }: View): number {
+  return look.size * dtypeBytes[dtype];
+}

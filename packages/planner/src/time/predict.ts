@@ -1,0 +1,51 @@
+import { type Flow } from "../count.ts";
+import { type AttentionRecord, record, type RecordOptions } from "../record.ts";
+import { countLinks } from "./links.ts";
+import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
+import { type Simulation, simulate, type SimulateOptions } from "./simulate.ts";
+
+/** What one attention, forward and backward, is predicted to take. */
+export interface Prediction {
+  readonly seconds: number;
+  readonly forwardSeconds: number;
+  readonly backwardSeconds: number;
+  readonly computeSeconds: number;
+  readonly exposedCommunicationSeconds: number;
+  /** The most that any rank sends over each class of links. */
+  readonly sent: Readonly<Record<LinkClass, Flow>>;
+  /** The most that any rank has allocated at once. */
+  readonly peakBytes: number;
+  readonly simulation: Simulation;
+  readonly record: AttentionRecord;
+}
+
+/** Records a backend and simulates the record. */
+export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
+  const run = record(options);
+  const result = simulate(run, profile, simulation);
+  const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
+  return {
+    seconds,
+    forwardSeconds,
+    backwardSeconds,
+    computeSeconds,
+    exposedCommunicationSeconds,
+    sent: mostSent(run, profile),
+    peakBytes: Math.max(...run.ranks.map(({ peakBytes }) => peakBytes)),
+    simulation: result,
+    record: run,
+  };
+}
+
+function mostSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
+  const ranks = countLinks(run, profile);
+  const most = (kind: LinkClass, what: keyof Flow): number =>
+    ranks.reduce(
+      (max, { forward, backward }) => Math.max(max, forward[kind].sent[what] + backward[kind].sent[what]),
+      0,
+    );
+  const entries = linkClasses.map((kind) => {
+    return [kind, { bytes: most(kind, "bytes"), elements: most(kind, "elements"), messages: most(kind, "messages") }];
+  });
+  return Object.fromEntries(entries) as Record<LinkClass, Flow>;
+}

@@ -1,0 +1,233 @@
+import type { AttentionRecord, RecordedRank } from "../record.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import { KernelTimes } from "./kernel-time.ts";
+import { Machine } from "./machine.ts";
+import { parseProfile, type Profile } from "./profile.ts";
+import { Batch, type Flow, type Meeting, refusal, Streams } from "./streams.ts";
+import type { Piece, Timeline } from "./timeline.ts";
+
+/** One rank of a simulation, with what it spent its time on, in seconds. */
+export interface SimulatedRank {
+  readonly rank: number;
+  readonly at: Timeline["ranks"][number]["at"];
+  /** In order of their starts. Empty where they were not asked for. */
+  readonly pieces: readonly Piece[];
+  /** When its forward ended, and when all did. */
+  readonly forwardSeconds: number;
+  readonly seconds: number;
+  /** Its kernels, one after the other. */
+  readonly computeSeconds: number;
+  /** How long its compute stood still for a collective: transfers that nothing hid, and ranks that were late. */
+  readonly exposedCommunicationSeconds: number;
+}
+
+/** A predicted timeline, and what it comes to. */
+export interface Simulation extends Timeline {
+  readonly ranks: readonly SimulatedRank[];
+  /** When the last rank ended its forward, and what is left of `seconds`. */
+  readonly forwardSeconds: number;
+  readonly backwardSeconds: number;
+  /** The most that any rank's kernels took, and the most that any stood still for a collective. */
+  readonly computeSeconds: number;
+  readonly exposedCommunicationSeconds: number;
+}
+
+export interface SimulateOptions {
+  /** Whose pieces are kept: each takes memory, and a thousand ranks make millions. All if absent. */
+  readonly keep?: (rank: number) => boolean;
+}
+
+/**
+ * Predicts when each rank does what: replays a record on the machine that a profile describes. Every rank has a host, which
+ * enqueues; a compute stream, which runs kernels in order; and a communication stream, which runs collectives in order, each
+ * from when compute has come to where it was posted. A message moves when both sides have their turn.
+ */
+export function simulate(
+  record: AttentionRecord,
+  profile: Profile,
+  { keep = () => true }: SimulateOptions = {},
+): Simulation {
+  const checked = parseProfile(profile);
+  const machine = new Machine(checked, record.ranks.length);
+  const times = new KernelTimes(checked, record.names);
+  const streams = new Streams(record, checked, machine, (batch) => hosts[batch.rank]!.finished(batch));
+  const hosts = record.ranks.map((recorded, rank) => {
+    return new RankRun(record, recorded, { machine, times, streams, enqueue: checked.enqueue, keeps: keep(rank) });
+  });
+  for (const host of hosts) host.go();
+  for (let work = machine.next(); work; work = machine.next()) {
+    if (work.kind === "compute") hosts[work.rank]!.computed();
+    else if (work.owner instanceof RankRun) work.owner.go();
+    else if ("members" in (work.owner as Flow | Meeting)) streams.loaded(work.owner as Meeting);
+    else streams.arrived(work.owner as Flow);
+  }
+  const stuck = hosts.find(({ ended }) => !ended);
+  if (stuck) {
+    const heads = [...streams.pending()]
+      .slice(0, 3)
+      .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
+    throw refusal(heads.join("; ") || `rank ${stuck.rank} waits for what it never posted`);
+  }
+  return summary(hosts.map((host) => host.result()));
+}
+
+function summary(ranks: readonly SimulatedRank[]): Simulation {
+  const most = (of: (rank: SimulatedRank) => number): number => ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
+  const seconds = most((rank) => rank.seconds);
+  const forwardSeconds = most((rank) => rank.forwardSeconds);
+  return {
+    seconds,
+    ranks,
+    forwardSeconds,
+    backwardSeconds: seconds - forwardSeconds,
+    computeSeconds: most(({ computeSeconds }) => computeSeconds),
+    exposedCommunicationSeconds: most(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds),
+  };
+}
+
+interface Means {
+  readonly machine: Machine;
+  readonly times: KernelTimes;
+  readonly streams: Streams;
+  readonly enqueue: number;
+  readonly keeps: boolean;
+}
+
+/** One rank's compute stream, on its way along the tape. */
+class RankRun {
+  readonly rank: number;
+  readonly #record: AttentionRecord;
+  readonly #recorded: RecordedRank;
+  readonly #means: Means;
+  readonly #reader: Reader;
+  readonly #done = new Set<number>();
+  readonly #pieces: Piece[] = [];
+  /** The collective that it waits for, since when. */
+  #awaited: number | undefined;
+  #since = 0;
+  /** Whether the event that it stands at is still to be run, and when the host has enqueued it. */
+  #held = false;
+  #enqueued = 0;
+  #forward = 0;
+  #end = 0;
+  #busy = 0;
+  #exposed = 0;
+  #ended = false;
+
+  constructor(record: AttentionRecord, recorded: RecordedRank, means: Means) {
+    this.rank = recorded.tape.rank;
+    this.#record = record;
+    this.#recorded = recorded;
+    this.#means = means;
+    this.#reader = recorded.tape.read();
+  }
+
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /** Goes on until a kernel runs, or a collective is not done, or the end. */
+  go(): void {
+    const { machine } = this.#means;
+    while (!this.#ended && this.#awaited === undefined) {
+      if (!this.#held && !this.#step()) return;
+      if (!this.#held) continue;
+      if (this.#enqueued > machine.now) {
+        machine.timer(this.rank, this.#enqueued, this);
+        return;
+      }
+      this.#held = false;
+      if (this.#run()) return;
+    }
+  }
+
+  /** The kernel that ran is done. */
+  computed(): void {
+    const { now } = this.#means.machine;
+    this.#busy += now - this.#since;
+    if (this.#means.keeps && now > this.#since) {
+      this.#pieces.push({ lane: "compute", name: this.#kernelName(), start: this.#since, end: now });
+    }
+    this.go();
+  }
+
+  finished(batch: Batch): void {
+    const { now } = this.#means.machine;
+    if (this.#means.keeps) {
+      const { op: name, start, label, bytesSent, bytesReceived } = batch;
+      this.#pieces.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
+    }
+    if (this.#awaited !== batch.work) {
+      this.#done.add(batch.work);
+      return;
+    }
+    this.#awaited = undefined;
+    this.#exposed += now - this.#since;
+    this.go();
+  }
+
+  result(): SimulatedRank {
+    return {
+      rank: this.rank,
+      at: this.#recorded.at,
+      pieces: this.#pieces.toSorted((a, b) => a.start - b.start),
+      forwardSeconds: this.#forward,
+      seconds: this.#end,
+      computeSeconds: this.#busy,
+      exposedCommunicationSeconds: this.#exposed,
+    };
+  }
+
+  /** Steps to the next event that takes time; false at the end of the tape. */
+  #step(): boolean {
+    const event = this.#reader;
+    if (!event.next()) return false;
+    if (event.op === "empty" || event.op === "free") return true;
+    if (event.op === "mark") {
+      this.#mark(this.#record.names.words[event.arg(0)]!);
+      return true;
+    }
+    this.#enqueued += this.#means.enqueue;
+    this.#held = true;
+    return true;
+  }
+
+  #mark(phase: string): void {
+    const { now } = this.#means.machine;
+    if (phase === "backward") this.#forward = now;
+    if (phase !== "end") return;
+    this.#end = now;
+    this.#ended = true;
+  }
+
+  /** Runs the event that it stands at; true if that takes time. */
+  #run(): boolean {
+    const { machine, streams, times } = this.#means;
+    const event = this.#reader;
+    switch (event.op) {
+      case "wait":
+        if (this.#done.delete(event.arg(0))) return false;
+        this.#awaited = event.arg(0);
+        this.#since = machine.now;
+        return true;
+      case "sendRecv":
+      case "allGather":
+      case "reduceScatter":
+      case "allReduce":
+      case "allToAll":
+      case "broadcast":
+      case "barrier":
+        streams.post(this.rank, event);
+        return false;
+      default:
+        this.#since = machine.now;
+        machine.compute(this.rank, times.seconds(event, this.#recorded.tape), undefined);
+        return true;
+    }
+  }
+
+  #kernelName(): string {
+    const { op } = this.#reader;
+    return op === "compute" ? this.#record.names.words[this.#reader.arg(0)]! : op;
+  }
+}

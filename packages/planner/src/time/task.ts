@@ -1,0 +1,69 @@
+/** Something that takes time: a kernel, a message under way, or mere waiting. */
+export interface Task {
+  readonly kind: "compute" | "flow" | "timer";
+  /** When it ends as things stand. */
+  at: number;
+  /** Its place in the queue; −1 if it is not there. */
+  place: number;
+}
+
+/** Tasks by the time at which they end: a binary heap that finds a task again when its end moves. */
+export class TaskQueue<T extends Task> {
+  readonly #heap: T[] = [];
+
+  get size(): number {
+    return this.#heap.length;
+  }
+
+  /** Puts a task in, or moves it to where its time belongs. */
+  set(task: T): void {
+    if (task.place < 0) task.place = this.#heap.push(task) - 1;
+    this.#down(this.#up(task));
+  }
+
+  /** Takes out the task that ends first. */
+  pop(): T | undefined {
+    const first = this.#heap[0];
+    if (first === undefined) return undefined;
+    const last = this.#heap.pop()!;
+    if (last !== first) {
+      this.#put(last, 0);
+      this.#down(last);
+    }
+    first.place = -1;
+    return first;
+  }
+
+  #up(task: T): T {
+    let { place } = task;
+    while (place > 0) {
+      const above = (place - 1) >> 1;
+      const other = this.#heap[above]!;
+      if (other.at <= task.at) break;
+      this.#put(other, place);
+      place = above;
+    }
+    this.#put(task, place);
+    return task;
+  }
+
+  #down(task: T): void {
+    const heap = this.#heap;
+    let { place } = task;
+    for (;;) {
+      let below = 2 * place + 1;
+      if (below >= heap.length) break;
+      if (below + 1 < heap.length && heap[below + 1]!.at < heap[below]!.at) below++;
+      const other = heap[below]!;
+      if (other.at >= task.at) break;
+      this.#put(other, place);
+      place = below;
+    }
+    this.#put(task, place);
+  }
+
+  #put(task: T, place: number): void {
+    this.#heap[place] = task;
+    task.place = place;
+  }
+}

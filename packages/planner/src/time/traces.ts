@@ -1,0 +1,25 @@
+import type { Coordinate, TraceEvent } from "@mosaic/core";
+import type { Timeline } from "./timeline.ts";
+
+/** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
+export interface RankTrace {
+  readonly rank: number;
+  readonly at: Coordinate;
+  readonly events: readonly TraceEvent[];
+}
+
+/** A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. */
+export function timelineOf(traces: readonly RankTrace[]): Timeline {
+  const all = traces.flatMap(({ events }) => events);
+  const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
+  const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
+  const ranks = traces
+    .toSorted((a, b) => a.rank - b.rank)
+    .map(({ rank, at, events }) => {
+      const pieces = events
+        .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
+        .toSorted((a, b) => a.start - b.start);
+      return { rank, at, pieces };
+    });
+  return { seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0), ranks };
+}
