@@ -1,0 +1,228 @@
+// A thread block: its fibers, who of them may run, its barriers, its shared memory.
+#pragma once
+
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "engine/fiber.h"
+#include "engine/shared_memory.h"
+
+namespace emulated {
+
+struct Warp {
+  void* slot[32];
+  int arrived = 0;
+  const char* operation = nullptr;
+  unsigned line = 0, column = 0;
+  Clocks clocks;
+};
+
+struct Barrier {
+  int arrived = 0, expected = 0;
+  Clocks clocks{};
+  std::vector<int> waiting;
+};
+
+struct Block;
+inline thread_local constinit Block* block = nullptr;
+inline thread_local constinit Fiber* current = nullptr;
+
+/// Ends the kernel: names the thread and its place in the source.
+[[noreturn]] inline void fail(const std::string& what) {
+  const std::string file = current->site.file_name();
+  throw Misuse(what + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) + ":" +
+               std::to_string(current->site.line()) + "]");
+}
+
+struct Block {
+  dim3 grid, shape, index;
+  std::function<void()> body;
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::array<Barrier, 16> barriers;
+  std::vector<char> shared;
+  std::vector<Shadow> shadow;
+  /// mbarriers, TMA and wgmma, once a kernel uses them (hopper.h).
+  std::shared_ptr<void> hopper;
+  /// Called when no thread can run: lets an asynchronous copy land, false if there is none.
+  std::function<bool()> idle;
+  std::deque<int> ready;
+  Stack main;
+  std::exception_ptr error;
+  int live = 0;
+  uint32_t randomState = 1;
+  uint64_t switches = 0;
+
+  uint32_t random() {
+    randomState ^= randomState << 13;
+    randomState ^= randomState >> 17;
+    return randomState ^= randomState << 5;
+  }
+
+  // ── scheduling
+
+  void go(int thread) {
+    switches++;
+    Fiber* from = current;
+    current = &fibers[thread];
+    switchStacks(&from->stack, &current->stack);
+  }
+
+  /// Parks the current fiber until somebody wakes it.
+  void wait(const char* state) {
+    current->state = state;
+    const int next = takeReady();
+    if (next != current->thread) go(next);
+    current->state = "ready";
+  }
+
+  /// At the front they run ahead, at the back they interleave.
+  void wake(const int* threads, size_t count) {
+    const bool ahead = config.seed == 0 || (random() & 1);
+    ready.insert(ahead ? ready.begin() : ready.end(), threads, threads + count);
+  }
+
+  int takeReady() {
+    while (ready.empty()) {
+      if (!idle || !idle()) deadlock();
+    }
+    const int next = ready.front();
+    ready.pop_front();
+    return next;
+  }
+
+  [[noreturn]] void deadlock() {
+    std::map<std::string, int> places;
+    for (const Fiber& fiber : fibers) {
+      const bool exited = fiber.state[0] == 'e';
+      places[std::string(fiber.state) + ":" + std::to_string(exited ? 0 : fiber.site.line())]++;
+    }
+    std::string report = "deadlock (divergent barrier or collective?):";
+    for (const auto& [place, count] : places) report += " " + std::to_string(count) + " threads " + place + ";";
+    fail(report);
+  }
+
+  static void entry() {
+    Block& self = *block;
+    try {
+      self.body();
+      if (!current->open.empty()) fail("cp.async never committed at exit");
+      current->state = "exited";
+      if (--self.live) self.ready.push_front(self.takeReady());
+    } catch (...) {
+      self.error = std::current_exception();
+    }
+    if (self.error || !self.live) switchStacks(&current->stack, &self.main);  // never comes back
+    const int next = self.ready.front();
+    self.ready.pop_front();
+    self.go(next);
+  }
+
+  void run(dim3 at) {
+    index = at;
+    reset();
+    block = this;
+    current = &fibers[static_cast<size_t>(takeReady())];
+    switchStacks(&main, &current->stack);
+    if (error) std::rethrow_exception(error);
+  }
+
+  void reset() {
+    const auto threads = static_cast<int>(shape.x * shape.y * shape.z);
+    fibers.resize(static_cast<size_t>(threads));
+    warps.assign(static_cast<size_t>(threads / 32), {});
+    barriers = {};
+    ready.clear();
+    error = nullptr;
+    live = threads;
+    hopper.reset();
+    idle = nullptr;
+    randomState = config.seed * 2654435761u + index.x * 97 + index.y * 89 + index.z * 83 + 1;
+    std::fill(shared.begin(), shared.end(), char(0xff));  // NaN in every floating-point type
+    std::fill(shadow.begin(), shadow.end(), Shadow{});
+    for (int warp = 0; warp < threads / 32; warp++) {
+      warps[warp].clocks.fill(0);
+      warps[warp].clocks[warp] = 1;
+    }
+    for (int thread = 0; thread < threads; thread++) start(thread);
+    if (config.seed) std::rotate(ready.begin(), ready.begin() + 32 * (random() % (threads / 32)), ready.end());
+  }
+
+  void start(int thread) {
+    Fiber& fiber = fibers[thread];
+    if (!fiber.memory) fiber.memory.reset(new char[kStackBytes]);
+    fiber.thread = thread;
+    fiber.warp = thread / 32;
+    fiber.lane = thread % 32;
+    fiber.state = "ready";
+    fiber.open.clear();
+    fiber.groups.clear();
+    const auto flat = static_cast<unsigned>(thread);
+    fiber.index = dim3(flat % shape.x, flat / shape.x % shape.y, flat / (shape.x * shape.y));
+    makeStack(&fiber.stack, fiber.memory.get(), kStackBytes, &entry);
+    ready.push_back(thread);
+  }
+
+  // ── shared memory
+
+  char* at(uint32_t address, uint32_t bytes, uint32_t alignment) {
+    if (address % alignment) fail("misaligned shared address");
+    if (address < kSharedBase || address + bytes > kSharedBase + shared.size()) {
+      fail("shared address out of bounds: " + std::to_string(int64_t{address} - kSharedBase) + "+" +
+           std::to_string(bytes) + " of " + std::to_string(shared.size()));
+    }
+    return shared.data() + (address - kSharedBase);
+  }
+
+  /// Whether the access in `record` happened before what `actor` of `warp` does now.
+  bool ordered(uint32_t record, uint32_t actor, uint32_t warp) {
+    const uint32_t clock = record & kClockMask, other = warpOf(record);
+    if (other != warp) return warps[warp].clocks[other] >= clock;
+    return record >> kClockBits == actor || clock < warps[warp].clocks[warp];
+  }
+
+  void onRead(uint32_t address, uint32_t bytes, uint32_t actor) {
+    if (!config.races) return;
+    const auto warp = static_cast<uint32_t>(current->warp);
+    const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
+    const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
+    for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
+      Shadow& seen = shadow[word];
+      const auto place = [word] { return " at +" + std::to_string(word * 4); };
+      if (seen.pending & kInFlight) fail("read of shared memory with a copy in flight" + place());
+      if (!seen.writer) fail("read of uninitialised shared memory" + place());
+      if (!ordered(seen.writer, actor, warp)) fail("race: read" + place() + " of data written by " + nameOf(seen.writer));
+      if (warpOf(seen.read0) != warp) seen.read1 = seen.read0;  // keep another warp's record too
+      seen.read0 = record;
+    }
+  }
+
+  void onWrite(uint32_t address, uint32_t bytes, uint32_t actor, bool inFlight = false) {
+    if (!config.races) return;
+    const auto warp = static_cast<uint32_t>(current->warp);
+    const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
+    const uint32_t end = (address - kSharedBase + bytes + 3) / 4;
+    for (uint32_t word = (address - kSharedBase) / 4; word < end; word++) {
+      Shadow& seen = shadow[word];
+      if (seen.writer && !ordered(seen.writer, actor, warp)) {
+        fail("race: write at +" + std::to_string(word * 4) + " over data of " + nameOf(seen.writer));
+      }
+      for (const uint32_t read : {seen.read0, seen.read1}) {
+        // What the whole warp has read precedes what its lanes do next.
+        if (!read || read >> kClockBits == kWarpActor + warp || ordered(read, actor, warp)) continue;
+        fail("race: write at +" + std::to_string(word * 4) + " of data still read by " + nameOf(read));
+      }
+      seen = Shadow{record, 0, 0, inFlight ? kInFlight : kUnfenced};
+    }
+  }
+};
+
+}  // namespace emulated
+
+#define threadIdx (emulated::current->index)
+#define blockIdx (emulated::block->index)
+#define blockDim (emulated::block->shape)
+#define gridDim (emulated::block->grid)

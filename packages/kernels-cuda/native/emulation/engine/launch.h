@@ -1,0 +1,65 @@
+// Runs a grid, block after block; several at once if the config has several workers.
+#pragma once
+
+#include <mutex>
+#include <thread>
+
+#include "engine/collective.h"
+#include "engine/memory.h"
+#include "engine/registry.h"
+
+namespace emulated {
+
+constexpr size_t kMostShared = 227 * 1024;
+
+/// Throws the Misuse of the first block that failed.
+template <class KernelFunction, class Parameters>
+void launch(KernelFunction kernel, const Launch& at, const Parameters& parameters) {
+  const dim3 grid(at.grid.x, at.grid.y, at.grid.z), shape(at.block.x, at.block.y, at.block.z);
+  const unsigned threads = shape.x * shape.y * shape.z;
+  if (threads % 32 || threads < 32 || threads > 1024) throw Misuse("a block needs 32 to 1024 threads, in warps");
+  if (at.sharedBytes > kMostShared) throw Misuse("more than 227 KiB of shared memory");
+  const int64_t total = int64_t{grid.x} * grid.y * grid.z;
+  std::atomic<int64_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    Block one;
+    one.grid = grid;
+    one.shape = shape;
+    one.shared.resize(at.sharedBytes);
+    one.shadow.resize(at.sharedBytes / 4 + 1);
+    one.body = [&] { kernel(parameters); };
+    for (int64_t i; (i = next++) < total;) {
+      const auto flat = static_cast<unsigned>(i);
+      try {
+        one.run(dim3(flat % grid.x, flat / grid.x % grid.y, flat / (grid.x * grid.y)));
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = total;
+      }
+    }
+    stats.switches += one.switches;
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < config.workers; i++) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  if (error) std::rethrow_exception(error);
+}
+
+/// Global memory that a kernel touches must be allocated on the device.
+inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* what) {
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + what);
+  if (!deviceMemory().contain(pointer, bytes)) fail(std::string("global ") + what + " out of bounds");
+}
+
+}  // namespace emulated
+
+/// Makes `kernel(const Parameters&)` known to the stand-in driver under its name.
+#define EMULATED_KERNEL(kernel, Parameters)                                                                          \
+  static const emulated::Registration kernel##_registered{                                                           \
+      #kernel, {&emulated::takeParameters<Parameters>, [](const emulated::Launch& launch) {                          \
+                  emulated::launch(kernel, launch, *static_cast<const Parameters*>(launch.parameters));              \
+                }}};
