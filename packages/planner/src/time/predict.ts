@@ -37,7 +37,8 @@ export function predict(options: RecordOptions, profile: Profile, simulation: Si
   };
 }
 
-function mostSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
+/** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
+export function mostSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
   const ranks = countLinks(run, profile);
   const most = (kind: LinkClass, what: keyof Flow): number =>
     ranks.reduce(
