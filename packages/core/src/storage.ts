@@ -6,6 +6,8 @@ export class Storage {
   /** The address, as the device's native code understands it. */
   readonly handle: bigint;
   readonly byteLength: number;
+  /** What notices that all tensors of it were lost; undefined if that would cost more than the memory is worth. */
+  readonly net: FinalizationRegistry<Storage> | undefined = lostTensors;
   readonly #free: () => void;
   #references = 0;
 

@@ -5,7 +5,7 @@ import type { Device } from "./device.ts";
 import type { DType } from "./dtype.ts";
 import { DisposedError, ShapeError } from "./errors.ts";
 import { formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
-import { lostTensors, type Storage } from "./storage.ts";
+import type { Storage } from "./storage.ts";
 import * as views from "./views.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
@@ -48,7 +48,7 @@ export class Tensor implements Disposable, TensorParts {
     this.strides = parts.strides;
     this.offset = parts.offset;
     this.storage.retain();
-    lostTensors.register(this, this.storage, this);
+    this.storage.net?.register(this, this.storage, this);
   }
 
   /** Number of axes. */
@@ -192,7 +192,7 @@ export class Tensor implements Disposable, TensorParts {
   [Symbol.dispose](): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    lostTensors.unregister(this);
+    this.storage.net?.unregister(this);
     this.storage.release();
     this.#node?.release();
     this.#node = undefined;

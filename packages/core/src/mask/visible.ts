@@ -17,23 +17,23 @@ import type { Slice } from "./slice.ts";
  * ```
  */
 export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
-  const q = hulls(queries);
-  const k = hulls(keys);
   for (const slice of slices) {
-    for (const [q0, q1] of q) {
-      if (slice.q0 >= q1 || q0 >= slice.q1) continue;
-      for (const [k0, k1] of k) {
-        // Boxes first: of 10 000 documents nearly all lie elsewhere.
-        if (slice.k0 < k1 && k0 < slice.k1 && sliceMeets(slice, { q0, q1, k0, k1 })) return true;
+    if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
+    for (const q of queries) {
+      const [q0, q1] = [q.start, endOf(q)];
+      if (q0 >= q1 || slice.q0 >= q1 || q0 >= slice.q1) continue;
+      for (const k of keys) {
+        const [k0, k1] = [k.start, endOf(k)];
+        // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
+        if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
+        if (slice.type === 0 || sliceMeets(slice, { q0, q1, k0, k1 })) return true;
       }
     }
   }
   return false;
 }
 
-/** First position and the one after the last, of every span that has any. */
-function hulls(spans: readonly Span[]): (readonly [from: number, to: number])[] {
-  return spans
-    .filter(({ length }) => length > 0)
-    .map(({ start, length, step }) => [start, start + (length - 1) * step + 1]);
+/** The position after the last; no more than the start of a span that has none. */
+function endOf({ start, length, step }: Span): number {
+  return start + (length - 1) * step + 1;
 }

@@ -39,16 +39,18 @@ export function layoutOf({ mesh, axes, placement = contiguous(), length }: Layou
     });
   }
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  const known = new Map<string, readonly Span[]>();
+  // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
+  const known = new Map<number, readonly Span[]>();
   return {
     length,
     axes,
     spans(at) {
-      const key = axes.map((axis) => at[axis] ?? "*").join();
-      let spans = known.get(key);
+      let number = 0;
+      for (const axis of axes) number = number * (mesh[axis]! + 1) + (at[axis] ?? -1) + 1;
+      let spans = known.get(number);
       if (!spans) {
         spans = joined(shardsAt(at, axes, mesh).flatMap((index) => placement.spans(index, count, length)));
-        known.set(key, spans);
+        known.set(number, spans);
       }
       return spans;
     },
