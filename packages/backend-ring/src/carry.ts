@@ -40,7 +40,8 @@ export function* carry(
   try {
     for (const step of steps) {
       const sums = roomFor(step, circle, memory) ?? home;
-      yield { ...step, dk: sums[0], dv: sums[1] };
+      const { source, visible, k, v } = step;
+      yield { step: step.step, source, visible, k, v, dk: sums[0], dv: sums[1] };
       hop?.work.wait();
       add(sums, hop?.onward);
       add(home, hop?.homeward);

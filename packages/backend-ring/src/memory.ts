@@ -12,6 +12,8 @@ export class ChunkMemory implements Disposable {
   readonly #like: Chunk;
   readonly #longest: number;
   readonly #slots = new Map<number, readonly Tensor[]>();
+  /** What each slot showed last: most chunks are of one length, and so is the view of them. */
+  readonly #shown = new Map<number, Chunk>();
   readonly #owned: Tensor[] = [];
 
   /** `like` has the device, dtypes, and all sizes but the length; `longest` is the largest length a slot must hold. */
@@ -22,6 +24,8 @@ export class ChunkMemory implements Disposable {
 
   /** Memory for a chunk of `length` keys, uninitialised at first; the same for the same number. */
   slot(number: number, length: number): Chunk {
+    const last = this.#shown.get(number);
+    if (last?.[0].shape[2] === length) return last;
     let members = this.#slots.get(number);
     if (members === undefined) {
       const room = sizeOf(this.#shape(this.#longest));
@@ -29,7 +33,9 @@ export class ChunkMemory implements Disposable {
       this.#slots.set(number, members);
     }
     const shape = this.#shape(length);
-    return this.#chunk((i) => viewOf(members[i]!, shape, contiguousStrides(shape)));
+    const chunk = this.#chunk((i) => viewOf(members[i]!, shape, contiguousStrides(shape)));
+    this.#shown.set(number, chunk);
+    return chunk;
   }
 
   /** A chunk of zeros that takes the memory of two numbers. */
@@ -71,6 +77,7 @@ export class ChunkMemory implements Disposable {
     for (const tensor of this.#owned) tensor[Symbol.dispose]();
     this.#owned.length = 0;
     this.#slots.clear();
+    this.#shown.clear();
   }
 }
 

@@ -42,6 +42,10 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
     name: "ring",
     axes: [axis, ...inner.axes],
 
+    check(ctx) {
+      inner.check?.(ctx);
+    },
+
     attend(ctx, call, state, keys) {
       checkKeys(ctx, axis, call, keys);
       for (const { source, visible, k, v } of rotate(circleOf(ctx, call, keys), keys)) {
