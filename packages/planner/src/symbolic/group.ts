@@ -9,13 +9,15 @@ import {
   type ProcessGroup,
   type ReduceOp,
   ShapeError,
+  type Storage,
   type Tensor,
   type Traffic,
   type Transfer,
   type Work,
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
-import type { Op } from "./tape.ts";
+import type { RankRecord, View } from "./rank-record.ts";
+import { type Op, reductions } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
@@ -64,31 +66,42 @@ export class SymbolicGroup implements ProcessGroup {
     return this.members.ranks.length;
   }
 
-  sendRecv(transfers: readonly Transfer[], { label }: CallOptions = {}): Work {
-    const args: number[] = [];
+  sendRecv(transfers: readonly Transfer[], { label = "sendRecv" }: CallOptions = {}): Work {
+    this.#assertOpen("sendRecv");
+    const { record } = this.device;
+    const storages: Storage[] = [];
     for (const transfer of transfers) {
-      const peer = "to" in transfer ? transfer.to : transfer.from;
-      this.#checkPeer(peer);
-      const bytes = transfer.tensor.size * dtypeBytes[transfer.tensor.dtype];
-      if ("to" in transfer) {
-        this.#sent += bytes;
-        this.#messages++;
-      } else this.#received += bytes;
-      args.push(this.ranks[peer]!, "to" in transfer ? 1 : 0, this.#view(transfer.tensor));
+      this.#check(transfer.tensor);
+      this.#checkPeer("to" in transfer ? transfer.to : transfer.from);
+      storages.push(transfer.tensor.storage);
     }
-    return this.#post("sendRecv", label, { tensors: transfers.map(({ tensor }) => tensor), args });
+    const work = record.nextWork();
+    let at = record.open("sendRecv", 3 + 3 * transfers.length);
+    record.set(at++, work);
+    record.set(at++, this.members.id);
+    record.set(at++, record.names.word(label));
+    for (const transfer of transfers) {
+      const sent = "to" in transfer;
+      const view = record.viewOf(transfer.tensor);
+      this.#tally(sent, record.views[view]!);
+      record.set(at++, this.ranks[sent ? transfer.to : transfer.from]!);
+      record.set(at++, sent ? 1 : 0);
+      record.set(at++, view);
+    }
+    return new SymbolicWork(record, work, storages);
   }
 
   allGather(out: Tensor, input: Tensor, options: GatherOptions = {}): Work {
     return this.#collective("allGather", { out, input, options, counts: options.counts });
   }
 
-  reduceScatter(out: Tensor, input: Tensor, _op?: ReduceOp, options: GatherOptions = {}): Work {
-    return this.#collective("reduceScatter", { out, input, options, counts: options.counts });
+  reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options: GatherOptions = {}): Work {
+    const root = reductions.indexOf(op);
+    return this.#collective("reduceScatter", { out, input, root, options, counts: options.counts });
   }
 
-  allReduce(x: Tensor, _op?: ReduceOp, options: CallOptions = {}): Work {
-    return this.#collective("allReduce", { out: x, input: x, options });
+  allReduce(x: Tensor, op: ReduceOp = "sum", options: CallOptions = {}): Work {
+    return this.#collective("allReduce", { out: x, input: x, root: reductions.indexOf(op), options });
   }
 
   allToAll(out: Tensor, input: Tensor, options: AllToAllOptions = {}): Work {
@@ -150,33 +163,40 @@ export class SymbolicGroup implements ProcessGroup {
     return new Array<number>(this.size).fill(share.size);
   }
 
-  /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
   #post(op: Op, label: string = op, { tensors, args }: Posted): Work {
     this.#assertOpen(op);
     const { record } = this.device;
     const work = record.nextWork();
-    for (const { storage } of tensors) storage.retain();
     record.push(op, [work, this.members.id, record.names.word(label), ...args]);
-    let waited = false;
-    return {
-      wait: () => {
-        if (waited) throw new CollectiveMismatchError(`${this.name}: ${op} was waited for twice`);
-        waited = true;
-        record.push("wait", [work]);
-        for (const { storage } of tensors) storage.release();
-      },
-    };
+    return new SymbolicWork(
+      record,
+      work,
+      tensors.map(({ storage }) => storage),
+    );
   }
 
   #view(tensor: Tensor): number {
+    this.#check(tensor);
+    return this.device.record.viewOf(tensor);
+  }
+
+  #check(tensor: Tensor): void {
     tensor.assertUsable(this.name);
-    if (tensor.isContiguous) return this.device.record.viewOf(tensor);
+    if (tensor.isContiguous) return;
     throw new ShapeError({
       where: this.name,
       expected: "dense tensors",
       received: String(tensor),
       remedy: "call contiguous() first",
     });
+  }
+
+  #tally(sent: boolean, { look, dtype }: View): void {
+    const bytes = look.size * dtypeBytes[dtype];
+    if (sent) {
+      this.#sent += bytes;
+      this.#messages++;
+    } else this.#received += bytes;
   }
 
   #checkPeer(peer: number): void {
@@ -190,9 +210,32 @@ export class SymbolicGroup implements ProcessGroup {
   }
 }
 
+/** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */
+class SymbolicWork implements Work {
+  readonly #record: RankRecord;
+  readonly #work: number;
+  readonly #storages: readonly Storage[];
+  #waited = false;
+
+  constructor(record: RankRecord, work: number, storages: readonly Storage[]) {
+    this.#record = record;
+    this.#work = work;
+    this.#storages = storages;
+    for (const storage of storages) storage.retain();
+  }
+
+  wait(): void {
+    if (this.#waited) throw new CollectiveMismatchError(`collective #${this.#work} was waited for twice`);
+    this.#waited = true;
+    this.#record.set(this.#record.open("wait", 1), this.#work);
+    for (const storage of this.#storages) storage.release();
+  }
+}
+
 interface CollectiveCall {
   readonly out?: Tensor;
   readonly input?: Tensor;
+  /** Of reductions: the number of the operation. */
   readonly root?: number;
   readonly counts?: readonly number[] | undefined;
   readonly options: CallOptions;

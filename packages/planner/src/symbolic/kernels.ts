@@ -1,4 +1,4 @@
-import type { Kernels, Tensor } from "@mosaic/core";
+import type { Kernels, Tensor, Tile } from "@mosaic/core";
 import type { RankRecord } from "./rank-record.ts";
 
 /** Kernels that write down their operands. Those that move or sum rows of attention have events of their own. */
@@ -7,26 +7,44 @@ export function symbolicKernels(record: RankRecord): Kernels {
   const views = (tensors: readonly (Tensor | null)[]): number[] =>
     tensors.filter((tensor) => tensor !== null).map((tensor) => record.viewOf(tensor));
   const view = (tensor: Tensor): number => record.viewOf(tensor);
+  const rows = (at: number, tile: Tile): void => {
+    record.set(at, names.rowsOf(tile.q));
+    record.set(at + 1, names.rowsOf(tile.k));
+    record.set(at + 2, names.maskOf(tile.mask));
+  };
   const compute = (name: string, outputs: readonly (Tensor | null)[], inputs: readonly (Tensor | null)[]): void => {
     const written = views(outputs);
     record.push("compute", [names.word(name), written.length, ...written, ...views(inputs)]);
   };
   return {
     attend({ out, lse }, q, { k, v }, tile) {
-      const rows = [names.rowsOf(tile.q), names.rowsOf(tile.k), names.maskOf(tile.mask)];
-      record.push("attend", [view(out), view(lse), view(q), view(k), view(v), ...rows]);
+      const at = record.open("attend", 8);
+      record.set(at, view(out));
+      record.set(at + 1, view(lse));
+      record.set(at + 2, view(q));
+      record.set(at + 3, view(k));
+      record.set(at + 4, view(v));
+      rows(at + 5, tile);
     },
     attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile) {
-      const rows = [names.rowsOf(tile.q), names.rowsOf(tile.k), names.maskOf(tile.mask)];
-      const grads = [view(dq), view(dk), view(dv)];
-      record.push("attendBackward", [...grads, view(q), view(dOut), view(lse), view(delta), view(k), view(v), ...rows]);
+      const at = record.open("attendBackward", 12);
+      record.set(at, view(dq));
+      record.set(at + 1, view(dk));
+      record.set(at + 2, view(dv));
+      record.set(at + 3, view(q));
+      record.set(at + 4, view(dOut));
+      record.set(at + 5, view(lse));
+      record.set(at + 6, view(delta));
+      record.set(at + 7, view(k));
+      record.set(at + 8, view(v));
+      rows(at + 9, tile);
     },
-    merge: (into, from) => record.push("merge", views([into.out, into.lse, from.out, from.lse])),
-    rowDot: (out, a, b) => record.push("rowDot", views([out, a, b])),
+    merge: (into, from) => record.push("merge", [view(into.out), view(into.lse), view(from.out), view(from.lse)]),
+    rowDot: (out, a, b) => record.push("rowDot", [view(out), view(a), view(b)]),
     fill: (out, value) => record.push("fill", [view(out), names.word(String(value))]),
-    copy: (out, x) => record.push("copy", views([out, x])),
+    copy: (out, x) => record.push("copy", [view(out), view(x)]),
     binary(op, out, a, b) {
-      if (op === "add") record.push("add", views([out, a, b]));
+      if (op === "add") record.push("add", [view(out), view(a), view(b)]);
       else compute(op, [out], [a, b]);
     },
     scalar: (op, out, x) => compute(op, [out], [x]),

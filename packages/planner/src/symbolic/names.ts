@@ -1,4 +1,4 @@
-import type { Shape, Slice, Span } from "@mosaic/core";
+import { isContiguous, type Shape, type Slice, type Span } from "@mosaic/core";
 
 /** How a view lies in its storage, in elements. Equal ones are one object, throughout a world. */
 export interface Look {
@@ -7,6 +7,8 @@ export interface Look {
   readonly offset: number;
   /** Number of elements. */
   readonly size: number;
+  /** Whether elements lie side by side, the last axis first: what messages ask for. */
+  readonly dense: boolean;
   /** First and last element touched, the latter exclusive; equal when empty. */
   readonly low: number;
   readonly high: number;
@@ -26,20 +28,36 @@ export class Names {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
   readonly words: string[] = [];
-  readonly #byIdentity = new Map<object, number>();
-  readonly #byValue = new Map<string, number>();
+  readonly #rows = new Lists<readonly Span[]>(this.rows, sameRows);
+  readonly #masks = new Lists<readonly Slice[]>(this.masks, sameMask);
+  readonly #words = new Map<string, number>();
+  #mask: readonly Slice[] | undefined;
+  #maskNumber = -1;
   readonly #looks = new Map<string, Look>();
 
   rowsOf(spans: readonly Span[]): number {
-    return this.#number(spans, this.rows, () => `r${spans.map(({ start, length, step }) => [start, length, step])}`);
+    let hash = spans.length;
+    for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
+    return this.#rows.numberOf(spans, hash);
   }
 
   maskOf(mask: readonly Slice[]): number {
-    return this.#number(mask, this.masks, () => `m${mask.map(({ q0, q1, k0, k1, type }) => [q0, q1, k0, k1, type])}`);
+    // Nearly always that of the call before.
+    if (mask === this.#mask) return this.#maskNumber;
+    let hash = mask.length;
+    for (const { q0, q1, k0, k1 } of mask) hash = mixed(mixed(mixed(mixed(hash, q0), q1), k0), k1);
+    this.#mask = mask;
+    this.#maskNumber = this.#masks.numberOf(mask, hash);
+    return this.#maskNumber;
   }
 
   word(word: string): number {
-    return this.#add(`w${word}`, word, this.words);
+    let id = this.#words.get(word);
+    if (id === undefined) {
+      id = this.words.push(word) - 1;
+      this.#words.set(word, id);
+    }
+    return id;
   }
 
   look(shape: Shape, strides: Shape, offset: number): Look {
@@ -49,30 +67,55 @@ export class Names {
       const size = shape.reduce((product, length) => product * length, 1);
       const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
       const box = boxOf({ shape, strides, offset, size });
-      look = { shape, strides, offset, size, low: offset, high: size === 0 ? offset : offset + reach, box };
+      const dense = isContiguous(shape, strides);
+      look = { shape, strides, offset, size, dense, low: offset, high: size === 0 ? offset : offset + reach, box };
       this.#looks.set(name, look);
     }
     return look;
   }
+}
 
-  /** Layouts hand out the same list again and again: known by identity, it need not be compared. */
-  #number<T extends object>(value: T, list: T[], nameOf: () => string): number {
-    let id = this.#byIdentity.get(value);
-    if (id === undefined) {
-      id = this.#add(nameOf(), value, list);
-      this.#byIdentity.set(value, id);
-    }
-    return id;
+/** Numbers values: equal ones have one number. */
+class Lists<T extends object> {
+  readonly #values: T[];
+  readonly #same: (a: T, b: T) => boolean;
+  readonly #byHash = new Map<number, number[]>();
+
+  constructor(values: T[], same: (a: T, b: T) => boolean) {
+    this.#values = values;
+    this.#same = same;
   }
 
-  #add<T>(name: string, value: T, list: T[]): number {
-    let id = this.#byValue.get(name);
-    if (id === undefined) {
-      id = list.push(value) - 1;
-      this.#byValue.set(name, id);
+  numberOf(value: T, hash: number): number {
+    let candidates = this.#byHash.get(hash);
+    if (!candidates) this.#byHash.set(hash, (candidates = []));
+    for (const number of candidates) {
+      if (this.#values[number] === value || this.#same(this.#values[number]!, value)) return number;
     }
-    return id;
+    const number = this.#values.push(value) - 1;
+    candidates.push(number);
+    return number;
   }
+}
+
+/** A hash and one more number, as a hash of both. */
+function mixed(hash: number, number: number): number {
+  const high = Math.imul(hash ^ (hash >>> 15) ^ (number | 0), 0x2c1b_3c6d);
+  return (high ^ (high >>> 13)) >>> 2;
+}
+
+function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
+  const equal = ({ start, length, step }: Span, i: number): boolean =>
+    start === b[i]!.start && length === b[i]!.length && step === b[i]!.step;
+  return a.length === b.length && a.every(equal);
+}
+
+function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {
+  const equal = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
+    const other = b[i]!;
+    return q0 === other.q0 && q1 === other.q1 && k0 === other.k0 && k1 === other.k1 && type === other.type;
+  };
+  return a.length === b.length && a.every(equal);
 }
 
 function boxOf({ shape, strides, offset, size }: Pick<Look, "shape" | "strides" | "offset" | "size">): Box {

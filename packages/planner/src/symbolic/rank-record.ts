@@ -1,4 +1,4 @@
-import { type DType, type Shape, sameShape, Storage, type Tensor } from "@mosaic/core";
+import { type DType, type Shape, Storage, type Tensor } from "@mosaic/core";
 import type { Look, Names } from "./names.ts";
 import { type Op, type Reader, Tape } from "./tape.ts";
 
@@ -13,6 +13,8 @@ export interface View {
 /** Memory that is not there: it has a size and a number. */
 export class SymbolicStorage extends Storage {
   readonly id: number;
+  /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
+  override readonly net = undefined;
   /** Views of it that events used, and their numbers: few, so that a walk finds one sooner than a hash would. */
   readonly views: { readonly view: View; readonly id: number }[] = [];
 
@@ -42,6 +44,15 @@ export class RankRecord {
     this.#tape.push(op, args);
   }
 
+  /** As `Tape.open`. */
+  open(op: Op, count: number): number {
+    return this.#tape.open(op, count);
+  }
+
+  set(at: number, arg: number): void {
+    this.#tape.set(at, arg);
+  }
+
   read(): Reader {
     return this.#tape.reader();
   }
@@ -62,15 +73,21 @@ export class RankRecord {
 
   viewOf({ storage, shape, strides, offset, dtype }: Tensor): number {
     const { id, views } = storage as SymbolicStorage;
-    for (const known of views) {
-      const { look } = known.view;
-      if (look.offset === offset && sameShape(look.shape, shape) && sameShape(look.strides, strides)) return known.id;
+    for (let i = 0; i < views.length; i++) {
+      const { look } = views[i]!.view;
+      if (look.offset === offset && equal(look.shape, shape) && equal(look.strides, strides)) return views[i]!.id;
     }
     const view = { storage: id, look: this.names.look(copyOf(shape), copyOf(strides), offset), dtype };
     const number = this.views.push(view) - 1;
     views.push({ view, id: number });
     return number;
   }
+}
+
+function equal(a: Shape, b: Shape): boolean {
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
+  return true;
 }
 
 function copyOf(shape: Shape): Shape {

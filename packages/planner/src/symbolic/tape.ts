@@ -1,3 +1,5 @@
+import type { ReduceOp } from "@mosaic/core";
+
 /**
  * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
  * Arguments of each, in order; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
@@ -11,7 +13,8 @@
  * - compute (any other kernel): name, number of outputs, views
  * - sendRecv: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
  * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
- *   out, input (views, −1 if none), root, then elements sent to and received from each rank (allToAll) or held by each
+ *   out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received from each
+ *   rank (allToAll) or held by each
  * - wait: work
  */
 export const ops = [
@@ -37,6 +40,9 @@ export const ops = [
 ] as const;
 export type Op = (typeof ops)[number];
 
+/** What reductions may do, by number. */
+export const reductions: readonly ReduceOp[] = ["sum", "mean", "max"];
+
 /** The number of each operation on a tape. */
 export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((op, code) => [op, code])) as Record<
   Op,
@@ -58,16 +64,26 @@ export class Tape {
   #length = 0;
 
   push(op: Op, args: readonly number[]): void {
-    const end = this.#length + 2 + args.length;
-    if (end > this.#code.length) {
-      const grown = new Int32Array(2 * end);
-      grown.set(this.#code.subarray(0, this.#length));
+    const at = this.open(op, args.length);
+    for (let i = 0; i < args.length; i++) this.#code[at + i] = args[i]!;
+  }
+
+  /** An event whose arguments are still to be set: where the first of them goes. */
+  open(op: Op, count: number): number {
+    const at = this.#length + 2;
+    this.#length = at + count;
+    if (this.#length > this.#code.length) {
+      const grown = new Int32Array(2 * this.#length);
+      grown.set(this.#code);
       this.#code = grown;
     }
-    this.#code[this.#length] = codeOf[op];
-    this.#code[this.#length + 1] = args.length;
-    for (let i = 0; i < args.length; i++) this.#code[this.#length + 2 + i] = args[i]!;
-    this.#length = end;
+    this.#code[at - 2] = codeOf[op];
+    this.#code[at - 1] = count;
+    return at;
+  }
+
+  set(at: number, arg: number): void {
+    this.#code[at] = arg;
   }
 
   /** A reader that stands before the first event. */
