@@ -31,5 +31,6 @@ export {
 } from "./time/profile.ts";
 export { profiles } from "./time/profiles.ts";
 export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
+export { type Sketch, sketch } from "./time/sketch.ts";
 export type { Piece, Timeline } from "./time/timeline.ts";
 export { type RankTrace, timelineOf } from "./time/traces.ts";

@@ -95,6 +95,11 @@ export interface RecordedRank {
  * ```
  */
 export function record(options: RecordOptions): AttentionRecord {
+  return recordRanks(options);
+}
+
+/** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
+export function recordRanks(options: RecordOptions, only?: readonly number[]): AttentionRecord {
   checkOptionNames("record", options, legal);
   const { backend, mesh, tokens } = options;
   const filled = {
@@ -115,7 +120,8 @@ export function record(options: RecordOptions): AttentionRecord {
   const told: Mask = { name: mask.name, slices: () => slices };
   const world = symbolicWorld({ mesh });
   const run: Run = { options: { ...filled, mask: told }, queries, keys };
-  const ranks = world.contexts.map((ctx) => recordRank(ctx, run));
+  const contexts = only ? only.map((rank) => world.contexts[rank]!) : world.contexts;
+  const ranks = contexts.map((ctx) => recordRank(ctx, run));
   return { options: filled, queries, keys, slices, names: world.names, groups: world.groups, ranks };
 }
 

@@ -1,7 +1,7 @@
 import { dtypeBytes } from "@mosaic/core";
 import type { Flow } from "../count.ts";
-import { type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
-import type { Names } from "../symbolic/names.ts";
+import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
+import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { mostSent } from "./predict.ts";
@@ -20,7 +20,7 @@ export interface Sketch {
 }
 
 /**
- * A rough prediction, a thousand times cheaper than `predict` on a thousand ranks: records some ranks (the first, the one in
+ * A rough prediction, hundreds of times cheaper than `predict` on hundreds of ranks: records some ranks (the first, the one in
  * the middle and the last, if absent) and times each as if its peers kept pace with it and all ranks did the same. Bytes and
  * memory of these ranks are exact.
  *
@@ -37,9 +37,8 @@ export function sketch(options: RecordOptions, profile: Profile, ranks?: readonl
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
   const record = recordRanks(options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
-  const alone = record.ranks.map((recorded) =>
-    paceOf(recorded, { profile: checked, times, names: record.names, size }),
-  );
+  const site = { profile: checked, times, record, rates: ratesOf(checked, size) };
+  const alone = record.ranks.map((recorded) => paceOf(recorded, site));
   const most = (of: (pace: Pace) => number): number => Math.max(...alone.map(of));
   return {
     seconds: most(({ seconds }) => seconds),
@@ -63,14 +62,15 @@ interface Pace {
 interface Site {
   readonly profile: Profile;
   readonly times: KernelTimes;
-  readonly names: Names;
-  readonly size: number;
+  readonly record: AttentionRecord;
+  readonly rates: Rates;
 }
 
 /** One rank's streams, as `simulate` runs them, but for peers. */
-function paceOf({ tape }: RecordedRank, { profile, times, names, size }: Site): Pace {
+function paceOf({ tape }: RecordedRank, site: Site): Pace {
+  const { profile, times, rates } = site;
+  const { words } = site.record.names;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
-  const rates = ratesOf(profile, size);
   const ends = new Map<number, number>();
   const free = new Map<number, number>();
   let [enqueued, busy] = [0, 0];
@@ -79,7 +79,7 @@ function paceOf({ tape }: RecordedRank, { profile, times, names, size }: Site): 
     pace.events++;
     if (event.op === "empty" || event.op === "free") continue;
     if (event.op === "mark") {
-      if (names.words[event.arg(0)] === "backward") pace.forward = pace.seconds;
+      if (words[event.arg(0)] === "backward") pace.forward = pace.seconds;
       continue;
     }
     enqueued += profile.enqueue;
@@ -90,7 +90,7 @@ function paceOf({ tape }: RecordedRank, { profile, times, names, size }: Site): 
       pace.seconds += late;
     } else if (moves.has(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
-      const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, { profile, rates });
+      const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, site);
       free.set(channel, end);
       ends.set(event.arg(0), end);
       busy = Math.max(busy, end);
@@ -128,13 +128,8 @@ function ratesOf({ cores, communicationTax, ranksPerNode }: Profile, size: numbe
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 
-interface Wires {
-  readonly profile: Profile;
-  readonly rates: Rates;
-}
-
-function transferSeconds(event: Reader, tape: RecordedRank["tape"], { profile, rates }: Wires): number {
-  const bytes = bytesOf(event, tape, profile);
+function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, record }: Site): number {
+  const bytes = bytesOf(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
     const { out, into, messages } = bytes[kind];
@@ -148,8 +143,12 @@ function transferSeconds(event: Reader, tape: RecordedRank["tape"], { profile, r
 
 type Bytes = Record<LinkClass, { out: number; into: number; messages: number }>;
 
-/** What an event moves over each class of links. Collectives count whole, over the slowest that their size may mean. */
-function bytesOf(event: Reader, { rank, views }: RecordedRank["tape"], profile: Profile): Bytes {
+/** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
+function bytesOf(
+  event: Reader,
+  { rank, views }: RankRecord,
+  { profile, record }: Pick<Site, "profile" | "record">,
+): Bytes {
   const none = () => ({ out: 0, into: 0, messages: 0 });
   const bytes: Bytes = { self: none(), "intra-node": none(), "inter-node": none() };
   const size = (view: number): number => (view < 0 ? 0 : views[view]!.look.size * dtypeBytes[views[view]!.dtype]);
@@ -162,7 +161,9 @@ function bytesOf(event: Reader, { rank, views }: RecordedRank["tape"], profile: 
     }
     return bytes;
   }
-  const tally = bytes["inter-node"];
+  const { ranks } = record.groups[event.arg(1)]!;
+  const far = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
+  const tally = bytes[far ? "inter-node" : "intra-node"];
   tally.messages = 1;
   tally.out = size(event.arg(5));
   tally.into = size(event.arg(4));
