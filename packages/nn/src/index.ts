@@ -1,1 +1,22 @@
-export {};
+export { checkpoint } from "./checkpoint.ts";
+export { type ActivationName, GELU } from "./layers/activations.ts";
+export { type Layer, ModuleList, Sequential } from "./layers/containers.ts";
+export { Dropout } from "./layers/dropout.ts";
+export { Embedding, embedding, type EmbeddingOptions } from "./layers/embedding.ts";
+export { MLP, type MLPOptions } from "./layers/mlp.ts";
+export { LayerNorm, type NormLayerOptions, RMSNorm } from "./layers/norms.ts";
+export type { WhereOptions } from "./layers/where.ts";
+export { crossEntropy, type CrossEntropyOptions, crossEntropyTerms } from "./losses/cross-entropy.ts";
+export { lossTerms, meanOverMesh } from "./losses/mean-over-mesh.ts";
+export { meanSquared, meanSquaredTerms } from "./losses/mean-squared.ts";
+export { AdamW } from "./optimizers/adamw.ts";
+export { clipGradNorm } from "./optimizers/clip.ts";
+export {
+  Optimizer,
+  type OptimizerOptions,
+  type OptimizerState,
+  type ParameterOverrides,
+} from "./optimizers/optimizer.ts";
+export { ScheduleFreeAdamW, type ScheduleFreeOptions } from "./optimizers/schedule-free.ts";
+export * from "./optimizers/schedules.ts";
+export { syncGradients } from "./sync-gradients.ts";

@@ -1,0 +1,83 @@
+import { Module, ShapeError, type Tensor } from "@mosaic/core";
+
+/** A module from one tensor to one tensor. */
+export interface Layer extends Module {
+  forward(x: Tensor): Tensor;
+}
+
+/**
+ * Modules by number, which are parts of the model that holds the list: their parameters are named "0.weight", ….
+ *
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { ModuleList } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using list = new ModuleList([new Linear(ctx, 4, 4, { bias: false }), new Linear(ctx, 4, 2, { bias: false })]);
+ * list.namedParameters().map(([name]) => name); // => ["0.weight", "1.weight"]
+ * list.at(-1)?.weight.shape; // => [2, 4]
+ * ```
+ */
+export class ModuleList<M extends Module = Module> extends Module implements Iterable<M> {
+  readonly #modules: M[] = [];
+
+  constructor(modules: Iterable<M> = []) {
+    super();
+    for (const module of modules) this.append(module);
+  }
+
+  get length(): number {
+    return this.#modules.length;
+  }
+
+  /** Adds a module at the end. */
+  append(module: M): this {
+    this.addChild(String(this.#modules.length), module);
+    this.#modules.push(module);
+    return this;
+  }
+
+  /** The module with that number; a negative one counts from the end. */
+  at(index: number): M | undefined {
+    return this.#modules.at(index);
+  }
+
+  [Symbol.iterator](): IterableIterator<M> {
+    return this.#modules[Symbol.iterator]();
+  }
+}
+
+/**
+ * Layers one after another; what lies between them is given back at once (the tape keeps what it needs).
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { GELU, Sequential } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Sequential(new Linear(ctx, 8, 16), new GELU(), new Linear(ctx, 16, 1));
+ * using x = randn(ctx, [3, 8]);
+ * using y = model.forward(x);
+ * y.shape; // => [3, 1]
+ * model.namedParameters().map(([name]) => name); // => ["0.weight", "0.bias", "2.weight", "2.bias"]
+ * ```
+ */
+export class Sequential extends ModuleList<Layer> {
+  constructor(...layers: readonly Layer[]) {
+    super(layers);
+  }
+
+  /** x through every layer in order. */
+  forward(x: Tensor): Tensor {
+    const [first, ...others] = this;
+    if (!first) throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
+    let out = first.forward(x);
+    for (const layer of others) {
+      using before = out;
+      out = layer.forward(before);
+    }
+    return out;
+  }
+}

@@ -1,0 +1,91 @@
+import {
+  type Context,
+  checkOptionNames,
+  createParameter,
+  defineOp,
+  type DType,
+  Module,
+  OptionError,
+  ShapeError,
+  type Tensor,
+  formatShape,
+} from "@mosaic/core";
+
+// V tokens, E features: table [V,E].
+
+const embeddingOp = defineOp({
+  name: "embedding",
+  forward([table]: [Tensor], tokens: Tensor) {
+    const output = table.device.empty([...tokens.shape, table.shape[1]!], table.dtype);
+    table.device.kernels.gatherRows(output, table, tokens);
+    // A handle of its own, as `tokens` is not among the inputs that the tape keeps.
+    return { output, saved: { table, tokens: tokens.detach() } };
+  },
+  backward({ table, tokens }, dOut) {
+    const { device } = table;
+    const sums = device.empty(table.shape, "float32");
+    device.kernels.fill(sums, 0);
+    device.kernels.scatterAddRows(sums, dOut, tokens);
+    if (table.dtype === "float32") return [sums];
+    using rounded = sums;
+    return [rounded.to(table.dtype)];
+  },
+});
+
+/**
+ * The rows of `table` [V,E] that `tokens` [..] names → [..,E]. Tokens are whole numbers from 0 to V − 1, in a tensor of any
+ * dtype that holds them exactly (float32 to 16 777 216); another number fails the device with a DeviceError.
+ *
+ * @throws ShapeError unless the table has two axes.
+ */
+export function embedding(tokens: Tensor, table: Tensor): Tensor {
+  tokens.assertUsable("embedding");
+  if (table.rank !== 2) {
+    throw new ShapeError({ where: "embedding", expected: "a table [V,E]", received: formatShape(table.shape) });
+  }
+  return embeddingOp([table], tokens);
+}
+
+/** What Embedding takes beside its sizes. */
+export interface EmbeddingOptions {
+  /** Standard deviation of the initial table. Default 1, PyTorch's. */
+  readonly std?: number;
+  readonly dtype?: DType;
+}
+
+/**
+ * A learned vector for each of `count` tokens: weight [count,dim], drawn from N(0, std²).
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { Embedding } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using table = new Embedding(ctx, 5, 8);
+ * using tokens = fromArray(ctx, [0, 4, 4, 1, 2, 3], [2, 3]);
+ * using x = table.forward(tokens);
+ * x.shape; // => [2, 3, 8]
+ * ```
+ * @throws OptionError for sizes that are not whole numbers ≥ 1.
+ */
+export class Embedding extends Module {
+  readonly weight: Tensor;
+
+  constructor(ctx: Context, count: number, dim: number, options: EmbeddingOptions = {}) {
+    super();
+    checkOptionNames("Embedding", options, ["std", "dtype"]);
+    for (const [name, value] of Object.entries({ count, dim })) {
+      if (Number.isSafeInteger(value) && value >= 1) continue;
+      throw new OptionError({ where: "Embedding", expected: `${name} a whole number ≥ 1`, received: String(value) });
+    }
+    const { std = 1, dtype = "float32" } = options;
+    const initial = { kind: "normal", mean: 0, std } as const;
+    this.weight = this.addParameter("weight", createParameter(ctx, [count, dim], { initial, dtype }));
+  }
+
+  /** tokens [..] → [..,dim]; see `embedding`. */
+  forward(tokens: Tensor): Tensor {
+    return embedding(tokens, this.weight);
+  }
+}

@@ -1,0 +1,95 @@
+import {
+  type Context,
+  layoutOf,
+  normalizeAxis,
+  type Placement,
+  type PlacementName,
+  placementOf,
+  sequenceAxes,
+  type Span,
+  spansLength,
+  ShapeError,
+  type Tensor,
+} from "@mosaic/core";
+
+/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
+export interface WhereOptions {
+  /** The tensor axis that is the sequence. Default -2, the one before the embedding; null: no axis is cut into shards. */
+  readonly sequenceAxis?: number | null;
+  /** How the sequence is cut. Default "contiguous". */
+  readonly placement?: PlacementName | Placement;
+  /** Mesh axes along which the sequence is cut, outermost first. Default: all but "dp". */
+  readonly axes?: readonly string[];
+  /** Rows of the whole sequence. Default: local rows times shards; needed if shards are unequal. */
+  readonly sequenceLength?: number;
+}
+
+export const whereNames: readonly string[] = [
+  "sequenceAxis",
+  "placement",
+  "axes",
+  "sequenceLength",
+] as const satisfies readonly (keyof WhereOptions)[];
+
+/** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
+export interface Stretch {
+  /** The axis cut into stretches, and the local rows of this one; the whole tensor if undefined. */
+  readonly rows?: { readonly axis: number; readonly from: number; readonly to: number };
+  /** Index of its first element in the whole. */
+  readonly offset: number;
+  /** Distance in the whole between neighbours along each axis. */
+  readonly strides: readonly number[];
+}
+
+/** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
+export function stretchesOf(ctx: Context, x: Tensor, options: WhereOptions): readonly Stretch[] {
+  const { sequenceAxis = -2 } = options;
+  const along =
+    sequenceAxis === null || x.rank + sequenceAxis < 0
+      ? undefined
+      : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
+  const sequence = along === undefined ? undefined : sequenceOf(ctx, x.shape[along]!, options);
+  const shards = ctx.mesh.shape.dp ?? 1;
+  const batched = x.rank > 0 && along !== 0;
+  const whole = x.shape.map((length, axis) => {
+    if (axis === along) return sequence!.length;
+    return axis === 0 && batched ? length * shards : length;
+  });
+  const strides = rowMajor(whole);
+  const base = batched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
+  if (along === undefined) return [{ offset: base, strides }];
+  let from = 0;
+  return sequence!.spans.map(({ start, length, step }) => {
+    const rows = { axis: along, from, to: (from += length) };
+    return { rows, offset: base + start * strides[along]!, strides: strides.with(along, step * strides[along]!) };
+  });
+}
+
+/** Which global positions this rank's rows are. */
+export function sequenceOf(
+  ctx: Context,
+  rows: number,
+  { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: WhereOptions,
+): { readonly length: number; readonly spans: readonly Span[] } {
+  const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
+  const length = sequenceLength ?? rows * shards;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
+  const spans = layout.spans(ctx.mesh.coordinate);
+  if (spansLength(spans) === rows) return { length, spans };
+  throw new ShapeError({
+    where: `rank ${ctx.rank}`,
+    expected: `${spansLength(spans)} rows, this rank's share of ${length} among ${shards}`,
+    received: String(rows),
+    remedy: "give sequenceLength, and the axes and placement that the tensor was sharded with",
+  });
+}
+
+function rowMajor(shape: readonly number[]): number[] {
+  const strides = new Array<number>(shape.length);
+  let stride = 1;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    strides[axis] = stride;
+    stride *= shape[axis]!;
+  }
+  return strides;
+}

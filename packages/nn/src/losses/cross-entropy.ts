@@ -1,0 +1,118 @@
+import {
+  type Context,
+  checkOptionNames,
+  type CrossEntropySpec,
+  defineOp,
+  formatShape,
+  OptionError,
+  sameShape,
+  ShapeError,
+  type Tensor,
+} from "@mosaic/core";
+import { meanOverMesh } from "./mean-over-mesh.ts";
+
+// C classes, the last axis: logits [..,C], targets [..].
+
+/** What cross-entropy takes beside logits and targets. */
+export interface CrossEntropyOptions {
+  /** Rows with this target do not count. Default -100, PyTorch's. */
+  readonly ignoreIndex?: number;
+  /** What every class gets of the target: smoothing / C (Szegedy et al. 2016). Default 0. */
+  readonly labelSmoothing?: number;
+}
+
+interface Plan {
+  readonly targets: Tensor;
+  readonly spec: CrossEntropySpec;
+}
+
+const crossEntropyOp = defineOp({
+  name: "crossEntropy",
+  forward([logits]: [Tensor], { targets, spec }: Plan) {
+    const { device } = logits;
+    const lead = targets.shape;
+    using rows = device.empty([2, targets.size], "float32");
+    using losses = part(rows, 0, lead);
+    using counts = part(rows, 1, lead);
+    const lse = device.empty(lead, "float32");
+    if (logits.size > 0) device.kernels.crossEntropy({ loss: losses, lse, counted: counts }, logits, targets, spec);
+    return { output: sumOfRows(rows), saved: { logits, targets: targets.detach(), lse, spec } };
+  },
+  backward({ logits, targets, lse, spec }, dTerms) {
+    const { device } = logits;
+    const dx = device.empty(logits.shape, logits.dtype);
+    using dSum = dTerms.slice(0, 0, 1);
+    using dLoss = dSum.view({ shape: targets.shape, strides: targets.shape.map(() => 0) });
+    if (dx.size > 0) device.kernels.crossEntropyBackward(dx, { x: logits, target: targets, lse }, dLoss, spec);
+    return [dx];
+  },
+});
+
+/** Row i of [2,N], in the targets' shape. */
+function part(rows: Tensor, i: number, shape: readonly number[]): Tensor {
+  using row = rows.slice(0, i, i + 1);
+  return row.reshape(shape);
+}
+
+/** [2,N] → [2]. */
+function sumOfRows(rows: Tensor): Tensor {
+  const { device } = rows;
+  using sums = device.empty([2, 1], "float32");
+  if (rows.size === 0) device.kernels.fill(sums, 0);
+  else if (rows.shape[1] === 1) device.kernels.copy(sums, rows);
+  else device.kernels.reduce("sum", sums, rows);
+  return sums.reshape([2]);
+}
+
+/**
+ * Cross-entropy of this rank's rows as a pair (sum, count) [2] float32, for `meanOverMesh`: pairs of micro-batches add.
+ * Arguments as in `crossEntropy`.
+ */
+export function crossEntropyTerms(logits: Tensor, targets: Tensor, options: CrossEntropyOptions = {}): Tensor {
+  checkOptionNames("crossEntropy", options, ["ignoreIndex", "labelSmoothing"]);
+  const { ignoreIndex = -100, labelSmoothing = 0 } = options;
+  if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
+    throw new OptionError({
+      where: "crossEntropy",
+      expected: "labelSmoothing from 0 to 1",
+      received: String(labelSmoothing),
+    });
+  }
+  targets.assertUsable("crossEntropy");
+  if (logits.rank < 1 || !sameShape(logits.shape.slice(0, -1), targets.shape) || logits.shape.at(-1) === 0) {
+    throw new ShapeError({
+      where: "crossEntropy",
+      expected: "logits [..,C] and targets [..]",
+      received: `${formatShape(logits.shape)} and ${formatShape(targets.shape)}`,
+      remedy: "put the classes on the last axis, and give class numbers, one for each row",
+    });
+  }
+  return crossEntropyOp([logits], { targets, spec: { smoothing: labelSmoothing, ignored: ignoreIndex } });
+}
+
+/**
+ * Mean cross-entropy −log softmax(logits)[target] over all rows of all ranks that count: a scalar float32, equal on every
+ * rank and every mesh; see `meanOverMesh` for its gradient. Collective. logits [..,C], this rank's rows of any dtype;
+ * targets [..], class numbers from 0 to C − 1 in a tensor of any dtype, or `ignoreIndex`; another number fails the device
+ * with a DeviceError.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { crossEntropy } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using logits = fromArray(ctx, [0, 0, 5, 1, 2, 3], [3, 2]);
+ * logits.requiresGrad = true;
+ * using targets = fromArray(ctx, [1, -100, 1], [3]); // the second row does not count
+ * using loss = crossEntropy(ctx, logits, targets);
+ * loss.backward();
+ * (await loss.item()).toFixed(4); // => "0.5032"
+ * Array.from(await logits.grad!.read()).slice(0, 4); // => [0.25, -0.25, 0, 0]
+ * ```
+ * @throws ShapeError or OptionError for arguments that do not fit.
+ */
+export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options: CrossEntropyOptions = {}): Tensor {
+  using terms = crossEntropyTerms(logits, targets, options);
+  return meanOverMesh(ctx, terms);
+}

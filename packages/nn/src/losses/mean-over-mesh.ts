@@ -1,0 +1,97 @@
+import {
+  type Context,
+  defineOp,
+  formatShape,
+  mul,
+  ones,
+  sameShape,
+  ShapeError,
+  sum,
+  type Tensor,
+  concatenate,
+} from "@mosaic/core";
+
+// A loss is first a pair (sum, count) of this rank's part, a tensor [2]: pairs add, over micro-batches and over ranks.
+
+/**
+ * The pair (sum of losses · weights, sum of weights) as a tensor [2] float32; weights default to 1, have the losses' shape
+ * and receive no gradient. The way to a loss of your own: any tensor of losses becomes one that is equal on every mesh.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { lossTerms, meanOverMesh } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using losses = fromArray(ctx, [4, 2, 9], [3]);
+ * using weights = fromArray(ctx, [1, 1, 0], [3]);
+ * using terms = lossTerms(losses, weights);
+ * Array.from(await terms.read()); // => [6, 2]
+ * using loss = meanOverMesh(ctx, terms);
+ * await loss.item(); // => 3
+ * ```
+ * @throws ShapeError if the weights have another shape.
+ */
+export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
+  if (weights && !sameShape(weights.shape, losses.shape)) {
+    throw new ShapeError({
+      where: "lossTerms",
+      expected: `weights ${formatShape(losses.shape)}, one for each loss`,
+      received: formatShape(weights.shape),
+    });
+  }
+  using wide = losses.to("float32");
+  using count = weights ? weights.detach().to("float32") : ones(losses.device, losses.shape);
+  using weighted = weights ? mul(wide, count) : wide.reshape(wide.shape);
+  using total = sum(weighted);
+  using number = sum(count);
+  using first = total.reshape([1]);
+  using second = number.reshape([1]);
+  return concatenate([first, second], 0);
+}
+
+const meanOverMeshOp = defineOp({
+  name: "meanOverMesh",
+  forward([terms]: [Tensor], ctx: Context) {
+    const { device } = terms;
+    using totals = device.empty([2], "float32");
+    device.kernels.copy(totals, terms);
+    if (ctx.size > 1) ctx.world.allReduce(totals, "sum", { label: "loss" }).wait();
+    using sum = totals.slice(0, 0, 1);
+    const count = totals.slice(0, 1, 2);
+    using value = device.empty([1], "float32");
+    device.kernels.binary("div", value, sum, count);
+    return { output: value.reshape([]), saved: { count, replicas: ctx.mesh.shape.dp ?? 1 } };
+  },
+  backward({ count, replicas }, dOut) {
+    const { device } = dOut;
+    const dTerms = device.empty([2], "float32");
+    device.kernels.fill(dTerms, 0);
+    using dSum = dTerms.slice(0, 0, 1);
+    device.kernels.binary("div", dSum, dOut, count);
+    device.kernels.scalar("mul", dSum, dSum, replicas);
+    return [dTerms];
+  },
+});
+
+/**
+ * The mean over every rank's part of the batch: (sum of all sums) / (sum of all counts), a scalar, the same on every rank
+ * and on every mesh. Its gradient is this rank's part; `syncGradients`, which adds over sequence axes and averages over
+ * "dp", makes of the parts the gradient that one device would have. Collective.
+ *
+ * terms: a pair (sum, count) [2] float32, of one loss or of several added. Nothing counted gives NaN, as in PyTorch.
+ *
+ * @throws ShapeError unless terms is a pair.
+ */
+export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
+  ctx.assertOpen("meanOverMesh");
+  if (!sameShape(terms.shape, [2]) || terms.dtype !== "float32") {
+    throw new ShapeError({
+      where: "meanOverMesh",
+      expected: "a pair (sum, count) [2] float32",
+      received: `${formatShape(terms.shape)} ${terms.dtype}`,
+      remedy: "make it with lossTerms, crossEntropyTerms or meanSquaredTerms",
+    });
+  }
+  return meanOverMeshOp([terms], ctx);
+}

@@ -1,0 +1,40 @@
+import { type Context, formatShape, sameShape, ShapeError, square, sub, type Tensor } from "@mosaic/core";
+import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
+
+/** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `meanSquared`. */
+export function meanSquaredTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
+  if (!sameShape(prediction.shape, target.shape)) {
+    throw new ShapeError({
+      where: "meanSquared",
+      expected: `a target ${formatShape(prediction.shape)}, as the prediction`,
+      received: formatShape(target.shape),
+    });
+  }
+  using wide = prediction.to("float32");
+  using wanted = target.to("float32");
+  using difference = sub(wide, wanted);
+  using squares = square(difference);
+  return lossTerms(squares, weights);
+}
+
+/**
+ * Mean of (prediction − target)² over all elements of all ranks: a scalar float32, equal on every rank and every mesh; see
+ * `meanOverMesh` for its gradient. Collective. `weights`, of the same shape, weigh elements; 0 leaves one out.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { meanSquared } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using prediction = fromArray(ctx, [1, 2], [2]);
+ * using target = fromArray(ctx, [1, 4], [2]);
+ * using loss = meanSquared(ctx, prediction, target);
+ * await loss.item(); // => 2
+ * ```
+ * @throws ShapeError if shapes differ.
+ */
+export function meanSquared(ctx: Context, prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
+  using terms = meanSquaredTerms(prediction, target, weights);
+  return meanOverMesh(ctx, terms);
+}

@@ -1,0 +1,68 @@
+import { type Module, OptionError, type Tensor } from "@mosaic/core";
+
+/**
+ * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
+ * returns how long they were: a scalar float32 that nobody waits for unless it is read. After `syncGradients`, gradients
+ * are equal on all ranks, and so is their norm: nothing is sent. Infinity only measures.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { clipGradNorm } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 2, 1, { bias: false });
+ * layer.weight.grad = fromArray(ctx, [3, 4], [1, 2]);
+ * using norm = clipGradNorm(layer, 1);
+ * await norm.item(); // => 5
+ * Array.from(await layer.weight.grad.read(), (x) => x.toFixed(4)); // => ["0.6000", "0.8000"]
+ * ```
+ * @throws OptionError for a norm that is not more than 0, or a model without gradients.
+ */
+export function clipGradNorm(model: Module, maxNorm: number): Tensor {
+  if (!(maxNorm > 0)) {
+    throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: String(maxNorm) });
+  }
+  const gradients = [...new Set(model.parameters())].flatMap(({ grad }) => (grad ? [grad] : []));
+  const [first] = gradients;
+  if (!first) {
+    throw new OptionError({
+      where: "clipGradNorm",
+      expected: "gradients",
+      received: "none",
+      remedy: "call it between backward and zeroGrad",
+    });
+  }
+  const { device } = first;
+  const norm = normOf(gradients);
+  if (maxNorm === Infinity) return norm;
+  using factor = device.empty([], "float32");
+  // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
+  using bound = device.empty([], "float32");
+  device.kernels.fill(bound, -maxNorm);
+  device.kernels.scalar("add", factor, norm, 1e-6);
+  device.kernels.binary("div", factor, bound, factor);
+  device.kernels.scalar("max", factor, factor, -1);
+  device.kernels.scalar("mul", factor, factor, -1);
+  for (const gradient of gradients) device.kernels.binary("mul", gradient, gradient, factor);
+  return norm;
+}
+
+/** √ of the sum of all squares: squares row by row on all threads, then one sum. */
+function normOf(gradients: readonly Tensor[]): Tensor {
+  const { device } = gradients[0]!;
+  const rows = gradients.map((gradient) => (gradient.rank < 2 ? 1 : gradient.size / gradient.shape.at(-1)!));
+  using squares = device.empty([rows.reduce((sum, count) => sum + count, 0)], "float32");
+  let start = 0;
+  for (const [i, gradient] of gradients.entries()) {
+    using flat = gradient.reshape([rows[i]!, -1]);
+    using part = squares.slice(0, start, (start += rows[i]!));
+    device.kernels.rowDot(part, flat, flat);
+  }
+  const norm = device.empty([], "float32");
+  using sum = norm.reshape([1]);
+  if (squares.size === 1) device.kernels.copy(sum, squares);
+  else device.kernels.reduce("sum", sum, squares);
+  device.kernels.unary("sqrt", norm, norm);
+  return norm;
+}

@@ -1,0 +1,176 @@
+import { type AdamStep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
+import {
+  checkOptimizer,
+  Optimizer,
+  optimizerNames,
+  type OptimizerOptions,
+  type OptimizerState,
+  type Slot,
+} from "./optimizer.ts";
+
+/** What schedule-free AdamW takes beside what every optimizer takes. */
+export interface ScheduleFreeOptions extends OptimizerOptions {
+  /** Steps over which the learning rate rises linearly. Default 0. */
+  readonly warmupSteps?: number;
+  /** Step t weighs tʳ in the average. Default 0. */
+  readonly r?: number;
+  /** A step weighs with this power of the largest learning rate so far. Default 2. */
+  readonly weightLrPower?: number;
+}
+
+const legal = [...optimizerNames, "warmupSteps", "r", "weightLrPower"];
+
+/**
+ * AdamW without a schedule (Defazio et al. 2024, "The Road Less Scheduled"; the authors' AdamWScheduleFree): lr 2.5e-3,
+ * weightDecay 0. While training, the parameters are y, between the fast sequence z and its average x; **`eval()` puts x
+ * into the parameters, `train()` puts y back**, bit for bit: call them beside the model's own.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear, ones, sum } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { ScheduleFreeAdamW } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 4, 1, { bias: false });
+ * using optimizer = new ScheduleFreeAdamW(layer, { lr: 0.1, warmupSteps: 10 });
+ * using x = ones(ctx, [1, 4]);
+ * using y = layer.forward(x);
+ * using loss = sum(y);
+ * loss.backward();
+ * optimizer.step();
+ * optimizer.eval(); // … measure …
+ * optimizer.train(); // … and go on
+ * ```
+ * @throws OptionError for options that do not exist or are out of range.
+ */
+export class ScheduleFreeAdamW extends Optimizer {
+  readonly #betas: readonly [number, number];
+  readonly #epsilon: number;
+  readonly #weightDecay: number;
+  readonly #warmup: number;
+  readonly #r: number;
+  readonly #power: number;
+  #weightSum = 0;
+  #lrMax = 0;
+  /** y of each parameter while x stands in its place. */
+  #training: readonly Tensor[] | undefined;
+
+  constructor(model: Module, options: ScheduleFreeOptions = {}) {
+    checkOptimizer("ScheduleFreeAdamW", options, legal);
+    const { warmupSteps = 0, betas = [0.9, 0.999] } = options;
+    if (!(Number.isFinite(warmupSteps) && warmupSteps >= 0) || betas[0] === 0) {
+      throw new OptionError({
+        where: "ScheduleFreeAdamW",
+        expected: "warmupSteps ≥ 0 and betas[0] > 0",
+        received: `${warmupSteps} and ${betas[0]}`,
+      });
+    }
+    super(model, options, { kind: "ScheduleFreeAdamW", firstName: "z", lr: 2.5e-3 });
+    this.#betas = betas;
+    this.#epsilon = options.epsilon ?? 1e-8;
+    this.#weightDecay = options.weightDecay ?? 0;
+    this.#warmup = warmupSteps;
+    this.#r = options.r ?? 0;
+    this.#power = options.weightLrPower ?? 2;
+    for (const { parameter, master, first } of this.slots) parameter.device.kernels.copy(first, master ?? parameter);
+  }
+
+  override get learningRate(): number {
+    return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmup || 1));
+  }
+
+  override step(): void {
+    this.#assertTraining("step");
+    const { lrMax, weight } = this.#weight();
+    super.step();
+    this.#lrMax = lrMax;
+    this.#weightSum += weight;
+  }
+
+  /** What the coming step weighs in the average. */
+  #weight(): { lrMax: number; weight: number } {
+    const lrMax = Math.max(this.#lrMax, this.learningRate);
+    return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#power };
+  }
+
+  protected stepOf({ lrScale, weightDecay }: Pick<Slot, "lrScale" | "weightDecay">): AdamStep {
+    const [beta1, beta2] = this.#betas;
+    const { weight } = this.#weight();
+    const total = this.#weightSum + weight;
+    return {
+      kind: "scheduleFree",
+      rate: this.learningRate * lrScale,
+      beta1,
+      beta2,
+      epsilon: this.#epsilon,
+      decay: weightDecay ?? this.#weightDecay,
+      correction1: 1,
+      correction2: 1 - beta2 ** (this.steps + 1),
+      mix: total === 0 ? 0 : weight / total,
+    };
+  }
+
+  /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Twice is fine. */
+  eval(): this {
+    this.#training ??= this.slots.map(({ parameter, master, first }) => {
+      const { device, shape, dtype } = parameter;
+      const { kernels } = device;
+      const y = device.empty(shape, dtype);
+      kernels.copy(y, parameter);
+      const x = device.empty(shape, "float32");
+      kernels.binary("sub", x, first, master ?? parameter);
+      kernels.scalar("mul", x, x, 1 - 1 / this.#betas[0]);
+      kernels.binary("add", parameter, master ?? parameter, x);
+      x.dispose();
+      return y;
+    });
+    return this;
+  }
+
+  /** Puts y back, so that training goes on as if nothing had been measured. Twice is fine. */
+  train(): this {
+    for (const [i, y] of (this.#training ?? []).entries()) {
+      const { parameter } = this.slots[i]!;
+      parameter.device.kernels.copy(parameter, y);
+      y.dispose();
+    }
+    this.#training = undefined;
+    return this;
+  }
+
+  override stateDict(): OptimizerState {
+    this.#assertTraining("stateDict");
+    return super.stateDict();
+  }
+
+  protected override checkState(where: string, state: OptimizerState): void {
+    this.#assertTraining("loadStateDict");
+    super.checkState(where, state);
+    if (state.numbers.weightSum! < 0) throw new StateError({ where, expected: "weightSum ≥ 0" });
+  }
+
+  protected numbers(): Readonly<Record<string, number>> {
+    return { weightSum: this.#weightSum, lrMax: this.#lrMax };
+  }
+
+  protected setNumbers({ weightSum, lrMax }: Readonly<Record<string, number>>): void {
+    this.#weightSum = weightSum!;
+    this.#lrMax = lrMax!;
+  }
+
+  #assertTraining(name: string): void {
+    if (!this.#training) return;
+    throw new MosaicError({
+      where: `ScheduleFreeAdamW.${name}`,
+      expected: "an optimizer in training",
+      received: "one after eval(), whose parameters hold the average",
+      remedy: "call optimizer.train() first",
+    });
+  }
+
+  override [Symbol.dispose](): void {
+    for (const each of this.#training ?? []) each.dispose();
+    this.#training = undefined;
+    super[Symbol.dispose]();
+  }
+}

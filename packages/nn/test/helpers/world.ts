@@ -1,0 +1,20 @@
+import { world } from "@mosaic/collectives-local";
+import type { Context, Coordinate } from "@mosaic/core";
+import { ring } from "@mosaic/backend-ring";
+import { cpu } from "@mosaic/kernels-cpu";
+
+/** Runs `body` on every rank of a fresh world, all on this thread, and closes it. */
+export async function onMesh<T>(mesh: Coordinate, body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T[]> {
+  const size = Object.values(mesh).reduce((product, length) => product * length, 1);
+  const contexts = await world(size, { device: () => cpu({ threads: 1 }), mesh, backends: [ring()], seed });
+  try {
+    return await Promise.all(contexts.map(async (ctx) => await body(ctx)));
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+}
+
+/** One rank. */
+export async function alone<T>(body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T> {
+  return (await onMesh({ sp: 1 }, body, seed))[0]!;
+}
