@@ -15,22 +15,34 @@ interface Node {
   readonly works: Set<Work>;
 }
 
-/** A kernel, or bytes under way, that is so much work and goes on at a rate that others change. */
-export interface Work extends Task {
+/** A kernel, or bytes under way: so much work, which goes on at a rate that others change. */
+export class Work implements Task {
+  readonly kind: Task["kind"];
   /** The rank that computes or sends, and of a message the one that receives. */
   readonly rank: number;
   readonly peer: number;
-  /** Seconds alone, or bytes, still to do at the time `since`. */
-  remaining: number;
-  rate: number;
-  since: number;
-  /** Of a message: where it passes, and its places there. */
-  ports: readonly Port[];
-  readonly places: [number, number];
-  /** Not yet moving. */
-  latent: boolean;
   /** What it is part of. */
-  readonly owner: unknown;
+  owner: unknown;
+  at = 0;
+  place = -1;
+  /** Seconds alone, or bytes, still to do at the time `since`. */
+  remaining = 0;
+  rate = 0;
+  since = 0;
+  /** Of a message: not yet moving, where it passes, and its places there. */
+  latent = false;
+  from: Port | undefined = undefined;
+  into: Port | undefined = undefined;
+  fromPlace = -1;
+  intoPlace = -1;
+
+  // oxlint-disable-next-line max-params -- made by the million
+  constructor(kind: Task["kind"], rank: number, peer: number, owner: unknown) {
+    this.kind = kind;
+    this.rank = rank;
+    this.peer = peer;
+    this.owner = owner;
+  }
 }
 
 /** What a message is. */
@@ -51,22 +63,24 @@ export class Machine {
   readonly #queue = new TaskQueue<Work>();
   readonly #ports = new Map<number, Port>();
   readonly #nodes: Node[];
-  /** Messages under way by rank, and the kernel that runs there. */
+  /** Messages that move, by rank. */
   readonly #moving: Int32Array;
-  readonly #kernels: (Work | undefined)[];
+  /** The kernel of each rank: one at a time. */
+  readonly #kernels: Work[];
 
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
     this.#nodes = Array.from({ length: nodes }, () => ({ demand: 0, factor: 1, works: new Set<Work>() }));
     this.#moving = new Int32Array(ranks);
-    this.#kernels = new Array<Work | undefined>(ranks).fill(undefined);
+    this.#kernels = Array.from({ length: ranks }, (_, rank) => new Work("compute", rank, rank, undefined));
   }
 
-  /** Runs a kernel that takes `seconds` alone. */
-  compute(rank: number, seconds: number, owner: unknown): void {
-    const work = this.#work({ kind: "compute", rank, peer: rank, remaining: seconds, owner });
-    this.#kernels[rank] = work;
+  /** Runs a kernel that takes `seconds` alone; the rank must not run another. */
+  compute(rank: number, seconds: number): void {
+    const work = this.#kernels[rank]!;
+    work.remaining = seconds;
+    work.rate = 0;
     this.#demand(rank, 1);
     this.#enter(work);
   }
@@ -75,16 +89,19 @@ export class Machine {
   send({ from, to, bytes, owner }: Message): void {
     const kind = linkClass(this.#profile, from, to);
     const link = this.#profile.links[kind];
-    const work = this.#work({ kind: "flow", rank: from, peer: to, remaining: bytes, owner });
-    const out = this.#port(kind, link, from, true);
-    const into = this.#port(kind, link, to, false);
-    work.ports = out === into ? [out] : [out, into];
-    this.#delay(work, link.latency);
+    const work = new Work("flow", from, to, owner);
+    work.remaining = bytes;
+    work.from = this.#port(kind, link, from, 0);
+    const into = this.#port(kind, link, to, link.duplex ? 1 : 0);
+    if (into !== work.from) work.into = into;
+    work.latent = true;
+    work.at = this.now + link.latency;
+    this.#queue.set(work);
   }
 
   /** Lets time pass; the owner hears of it like of any end. */
   timer(rank: number, until: number, owner: unknown): void {
-    const work = this.#work({ kind: "timer", rank, peer: rank, remaining: 0, owner });
+    const work = new Work("timer", rank, rank, owner);
     work.at = until;
     this.#queue.set(work);
   }
@@ -101,19 +118,9 @@ export class Machine {
         continue;
       }
       if (work.kind === "compute") this.#leave(work);
-      if (work.kind === "flow") this.#arrive(work);
+      else if (work.kind === "flow") this.#arrive(work);
       return work;
     }
-  }
-
-  #work(parts: Pick<Work, "kind" | "rank" | "peer" | "remaining" | "owner">): Work {
-    return { ...parts, at: 0, place: -1, rate: 0, since: this.now, ports: [], places: [-1, -1], latent: false };
-  }
-
-  #delay(work: Work, seconds: number): void {
-    work.latent = true;
-    work.at = this.now + seconds;
-    this.#queue.set(work);
   }
 
   #enter(work: Work): void {
@@ -127,31 +134,37 @@ export class Machine {
 
   /** A kernel ends. */
   #leave(work: Work): void {
-    this.#kernels[work.rank] = undefined;
     this.#forget(work);
     this.#demand(work.rank, -1);
   }
 
   /** A message begins to move. */
   #move(work: Work): void {
-    for (const [i, port] of work.ports.entries()) work.places[i as 0 | 1] = port.flows.push(work) - 1;
-    for (const rank of new Set([work.rank, work.peer])) this.#moves(rank, 1);
+    const { from, into, rank, peer } = work;
+    work.fromPlace = from!.flows.push(work) - 1;
+    if (into) work.intoPlace = into.flows.push(work) - 1;
+    this.#moves(rank, 1);
+    if (peer !== rank) this.#moves(peer, 1);
     this.#enter(work);
-    for (const port of work.ports) for (const other of port.flows) if (other !== work) this.#rerate(other);
+    this.#shared(from!);
+    if (into) this.#shared(into);
   }
 
   /** A message ends. */
   #arrive(work: Work): void {
-    for (const [i, { flows }] of work.ports.entries()) {
-      const place = work.places[i as 0 | 1];
-      const last = flows.pop()!;
-      if (last === work) continue;
-      flows[place] = last;
-      last.places[last.ports.findIndex((port) => port.flows === flows) as 0 | 1] = place;
-    }
+    const { from, into, rank, peer } = work;
+    drop(from!, work.fromPlace);
+    if (into) drop(into, work.intoPlace);
     this.#forget(work);
-    for (const rank of new Set([work.rank, work.peer])) this.#moves(rank, -1);
-    for (const port of work.ports) for (const other of port.flows) this.#rerate(other);
+    this.#moves(rank, -1);
+    if (peer !== rank) this.#moves(peer, -1);
+    this.#shared(from!);
+    if (into) this.#shared(into);
+  }
+
+  /** What passes at a port has more company than before, or less. */
+  #shared({ flows }: Port): void {
+    for (const flow of flows) this.#rerate(flow);
   }
 
   #forget(work: Work): void {
@@ -162,16 +175,15 @@ export class Machine {
 
   /** A rank moves bytes or no longer does: its kernel feels it, and so do all on its cores. */
   #moves(rank: number, change: 1 | -1): void {
-    const before = this.#moving[rank]! > 0;
-    this.#moving[rank]! += change;
-    const after = this.#moving[rank]! > 0;
-    if (before === after) return;
+    const before = this.#moving[rank]!;
+    this.#moving[rank] = before + change;
+    if (before > 0 && before + change > 0) return;
     this.#demand(rank, change);
-    const kernel = this.#kernels[rank];
-    if (kernel && this.#profile.communicationTax > 0) this.#rerate(kernel);
+    const kernel = this.#kernels[rank]!;
+    if (kernel.place >= 0 && this.#profile.communicationTax > 0) this.#rerate(kernel);
   }
 
-  #demand(rank: number, change: number): void {
+  #demand(rank: number, change: 1 | -1): void {
     const { cores } = this.#profile;
     if (!cores) return;
     const node = this.#nodeOf(rank);
@@ -184,39 +196,45 @@ export class Machine {
 
   /** Does what was done so far, and looks how fast it goes on. */
   #rerate(work: Work): void {
-    if (work.latent) return;
     const rate = this.#rateOf(work);
     if (rate === work.rate && work.place >= 0) return;
-    work.remaining -= (this.now - work.since) * work.rate;
+    work.remaining = Math.max(0, work.remaining - (this.now - work.since) * work.rate);
     work.since = this.now;
     work.rate = rate;
-    work.at = this.now + Math.max(0, work.remaining) / rate;
+    work.at = this.now + work.remaining / rate;
     this.#queue.set(work);
   }
 
-  #rateOf(work: Work): number {
+  #rateOf({ kind, rank, peer, from, into }: Work): number {
     const { cores, communicationTax } = this.#profile;
-    const factor = cores ? Math.min(this.#nodeOf(work.rank).factor, this.#nodeOf(work.peer).factor) : 1;
-    if (work.kind === "compute") return factor * (this.#moving[work.rank]! > 0 ? 1 - communicationTax : 1);
-    let rate = Number.POSITIVE_INFINITY;
-    for (const { bandwidth, flows } of work.ports) rate = Math.min(rate, bandwidth / flows.length);
-    return rate * factor;
+    const factor = cores ? Math.min(this.#nodeOf(rank).factor, this.#nodeOf(peer).factor) : 1;
+    if (kind === "compute") return factor * (this.#moving[rank]! > 0 ? 1 - communicationTax : 1);
+    const there = from!.bandwidth / from!.flows.length;
+    return factor * (into ? Math.min(there, into.bandwidth / into.flows.length) : there);
   }
 
   #nodeOf(rank: number): Node {
     return this.#nodes[Math.floor(rank / this.#profile.ranksPerNode)]!;
   }
 
-  #port(kind: LinkClass, link: Link, rank: number, out: boolean): Port {
+  #port(kind: LinkClass, { sharedBy, bandwidth }: Link, rank: number, way: 0 | 1): Port {
     const { ranksPerNode } = this.#profile;
     const node = Math.floor(rank / ranksPerNode);
-    const place = Math.floor((rank % ranksPerNode) / link.sharedBy);
-    const way = link.duplex && !out ? 1 : 0;
+    const place = Math.floor((rank % ranksPerNode) / sharedBy);
     const key = ((node * ranksPerNode + place) * 3 + kinds[kind]) * 2 + way;
     let port = this.#ports.get(key);
-    if (!port) this.#ports.set(key, (port = { bandwidth: link.bandwidth, flows: [] }));
+    if (!port) this.#ports.set(key, (port = { bandwidth, flows: [] }));
     return port;
   }
 }
 
 const kinds: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
+
+/** Takes a message out of a port: the last one there takes its place. */
+function drop(port: Port, place: number): void {
+  const last = port.flows.pop()!;
+  if (place === port.flows.length) return;
+  port.flows[place] = last;
+  if (last.from === port) last.fromPlace = place;
+  else last.intoPlace = place;
+}

@@ -221,7 +221,7 @@ class RankRun {
         return false;
       default:
         this.#since = machine.now;
-        machine.compute(this.rank, times.seconds(event, this.#recorded.tape), undefined);
+        machine.compute(this.rank, times.seconds(event, this.#recorded.tape));
         return true;
     }
   }
