@@ -20,6 +20,8 @@ export interface LoadOptions {
   readonly strict?: boolean;
   /** Convert dtypes that differ instead of refusing them. Default false. */
   readonly cast?: boolean;
+  /** Check everything, and change nothing. Default false. */
+  readonly dryRun?: boolean;
 }
 
 /** Names that did not match; both are empty after a strict load. */
@@ -38,8 +40,8 @@ export function loadState(
   state: StateDict,
   options: LoadOptions = {},
 ): LoadReport {
-  checkOptionNames(where, options, ["strict", "cast"]);
-  const { strict = true } = options;
+  checkOptionNames(where, options, ["strict", "cast", "dryRun"]);
+  const { strict = true, dryRun = false } = options;
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
   const misfits = [...targets].flatMap(([name, target]) => misfit(name, { target, source: state.get(name) }, options));
@@ -56,7 +58,7 @@ export function loadState(
       remedy: "load what the same model saved, or rename its entries; nothing was changed",
     });
   }
-  for (const [name, target] of targets) {
+  for (const [name, target] of dryRun ? [] : targets) {
     const source = state.get(name);
     if (source instanceof Tensor) target.device.kernels.copy(target, source);
     else if (source) target.device.write(target, source.values);

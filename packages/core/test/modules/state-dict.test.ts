@@ -65,6 +65,9 @@ test("not strictly, names may differ; dtypes are converted on request only", asy
   const ctx = await open();
   const pair = new Pair(ctx, "bfloat16");
   expect(() => pair.loadStateDict(fitting)).toThrow(/float32 where bfloat16 is wanted \(cast: true converts\)/);
+  const before = await pair.second.weight.read();
+  pair.loadStateDict(fitting, { cast: true, dryRun: true });
+  expect(await pair.second.weight.read()).toEqual(before);
   pair.loadStateDict(fitting, { cast: true });
   expect(Array.from(await pair.second.weight.read())).toEqual([3, 3, 3]);
   const part = new Map([
