@@ -19,4 +19,9 @@ export {
 } from "./optimizers/optimizer.ts";
 export { ScheduleFreeAdamW, type ScheduleFreeOptions } from "./optimizers/schedule-free.ts";
 export * from "./optimizers/schedules.ts";
+export { FileError } from "./safetensors/format.ts";
+export { type FileTensor, readSafetensors, type SafetensorsFile } from "./safetensors/read.ts";
+export { type Savable, writeSafetensors } from "./safetensors/write.ts";
+export { fromTorch } from "./state/from-torch.ts";
+export { loadCheckpoint, type Resumed, saveCheckpoint, type Training } from "./state/training-state.ts";
 export { syncGradients } from "./sync-gradients.ts";

@@ -3,6 +3,7 @@ import {
   checkOptionNames,
   type HostTensor,
   loadState,
+  type LoadOptions,
   type Module,
   OptionError,
   StateError,
@@ -128,14 +129,15 @@ export abstract class Optimizer implements Disposable {
   }
 
   /**
-   * Takes over a state: all of it, or, if anything does not fit, nothing.
+   * Takes over a state: all of it, or, if anything does not fit, nothing. With `dryRun` it only checks.
    *
    * @throws StateError for another optimizer's state, or that of another model.
    */
-  loadStateDict(state: OptimizerState): void {
+  loadStateDict(state: OptimizerState, { dryRun = false }: Pick<LoadOptions, "dryRun"> = {}): void {
     const where = `${this.#kind}.loadStateDict`;
     this.checkState(where, state);
-    loadState(where, this.#tensors(), state.tensors);
+    loadState(where, this.#tensors(), state.tensors, { dryRun });
+    if (dryRun) return;
     this.steps = state.numbers.steps!;
     this.setNumbers(state.numbers);
   }

@@ -1,0 +1,148 @@
+import { type DType, MosaicError, type Shape } from "@mosaic/core";
+
+// The safetensors format (Hugging Face): 8 bytes, little-endian, the length N of the header; N bytes of JSON,
+// { name: { dtype, shape, data_offsets: [begin, end] }, "__metadata__": { text: text } }; then the tensors' bytes,
+// little-endian and row-major, which the offsets must cover without a hole or an overlap.
+
+/** Bytes per element of every dtype of the format that has whole bytes. */
+export const elementBytes: Readonly<Record<string, number>> = {
+  F64: 8,
+  F32: 4,
+  F16: 2,
+  BF16: 2,
+  F8_E4M3: 1,
+  F8_E5M2: 1,
+  I64: 8,
+  I32: 4,
+  I16: 2,
+  I8: 1,
+  U64: 8,
+  U32: 4,
+  U16: 2,
+  U8: 1,
+  BOOL: 1,
+};
+
+/** The format's names of the dtypes that devices compute with. */
+export const formatNames: Readonly<Record<DType, string>> = { float32: "F32", bfloat16: "BF16", float16: "F16" };
+
+/** The reference implementation's limit on headers. */
+export const maxHeader = 100_000_000;
+
+/** Where a tensor lies in a file. */
+export interface Entry {
+  readonly name: string;
+  readonly dtype: string;
+  readonly shape: Shape;
+  /** Bytes from the end of the header. */
+  readonly begin: number;
+  readonly end: number;
+}
+
+/** What a header says. */
+export interface Header {
+  /** In the order of their bytes. */
+  readonly entries: readonly Entry[];
+  readonly metadata: ReadonlyMap<string, string>;
+}
+
+/** A file that is not what it should be; nothing was changed. */
+export class FileError extends MosaicError {}
+
+/** A header's entries, checked against each other and against the number of data bytes that the file has. */
+export function parseHeader(path: string, text: string, dataBytes: number): Header {
+  const fields = fieldsOf(path, text);
+  const metadata = metadataOf(path, fields.get("__metadata__"));
+  fields.delete("__metadata__");
+  const entries = [...fields].map(([name, field]) => entryOf(path, name, field));
+  entries.sort((a, b) => a.begin - b.begin || a.end - b.end);
+  let covered = 0;
+  for (const { name, begin, end } of entries) {
+    if (begin !== covered) {
+      throw new FileError({
+        where: path,
+        expected: `tensor "${name}" to begin at byte ${covered}, where the one before it ends`,
+        received: String(begin),
+        remedy: "the file is damaged; nothing was loaded",
+      });
+    }
+    covered = end;
+  }
+  if (covered === dataBytes) return { entries, metadata };
+  throw new FileError({
+    where: path,
+    expected: `${covered} bytes of tensors`,
+    received: String(dataBytes),
+    remedy:
+      dataBytes < covered ? "the file was cut short; nothing was loaded" : "the file is damaged; nothing was loaded",
+  });
+}
+
+function fieldsOf(path: string, text: string): Map<string, unknown> {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw new FileError(
+      {
+        where: path,
+        expected: "a safetensors header of JSON",
+        received: (cause as Error).message,
+        remedy: "the file is damaged, or no safetensors; nothing was loaded",
+      },
+      { cause },
+    );
+  }
+  if (isRecord(json)) return new Map(Object.entries(json));
+  throw new FileError({ where: path, expected: "a header that is an object", received: text.slice(0, 40) });
+}
+
+function isRecord(x: unknown): x is Record<string, unknown> {
+  return typeof x === "object" && x !== null && !Array.isArray(x);
+}
+
+function metadataOf(path: string, field: unknown): ReadonlyMap<string, string> {
+  if (field === undefined) return new Map();
+  const texts = isRecord(field) ? Object.entries(field) : [["", undefined] as const];
+  if (texts.every((pair): pair is [string, string] => typeof pair[1] === "string")) return new Map(texts);
+  throw new FileError({ where: path, expected: "__metadata__ of texts by name", received: JSON.stringify(field) });
+}
+
+function entryOf(path: string, name: string, field: unknown): Entry {
+  const { dtype, shape, data_offsets: offsets } = isRecord(field) ? field : {};
+  const legal =
+    typeof dtype === "string" &&
+    isWholes(shape) &&
+    isWholes(offsets) &&
+    offsets.length === 2 &&
+    offsets[0]! <= offsets[1]!;
+  if (!legal) {
+    throw new FileError({
+      where: `${path}, tensor "${name}"`,
+      expected: "dtype, shape and data_offsets [begin, end]",
+      received: JSON.stringify(field)?.slice(0, 120) ?? "nothing",
+      remedy: "the file is damaged; nothing was loaded",
+    });
+  }
+  const each = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
+  if (each === undefined) {
+    throw new FileError({
+      where: `${path}, tensor "${name}"`,
+      expected: `a dtype among ${Object.keys(elementBytes).join(", ")}`,
+      received: dtype,
+    });
+  }
+  const [begin, end] = offsets as [number, number];
+  const bytes = shape.reduce((product, length) => product * length, each);
+  if (end - begin === bytes && Number.isSafeInteger(bytes)) return { name, dtype, shape, begin, end };
+  throw new FileError({
+    where: `${path}, tensor "${name}"`,
+    expected: `${bytes} bytes for ${dtype} [${shape.join(",")}]`,
+    received: String(end - begin),
+    remedy: "the file is damaged; nothing was loaded",
+  });
+}
+
+function isWholes(x: unknown): x is readonly number[] {
+  return Array.isArray(x) && x.every((each) => Number.isSafeInteger(each) && each >= 0);
+}

@@ -1,0 +1,80 @@
+import { type HostTensor, type Module, type Shape, ShapeError } from "@mosaic/core";
+
+/**
+ * Renames the weights of PyTorch's `nn.MultiheadAttention` to those of Mosaic's attention modules, wherever in `model` they
+ * are: in_proj_weight [3E,E] and in_proj_bias become qkv_proj of a self-attention, or q_proj and kv_proj of a
+ * CrossAxisAttention, as do q_proj_weight, k_proj_weight and v_proj_weight of an attention with `kdim`. Everything else,
+ * weights of the original Mosaic among it, has the same names already and passes as it is.
+ *
+ * @example
+ * ```ts
+ * import { init, MultiAxisAttention } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { fromTorch } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new MultiAxisAttention(ctx, { embedDim: 2, numHeads: 1, attentionAxis: 1 });
+ * const host = (...shape: number[]) =>
+ *   ({ dtype: "float32", shape, values: new Float32Array(shape.reduce((a, b) => a * b, 1)) }) as const;
+ * const torch = new Map([
+ *   ["in_proj_weight", host(6, 2)],
+ *   ["in_proj_bias", host(6)],
+ *   ["out_proj.weight", host(2, 2)],
+ *   ["out_proj.bias", host(2)],
+ * ]);
+ * attn.loadStateDict(fromTorch(torch, attn)); // => { missing: [], unexpected: [] }
+ * ```
+ * @throws ShapeError if projections do not fit together.
+ */
+export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module): Map<string, HostTensor> {
+  const wanted = model.stateDict();
+  const result = new Map<string, HostTensor>();
+  for (const [name, tensor] of state) {
+    const [, path = "", projection, kind] = /^(.*\.)?(in|q|k|v)_proj_(weight|bias)$/.exec(name) ?? [];
+    if (projection === undefined) result.set(name, tensor);
+    else if (projection === "in" && wanted.has(`${path}qkv_proj.${kind}`))
+      result.set(`${path}qkv_proj.${kind}`, tensor);
+    else if (projection === "in" && wanted.has(`${path}q_proj.${kind}`)) {
+      const rows = wanted.get(`${path}q_proj.${kind}`)!.shape[0]!;
+      result.set(`${path}q_proj.${kind}`, rowsOf(name, tensor, { from: 0, to: rows }));
+      result.set(`${path}kv_proj.${kind}`, rowsOf(name, tensor, { from: rows, to: tensor.shape[0]! }));
+    } else if (projection === "q" && wanted.has(`${path}q_proj.${kind}`)) result.set(`${path}q_proj.${kind}`, tensor);
+    else if (projection === "k" && wanted.has(`${path}kv_proj.${kind}`)) {
+      result.set(`${path}kv_proj.${kind}`, stacked(name, [tensor, state.get(`${path}v_proj_${kind}`)]));
+    } else if (projection !== "v" || !wanted.has(`${path}kv_proj.${kind}`)) result.set(name, tensor);
+  }
+  return result;
+}
+
+function rowsOf(
+  name: string,
+  { dtype, shape, values }: HostTensor,
+  { from, to }: { from: number; to: number },
+): HostTensor {
+  const [count = 0, ...rest] = shape;
+  const width = sizeOf(rest);
+  if (from > count)
+    throw new ShapeError({
+      where: `fromTorch, "${name}"`,
+      expected: `more than ${from} rows`,
+      received: String(count),
+    });
+  return { dtype, shape: [to - from, ...rest], values: values.slice(from * width, to * width) };
+}
+
+function stacked(name: string, [k, v]: readonly [HostTensor, HostTensor | undefined]): HostTensor {
+  if (!v || String(v.shape) !== String(k.shape)) {
+    throw new ShapeError({
+      where: `fromTorch, "${name}"`,
+      expected: `a projection of values [${k.shape.join(",")}] beside that of keys`,
+      received: v ? `[${v.shape.join(",")}]` : "none",
+    });
+  }
+  const values = new Float32Array(2 * k.values.length);
+  values.set(k.values);
+  values.set(v.values, k.values.length);
+  return { dtype: k.dtype, shape: [2 * k.shape[0]!, ...k.shape.slice(1)], values };
+}
+
+function sizeOf(shape: Shape): number {
+  return shape.reduce((product, length) => product * length, 1);
+}

@@ -1,0 +1,159 @@
+import { type Context, fromArray, type Module, MosaicError, StateError, type Tensor } from "@mosaic/core";
+import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
+import { FileError } from "../safetensors/format.ts";
+import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
+import { writeSafetensors } from "../safetensors/write.ts";
+
+/** What a training consists of. */
+export interface Training {
+  readonly model: Module;
+  readonly optimizer?: Optimizer;
+}
+
+/** What a checkpoint tells beside what it puts into model and optimizer. */
+export interface Resumed {
+  /** Steps that the optimizer had taken; 0 without one. */
+  readonly step: number;
+  /** What `saveCheckpoint` was given. */
+  readonly data: unknown;
+}
+
+/** What the metadata holds as JSON under "mosaic"; numbers survive JSON to the last bit. */
+interface Facts {
+  readonly version: 1;
+  readonly seed: number;
+  readonly randomStream: number;
+  readonly optimizer: Pick<OptimizerState, "kind" | "numbers"> | null;
+  readonly data: unknown;
+}
+
+/**
+ * Saves all that a training needs to continue bit for bit: parameters, the optimizer's state, the number of steps, the
+ * state of random numbers, and `data` of your own (anything JSON can hold: an epoch, a loss curve). Parameters and
+ * optimizers are equal on every rank, so rank 0 writes one file, whatever the mesh; it opens on any other. Collective:
+ * resolves on every rank when the file is on the disk, whole (see `writeSafetensors`), and rejects on every rank if it
+ * could not be written.
+ *
+ * The model's tensors are named "model." and what its `stateDict` says, the optimizer's "optimizer." and its names.
+ */
+export async function saveCheckpoint(
+  ctx: Context,
+  path: string,
+  { model, optimizer, data = null }: Training & { readonly data?: unknown },
+): Promise<void> {
+  ctx.assertOpen("saveCheckpoint");
+  const state = optimizer?.stateDict();
+  const tensors = prefixed({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
+  const facts: Facts = {
+    version: 1,
+    seed: ctx.seed,
+    randomStream: ctx.randomStream,
+    optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
+    data,
+  };
+  const metadata = { format: "pt", mosaic: JSON.stringify(facts) };
+  await together(ctx, `saveCheckpoint: ${path}`, async () => {
+    if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
+  });
+}
+
+function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {
+  const entries = Object.entries(groups).flatMap(([prefix, group]) =>
+    [...group].map(([name, tensor]): [string, T] => [prefix + name, tensor]),
+  );
+  return new Map(entries);
+}
+
+/**
+ * Puts a checkpoint of `saveCheckpoint` into a model and an optimizer that are built like those that were saved, on as
+ * many ranks as you like, and sets the context's random numbers: training then goes on bit for bit as it would have on
+ * the same mesh. Every rank reads the file. All or nothing: if any rank finds a fault in the file, or a name, shape or
+ * dtype that does not fit, every rank rejects and none has changed anything. Collective.
+ *
+ * @throws FileError for a file that is damaged or no checkpoint, StateError for one of another model, optimizer or seed.
+ */
+export async function loadCheckpoint(ctx: Context, path: string, training: Training): Promise<Resumed> {
+  ctx.assertOpen("loadCheckpoint");
+  let file: SafetensorsFile | undefined;
+  let facts: Facts | undefined;
+  await together(ctx, `loadCheckpoint: ${path}`, async () => {
+    file = await readSafetensors(path);
+    facts = factsOf(path, file);
+    apply(ctx, { path, file, facts, dryRun: true }, training);
+  });
+  apply(ctx, { path, file: file!, facts: facts!, dryRun: false }, training);
+  return { step: facts!.optimizer?.numbers.steps ?? 0, data: facts!.data };
+}
+
+function factsOf(path: string, { metadata }: SafetensorsFile): Facts {
+  const facts = parsed(metadata.get("mosaic"));
+  if (facts?.version === 1) return facts as Facts;
+  throw new FileError({
+    where: path,
+    expected: "a checkpoint, version 1",
+    received: facts ? `version ${String(facts.version)}` : "safetensors without a training's state",
+    remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
+  });
+}
+
+function parsed(text: string | undefined): Partial<Facts> | undefined {
+  try {
+    return text === undefined ? undefined : (JSON.parse(text) as Partial<Facts>);
+  } catch {
+    return undefined;
+  }
+}
+
+interface Opened {
+  readonly path: string;
+  readonly file: SafetensorsFile;
+  readonly facts: Facts;
+  /** Only checks. */
+  readonly dryRun: boolean;
+}
+
+function apply(ctx: Context, { path, file, facts, dryRun }: Opened, { model, optimizer }: Training): void {
+  if (facts.seed !== ctx.seed) {
+    throw new StateError({
+      where: path,
+      expected: `seed ${ctx.seed}, the context's`,
+      received: String(facts.seed),
+      remedy: `pass seed: ${facts.seed} to init`,
+    });
+  }
+  const options = { dryRun };
+  model.loadStateDict(within(file, "model."), options);
+  if (optimizer) {
+    if (!facts.optimizer) throw new StateError({ where: path, expected: "an optimizer's state", received: "none" });
+    optimizer.loadStateDict({ ...facts.optimizer, tensors: within(file, "optimizer.") }, options);
+  }
+  if (!dryRun) ctx.randomStream = facts.randomStream;
+}
+
+/** The tensors whose names begin with a prefix, without it. */
+function within({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
+  const own = [...tensors].filter(([name]) => name.startsWith(prefix));
+  return new Map(own.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
+}
+
+/** Runs `body` on every rank; if it fails on any, all reject: those whose body succeeded, naming the others. */
+async function together(ctx: Context, where: string, body: () => Promise<void>): Promise<void> {
+  let failure: unknown;
+  try {
+    await body();
+  } catch (error) {
+    failure = error ?? new Error(where);
+  }
+  const own = Array.from({ length: ctx.size }, (_, rank) => (rank === ctx.rank && failure !== undefined ? 1 : 0));
+  using flags: Tensor = fromArray(ctx, own, [ctx.size]);
+  if (ctx.size > 1) ctx.world.allReduce(flags, "max", { label: where }).wait();
+  const failed = Array.from(await flags.read()).flatMap((flag, rank) => (flag > 0 ? [rank] : []));
+  if (failure !== undefined) throw failure;
+  if (failed.length === 0) return;
+  throw new MosaicError({
+    where: `${where}, rank ${ctx.rank}`,
+    expected: "success on every rank",
+    received: `a failure on rank ${failed.join(", ")}`,
+    remedy: "see that rank's own error; nothing was changed here",
+  });
+}
