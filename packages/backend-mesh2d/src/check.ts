@@ -20,13 +20,19 @@ import type { Grid } from "./grid.ts";
 // Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
 // for a message that was half sent.
 
-/** The mesh has the axis, its ranks fill the grid, both sequences are cut along it, and tensors are what layouts say. */
+/** The mesh has the axis, and its ranks fill the grid if a shape was asked for. */
+export function checkMesh(ctx: Context, axis: string, shape: readonly [number, number] | undefined): void {
+  const where = `mesh2d(${axis}), rank ${ctx.rank}`;
+  checkAxis(ctx, axis, where);
+  if (shape) checkGrid(where, { rows: shape[0], columns: shape[1] }, ctx.mesh.shape[axis]!);
+}
+
+/** Both sequences are cut along the axis, and tensors are what layouts say. */
 export function checkCall(ctx: Context, axis: string, call: Call, keys: Keys): void {
   const where = `mesh2d(${axis}), rank ${ctx.rank}`;
   const { k, v, from } = keys;
   ctx.assertOpen(where);
   for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
-  checkAxis(ctx, axis, where);
   checkSequence(ctx, axis, { where, name: "queries", layout: call.queries, at: call.at });
   checkSequence(ctx, axis, { where, name: "keys", layout: call.keys, at: from });
   checkRows(where, "keys", k, spansLength(call.keys.spans(from)));

@@ -1,5 +1,6 @@
 import { type AttentionBackend, type Call, type Context, type Keys, local } from "@mosaic/core";
-import { checkBackward, checkCall, checkGrid, checkState } from "./check.ts";
+import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
+import { type FormOptions, formOf } from "./form.ts";
 import { runFused } from "./fused.ts";
 import { bestGrid, type Grid } from "./grid.ts";
 import { needOf } from "./need.ts";
@@ -18,6 +19,10 @@ import { runScheduled } from "./scheduled.ts";
  * compute on them, and sums straight back; they are added in the same order every time. `shape: [p, 1]` gathers keys
  * only, like a ring; `shape: [1, p]` queries only.
  *
+ * `form` says when it communicates: "fused" gathers, computes in one call and sends sums home; "scheduled" goes block by
+ * block and hides transfers behind compute, one at a time or, with `channels: 2`, one along the row beside one along the
+ * column; "auto" takes the quicker. All give the same results but for rounding, and send the same bytes.
+ *
  * Throws, before anything is sent, an OptionError if the mesh lacks the axis, the shape does not fit its length, or a
  * sequence is not cut along it, and a ShapeError or DTypeError if the tensors are not what their layouts say.
  *
@@ -28,17 +33,25 @@ import { runScheduled } from "./scheduled.ts";
  * ```ts
  * import { mesh2d } from "@mosaic/backend-mesh2d";
  * mesh2d({ shape: [4, 2] }).axes; // => ["sp"]
- * mesh2d({ axis: "gpu", form: "fused" }).name; // => "mesh2d"
+ * mesh2d({ axis: "gpu", shape: [8, 32], form: "scheduled", channels: 2 }).name; // => "mesh2d"
  * ```
  */
 export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
-  const { axis = "sp", shape, form = "scheduled", inner = local(), computeToTransfer = 1 } = options;
+  const { axis = "sp", shape, form = "auto", inner = local(), halfSpeedRows = 24 } = options;
+  const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
   const label = `mesh2d(${axis})`;
   checkOptions(label, options);
-  const plans = new Plans(computeToTransfer);
+  const plans = new Plans({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
     axes: [axis],
+
+    check(ctx) {
+      checkMesh(ctx, axis, shape);
+      inner.check?.(ctx);
+    },
+
+    withShape: (other) => mesh2d({ ...options, shape: other }),
 
     attend(ctx, call, state, keys) {
       const { site, grid } = open(ctx, call, keys);
@@ -54,16 +67,24 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   };
 
   function open(ctx: Context, call: Call, keys: Keys): { readonly site: Site; readonly grid: Grid } {
+    checkMesh(ctx, axis, shape);
     checkCall(ctx, axis, call, keys);
     const { size } = ctx.mesh.group(axis);
     const grouped = call.q.shape[1]! / keys.k.shape[1]!;
     const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped);
-    checkGrid(`${label}, rank ${ctx.rank}`, grid, size);
     return { site: { ctx, axis, inner, label, need: needOf({ axis, grid }, call, keys.from) }, grid };
   }
 
   function run(pass: Pass, grid: Grid): void {
     if (form === "fused") runFused(pass);
-    else runScheduled(pass, plans.planOf(pass, grid));
+    else {
+      const plan = plans.planOf(pass, grid);
+      if (form === "auto" && formOf({ plan, ...tileOf(pass, grid), halfSpeedRows }) === "fused") runFused(pass);
+      else runScheduled(pass, plan);
+    }
   }
+}
+
+function tileOf({ queries, keys }: Pass, { rows, columns }: Grid): Pick<FormOptions, "queries" | "keys"> {
+  return { queries: { chunks: columns, rows: queries.rows }, keys: { chunks: rows, rows: keys.rows } };
 }

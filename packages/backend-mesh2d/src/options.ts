@@ -1,4 +1,5 @@
 import { type AttentionBackend, checkOptionNames, OptionError } from "@mosaic/core";
+import type { Form } from "./form.ts";
 
 export interface Mesh2DOptions {
   /** The mesh axis whose ranks form the grid; "sp" if absent. */
@@ -9,39 +10,60 @@ export interface Mesh2DOptions {
    */
   readonly shape?: readonly [rows: number, columns: number];
   /**
-   * "scheduled", if absent: block by block in a planned order that hides transfers behind compute, for chunks that keep a
-   * kernel busy. "fused": all chunks in one batch, one kernel call, all sums home in another, for chunks that do not.
+   * "scheduled": block by block in a planned order that hides transfers behind compute, for chunks that keep a kernel busy.
+   * "fused": all chunks in one batch, one kernel call, all sums home in another, for chunks that do not. "auto", if absent:
+   * whichever takes less time by `computeToTransfer` and `halfSpeedRows`.
    */
-  readonly form?: "fused" | "scheduled";
+  readonly form?: Form | "auto";
+  /**
+   * Transfers that the schedule has under way at a time. 1, if absent: a row's and a column's share their links. 2: they have
+   * links of their own, as when rows lie within nodes; one along each then travels in one batch.
+   */
+  readonly channels?: 1 | 2;
   /** What attends to each tile; the device's own kernel if absent. It must not communicate. */
   readonly inner?: AttentionBackend;
-  /** For the schedule: the time to compute a whole tile over the time of its transfers; 1 if absent. Equal on all ranks. */
+  /**
+   * Costs, as ratios; measured, if at all, on one rank: all ranks must be given the same ones.
+   *
+   * The time to compute a whole tile over the time of its transfers one after the other; 1 if absent.
+   */
   readonly computeToTransfer?: number;
+  /** The time that a byte takes along a row and along a column, in any one unit; [1, 1] if absent. */
+  readonly links?: readonly [row: number, column: number];
+  /** Rows of a kernel call that runs at half the speed of large ones; 24 if absent, as CPUs do. GPUs want some hundreds. */
+  readonly halfSpeedRows?: number;
 }
 
 const legal = [
   "axis",
   "shape",
   "form",
+  "channels",
   "inner",
   "computeToTransfer",
+  "links",
+  "halfSpeedRows",
 ] as const satisfies readonly (keyof Mesh2DOptions)[];
 
 /** Options that can be wrong before any rank is there. */
 export function checkOptions(where: string, options: Mesh2DOptions): void {
   checkOptionNames(where, options, legal);
-  const { shape, form = "fused", inner, computeToTransfer = 1 } = options;
-  if (form !== "fused" && form !== "scheduled") {
-    throw new OptionError({ where, expected: `form "fused" or "scheduled"`, received: JSON.stringify(form) });
+  const { shape, form = "auto", inner, channels = 1 } = options;
+  if (!["auto", "fused", "scheduled"].includes(form)) {
+    throw new OptionError({ where, expected: `form "auto", "fused" or "scheduled"`, received: JSON.stringify(form) });
   }
-  if (!(computeToTransfer > 0 && Number.isFinite(computeToTransfer))) {
-    throw new OptionError({ where, expected: "computeToTransfer, a ratio > 0", received: String(computeToTransfer) });
+  if (channels !== 1 && channels !== 2) {
+    throw new OptionError({ where, expected: "channels 1 or 2", received: JSON.stringify(channels) });
   }
-  if (shape && !(shape.length === 2 && shape.every((length) => Number.isInteger(length) && length > 0))) {
+  checkRatios(where, options);
+  if (
+    shape &&
+    !(Array.isArray(shape) && shape.length === 2 && shape.every((length) => Number.isInteger(length) && length > 0))
+  ) {
     throw new OptionError({
       where,
       expected: "a shape of two whole numbers > 0, [rows, columns]",
-      received: `[${shape}]`,
+      received: JSON.stringify(shape),
     });
   }
   if (inner && inner.axes.length > 0) {
@@ -51,5 +73,21 @@ export function checkOptions(where: string, options: Mesh2DOptions): void {
       received: `${inner.name} along ${inner.axes.join(", ")}`,
       remedy: "nest the other way round: give mesh2d to the other backend as its inner",
     });
+  }
+}
+
+function checkRatios(
+  where: string,
+  { computeToTransfer = 1, links = [1, 1], halfSpeedRows = 24 }: Mesh2DOptions,
+): void {
+  const isPositive = (value: unknown) => typeof value === "number" && value > 0 && Number.isFinite(value);
+  if (!isPositive(computeToTransfer)) {
+    throw new OptionError({ where, expected: "computeToTransfer, a ratio > 0", received: String(computeToTransfer) });
+  }
+  if (!(Array.isArray(links) && links.length === 2 && links.every(isPositive))) {
+    throw new OptionError({ where, expected: "links, two times > 0, [row, column]", received: JSON.stringify(links) });
+  }
+  if (!isPositive(halfSpeedRows) && halfSpeedRows !== 0) {
+    throw new OptionError({ where, expected: "halfSpeedRows, a number of rows ≥ 0", received: String(halfSpeedRows) });
   }
 }

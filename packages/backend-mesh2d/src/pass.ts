@@ -5,6 +5,7 @@ import type {
   Context,
   Kernels,
   Keys,
+  Layout,
   ProcessGroup,
   QkvGrads,
   SavedRows,
@@ -27,6 +28,8 @@ interface Summing {
 /** What a pass moves along one dimension of the tile. */
 export interface Lane extends Summing {
   readonly side: Side;
+  /** Rows of a chunk, on the average over ranks. */
+  readonly rows: number;
   /** This rank's rows, that others compute on: [B,H,S,D] or [B,H,S]. */
   readonly inputs: readonly Tensor[];
   /** What others' computing adds to in the end: float32, this rank's rows of the result; none if nothing goes back. */
@@ -71,8 +74,20 @@ export function forwardPass(site: Site, call: Call, state: AttentionState, keys:
     label,
     backward: false,
     need,
-    queries: { ...merging(kernels), side: need.queries, inputs: [call.q], sums: [state.out, state.lse] },
-    keys: { ...adding(kernels), side: need.keys, inputs: [keys.k, keys.v], sums: [] },
+    queries: {
+      ...merging(kernels),
+      side: need.queries,
+      rows: meanRows(ctx, call.queries),
+      inputs: [call.q],
+      sums: [state.out, state.lse],
+    },
+    keys: {
+      ...adding(kernels),
+      side: need.keys,
+      rows: meanRows(ctx, call.keys),
+      inputs: [keys.k, keys.v],
+      sums: [],
+    },
     compute({ ranks, inputs: [q], sums }, { ranks: sources, inputs: [k, v] }) {
       const here = { ...call, ...layoutsOf(call, axis, { queries: ranks, keys: sources }), q: q! };
       inner.attend(ctx, here, stateOf(sums), { k: k!, v: v!, from: keys.from });
@@ -92,10 +107,17 @@ export function backwardPass(site: Site, call: Call & SavedRows, grads: QkvGrads
     queries: {
       ...adding(kernels),
       side: need.queries,
+      rows: meanRows(ctx, call.queries),
       inputs: [call.q, call.dOut, call.lse, call.delta],
       sums: [grads.dq],
     },
-    keys: { ...adding(kernels), side: need.keys, inputs: [keys.k, keys.v], sums: [grads.dk, grads.dv] },
+    keys: {
+      ...adding(kernels),
+      side: need.keys,
+      rows: meanRows(ctx, call.keys),
+      inputs: [keys.k, keys.v],
+      sums: [grads.dk, grads.dv],
+    },
     compute({ ranks, inputs: [q, dOut, lse, delta], sums: [dq] }, { ranks: sources, inputs: [k, v], sums: [dk, dv] }) {
       const layouts = layoutsOf(call, axis, { queries: ranks, keys: sources });
       const here = { ...call, ...layouts, q: q!, dOut: dOut!, lse: lse!, delta: delta! };
@@ -127,6 +149,11 @@ function adding(kernels: Kernels): Summing {
 
 function stateOf([out, lse]: readonly Tensor[]): AttentionState {
   return { out: out!, lse: lse! };
+}
+
+/** The same number on every rank, however unequal their shards. */
+function meanRows({ mesh }: Context, { length, axes }: Layout): number {
+  return axes.reduce((rows, axis) => rows / mesh.shape[axis]!, length);
 }
 
 /** Where the rows of part of the tile lie. */

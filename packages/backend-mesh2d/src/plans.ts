@@ -2,30 +2,38 @@ import { dtypeBytes, type Tensor } from "@mosaic/core";
 import type { Grid } from "./grid.ts";
 import type { Pass } from "./pass.ts";
 import { type Plan, planOf } from "./plan.ts";
-import type { PlanOptions } from "./simulate.ts";
+import type { PlanOptions } from "./progress.ts";
+
+/** What plans rest on beside the pass: equal on all ranks. */
+export interface PlanSettings {
+  readonly channels: 1 | 2;
+  readonly computeToTransfer: number;
+  readonly links: readonly [row: number, column: number];
+}
 
 /** Makes the plan of a pass, once for passes of one kind. */
 export class Plans {
-  readonly #computeToTransfer: number;
+  readonly #settings: PlanSettings;
   readonly #plans = new Map<string, Plan>();
 
-  constructor(computeToTransfer: number) {
-    this.#computeToTransfer = computeToTransfer;
+  constructor(settings: PlanSettings) {
+    this.#settings = settings;
   }
 
   /**
-   * Costs are bytes per position, so that ranks with chunks of other lengths have the same plan; masks leave it as it is
+   * Costs are bytes per position times what a byte takes, so that ranks with chunks of other lengths have the same plan; masks leave it as it is
    * too: what is empty is skipped when the plan is replayed.
    */
   planOf({ queries, keys, backward }: Pass, { rows, columns }: Grid): Plan {
-    const q = bytesPerRow(queries.inputs);
-    const kv = bytesPerRow(keys.inputs);
-    const out = bytesPerRow(queries.sums);
-    const dkv = bytesPerRow(keys.sums);
+    const { channels, computeToTransfer, links } = this.#settings;
+    const q = links[0] * bytesPerRow(queries.inputs);
+    const kv = links[1] * bytesPerRow(keys.inputs);
+    const out = links[0] * bytesPerRow(queries.sums);
+    const dkv = links[1] * bytesPerRow(keys.sums);
     const transfer = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
     // A grid of one rank moves nothing: any cost will do.
-    const block = ((transfer || 1) * this.#computeToTransfer) / (rows * columns);
-    const options = { queries: columns, keys: rows, backward, costs: { q, kv, out, dkv, block } };
+    const block = ((transfer || 1) * computeToTransfer) / (rows * columns);
+    const options = { queries: columns, keys: rows, backward, channels, costs: { q, kv, out, dkv, block } };
     return this.#remember(options);
   }
 

@@ -4,40 +4,52 @@ import { type Chunk, Chunks, messages } from "./chunk.ts";
 import type { Side } from "./need.ts";
 import type { Lane, Part, Pass } from "./pass.ts";
 import type { Plan } from "./plan.ts";
+import { type Move, rowKinds } from "./progress.ts";
 
-/** Replays a plan: moves are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
+/** Replays a plan: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
 export function runScheduled(pass: Pass, plan: Plan): void {
   using chunks = new Chunks(pass.group.device);
   using channel = new Channel(pass.group, pass.label);
-  const queries = new Track(pass.queries, { chunks, channel });
-  const keys = new Track(pass.keys, { chunks, channel });
+  const queries = new Track(pass.queries, chunks);
+  const keys = new Track(pass.keys, chunks);
   for (const step of plan.steps) {
-    switch (step.kind) {
-      case "q":
-        queries.bring(step.offset);
-        break;
-      case "kv":
-        keys.bring(step.offset);
-        break;
-      case "out":
-        queries.send(step.offset);
-        break;
-      case "dkv":
-        keys.send(step.offset);
-        break;
-      case "block":
-        block(pass, queries.at(step.x), keys.at(step.y));
-        queries.leave(step.x, pass.keys.side);
-        keys.leave(step.y, pass.queries.side);
+    if (step.kind === "batch") post(step.moves);
+    else {
+      block(pass, queries.at(step.x), keys.at(step.y));
+      queries.leave(step.x, pass.keys.side);
+      keys.leave(step.y, pass.queries.side);
     }
   }
   channel.wait();
+
+  function post(moves: readonly Move[]): void {
+    const parcels = moves.map(parcelOf);
+    const transfers = parcels.flatMap((parcel) => parcel.transfers);
+    const number = channel.post(transfers, () => {
+      for (const { arrived } of parcels) arrived?.();
+    });
+    for (const { kind, offset } of moves) {
+      if (kind === "q") queries.expect(offset, number);
+      if (kind === "kv") keys.expect(offset, number);
+    }
+  }
+
+  function parcelOf({ kind, offset }: Move): Parcel {
+    const track = rowKinds.includes(kind) ? queries : keys;
+    return kind === "q" || kind === "kv" ? track.bring(offset) : track.send(offset);
+  }
 
   function block({ need, compute }: Pass, row: Place, column: Place): void {
     if (row.source === undefined || column.source === undefined || !need.sees(row.source, column.source)) return;
     channel.wait(Math.max(row.batch, column.batch));
     compute(row.part(), column.part());
   }
+}
+
+/** What one move adds to a batch, and what to do when it is there. */
+interface Parcel {
+  readonly transfers: readonly Transfer[];
+  readonly arrived?: () => void;
 }
 
 /** One row or column of the tile. */
@@ -50,15 +62,10 @@ interface Place {
   part(): Part;
 }
 
-interface Means {
-  readonly chunks: Chunks;
-  readonly channel: Channel;
-}
-
 /** One dimension of the tile: chunks come in offset by offset, and so do their sums leave. */
 class Track {
   readonly #lane: Lane;
-  readonly #means: Means;
+  readonly #chunks: Chunks;
   /** This rank's rows as others get them. */
   readonly #own: Chunk | undefined;
   readonly #inputs = new Map<number, Chunk>();
@@ -67,31 +74,36 @@ class Track {
   /** Blocks that were passed, computed or not, by offset. */
   readonly #passed = new Map<number, number>();
 
-  constructor(lane: Lane, means: Means) {
+  constructor(lane: Lane, chunks: Chunks) {
     this.#lane = lane;
-    this.#means = means;
+    this.#chunks = chunks;
     const isTaken = lane.side.takers.some((taker) => taker !== undefined);
-    this.#own = isTaken ? means.chunks.dense(lane.inputs) : undefined;
+    this.#own = isTaken ? chunks.dense(lane.inputs) : undefined;
   }
 
-  /** Posts the batch that brings the chunk at an offset, and this rank's own to the one that has it there. */
-  bring(offset: number): void {
+  /** Brings the chunk at an offset, and this rank's own to the one that has it there. */
+  bring(offset: number): Parcel {
     const { side, inputs } = this.#lane;
     const from = side.sources[offset];
     const to = side.takers[offset];
     const transfers: Transfer[] = to === undefined ? [] : messages(this.#own!, to);
     if (from !== undefined) {
-      const room = this.#means.chunks.empty(inputs, side.length(from));
+      const room = this.#chunks.empty(inputs, side.length(from));
       this.#inputs.set(offset, room);
       transfers.push(...room.wire.map((tensor) => ({ tensor, from })));
     }
-    this.#batches.set(offset, this.#means.channel.post(transfers));
+    return { transfers };
   }
 
-  /** Posts the batch that takes the sums at an offset home, and brings those over this rank's own rows. */
-  send(offset: number): void {
+  /** Says which batch brings the chunk at an offset. */
+  expect(offset: number, batch: number): void {
+    this.#batches.set(offset, batch);
+  }
+
+  /** Takes the sums at an offset home, and brings those over this rank's own rows. */
+  send(offset: number): Parcel {
     const { side, sums } = this.#lane;
-    const { chunks, channel } = this.#means;
+    const chunks = this.#chunks;
     const to = side.sources[offset];
     const from = side.takers[offset];
     const leaving = to === undefined ? undefined : this.#sums.get(offset)!;
@@ -100,10 +112,11 @@ class Track {
       ...(leaving ? messages(leaving, to!) : []),
       ...(coming?.wire ?? []).map((tensor) => ({ tensor, from: from! })),
     ];
-    channel.post(transfers, () => {
+    const arrived = () => {
       if (coming) this.#lane.absorb(sums, coming.rows);
       for (const chunk of [leaving, coming]) if (chunk) chunks.release(chunk);
-    });
+    };
+    return { transfers, arrived };
   }
 
   /** After each block of a chunk; gives its rows back after the last, one for every chunk of the other dimension. */
@@ -111,7 +124,7 @@ class Track {
     const passed = (this.#passed.get(offset) ?? 0) + 1;
     this.#passed.set(offset, passed);
     const inputs = this.#inputs.get(offset);
-    if (passed === sources.length && inputs) this.#means.chunks.release(inputs);
+    if (passed === sources.length && inputs) this.#chunks.release(inputs);
   }
 
   at(offset: number): Place {
@@ -125,7 +138,7 @@ class Track {
     if (offset === 0) return { ranks: [source], inputs, sums };
     let own = this.#sums.get(offset);
     if (!own) {
-      own = this.#means.chunks.empty(sums, side.length(source));
+      own = this.#chunks.empty(sums, side.length(source));
       this.#lane.clear(own.rows);
       this.#sums.set(offset, own);
     }

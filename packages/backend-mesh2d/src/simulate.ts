@@ -1,140 +1,40 @@
-/** What the moves and blocks of a tile cost, in any one unit of time. */
-export interface Costs {
-  /** A chunk of queries, or of keys and values, that comes in. */
-  readonly q: number;
-  readonly kv: number;
-  /** A row's sums that leave (out, or dq), and a column's (dk and dv). */
-  readonly out: number;
-  readonly dkv: number;
-  /** One block: a chunk of queries on a chunk of keys. */
-  readonly block: number;
-}
+import { type Block, columnKinds, type Move, type PlanOptions, Progress, type Rule, rowKinds } from "./progress.ts";
 
-/** A tile of so many chunks of queries by so many of keys. */
-export interface PlanOptions {
-  readonly queries: number;
-  readonly keys: number;
-  /** Whether sums go back to the keys too, as in backward. */
-  readonly backward: boolean;
-  readonly costs: Costs;
-}
-
-/** A transfer that all ranks make at once: chunk `offset` of queries or of keys comes in, or sums over it leave. */
-export interface Move {
-  readonly kind: "q" | "kv" | "out" | "dkv";
-  /** Which row or column of the tile, ≥ 1. */
-  readonly offset: number;
-}
-
-/** Row x of the tile on its column y. */
-export interface Block {
-  readonly kind: "block";
-  readonly x: number;
-  readonly y: number;
-}
-
-interface Candidate {
-  readonly kind: Move["kind"];
-  readonly profit: number;
+/** Moves that are made in one batch: they begin together and are complete together. */
+export interface Batch {
+  readonly kind: "batch";
+  readonly moves: readonly Move[];
 }
 
 export interface Timeline {
-  readonly moves: readonly Move[];
+  readonly batches: readonly Batch[];
   readonly blocks: readonly Block[];
   readonly makespan: number;
 }
 
-/** What to prefer where there is a choice. */
-export interface Rule {
-  /** Whether the channel is first for sums that are complete, or for chunks that unlock blocks. */
-  readonly first: "sums" | "chunks";
-  /** Blocks row by row, column by column, or peeled: a row and a column in turn. */
-  readonly blocks: "rows" | "columns" | "peeled";
+/** How long moves take that are made at once: one after the other on one channel, side by side on two. */
+export function timeOf(moves: readonly Move[], { costs, channels }: PlanOptions): number {
+  const along = (kinds: readonly Move["kind"][]) =>
+    moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
+  const [row, column] = [along(rowKinds), along(columnKinds)];
+  return channels === 1 ? row + column : Math.max(row, column);
 }
 
-/** How far a tile has come: moves begun and arrived by kind, and blocks done. */
-class Progress {
-  readonly #options: PlanOptions;
-  readonly #rule: Rule;
-  /** The offset of the next move of each kind. */
-  readonly #next: Record<Move["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
-  /** Rows and columns that are here, one's own included. */
-  #rows = 1;
-  #columns = 1;
-  readonly #left: Block[];
-  readonly #doneOfRow: number[];
-  readonly #doneOfColumn: number[];
-
-  constructor(options: PlanOptions, rule: Rule) {
-    this.#options = options;
-    this.#rule = rule;
-    this.#left = inOrder(options, rule);
-    this.#doneOfRow = new Array<number>(options.queries).fill(0);
-    this.#doneOfColumn = new Array<number>(options.keys).fill(0);
-  }
-
-  /** The move to begin now, if any can. */
-  takeMove(): Move | undefined {
-    const [preferred, other] =
-      this.#rule.first === "sums" ? [this.#sums(), this.#chunks()] : [this.#chunks(), this.#sums()];
-    const candidates = preferred.length > 0 ? preferred : other;
-    if (candidates.length === 0) return undefined;
-    const { kind } = candidates.reduce((best, each) => (each.profit > best.profit ? each : best));
-    return { kind, offset: this.#next[kind]++ };
-  }
-
-  /** Complete sums, by how much is left to send of their kind. */
-  #sums(): Candidate[] {
-    const { queries, keys, backward, costs } = this.#options;
-    const { out, dkv } = this.#next;
-    const row = out < queries && this.#doneOfRow[out] === keys;
-    const column = backward && dkv < keys && this.#doneOfColumn[dkv] === queries;
-    return [
-      ...(row ? [{ kind: "out", profit: (queries - out) * costs.out } as const] : []),
-      ...(column ? [{ kind: "dkv", profit: (keys - dkv) * costs.dkv } as const] : []),
-    ];
-  }
-
-  /** Chunks, by how many blocks they unlock for what they cost. */
-  #chunks(): Candidate[] {
-    const { queries, keys, costs } = this.#options;
-    const { q, kv } = this.#next;
-    return [
-      ...(q < queries ? [{ kind: "q", profit: this.#columns / costs.q } as const] : []),
-      ...(kv < keys ? [{ kind: "kv", profit: this.#rows / costs.kv } as const] : []),
-    ];
-  }
-
-  /** The block to begin now, if both of its chunks are here. */
-  takeBlock(): Block | undefined {
-    const index = this.#left.findIndex(({ x, y }) => x < this.#rows && y < this.#columns);
-    return index < 0 ? undefined : this.#left.splice(index, 1)[0];
-  }
-
-  finish(what: Move | Block): void {
-    if (what.kind === "q") this.#rows++;
-    else if (what.kind === "kv") this.#columns++;
-    else if (what.kind === "block") {
-      this.#doneOfRow[what.x]!++;
-      this.#doneOfColumn[what.y]!++;
-    }
-  }
-}
-
-/** The timeline of a tile when one move and one block are under way at a time, and both are begun as soon as can be. */
+/** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
 export function simulate(options: PlanOptions, rule: Rule): Timeline {
   const progress = new Progress(options, rule);
-  const moves: Move[] = [];
+  const batches: Batch[] = [];
   const blocks: Block[] = [];
   let time = 0;
-  let move: { readonly what: Move; readonly end: number } | undefined;
+  let batch: { readonly what: Batch; readonly end: number } | undefined;
   let block: { readonly what: Block; readonly end: number } | undefined;
   for (;;) {
-    if (!move) {
-      const what = progress.takeMove();
-      if (what) {
-        moves.push(what);
-        move = { what, end: time + options.costs[what.kind] };
+    if (!batch) {
+      const moves = progress.takeBatch();
+      if (moves.length > 0) {
+        const what = { kind: "batch", moves } as const;
+        batches.push(what);
+        batch = { what, end: time + timeOf(moves, options) };
       }
     }
     if (!block) {
@@ -144,32 +44,17 @@ export function simulate(options: PlanOptions, rule: Rule): Timeline {
         block = { what, end: time + options.costs.block };
       }
     }
-    if (!move && !block) return { moves, blocks, makespan: time };
-    time = Math.min(move?.end ?? Infinity, block?.end ?? Infinity);
+    if (!batch && !block) return { batches, blocks, makespan: time };
+    time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
     // Sums of many costs: what ends at the same time may differ in the last bit.
     const now = time * (1 + 1e-12);
-    if (move && move.end <= now) {
-      progress.finish(move.what);
-      move = undefined;
+    if (batch && batch.end <= now) {
+      for (const move of batch.what.moves) progress.finish(move);
+      batch = undefined;
     }
     if (block && block.end <= now) {
       progress.finish(block.what);
       block = undefined;
     }
   }
-}
-
-/** All blocks, first those to prefer: what came from afar, for its sums have a way to go. One's own go last. */
-function inOrder({ queries, keys }: PlanOptions, rule: Rule): Block[] {
-  const late = (offset: number, length: number) => (offset + length - 1) % length;
-  const sorted = Array.from({ length: queries * keys }, (_, i) => {
-    const [x, y] = [Math.floor(i / keys), i % keys];
-    return { x, y, key: keyOf(rule, { u: late(x, queries) / queries, v: late(y, keys) / keys }) };
-  }).toSorted((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1]);
-  return sorted.map(({ x, y }) => ({ kind: "block", x, y }));
-}
-
-function keyOf({ blocks }: Rule, { u, v }: { u: number; v: number }): readonly [number, number] {
-  if (blocks === "peeled") return [Math.min(u, v), Math.max(u, v)];
-  return blocks === "rows" ? [u, v] : [v, u];
 }

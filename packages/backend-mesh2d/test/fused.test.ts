@@ -1,4 +1,4 @@
-import { gridsUpTo, suiteOf } from "./shapes.ts";
+import { gridsUpTo, suiteOf, ways } from "./shapes.ts";
 import { register } from "./world.ts";
 
-register(suiteOf("fused", gridsUpTo(8)));
+register(suiteOf(ways[0]!, gridsUpTo(8)));

@@ -34,7 +34,10 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false): 
 }
 
 /** The same rank, which says what it posts, computes and waits for, in order. */
-function heardOf(ctx: Context, options: Pick<Mesh2DOptions, "shape" | "form">): string[] {
+function heardOf(
+  ctx: Context,
+  options: Pick<Mesh2DOptions, "shape" | "form" | "channels" | "computeToTransfer">,
+): string[] {
   const heard: string[] = [];
   const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
@@ -63,17 +66,24 @@ function heardOf(ctx: Context, options: Pick<Mesh2DOptions, "shape" | "form">): 
   return heard;
 }
 
-test("transfers are posted ahead of the blocks that they hide behind, the same on every rank", async () => {
-  const heard = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-    const order = heardOf(ctx, { shape: [2, 3], form: "scheduled" });
-    await ctx.device.stream.synchronize();
-    return order;
-  });
+const orders = [
   // Two rows of queries and one of keys come in while the first blocks run; two rows of out leave behind later ones.
-  const order =
-    "post 1, post 2, post 3, block, wait 1, block, wait 2, block, wait 3, block, post 4, block, post 5, block, wait 4, wait 5";
-  for (const each of heard) expect(each.join(", ")).toBe(order);
-});
+  "post 1, post 2, post 3, block, wait 1, block, wait 2, block, post 4, wait 3, block, block, post 5, block, wait 4, wait 5",
+  // The first row comes in beside the keys, and transfers count for more.
+  "post 1, post 2, block, wait 1, block, block, post 3, wait 2, block, block, post 4, block, wait 3, wait 4",
+];
+
+test.each([1, 2] as const)(
+  "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
+  async (channels) => {
+    const heard = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
+      const order = heardOf(ctx, { shape: [2, 3], form: "scheduled", channels, computeToTransfer: 1 / channels });
+      await ctx.device.stream.synchronize();
+      return order;
+    });
+    for (const each of heard) expect(each.join(", ")).toBe(orders[channels - 1]);
+  },
+);
 
 test("the fused form computes once, between two batches", async () => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
@@ -83,19 +93,20 @@ test("the fused form computes once, between two batches", async () => {
   });
 });
 
-for (const form of ["fused", "scheduled"] as const) {
-  test(`${form}: nothing is under way afterwards, and no memory is kept`, async () => {
+for (const options of [{ form: "fused" }, { form: "scheduled" }, { form: "scheduled", channels: 2 }] as const) {
+  const title = Object.values(options).join(", ");
+  test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
       const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
-      attendOnce(rank, mesh2d({ shape: [3, 2], form }), true);
+      attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
       expect(rank.underWay()).toBe(0);
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);
     });
   });
 
-  test(`${form}: nor if a kernel throws`, async () => {
+  test(`${title}: nor if a kernel throws`, async () => {
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
       const rank = disturbed(ctx, { arrival: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
@@ -105,7 +116,7 @@ for (const form of ["fused", "scheduled"] as const) {
           throw new Error("in the kernel");
         },
       };
-      expect(() => attendOnce(rank, mesh2d({ shape: [2, 2], form, inner }))).toThrow("in the kernel");
+      expect(() => attendOnce(rank, mesh2d({ shape: [2, 2], ...options, inner }))).toThrow("in the kernel");
       expect(rank.underWay()).toBe(0);
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);

@@ -1,4 +1,4 @@
-import { gridsUpTo, suiteOf } from "./shapes.ts";
+import { gridsUpTo, suiteOf, ways } from "./shapes.ts";
 import { register } from "./world.ts";
 
-register(suiteOf("scheduled", gridsUpTo(8)));
+register(suiteOf(ways[1]!, [...gridsUpTo(8), [3, 5]]));

@@ -1,5 +1,6 @@
-import { backendSuite, type Case, placements } from "@mosaic/conformance";
-import { mesh2d } from "../src/index.ts";
+import { backendSuite, type Case, placements, type Trial } from "@mosaic/conformance";
+import type { Slice } from "@mosaic/core";
+import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
 import { makeWorld } from "./world.ts";
 
 export type GridShape = readonly [rows: number, columns: number];
@@ -12,22 +13,49 @@ export function gridsUpTo(ranks: number): GridShape[] {
   );
 }
 
+/** How mesh2d can go about it: everything that is sent and computed must be the same. */
+export const ways: readonly Pick<Mesh2DOptions, "form" | "channels">[] = [
+  { form: "fused" },
+  { form: "scheduled" },
+  { form: "scheduled", channels: 2 },
+];
+
+export function titleOf({ form, channels }: Pick<Mesh2DOptions, "form" | "channels">): string {
+  return channels === 2 ? `${form} on two channels` : `${form}`;
+}
+
 /**
- * The suite's cases for some grids, in one form: on each grid all masks, groupings of heads and lengths, three of the five
- * placements (the other form meets the other two as well), dtypes and arrivals in turn, and that bits do not depend on
- * when messages come.
+ * The suite's cases for some grids, in one way: on each grid all masks, groupings of heads and lengths, some of the five
+ * placements (the other ways meet the others), dtypes and arrivals in turn, and that bits do not depend on when messages
+ * come.
  */
-export function suiteOf(form: "fused" | "scheduled", grids: readonly GridShape[]): Case[] {
+export function suiteOf(way: Pick<Mesh2DOptions, "form" | "channels">, grids: readonly GridShape[]): Case[] {
   return grids.flatMap((shape, i) => {
-    const arrangement = { mesh: { sp: shape[0] * shape[1] }, axes: ["sp"], backend: mesh2d({ shape, form }) };
+    // Half as long as transfers, compute hides little: the plan has more than one move in a batch where it may.
+    const backend = mesh2d({ shape, ...way, computeToTransfer: 0.5 });
+    const arrangement = { mesh: { sp: shape[0] * shape[1] }, axes: ["sp"], backend };
     const cases = backendSuite({ makeWorld, arrangements: [arrangement] });
-    // Two cases per placement, one for each dtype; what comes after them is no such case.
+    // Placements 0 and 1 counted from the grid's own for the first way, 2 and 3 for the second, 4 for the third; then the
+    // next. Two cases per placement, one for each dtype; what comes after them is no such case.
     const chosen = placements().flatMap((_, j) => {
-      const turn = (j + i + (form === "fused" ? 0 : 3)) % 5;
-      return turn < 3 ? [2 * j + ((turn >> 1) ^ (i % 2))] : [];
+      const turn = (j + i) % 5;
+      return Math.floor(turn / 2) === ways.indexOf(way) ? [2 * j + ((turn + i) % 2)] : [];
     });
     return cases
       .filter((_, j) => j >= 2 * placements().length || chosen.includes(j))
-      .map((each) => ({ ...each, name: `${shape.join(" × ")}, ${form}: ${each.name}` }));
+      .map((each) => ({ ...each, name: `${shape.join(" × ")}, ${titleOf(way)}: ${each.name}` }));
   });
+}
+
+/** A trial with equal shards, of 4 rows and 4 heads unless said otherwise, and the full mask. */
+export function even(
+  size: number,
+  { rows = 4, kvHeads = 4, mask }: { rows?: number; kvHeads?: number; mask?: readonly Slice[] } = {},
+): Trial {
+  const length = rows * size;
+  const sequence = { length, placement: placements()[0]! };
+  const sizes = { batch: 1, heads: 4, kvHeads, headDim: 8, scale: 0.5, dtype: "float32", seed: 1 } as const;
+  const all: Slice = { q0: 0, q1: length, k0: 0, k1: length, type: 0 };
+  const what = { mask: mask ?? [all], sees: () => true, queries: sequence, keys: sequence };
+  return { name: "even", mesh: { sp: size }, axes: ["sp"], ...sizes, ...what };
 }

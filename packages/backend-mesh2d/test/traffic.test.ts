@@ -2,10 +2,8 @@ import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosai
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
-import { type GridShape, gridsUpTo } from "./shapes.ts";
+import { even, type GridShape, gridsUpTo, titleOf, ways } from "./shapes.ts";
 import { makeWorld } from "./world.ts";
-
-const forms = ["fused", "scheduled"] as const;
 
 /** What the closed form says that one rank sends and receives in a forward and a backward of a trial. */
 function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {
@@ -33,48 +31,31 @@ function combined(a: Traffic, b: Traffic, f: (x: number, y: number) => number): 
 }
 
 describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
-  test("what is sent is what the closed form says, whatever the mask and placement, in both forms", async () => {
+  test("what is sent is what the closed form says, whatever the mask and placement, in every way", async () => {
     const mesh = { sp: rows * columns };
     const trials = placements().flatMap((placement, i) =>
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),
     );
-    // Every other trial, in either form by turns; the grids next to this one have the others.
+    // Every fourth trial, in one way or another by turns; the grids next to this one have the others.
     const chosen = trials
-      .filter((_, i) => (i + rows + columns) % 2 === 0)
-      .map((trial, i) => ({ trial, form: forms[(i + rows) % 2]! }));
+      .filter((_, i) => (i + rows + columns) % 4 === 0)
+      .map((trial, i) => ({ trial, way: ways[(i + rows) % ways.length]! }));
     const shape: GridShape = [rows, columns];
     await onWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
-      for (const { trial, form } of chosen) {
-        const actual = await measured(ctx, { shape, form }, trial);
-        expect(actual, `${trial.name}, ${form}`).toEqual(predicted(trial, shape, ctx.rank));
+      for (const { trial, way } of chosen) {
+        const actual = await measured(ctx, { shape, ...way }, trial);
+        expect(actual, `${trial.name}, ${titleOf(way)}`).toEqual(predicted(trial, shape, ctx.rank));
       }
     });
   });
 });
-
-/** A trial with equal shards of 4 rows. */
-function even(size: number, mask: readonly Slice[], kvHeads: number): Trial {
-  const sequence = { length: 4 * size, placement: placements()[0]! };
-  const sizes = { batch: 1, heads: 4, kvHeads, headDim: 8, scale: 0.5, dtype: "float32", seed: 1 } as const;
-  return {
-    name: "even",
-    mesh: { sp: size },
-    axes: ["sp"],
-    ...sizes,
-    mask,
-    sees: () => true,
-    queries: sequence,
-    keys: sequence,
-  };
-}
 
 test.each([1, 2, 4])(
   "in chunks of queries' size: 2(c−1) + (2/g)(r−1) forward, 3(c−1) + (4/g)(r−1) backward, g = %d",
   (g) => {
     for (const [rows, columns] of gridsUpTo(12)) {
       const size = rows * columns;
-      const all: Slice = { q0: 0, q1: 4 * size, k0: 0, k1: 4 * size, type: 0 };
-      const trial = even(size, [all], 4 / g);
+      const trial = even(size, { kvHeads: 4 / g });
       const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
       const chunk = 4 * 4 * 8 * 4;
       const statistic = chunk / 8;
@@ -94,8 +75,8 @@ test.each([1, 2, 4])(
 test("documents on ranks of their own send nothing", async () => {
   const documents = [0, 1, 2, 3].map((i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: 0 }));
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    for (const form of forms) {
-      const sent = await measured(ctx, { shape: [2, 2], form }, even(4, documents, 4));
+    for (const way of ways) {
+      const sent = await measured(ctx, { shape: [2, 2], ...way }, even(4, { mask: documents }));
       expect(sent).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
     }
   });

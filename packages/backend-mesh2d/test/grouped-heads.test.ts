@@ -1,0 +1,26 @@
+import { backendTrials, checkMeasurements, measureOn, onWorld, placements, type Trial } from "@mosaic/conformance";
+import { test } from "vitest";
+import { mesh2d } from "../src/index.ts";
+import { titleOf, ways } from "./shapes.ts";
+import { makeWorld } from "./world.ts";
+
+const mesh = { sp: 6 };
+const extents = [{ queries: 23, keys: 23, masks: ["causal", "sliceMask"] }];
+const cases = ways.flatMap((way) => [1, 2, 8].map((kvHeads) => [titleOf(way), kvHeads, way] as const));
+
+test.each(cases)("%s: eight query heads on %d key heads, as exact as one device", async (_, kvHeads, way) => {
+  const options = { placement: placements()[1]!, dtype: "float32", seed: 11 } as const;
+  const trials = backendTrials({ mesh, axes: ["sp"] }, { ...options, extents }).map(
+    (trial): Trial => ({ ...trial, heads: 8, kvHeads, headDim: 8 }),
+  );
+  const backend = mesh2d({ shape: [2, 3], ...way });
+  const ranks = await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
+    const measured = [];
+    for (const trial of trials) measured.push(await measureOn(ctx, backend, trial));
+    return measured;
+  });
+  for (const i of trials.keys()) {
+    const ofTrial = ranks.map((measured) => measured[i]!);
+    checkMeasurements(backend.name, ofTrial);
+  }
+});

@@ -1,0 +1,4 @@
+import { gridsUpTo, suiteOf, ways } from "./shapes.ts";
+import { register } from "./world.ts";
+
+register(suiteOf(ways[2]!, [...gridsUpTo(8), [3, 5]]));
