@@ -17,6 +17,8 @@ export interface HeadTruth {
   readonly dq: Float64Array;
   readonly dk: Float64Array;
   readonly dv: Float64Array;
+  /** Of each row: the natural logarithm of the sum of e^score. */
+  readonly lse: Float64Array;
   /** e^entropy of each row's weights: the number of keys that it attends to. */
   readonly keysSeen: Float64Array;
 }
@@ -35,6 +37,7 @@ export function attendExactly(problem: Problem, head: number, rows: readonly num
     dq: new Float64Array(dOut?.length ?? 0),
     dk: new Float64Array(gradient),
     dv: new Float64Array(gradient),
+    lse: new Float64Array(rows.length),
     keysSeen: new Float64Array(rows.length),
   };
   const weights = new Float64Array(tokens);
@@ -44,7 +47,9 @@ export function attendExactly(problem: Problem, head: number, rows: readonly num
   rows.forEach((row, index) => {
     const seen = problem.causal ? row + 1 : tokens;
     const q = Float64Array.from(problem.q.subarray(base + row * dim, base + (row + 1) * dim));
-    truth.keysSeen[index] = softmaxOfScores(weights.subarray(0, seen), q, k);
+    const { lse, keysSeen } = softmaxOfScores(weights.subarray(0, seen), q, k);
+    truth.lse[index] = lse;
+    truth.keysSeen[index] = keysSeen;
     const own = [index * dim, (index + 1) * dim] as const;
     const out = truth.out.subarray(...own);
     for (let key = 0; key < seen; key++) addScaled(out, weights[key]!, v, key * dim);
@@ -61,8 +66,12 @@ export function attendExactly(problem: Problem, head: number, rows: readonly num
   return truth;
 }
 
-/** weights ← softmax(q·k/√D); returns e^entropy. */
-function softmaxOfScores(weights: Float64Array, q: Float64Array, k: Float32Array): number {
+/** weights ← softmax(q·k/√D). */
+function softmaxOfScores(
+  weights: Float64Array,
+  q: Float64Array,
+  k: Float32Array,
+): { readonly lse: number; readonly keysSeen: number } {
   const scale = 1 / Math.sqrt(q.length);
   let max = -Infinity;
   for (let key = 0; key < weights.length; key++) {
@@ -80,7 +89,7 @@ function softmaxOfScores(weights: Float64Array, q: Float64Array, k: Float32Array
     sumOfLogs += weight * shifted;
   }
   for (let key = 0; key < weights.length; key++) weights[key]! /= sum;
-  return sum * Math.exp(-sumOfLogs / sum);
+  return { lse: max + Math.log(sum), keysSeen: sum * Math.exp(-sumOfLogs / sum) };
 }
 
 interface Row {

@@ -4,7 +4,7 @@ import type { RankReport } from "./job.ts";
 import type { Plan } from "./plan.ts";
 import type { Settings } from "./settings.ts";
 import type { Shape } from "./shape.ts";
-import { type Accuracy, inUnits, limitOf, type Verdict } from "./verify.ts";
+import { type Accuracy, inUnits, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
 export interface Findings {
@@ -115,7 +115,7 @@ export function describe(findings: Findings): string {
     ),
     "",
     ...(verdict.faults.length === 0
-      ? [`  ✓ as exact as one device: ${units(verdict.ownRatio)} from float64, allowed are ${limits(settings)}`]
+      ? [`  ✓ as exact as one device: ${units(verdict.ownRatio)} from float64, allowed are ${limitsOf(verdict)}`]
       : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
@@ -137,11 +137,10 @@ function describeAccuracy(accuracy: Accuracy): string {
 
 const units = (ratio: number): string => `${ratio.toFixed(2)} units`;
 
-function limits({ ranks, backward }: Settings): string {
-  const [forward, gradients] = [limitOf("out", ranks), limitOf("dq", ranks)];
-  return backward && gradients > forward
-    ? `${forward}, for gradients ${gradients} (every rank rounds lse once more)`
-    : `${forward}`;
+function limitsOf({ tensors }: Verdict): string {
+  const { out, ...gradients } = tensors;
+  const words = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
+  return words.length > 0 ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once a rank)` : `${out!.limit}`;
 }
 
 function sampleWords({ settings, verdict }: Findings): string {

@@ -13,6 +13,8 @@ export interface Accuracy {
   readonly error: number;
   /** The largest element of the truth, over the sample. */
   readonly size: number;
+  /** What `error` may be, in units: two, and for gradients what `roundingOf` allows. */
+  readonly limit: number;
 }
 
 export interface Verdict {
@@ -42,11 +44,13 @@ const SOUND = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
 /** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
 const STEP = 2 ** -23;
 /**
- * How many units are allowed. 2 for `out`. Gradients are made of 2^(s − lse), and lse is a float32: every fold rounds it,
- * one device once, R ranks once each, and what i of them have seen by then carries that rounding on: Σ i/R = (R + 1)/2.
+ * What gradients may err besides, relative to the largest element. They are made of e^(s − lse), and lse is a float32: who
+ * folds keys piece by piece rounds it by half a step once a rank, which adds up as the root of their number and, lse being
+ * an exponent, is a relative error of |lse| half steps in all of them. Sums are rounded by half a step, too, where they are
+ * made and where they come home. Mosaic's conformance suites allow the same.
  */
-export function limitOf(name: string, ranks: number): number {
-  return name === "out" ? 2 : Math.max(2, (ranks + 1) / 2);
+function roundingOf(lse: number, ranks: number): number {
+  return (STEP / 2) * (2 + lse * Math.sqrt(ranks));
 }
 
 /** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
@@ -60,6 +64,7 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
   const tallies = new Map(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
   let keysSeen = 0;
+  let lse = 0;
   for (let head = 0; head < heads; head++) {
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
     for (const [name, tally] of tallies) {
@@ -74,14 +79,16 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
         tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
       }
     }
+    lse = truth.lse.reduce(larger, lse);
     keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / heads;
     progress((head + 1) / heads);
   }
   const tensors = Object.fromEntries(
-    [...tallies].map(([name, { unit, error, size }]) => [
-      name,
-      { unit: Math.max(unit, STEP * size), error, size, difference: largestDifference(ranks[name]!, single[name]!) },
-    ]),
+    [...tallies].map(([name, { unit: found, error, size }]) => {
+      const unit = Math.max(found, STEP * size);
+      const limit = 2 + (name === "out" ? 0 : inUnits(roundingOf(lse, settings.ranks) * size, unit));
+      return [name, { unit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
+    }),
   );
   const all = Object.values(tensors);
   return {
@@ -95,15 +102,13 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
   };
 }
 
-function faultsOf(name: string, accuracy: Accuracy, { ranks, dtype }: Settings): readonly string[] {
-  const { unit, size, error, difference } = accuracy;
-  const [ratio, limit] = [inUnits(error, unit), limitOf(name, ranks)];
-  const apart = inUnits(difference, unit);
+function faultsOf(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
+  const { unit, size, limit } = accuracy;
+  const [own, apart] = [inUnits(accuracy.error, unit), inUnits(accuracy.difference, unit)];
+  const allowed = (units: number): string => `allowed are ${Number(units.toPrecision(3))}`;
   return [
-    ...(ratio <= limit ? [] : [`${name} of the ranks is ${ratio} units from float64, allowed are ${limit}`]),
-    ...(apart <= limit + 1
-      ? []
-      : [`${name} of the ranks is ${apart} units from one device's, allowed are ${limit + 1}`]),
+    ...(own <= limit ? [] : [`${name} of the ranks is ${own} units from float64, ${allowed(limit)}`]),
+    ...(apart <= limit + 1 ? [] : [`${name} of the ranks is ${apart} units from one device's, ${allowed(limit + 1)}`]),
     ...(unit <= SOUND[dtype] * size
       ? []
       : [`one device itself is wrong: ${name} by ${unit}, its largest element is ${size}`]),

@@ -16,13 +16,14 @@ function loss(given: Problem): number {
 describe("the float64 reference", () => {
   it("averages the values where all keys are alike", () => {
     const flat = { ...problem(true), k: new Float32Array(2 * tokens * dim) };
-    const { out, keysSeen } = attendExactly(flat, 1, rows);
+    const { out, lse, keysSeen } = attendExactly(flat, 1, rows);
     const mean = (count: number): number => {
       let sum = 0;
       for (let key = 0; key < count; key++) sum += flat.v[(tokens + key) * dim]! / count;
       return sum;
     };
     expect([out[0], out[dim], out[2 * dim]]).toEqual([1, 4, 7].map((count) => expect.closeTo(mean(count), 12)));
+    expect(Array.from(lse)).toEqual([1, 4, 7].map((count) => expect.closeTo(Math.log(count), 12)));
     expect(Array.from(keysSeen)).toEqual([1, 4, 7].map((count) => expect.closeTo(count, 9)));
   });
 
