@@ -22,6 +22,10 @@ export function strategyOf(nested: AttentionBackend, rule: MeshRule): Strategy {
     name: rule.name,
     axes,
     meshFor: rule.meshFor,
+    check(ctx) {
+      checkMesh(ctx, axes, rule);
+      nested.check?.(ctx);
+    },
     attend(ctx, call, state, keys) {
       checkMesh(ctx, axes, rule);
       nested.attend(ctx, call, state, keys);

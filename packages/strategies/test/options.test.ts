@@ -1,6 +1,14 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { onWorld } from "@mosaic/conformance";
-import { attention, type Context, type Coordinate, layoutOf, OptionError, randn } from "@mosaic/core";
+import {
+  attention,
+  type Context,
+  type Coordinate,
+  layoutOf,
+  MultiAxisAttention,
+  OptionError,
+  randn,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
   composed,
@@ -111,6 +119,31 @@ test("another mesh: the error says which one to pass to init", async () => {
   expect(swapped[3]).toContain("init({ mesh: { dp: 2, seq: 1, head: 2 } })");
   const [sizes] = await refusals({ node: 2, gpu: 2 }, hierarchical({ intraNodeSize: 4 }));
   expect(sizes).toContain("init({ mesh: { node: 1, gpu: 4 } })");
+});
+
+test("the same error reaches whoever calls attention or makes a module, before there are layouts", async () => {
+  const strategy = composed({
+    meshShape: [2, 2],
+    seqParallel: (axis, inner) => mesh2d({ axis, inner, shape: [3, 1] }),
+  });
+  const remedy = "init({ mesh: { seq: 2, head: 2 } })";
+  await onWorld(makeWorld, { size: 4, mesh: { sp: 4 } }, async (ctx) => {
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 12 });
+    const q = randn(ctx, [1, 2, 3, 4]);
+    const call = () => attention(ctx, q, q, q, { backend: strategy, queries: layout, keys: layout });
+    const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, backend: strategy } as const;
+    for (const use of [call, () => new MultiAxisAttention(ctx, options)]) {
+      expect(use).toThrow(`composed, rank ${ctx.rank}: expected a mesh with { seq: 2, head: 2 }`);
+      expect(use).toThrow(remedy);
+    }
+    expect(ctx.world.traffic().messagesSent).toBe(0);
+  });
+  await onWorld(makeWorld, { size: 4, mesh: { seq: 2, head: 2 } }, async (ctx) => {
+    // What is nested is asked too.
+    expect(() => strategy.check?.(ctx)).toThrow(
+      /mesh2d\(seq\), rank \d: expected a shape of 2 ranks, received \[3, 1\]/,
+    );
+  });
 });
 
 test("rails: a mesh whose node axis joins ranks of different nodes is refused", async () => {
