@@ -6,8 +6,17 @@ import { causal, documents, full } from "../mask/masks.ts";
 import type { Mask } from "../mask/slice.ts";
 import { checkOptionNames, checkPositive } from "../options.ts";
 import { type Placement, type PlacementName, placementOf } from "../placement/placement.ts";
+import type { Span } from "../placement/span.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+
+/**
+ * Turns queries and keys by where they stand, as a rotary embedding does: x [B,H,S,D] whose rows stand at the positions
+ * of `spans`, to the same shape. Differentiable in x.
+ */
+export interface PositionEncoding {
+  encode(x: Tensor, spans: readonly Span[]): Tensor;
+}
 
 /** What the attention modules have in common. */
 export interface AttentionModuleOptions {
@@ -32,6 +41,8 @@ export interface AttentionModuleOptions {
   readonly mask?: Mask;
   /** How the sequence is cut into shards. Default "contiguous". */
   readonly placement?: PlacementName | Placement;
+  /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
+  readonly positions?: PositionEncoding;
   /** Factor on q·k. Default 1 / √headDim. */
   readonly softmaxScale?: number;
   /** Whether the projections have biases. Default true. */
@@ -64,6 +75,7 @@ const commonNames = [
   "causal",
   "mask",
   "placement",
+  "positions",
   "softmaxScale",
   "bias",
   "useCheckpoint",
@@ -82,6 +94,7 @@ export interface Settings {
   readonly causal: boolean;
   readonly mask: Mask;
   readonly placement: Placement;
+  readonly positions: PositionEncoding | null;
   readonly scale: number;
   readonly bias: boolean;
   readonly useCheckpoint: boolean;
@@ -127,6 +140,7 @@ export function settle(
     causal: options.causal ?? false,
     mask: options.mask ?? (options.causal ? causal() : full()),
     placement: placementOf(options.placement ?? "contiguous"),
+    positions: options.positions ?? null,
     scale: options.softmaxScale ?? headSize ** -0.5,
     bias: options.bias ?? true,
     useCheckpoint: options.useCheckpoint ?? false,

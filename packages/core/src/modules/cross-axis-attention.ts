@@ -9,7 +9,7 @@ import { type Placement, type PlacementName, placementOf } from "../placement/pl
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { type AttentionModuleOptions, checkInput, type Settings, settle } from "./attention-options.ts";
-import { mergeHeads, splitHeads } from "./heads.ts";
+import { mergeHeads, placedHeads, splitHeads } from "./heads.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 import { sequenceLayout } from "./self-attention.ts";
@@ -132,11 +132,12 @@ export class CrossAxisAttention extends Module {
   }
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
-    const { heads, kvHeads, headSize: size, backend, scale } = this.#settings;
+    const { heads, kvHeads, headSize: size, backend, scale, positions } = this.#settings;
+    const place = (x: Tensor, layout: Layout) => placedHeads(this.#ctx, x, { positions, layout });
     using projected = this.qProjection.forward(rows.q);
     using kv = this.kvProjection.forward(rows.kv);
-    using q = splitHeads(projected, { first: 0, count: heads, size });
-    using k = splitHeads(kv, { first: 0, count: kvHeads, size });
+    using q = place(splitHeads(projected, { first: 0, count: heads, size }), layouts.queries);
+    using k = place(splitHeads(kv, { first: 0, count: kvHeads, size }), layouts.keys);
     using v = splitHeads(kv, { first: kvHeads, count: kvHeads, size });
     using out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
     using merged = mergeHeads(out);

@@ -6,7 +6,7 @@ import type { Layout } from "../placement/layout.ts";
 import { layoutOf } from "../placement/layout-of.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Settings } from "./attention-options.ts";
-import { mergeHeads, splitHeads } from "./heads.ts";
+import { mergeHeads, placedHeads, splitHeads } from "./heads.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 
@@ -39,10 +39,11 @@ export abstract class SelfAttention extends Module {
   }
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
-    const { heads, kvHeads, headSize: size, backend, scale } = this.settings;
+    const { heads, kvHeads, headSize: size, backend, scale, positions } = this.settings;
+    const place = (x: Tensor) => placedHeads(this.ctx, x, { positions, layout });
     using qkv = this.qkvProjection.forward(rows);
-    using q = splitHeads(qkv, { first: 0, count: heads, size });
-    using k = splitHeads(qkv, { first: heads, count: kvHeads, size });
+    using q = place(splitHeads(qkv, { first: 0, count: heads, size }));
+    using k = place(splitHeads(qkv, { first: heads, count: kvHeads, size }));
     using v = splitHeads(qkv, { first: heads + kvHeads, count: kvHeads, size });
     using out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
     using merged = mergeHeads(out);

@@ -1,0 +1,55 @@
+import { expect, test } from "vitest";
+import { zeros } from "../../src/creation.ts";
+import type { PositionEncoding } from "../../src/modules/attention-options.ts";
+import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
+import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
+import type { Span } from "../../src/placement/span.ts";
+import { scale } from "../../src/ops/arithmetic.ts";
+import { gather, referenceWorld } from "../reference/index.ts";
+
+/** Zeroes what it is given, and remembers where the rows stood. */
+function recorder(): PositionEncoding & { readonly seen: [shape: readonly number[], spans: readonly Span[]][] } {
+  const seen: [readonly number[], readonly Span[]][] = [];
+  return {
+    seen,
+    encode(x, spans) {
+      seen.push([x.shape, spans]);
+      return scale(x, 0);
+    },
+  };
+}
+
+const embed = { embedDim: 8, numHeads: 4, numKvHeads: 2, backend: "gather", placement: "striped" } as const;
+
+test("queries and keys are encoded by the global positions of their rows", async () => {
+  const contexts = await referenceWorld(2, { backends: [gather()] });
+  await Promise.all(
+    contexts.map(async (ctx) => {
+      const positions = recorder();
+      const attn = new MultiAxisAttention(ctx, { ...embed, attentionAxis: 1, sequenceLength: 5, positions });
+      const x = zeros(ctx, [3, ctx.rank === 0 ? 3 : 2, 8]);
+      await attn.forward(x).read();
+      const spans = [{ start: ctx.rank, length: ctx.rank === 0 ? 3 : 2, step: 2 }];
+      expect(positions.seen).toEqual([
+        [[3, 4, x.shape[1], 2], spans],
+        [[3, 2, x.shape[1], 2], spans],
+      ]);
+    }),
+  );
+});
+
+test("across axes, queries and keys stand at positions of their own", async () => {
+  const contexts = await referenceWorld(2, { backends: [gather()] });
+  await Promise.all(
+    contexts.map(async (ctx) => {
+      const positions = recorder();
+      const options = { ...embed, qAxis: 1, kvAxis: 1, kvPlacement: "contiguous", positions } as const;
+      const attn = new CrossAxisAttention(ctx, options);
+      await attn.forward(zeros(ctx, [1, 2, 8]), zeros(ctx, [1, 3, 8])).read();
+      expect(positions.seen.map(([, spans]) => spans)).toEqual([
+        [{ start: ctx.rank, length: 2, step: 2 }],
+        [{ start: 3 * ctx.rank, length: 3, step: 1 }],
+      ]);
+    }),
+  );
+});
