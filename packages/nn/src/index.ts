@@ -5,6 +5,7 @@ export { Dropout } from "./layers/dropout.ts";
 export { Embedding, embedding, type EmbeddingOptions } from "./layers/embedding.ts";
 export { MLP, type MLPOptions } from "./layers/mlp.ts";
 export { LayerNorm, type NormLayerOptions, RMSNorm } from "./layers/norms.ts";
+export { RotaryEmbedding, type RotaryOptions } from "./layers/rotary.ts";
 export type { WhereOptions } from "./layers/where.ts";
 export { crossEntropy, type CrossEntropyOptions, crossEntropyTerms } from "./losses/cross-entropy.ts";
 export { lossTerms, meanOverMesh } from "./losses/mean-over-mesh.ts";

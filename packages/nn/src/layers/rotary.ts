@@ -1,0 +1,159 @@
+import {
+  checkOptionNames,
+  defineOp,
+  type Device,
+  formatShape,
+  fromArray,
+  OptionError,
+  type PositionEncoding,
+  positions,
+  ShapeError,
+  type Span,
+  spansLength,
+  type Tensor,
+} from "@mosaic/core";
+
+// x [B,H,S,D]: S rows that stand at the positions of some spans; pairs of features turn together, D/2 pairs.
+
+/** What a rotary embedding takes beside the head size. */
+export interface RotaryOptions {
+  /** Pair i turns by base^(−2i/D) at each position. Default 10 000. */
+  readonly base?: number;
+  /** Pairs are (0, 1), (2, 3), … as in the paper, instead of (0, D/2), (1, D/2 + 1), … as in GPT-NeoX and Llama. Default false. */
+  readonly interleaved?: boolean;
+}
+
+/** Cosine and sine of each row's angles, [S,D/2] float32. */
+interface Angles {
+  readonly cos: Tensor;
+  readonly sin: Tensor;
+}
+
+interface Turn extends Angles {
+  readonly interleaved: boolean;
+}
+
+const rotaryOp = defineOp({
+  name: "rotary",
+  forward([x]: [Tensor], { cos, sin, interleaved }: Turn) {
+    const kept = { cos: cos.detach(), sin: sin.detach(), interleaved };
+    return { output: turned(x, kept, "sub"), saved: { ...kept } };
+  },
+  // A turn's derivative is the turn itself, its transpose the turn back.
+  backward: ({ cos, sin, interleaved }, dOut) => [turned(dOut, { cos, sin, interleaved }, "add")],
+});
+
+/** (a cos − b sin, b cos + a sin) for "sub", the turn back for "add"; in memory laid out as [B,S,H,D]. */
+function turned(x: Tensor, { cos, sin, interleaved }: Turn, op: "sub" | "add"): Tensor {
+  const { device } = x;
+  const [b, h, s, d] = x.shape as [number, number, number, number];
+  using memory = device.empty([b, s, h, d], x.dtype);
+  const out = memory.permute([0, 2, 1, 3]);
+  const halves = (whole: Tensor): [Tensor, Tensor] =>
+    interleaved
+      ? [whole.slice(-1, 0, d, 2), whole.slice(-1, 1, d, 2)]
+      : [whole.slice(-1, 0, d / 2), whole.slice(-1, d / 2, d)];
+  const [from, to] = [halves(x), halves(out)];
+  // float32, so that each result is rounded once.
+  using along = device.empty([b, h, s, d / 2], "float32");
+  using across = device.empty([b, h, s, d / 2], "float32");
+  for (const i of [0, 1] as const) {
+    if (x.size === 0) break;
+    device.kernels.binary("mul", along, from[i], cos);
+    device.kernels.binary("mul", across, from[1 - i]!, sin);
+    device.kernels.binary(i === 0 ? op : op === "sub" ? "add" : "sub", to[i], along, across);
+  }
+  for (const each of [...from, ...to]) each.dispose();
+  return out;
+}
+
+/** Tables kept, of the layouts used last. */
+const keptTables = 4;
+
+/**
+ * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
+ * *global* position, so that q·k depends on how far apart the two stand, wherever in the mesh they lie. Give it to an
+ * attention module as `positions`, or call `encode`. Angles are computed in float64.
+ *
+ * @example
+ * ```ts
+ * import { init, MultiAxisAttention, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { RotaryEmbedding } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using rotary = new RotaryEmbedding(8);
+ * using attn = new MultiAxisAttention(ctx, { embedDim: 16, numHeads: 2, attentionAxis: 1, positions: rotary });
+ * using x = randn(ctx, [1, 10, 16]);
+ * using out = attn.forward(x);
+ * out.shape; // => [1, 10, 16]
+ * ```
+ * @throws OptionError for a head size that is not even.
+ */
+export class RotaryEmbedding implements PositionEncoding, Disposable {
+  readonly headDim: number;
+  readonly #frequencies: Float64Array;
+  readonly #interleaved: boolean;
+  readonly #tables = new Map<string, Angles & { readonly device: Device }>();
+
+  constructor(headDim: number, options: RotaryOptions = {}) {
+    checkOptionNames("RotaryEmbedding", options, ["base", "interleaved"]);
+    const { base = 10_000, interleaved = false } = options;
+    if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0 || !(base > 0)) {
+      throw new OptionError({
+        where: "RotaryEmbedding",
+        expected: "an even headDim ≥ 2, and a base > 0",
+        received: `${headDim} and ${base}`,
+      });
+    }
+    this.headDim = headDim;
+    this.#frequencies = Float64Array.from({ length: headDim / 2 }, (_, i) => base ** ((-2 * i) / headDim));
+    this.#interleaved = interleaved;
+  }
+
+  /** x [B,H,S,D], whose rows stand at the positions of `spans`, turned. */
+  encode(x: Tensor, spans: readonly Span[]): Tensor {
+    if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== spansLength(spans)) {
+      throw new ShapeError({
+        where: "RotaryEmbedding",
+        expected: `x [B,H,${spansLength(spans)},${this.headDim}]`,
+        received: formatShape(x.shape),
+      });
+    }
+    return rotaryOp([x], { ...this.#anglesOf(x.device, spans), interleaved: this.#interleaved });
+  }
+
+  #anglesOf(device: Device, spans: readonly Span[]): Angles {
+    const key = `${device.type}:${device.index} ${JSON.stringify(spans)}`;
+    const known = this.#tables.get(key);
+    if (known?.device === device) return known;
+    known?.cos.dispose();
+    known?.sin.dispose();
+    const rows = positions(spans);
+    const pairs = this.#frequencies.length;
+    const angles = new Float64Array(rows.length * pairs);
+    for (let i = 0; i < angles.length; i++) angles[i] = rows[Math.floor(i / pairs)]! * this.#frequencies[i % pairs]!;
+    const cos = fromArray(device, angles.map(Math.cos), [rows.length, pairs]);
+    const sin = fromArray(device, angles.map(Math.sin), [rows.length, pairs]);
+    this.#tables.set(key, { cos, sin, device });
+    this.#forgetOldest();
+    return { cos, sin };
+  }
+
+  #forgetOldest(): void {
+    const [oldest] = this.#tables;
+    if (!oldest || this.#tables.size <= keptTables) return;
+    this.#tables.delete(oldest[0]);
+    oldest[1].cos.dispose();
+    oldest[1].sin.dispose();
+  }
+
+  /** Gives the tables back. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  [Symbol.dispose](): void {
+    for (const { cos, sin } of this.#tables.values()) for (const each of [cos, sin]) each.dispose();
+    this.#tables.clear();
+  }
+}
