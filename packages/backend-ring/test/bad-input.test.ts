@@ -1,5 +1,6 @@
 import { onWorld } from "@mosaic/conformance";
 import {
+  type AttentionBackend,
   attention,
   type AttentionOptions,
   type Context,
@@ -8,6 +9,7 @@ import {
   init,
   type Layout,
   layoutOf,
+  local,
   OptionError,
   randn,
   ShapeError,
@@ -135,4 +137,17 @@ test("a context that was closed", async () => {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 5 });
   await ctx.close();
   expect(() => attention(ctx, x, x, x, { backend: ring(), queries: layout, keys: layout })).toThrow(/open context/);
+});
+
+test("an inner backend is asked what it needs of the mesh", async () => {
+  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
+  const inner: AttentionBackend = {
+    ...local(),
+    check({ mesh }) {
+      throw new OptionError({ where: "inner", received: mesh.axes.join() });
+    },
+  };
+  expect(() => ring({ inner }).check?.(ctx)).toThrow("inner: received sp");
+  expect(() => ring().check?.(ctx)).not.toThrow();
+  await ctx.close();
 });

@@ -46,6 +46,10 @@ export function ulysses({ axis = "sp", inner = local() }: UlyssesOptions = {}): 
     // This one last: what its ranks hold between them is one shard of what `inner` attends to.
     axes: [...inner.axes, axis],
 
+    check(ctx) {
+      inner.check?.(ctx);
+    },
+
     attend(ctx, call, state, keys) {
       checkCall(ctx, { axis, inner }, call, keys);
       checkState(ctx, axis, state, call);

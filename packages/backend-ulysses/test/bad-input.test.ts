@@ -1,5 +1,6 @@
 import { onWorld } from "@mosaic/conformance";
 import {
+  type AttentionBackend,
   attention,
   type Context,
   type Coordinate,
@@ -188,4 +189,17 @@ test("a context that was closed", async () => {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 5 });
   await ctx.close();
   expect(() => attention(ctx, x, x, x, { backend: ulysses(), queries: layout, keys: layout })).toThrow(/open context/);
+});
+
+test("an inner backend is asked what it needs of the mesh", async () => {
+  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
+  const inner: AttentionBackend = {
+    ...local(),
+    check({ mesh }) {
+      throw new OptionError({ where: "inner", received: mesh.axes.join() });
+    },
+  };
+  expect(() => ulysses({ inner }).check?.(ctx)).toThrow("inner: received sp");
+  expect(() => ulysses().check?.(ctx)).not.toThrow();
+  await ctx.close();
 });
