@@ -2,19 +2,17 @@ import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import { AddonLoadError } from "@mosaic/core";
+import type { Bound, KernelCall, KernelCalls } from "@mosaic/core/native";
 
 /** Keeps a native device alive. */
 export type External = { readonly __brand: "mosaic.device" };
 
-type Call = () => void;
-
 /**
- * The exports of native/binding. Arguments travel through the scratch array that `bind` was given (scratch.ts), so most
+ * The exports of native/binding. Arguments travel through the scratch array that `bind` was given, so most
  * calls take none.
  */
-export interface Native {
+export interface Native extends Bound, KernelCalls {
   readonly protocol: number;
-  bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
   open(): External;
   close(device: External): void;
   account(device: External): void;
@@ -25,42 +23,17 @@ export interface Native {
   features(): string;
   /** For tests: makes a stream fail through its handle. */
   fail(stream: bigint, message: string): void;
-  readonly allocate: Call;
-  readonly free: Call;
-  readonly memory: Call;
-  readonly resetPeak: Call;
-  readonly trim: Call;
-  readonly synchronize: Call;
-  readonly record: Call;
-  readonly wait: Call;
-  readonly startTrace: Call;
-  readonly stopTrace: Call;
-  readonly fmaPeak: Call;
-  readonly attend: Call;
-  readonly attendBackward: Call;
-  readonly merge: Call;
-  readonly rowDot: Call;
-  readonly fill: Call;
-  readonly copy: Call;
-  readonly binary: Call;
-  readonly scalar: Call;
-  readonly unary: Call;
-  readonly unaryBackward: Call;
-  readonly reduce: Call;
-  readonly matmul: Call;
-  readonly softmax: Call;
-  readonly softmaxBackward: Call;
-  readonly layerNorm: Call;
-  readonly layerNormBackward: Call;
-  readonly rmsNorm: Call;
-  readonly rmsNormBackward: Call;
-  readonly random: Call;
-  readonly dropout: Call;
-  readonly gatherRows: Call;
-  readonly scatterAddRows: Call;
-  readonly crossEntropy: Call;
-  readonly crossEntropyBackward: Call;
-  readonly adam: Call;
+  readonly allocate: KernelCall;
+  readonly free: KernelCall;
+  readonly memory: KernelCall;
+  readonly resetPeak: KernelCall;
+  readonly trim: KernelCall;
+  readonly synchronize: KernelCall;
+  readonly record: KernelCall;
+  readonly wait: KernelCall;
+  readonly startTrace: KernelCall;
+  readonly stopTrace: KernelCall;
+  readonly fmaPeak: KernelCall;
 }
 
 /** What this JavaScript understands; `kProtocol` in native/binding/addon.h. */

@@ -12,8 +12,8 @@ import {
   Tensor,
   type TraceEvent,
 } from "@mosaic/core";
+import { NativeKernels } from "@mosaic/core/native";
 import { Handle } from "./handle.ts";
-import { CpuKernels } from "./kernels.ts";
 import { type CpuOptions, memoryLimit, threadCount } from "./options.ts";
 import type { Isa } from "./runtime.ts";
 import { CpuStream } from "./stream.ts";
@@ -43,7 +43,7 @@ export class CpuDevice implements Device {
     });
     this.isa = this.#handle.isa;
     this.stream = new CpuStream(this.#handle);
-    this.kernels = new CpuKernels(this.#handle);
+    this.kernels = new NativeKernels(this.#handle);
   }
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */

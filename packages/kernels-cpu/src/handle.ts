@@ -1,8 +1,7 @@
 import { ClosedError, errorFromFailure, OutOfMemoryError } from "@mosaic/core";
+import { NativeStorage, type Scratch } from "@mosaic/core/native";
 import type { External, Native } from "./addon.ts";
 import { type Isa, instructionSets, type Runtime, runtime } from "./runtime.ts";
-import type { Scratch } from "./scratch.ts";
-import { CpuStorage } from "./storage.ts";
 
 export interface HandleOptions {
   readonly name: string;
@@ -76,13 +75,13 @@ export class Handle {
     return this.#address;
   }
 
-  allocate(byteLength: number, where: string): CpuStorage {
+  allocate(byteLength: number, where: string): NativeStorage {
     this.begin(where).number(byteLength);
     this.native.allocate();
     const [address, block] = this.results;
     if (address === 0) throw this.#outOfMemory(byteLength, where);
     this.#account(byteLength);
-    return new CpuStorage(this, { address: address!, byteLength }, () => this.#free(block!, byteLength));
+    return new NativeStorage(this, { address: address!, byteLength }, () => this.#free(block!, byteLength));
   }
 
   #free(block: number, byteLength: number): void {

@@ -1,7 +1,6 @@
 import { AddonLoadError, OptionError } from "@mosaic/core";
+import { Letters, Scratch } from "@mosaic/core/native";
 import { loadAddon, type Native } from "./addon.ts";
-import { Letters } from "./letters.ts";
-import { Scratch } from "./scratch.ts";
 
 /** What all devices of this JavaScript environment share: the addon, its argument array, and its letters. */
 export interface Runtime {

@@ -1,11 +1,11 @@
-// Reads what JavaScript wrote into the scratch array; the writer's counterpart is src/scratch.ts.
+// Reads what JavaScript wrote into the scratch array; the writer is src/native/scratch.ts.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/attention.h"
-#include "kernels/view.h"
+#include "mosaic/tile.h"
+#include "mosaic/view.h"
 
 namespace mosaic {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "simd/dtype.h"
+#include "mosaic/dtype.h"
 
 namespace mosaic {
 

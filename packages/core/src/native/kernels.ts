@@ -1,28 +1,40 @@
+import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "../attention/state.ts";
+import type { Tile } from "../attention/tile.ts";
 import type {
   AdamState,
   AdamStep,
-  AttentionState,
   BinaryOp,
   CrossEntropyRows,
   CrossEntropySaved,
   CrossEntropySpec,
   DropoutSpec,
-  KeyBlock,
   Kernels,
   NormGrads,
   NormParameters,
   NormStats,
-  QkvGrads,
   RandomSpec,
   ReduceKind,
-  SavedRows,
-  Tensor,
-  Tile,
   UnaryOp,
-} from "@mosaic/core";
-import type { Handle } from "./handle.ts";
+} from "../kernels.ts";
+import type { Tensor } from "../tensor.ts";
+import type { Scratch } from "./scratch.ts";
 
-// Codes of the enums in native/kernels/table.h, in order.
+/** A call of one kernel: its operands are in the scratch array. */
+export type KernelCall = () => void;
+
+/** The kernels that an addon exports, by name. */
+export type KernelCalls = Readonly<Record<keyof Kernels, KernelCall>>;
+
+/** A native device, as its kernels use it. */
+export interface KernelHost {
+  readonly native: KernelCalls;
+  /** The scratch array, ready for the arguments of a call. */
+  begin(where: string): Scratch;
+  /** Makes a call that submits work; throws the stream's failure if it has failed. */
+  launch(call: KernelCall): void;
+}
+
+// Codes of the enums in native code, in order.
 const binaryOps = { add: 0, sub: 1, mul: 2, div: 3, max: 4 } as const satisfies Record<BinaryOp, number>;
 const unaryOps = {
   neg: 0,
@@ -41,10 +53,10 @@ const randomKinds = { uniform: 0, normal: 1 } as const;
 const adamKinds = { adamW: 0, scheduleFree: 1 } as const satisfies Record<AdamStep["kind"], number>;
 
 /** The kernels of one device. Each call writes its operands into the scratch array and submits one native work. */
-export class CpuKernels implements Kernels {
-  readonly #device: Handle;
+export class NativeKernels implements Kernels {
+  readonly #device: KernelHost;
 
-  constructor(device: Handle) {
+  constructor(device: KernelHost) {
     this.#device = device;
   }
 

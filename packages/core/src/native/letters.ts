@@ -1,4 +1,4 @@
-import { errorFromFailure } from "@mosaic/core";
+import { errorFromFailure } from "../errors.ts";
 
 interface Expected {
   readonly resolve: () => void;

@@ -1,22 +1,29 @@
-import { OptionError, type Slice, type Span, type Tensor } from "@mosaic/core";
-import type { Native } from "./addon.ts";
-import { CpuStorage } from "./storage.ts";
+import { OptionError } from "../errors.ts";
+import type { Slice } from "../mask/slice.ts";
+import type { Span } from "../placement/span.ts";
+import type { Tensor } from "../tensor.ts";
+import { NativeStorage } from "./storage.ts";
+
+/** What every addon has: it is told where its arguments will lie, and whom to tell that letters came. */
+export interface Bound {
+  bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
+}
 
 const dtypeCodes = { float32: 0, bfloat16: 1, float16: 2 } as const;
 const maxRank = 12;
 
 /**
  * Arguments for native calls, as doubles in one array that both sides see: writing numbers into it is many times cheaper
- * than passing objects. The first double is the device, on return the result. Counterpart: native/binding/reader.h.
+ * than passing objects. The first double is the device, on return the result. Counterpart: include/mosaic/reader.h.
  */
 export class Scratch {
   values: Float64Array = new Float64Array(1024);
-  readonly #native: Native;
+  readonly #native: Bound;
   #next = 0;
   #owner: object | undefined;
   #where = "";
 
-  constructor(native: Native) {
+  constructor(native: Bound) {
     this.#native = native;
   }
 
@@ -36,7 +43,7 @@ export class Scratch {
 
   view(x: Tensor): this {
     const { shape, strides, storage } = x;
-    if (!(storage instanceof CpuStorage) || storage.owner !== this.#owner) this.#rejectForeign(x);
+    if (!(storage instanceof NativeStorage) || storage.owner !== this.#owner) this.#rejectForeign(x);
     if (x.isDisposed) x.assertUsable(this.#where);
     const rank = shape.length;
     if (rank > maxRank) this.#rejectRank(rank);

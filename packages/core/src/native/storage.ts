@@ -1,7 +1,7 @@
-import { Storage } from "@mosaic/core";
+import { Storage } from "../storage.ts";
 
-/** Memory of one CPU device. */
-export class CpuStorage extends Storage {
+/** Memory of a device whose native code takes addresses as numbers. */
+export class NativeStorage extends Storage {
   /** The address as a number: user space ends at 2^47, so it is exact. */
   readonly address: number;
   /** The native device that the memory belongs to. */

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "simd/dtype.h"
+#include "mosaic/dtype.h"
 #include "simd/isa.h"
 
 namespace mosaic {

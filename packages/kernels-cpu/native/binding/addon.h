@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "binding/mailbox.h"
+#include "mosaic/mailbox.h"
 #include "device/device.h"
 
 namespace mosaic {

@@ -5,7 +5,7 @@
 
 #include "attention/attention.h"
 #include "binding/addon.h"
-#include "binding/reader.h"
+#include "mosaic/reader.h"
 
 namespace mosaic {
 

@@ -4,7 +4,7 @@
 
 #include "attention/attention.h"
 #include "binding/addon.h"
-#include "binding/reader.h"
+#include "mosaic/reader.h"
 
 namespace mosaic {
 

@@ -3,7 +3,7 @@
 // Part of the files compiled per instruction set (simd/isa.h): all of it has internal linkage.
 #pragma once
 
-#include "kernels/view.h"
+#include "mosaic/view.h"
 #include "pool/pool.h"
 #include "simd/inline.h"
 

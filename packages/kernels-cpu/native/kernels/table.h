@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/view.h"
+#include "mosaic/view.h"
 #include "pool/pool.h"
 #include "simd/isa.h"
 
