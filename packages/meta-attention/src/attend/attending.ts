@@ -1,0 +1,131 @@
+import { type AttentionState, emptyState, type Tensor } from "@mosaic/core";
+import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
+import { Fetch } from "../exchange/fetch.ts";
+import type { Chosen } from "../route/choose.ts";
+import { Scope } from "../scope.ts";
+import { addLse } from "./add-lse.ts";
+import { type AttendPlan, tileOf } from "./plan.ts";
+import { headsOf, rowsOf } from "./views.ts";
+
+// B batch, H heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
+
+/** A look that was taken, and what is kept of it. */
+export interface Looked extends Look {
+  readonly fetch: Fetch;
+  /** exact: lse of the rows before and after this look; soft: the state over the chunk alone. */
+  readonly before?: Tensor;
+  readonly after?: Tensor;
+  readonly state?: AttentionState;
+}
+
+/** Whether a query chunk of this rank looked at any other, for a batch element. */
+export function hasLooked(looked: readonly Look[], query: number, b: number): boolean {
+  return looked.some((look) => look.query === query && look.b0 <= b && b < look.b1);
+}
+
+/**
+ * The attention of one forward, as it comes to be: first over own chunks, then over chosen ones, in one or more looks. Kernels
+ * only; `routed` makes the result part of the tape. Holds what the backward needs.
+ */
+export class Attending implements Disposable {
+  readonly plan: AttendPlan;
+  /** [B,H,S,D], views of qkv [B,S,3·H·D]. */
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
+  readonly packed: Tensor;
+  /** Over own chunks alone; without a gate `out` is that of `combined`. */
+  readonly own: AttentionState;
+  /** Combined; its lse is that over everything looked at. */
+  readonly combined: AttentionState;
+  readonly looked: Looked[] = [];
+  readonly #scope = new Scope();
+  readonly #fetches: Fetch[] = [];
+
+  /** qkv [B,S,3·H·D], dense. */
+  constructor(plan: AttendPlan, qkv: Tensor) {
+    const { device } = qkv;
+    const [batch, rows] = qkv.shape as [number, number];
+    const hold = <T extends Disposable>(thing: T): T => this.#scope.hold(thing);
+    this.plan = plan;
+    this.q = hold(headsOf(qkv, 0, plan));
+    this.k = hold(headsOf(qkv, 1, plan));
+    this.v = hold(headsOf(qkv, 2, plan));
+    const parts = plan.gate ? 2 : 1;
+    this.packed = hold(device.empty([batch, rows, parts * plan.heads * plan.headSize], "float32"));
+    const lse = (): Tensor => hold(device.empty([batch, plan.heads, rows], "float32"));
+    this.own = { out: hold(headsOf(this.packed, 0, plan)), lse: lse() };
+    this.combined = { out: hold(headsOf(this.packed, parts - 1, plan)), lse: lse() };
+  }
+
+  get fetches(): readonly Fetch[] {
+    return this.#fetches;
+  }
+
+  /** Looks at the chosen chunks; with the first look at one's own, too, while chosen ones travel. */
+  look(chosen: Chosen): void {
+    const { plan, k, v } = this;
+    const fetch = this.#scope.hold(new Fetch(plan, edgesOf(chosen, plan.chunks), { k, v }));
+    if (this.#fetches.length === 0) this.#attendOwn();
+    this.#fetches.push(fetch);
+    fetch.wait();
+    for (const look of looksOf(chosen, plan.chunks)) this.looked.push(this.#fold(look, fetch));
+  }
+
+  #attendOwn(): void {
+    const { plan, own, combined, q } = this;
+    const { kernels } = q.device;
+    kernels.fill(own.out, 0);
+    kernels.fill(own.lse, -Infinity);
+    for (const [query, chunk] of plan.chunks.own.entries()) {
+      using rows = this.#rows(own, { query, b0: 0, b1: q.shape[0]! });
+      using k = rowsOf(this.k, chunk);
+      using v = rowsOf(this.v, chunk);
+      kernels.attend(rows, rows.q, { k, v }, tileOf(plan, chunk, chunk));
+    }
+    kernels.copy(combined.lse, own.lse);
+    if (plan.gate) kernels.copy(combined.out, own.out);
+  }
+
+  #fold(look: Look, fetch: Fetch): Looked {
+    const { plan } = this;
+    const { kernels } = this.q.device;
+    using rows = this.#rows(this.combined, look);
+    using keys = fetch.keys(look);
+    const tile = tileOf(plan, plan.chunks.own[look.query]!, look.chunk);
+    if (plan.combine === "exact") {
+      const before = this.#copy(rows.lse);
+      kernels.attend(rows, rows.q, keys, tile);
+      return { ...look, fetch, before, after: this.#copy(rows.lse) };
+    }
+    const state = emptyState(rows.q);
+    this.#scope.hold(state.out);
+    this.#scope.hold(state.lse);
+    kernels.attend(state, rows.q, keys, tile);
+    addLse(rows.lse, state.lse);
+    return { ...look, fetch, state };
+  }
+
+  #copy(x: Tensor): Tensor {
+    const copy = this.#scope.hold(x.device.empty(x.shape, "float32"));
+    x.device.kernels.copy(copy, x);
+    return copy;
+  }
+
+  /** The rows of a query chunk, for some batch elements. */
+  #rows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<Look, "query" | "b0" | "b1">): Rows {
+    const chunk = this.plan.chunks.own[query]!;
+    const scope = new Scope();
+    const part = (x: Tensor): Tensor => scope.hold(rowsOf(x, chunk, b0, b1));
+    return { out: part(out), lse: part(lse), q: part(this.q), [Symbol.dispose]: () => scope[Symbol.dispose]() };
+  }
+
+  [Symbol.dispose](): void {
+    this.#scope[Symbol.dispose]();
+  }
+}
+
+interface Rows extends AttentionState, Disposable {
+  readonly q: Tensor;
+}

@@ -1,0 +1,127 @@
+import type { Tensor } from "@mosaic/core";
+import { GradientReturn } from "../exchange/gradient-return.ts";
+import { Scope } from "../scope.ts";
+import { type Attending, hasLooked } from "./attending.ts";
+import { lookBackward } from "./look-backward.ts";
+import { tileOf } from "./plan.ts";
+import { headsOf, rowsOf, zerosLike } from "./views.ts";
+
+/** The gradients that a backward works on: [B,H,S,D] each, and the rows' dot products [B,H,S]. */
+export interface Gradients {
+  /** Of the combined output, and of that over own chunks alone if there is a gate. */
+  readonly dCombined: Tensor;
+  readonly dOwn: Tensor | null;
+  /** rowsum(dCombined · combined). */
+  readonly delta: Tensor;
+  /** To add to. */
+  readonly dq: Tensor;
+  readonly dk: Tensor;
+  readonly dv: Tensor;
+  /** [B,c,N]. */
+  readonly dRouter: Tensor;
+}
+
+/**
+ * Gradients of qkv and of the router's numbers. Chosen chunks first; what they are owed travels home while the own chunk's
+ * turn comes.
+ */
+export function routedBackward(attending: Attending, router: Tensor, dOutput: Tensor): [Tensor, Tensor] {
+  const { plan, q, combined, fetches, looked, packed } = attending;
+  plan.ctx.assertOpen(`${plan.label} backward`);
+  const { device } = q;
+  using scope = new Scope();
+  const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
+  const dPacked = hold(dOutput.contiguous());
+  const [batch, rows] = packed.shape as [number, number];
+  const dqkv = device.empty([batch, rows, 3 * plan.heads * plan.headSize], "float32");
+  device.kernels.fill(dqkv, 0);
+  const part = (x: Tensor, which: number): Tensor => hold(headsOf(x, which, plan));
+  const dRouter = zerosLike(router);
+  const delta = hold(device.empty(combined.lse.shape, "float32"));
+  const dCombined = part(dPacked, plan.gate ? 1 : 0);
+  device.kernels.rowDot(delta, dCombined, combined.out);
+  const [dq, dk, dv] = [part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)];
+  const grads = { dCombined, dOwn: plan.gate ? part(dPacked, 0) : null, delta, dq, dk, dv, dRouter };
+  const returns = new Map(
+    fetches.map((fetch) => [fetch, hold(new GradientReturn(plan, fetch.edges, { k: dk, v: dv }))]),
+  );
+  for (const look of looked) {
+    using sums = returns.get(look.fetch)!.sums(look);
+    lookBackward(attending, { look, router, sums }, grads);
+  }
+  for (const home of returns.values()) home.post();
+  ownBackward(attending, grads);
+  for (const home of returns.values()) home.land();
+  return [dqkv, dRouter];
+}
+
+/** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
+function ownBackward(attending: Attending, grads: Gradients): void {
+  using scope = new Scope();
+  const { dOut, lse, delta } = ownRows(attending, grads, scope);
+  const { plan, q, k, v } = attending;
+  for (const chunk of plan.chunks.own) {
+    using inner = new Scope();
+    const rows = (x: Tensor): Tensor => inner.hold(rowsOf(x, chunk));
+    q.device.kernels.attendBackward(
+      { dq: rows(grads.dq), dk: rows(grads.dk), dv: rows(grads.dv) },
+      rows(q),
+      { dOut: rows(dOut), lse: rows(lse), delta: rows(delta) },
+      { k: rows(k), v: rows(v) },
+      tileOf(plan, chunk, chunk),
+    );
+  }
+}
+
+interface OwnRows {
+  readonly dOut: Tensor;
+  readonly lse: Tensor;
+  readonly delta: Tensor;
+}
+
+/** What the kernel needs for the keys of own chunks. */
+function ownRows(attending: Attending, grads: Gradients, scope: Scope): OwnRows {
+  const { plan, own, combined, looked } = attending;
+  const { dCombined, dOwn, delta } = grads;
+  const { device } = dCombined;
+  const { kernels } = device;
+  // Without a gate these keys are some among all: the global rule.
+  if (!dOwn) return { dOut: dCombined, lse: combined.lse, delta };
+  const dOut = scope.hold(device.empty(dOwn.shape, "float32"));
+  const sums = scope.hold(device.empty(delta.shape, "float32"));
+  if (plan.combine === "exact") {
+    // o_i feeds the gate and, with its share a of the softmax, the combined output:
+    // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
+    const share = scope.hold(device.empty(delta.shape, "float32"));
+    const heads = scope.hold(share.reshape([...share.shape, 1]));
+    const shared = scope.hold(device.empty(delta.shape, "float32"));
+    kernels.binary("sub", share, own.lse, combined.lse);
+    kernels.unary("exp", share, share);
+    kernels.binary("mul", dOut, dCombined, heads);
+    kernels.binary("add", dOut, dOut, dOwn);
+    kernels.rowDot(sums, dOwn, own.out);
+    kernels.binary("mul", shared, share, delta);
+    kernels.binary("add", sums, sums, shared);
+    return { dOut, lse: own.lse, delta: sums };
+  }
+  kernels.copy(dOut, dOwn);
+  addWhereNothingWasChosen(dOut, dCombined, { plan, looked });
+  kernels.rowDot(sums, dOut, own.out);
+  return { dOut, lse: own.lse, delta: sums };
+}
+
+/** There the combined output is the own one. */
+function addWhereNothingWasChosen(
+  dOut: Tensor,
+  dCombined: Tensor,
+  { plan, looked }: Pick<Attending, "plan" | "looked">,
+): void {
+  for (const [query, chunk] of plan.chunks.own.entries()) {
+    for (let b = 0; b < dOut.shape[0]!; b++) {
+      if (hasLooked(looked, query, b)) continue;
+      using sum = rowsOf(dOut, chunk, b, b + 1);
+      using more = rowsOf(dCombined, chunk, b, b + 1);
+      dOut.device.kernels.binary("add", sum, sum, more);
+    }
+  }
+}

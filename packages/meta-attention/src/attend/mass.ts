@@ -1,0 +1,48 @@
+import type { Tensor } from "@mosaic/core";
+import { reduceInto } from "../reduce.ts";
+import type { Attending, Looked } from "./attending.ts";
+import { pairOf, rowsOf, zerosLike } from "./views.ts";
+
+/** The share of the softmax over everything looked at that lies on the chunk of a look, for each of its rows [b,H,S]. */
+export function massOf({ combined, plan }: Attending, { query, b0, b1, before, after, state }: Looked): Tensor {
+  const { kernels } = combined.lse.device;
+  using lse = rowsOf(combined.lse, plan.chunks.own[query]!, b0, b1);
+  const share = (of: Tensor): Tensor => {
+    const out = of.device.empty(of.shape, "float32");
+    kernels.binary("sub", out, of, lse);
+    kernels.unary("exp", out, out);
+    return out;
+  };
+  if (state) return share(state.lse);
+  const mass = share(after!);
+  using rest = share(before!);
+  kernels.binary("sub", mass, mass, rest);
+  return mass;
+}
+
+/** [B,c,N]: how the softmax of each of this rank's chunks is spread, mean over heads and rows; 0 where it did not look. */
+export function attentionMass(attending: Attending): Tensor {
+  const { own, combined, plan, q } = attending;
+  const { kernels } = q.device;
+  const { chunks } = plan;
+  const batch = q.shape[0]!;
+  using shape = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
+  const result = zerosLike(shape);
+  const put = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
+    using place = pairOf(result, at, 3);
+    reduceInto("sum", place, mass);
+    kernels.scalar("mul", place, place, 1 / (mass.shape[1]! * mass.shape[2]!));
+  };
+  using shares = q.device.empty(own.lse.shape, "float32");
+  kernels.binary("sub", shares, own.lse, combined.lse);
+  kernels.unary("exp", shares, shares);
+  for (const [i, chunk] of chunks.own.entries()) {
+    using rows = rowsOf(shares, chunk);
+    put(rows, { b0: 0, b1: batch, i, j: chunk.index });
+  }
+  for (const look of attending.looked) {
+    using mass = massOf(attending, look);
+    put(mass, { b0: look.b0, b1: look.b1, i: look.query, j: look.chunk.index });
+  }
+  return result;
+}

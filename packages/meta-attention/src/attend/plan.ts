@@ -1,0 +1,27 @@
+import type { Context, ProcessGroup, Slice, Tile } from "@mosaic/core";
+import type { Chunk, Chunks } from "../chunks.ts";
+
+/** How the attention over chosen chunks is combined with that over the own one. */
+export type Combine = "soft" | "exact";
+
+/** What stays the same throughout one forward and its backward. */
+export interface AttendPlan {
+  readonly ctx: Context;
+  readonly group: ProcessGroup;
+  readonly chunks: Chunks;
+  readonly combine: Combine;
+  /** Whether the attention over the own chunk alone is wanted, too. */
+  readonly gate: boolean;
+  readonly mask: readonly Slice[];
+  readonly scale: number;
+  readonly heads: number;
+  readonly headSize: number;
+  /** Who calls, as messages and traces shall say. */
+  readonly label: string;
+}
+
+/** Queries of one chunk against keys of another, or the same. */
+export function tileOf({ mask, scale }: AttendPlan, queries: Chunk, keys: Chunk): Tile {
+  const span = ({ start, length }: Chunk) => ({ start, length, step: 1 });
+  return { q: [span(queries)], k: [span(keys)], mask, scale };
+}

@@ -1,0 +1,59 @@
+import type { Tensor } from "@mosaic/core";
+import type { Attending } from "../attend/attending.ts";
+import { reduceInto } from "../reduce.ts";
+import type { Chosen } from "../route/choose.ts";
+import { type KnownKeys, leftOut } from "./bounds.ts";
+
+/** How much may have been missed. */
+export interface Certificate {
+  /** For each query row and head, an upper bound on the share of full attention's softmax that was not looked at: [B,S,H]. */
+  readonly missedMass: Tensor;
+}
+
+/** The bound for every row, from what is known of the keys that were not looked at. */
+export function certify(attending: Attending, chosen: Chosen, known: KnownKeys): Certificate {
+  const { plan, q } = attending;
+  const [batch, heads, rows] = q.shape as [number, number, number];
+  const missedMass = q.device.empty([batch, rows, heads], "float32");
+  for (const [query, chunk] of plan.chunks.own.entries()) {
+    using shares = leftOut(attending, chosen, { known, query });
+    using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
+    using turned = place.permute([0, 2, 1]);
+    using column = turned.view({ shape: [...turned.shape, 1], strides: [...turned.strides, 1] });
+    writeShare(column, shares);
+  }
+  return { missedMass };
+}
+
+/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at most 1. */
+function writeShare(out: Tensor, shares: Tensor): void {
+  const { kernels } = shares.device;
+  using most = shares.device.empty(shares.shape.with(-1, 1), "float32");
+  using sum = shares.device.empty(most.shape, "float32");
+  reduceInto("max", most, shares);
+  kernels.binary("sub", shares, shares, most);
+  kernels.unary("exp", shares, shares);
+  reduceInto("sum", sum, shares);
+  kernels.unary("log", sum, sum);
+  kernels.binary("add", sum, sum, most);
+  kernels.unary("sigmoid", sum, sum);
+  // The smaller of two is minus the larger of their negatives.
+  kernels.scalar("mul", sum, sum, -(1 + 2 ** -20));
+  kernels.scalar("max", sum, sum, -1);
+  kernels.scalar("mul", out, sum, -1);
+}
+
+/** [B,c,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads. */
+export function worstLeftOut(attending: Attending, chosen: Chosen, known: KnownKeys): Tensor {
+  const { plan, q } = attending;
+  const batch = q.shape[0]!;
+  const count = plan.chunks.all.length;
+  const worst = q.device.empty([batch, plan.chunks.own.length, count], "float32");
+  for (const query of plan.chunks.own.keys()) {
+    using shares = leftOut(attending, chosen, { known, query });
+    using row = worst.slice(1, query, query + 1);
+    using place = row.view({ shape: [batch, 1, 1, count], strides: [row.strides[0]!, 1, 1, 1] });
+    reduceInto("max", place, shares);
+  }
+  return worst;
+}

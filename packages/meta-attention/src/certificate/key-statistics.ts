@@ -1,0 +1,42 @@
+import type { Tensor } from "@mosaic/core";
+import { rowsOf } from "../attend/views.ts";
+import type { Chunk } from "../chunks.ts";
+import { reduceInto } from "../reduce.ts";
+
+/** Numbers that tell where a chunk's keys lie: for each head a centre [D] and a radius. */
+export function keyStatisticsWidth({ heads, headSize }: { heads: number; headSize: number }): number {
+  return heads * (headSize + 1);
+}
+
+/** Centre and radius of the keys k [B,H,S,D] of each chunk: [c,B,H·D + H], the centres of all heads before the radii. */
+export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
+  const [batch, heads, , size] = k.shape as [number, number, number, number];
+  const { device } = k;
+  const result = device.empty([chunks.length, batch, heads * (size + 1)], "float32");
+  for (const [i, chunk] of chunks.entries()) {
+    using keys = rowsOf(k, chunk);
+    using line = result.slice(0, i, i + 1).detach();
+    const row = line.strides[1]!;
+    using centre = line.view({ shape: [batch, heads, 1, size], strides: [row, size, size, 1] });
+    using radius = line.view({
+      shape: [batch, heads, 1],
+      strides: [row, 1, 1],
+      offset: line.offset + heads * size,
+    });
+    writeStatistics(keys, centre, radius);
+  }
+  return result;
+}
+
+function writeStatistics(keys: Tensor, centre: Tensor, radius: Tensor): void {
+  const { device, shape } = keys;
+  const { kernels } = device;
+  reduceInto("sum", centre, keys);
+  kernels.scalar("mul", centre, centre, 1 / shape[2]!);
+  using apart = device.empty(shape, "float32");
+  using squares = device.empty(shape.slice(0, 3), "float32");
+  kernels.binary("sub", apart, keys, centre);
+  kernels.rowDot(squares, apart, apart);
+  reduceInto("max", radius, squares);
+  kernels.unary("sqrt", radius, radius);
+}

@@ -1,0 +1,70 @@
+import type { Chunk, Chunks } from "../chunks.ts";
+import type { Chosen } from "../route/choose.ts";
+
+// Every rank knows what every query chunk chose, so each works out alone what it sends and receives.
+
+/** A chunk for consecutive batch elements, [b0, b1). */
+export interface Run {
+  readonly chunk: Chunk;
+  readonly b0: number;
+  readonly b1: number;
+}
+
+/** A message of K and V: a run that goes to or comes from a rank. */
+export interface Edge extends Run {
+  readonly peer: number;
+}
+
+/** What a rank sends and receives; the list that `a` sends to `b` is, in order, what `b` receives from `a`. */
+export interface Edges {
+  readonly sends: readonly Edge[];
+  readonly receives: readonly Edge[];
+}
+
+/** A query chunk of this rank that looks at another chunk. */
+export interface Look extends Run {
+  /** The number of the query chunk among this rank's. */
+  readonly query: number;
+}
+
+/** This rank's messages. */
+export function edgesOf(chosen: Chosen, chunks: Chunks): Edges {
+  const { rank, ranks } = chunks;
+  const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
+  const receives = wantedBy(rank, chosen, chunks)
+    .filter(({ chunk }) => chunk.owner !== rank)
+    .map((run): Edge => ({ ...run, peer: run.chunk.owner }));
+  const sends = others.flatMap((peer) =>
+    wantedBy(peer, chosen, chunks)
+      .filter(({ chunk }) => chunk.owner === rank)
+      .map((run): Edge => ({ ...run, peer })),
+  );
+  return { sends, receives };
+}
+
+/** What a rank's query chunks look at, by rising chunk and batch element; each pair once, however many look at it. */
+function wantedBy(rank: number, chosen: Chosen, { all, perRank }: Chunks): Run[] {
+  const own = Array.from({ length: perRank }, (_, i) => rank * perRank + i);
+  return runsOf(all, chosen.length, (j, b) => own.some((i) => chosen[b]![i]!.includes(j)));
+}
+
+/** What this rank's query chunks look at, those of the first before those of the second. */
+export function looksOf(chosen: Chosen, { all, own }: Chunks): Look[] {
+  return own.flatMap(({ index }, query) =>
+    runsOf(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j)).map((run) => ({ ...run, query })),
+  );
+}
+
+/** The chunks and batch elements for which a rule holds. */
+function runsOf(all: readonly Chunk[], batch: number, holds: (chunk: number, b: number) => boolean): Run[] {
+  const runs: Run[] = [];
+  for (const chunk of all) {
+    for (let b0 = 0; b0 < batch; ) {
+      let b1 = b0;
+      while (b1 < batch && holds(chunk.index, b1)) b1++;
+      if (b1 > b0) runs.push({ chunk, b0, b1 });
+      b0 = b1 + 1;
+    }
+  }
+  return runs;
+}

@@ -1,0 +1,72 @@
+import type { KeyBlock, Transfer, Work } from "@mosaic/core";
+import type { AttendPlan } from "../attend/plan.ts";
+import { rowsOf } from "../attend/views.ts";
+import { Scope } from "../scope.ts";
+import { type Block, ChunkMemory, ownRows } from "./chunk-memory.ts";
+import type { Edges, Run } from "./edges.ts";
+
+/**
+ * The chosen chunks' keys and values, on their way to whoever chose them: posted when made, there after `wait`.
+ * This rank's own k and v are [B,H,S,D].
+ */
+export class Fetch implements Disposable {
+  readonly edges: Edges;
+  readonly #rank: number;
+  readonly #own: KeyBlock;
+  readonly #memory: ChunkMemory;
+  #work: Work | undefined;
+
+  constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
+    this.edges = edges;
+    this.#rank = plan.chunks.rank;
+    this.#own = own;
+    this.#memory = new ChunkMemory(own.k, edges.receives, { ...plan, zero: false });
+    this.#work = this.#post(plan);
+  }
+
+  #post({ group, label, heads, headSize }: AttendPlan): Work | undefined {
+    const { sends, receives } = this.edges;
+    if (sends.length + receives.length === 0) return undefined;
+    using scope = new Scope();
+    const packed = new Map<number, ChunkMemory>();
+    for (const run of sends) {
+      if (packed.has(run.chunk.index)) continue;
+      const whole: Run = { chunk: run.chunk, b0: 0, b1: this.#own.k.shape[0]! };
+      const memory = scope.hold(new ChunkMemory(this.#own.k, [whole], { heads, headSize, zero: false }));
+      this.#pack(memory, whole);
+      packed.set(run.chunk.index, memory);
+    }
+    const transfers: Transfer[] = [
+      ...sends.map((run) => ({ tensor: scope.hold(packed.get(run.chunk.index)!.message(run)), to: run.peer })),
+      ...receives.map((run) => ({ tensor: scope.hold(this.#memory.message(run)), from: run.peer })),
+    ];
+    // The work keeps what it sends alive.
+    return group.sendRecv(transfers, { label });
+  }
+
+  /** Own keys and values side by side. */
+  #pack(memory: ChunkMemory, run: Run): void {
+    using block = memory.block(run);
+    for (const part of ["k", "v"] as const) {
+      using rows = rowsOf(this.#own[part], run.chunk);
+      rows.device.kernels.copy(block[part], rows);
+    }
+  }
+
+  /** Later work finds the chunks there. */
+  wait(): void {
+    this.#work?.wait();
+    this.#work = undefined;
+  }
+
+  /** Keys and values of a run, wherever they lie. */
+  keys({ chunk, b0, b1 }: Run): Block {
+    if (chunk.owner !== this.#rank) return this.#memory.block({ chunk, b0, b1 });
+    return ownRows(this.#own, { chunk, b0, b1 });
+  }
+
+  [Symbol.dispose](): void {
+    this.wait();
+    this.#memory[Symbol.dispose]();
+  }
+}

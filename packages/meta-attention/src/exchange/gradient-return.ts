@@ -1,0 +1,67 @@
+import type { KeyBlock, Tensor, Transfer, Work } from "@mosaic/core";
+import type { AttendPlan } from "../attend/plan.ts";
+import { rowsOf } from "../attend/views.ts";
+import { Scope } from "../scope.ts";
+import { type Block, blockOf, ChunkMemory, ownRows } from "./chunk-memory.ts";
+import type { Edges, Run } from "./edges.ts";
+
+/**
+ * The gradients of fetched chunks on their way home, along the same edges: contributions are added to what `sums` shows,
+ * `post` sends them, `land` adds those that arrive to this rank's own dk and dv.
+ */
+export class GradientReturn implements Disposable {
+  readonly #plan: AttendPlan;
+  readonly #edges: Edges;
+  readonly #own: KeyBlock;
+  readonly #memory: ChunkMemory;
+  readonly #scope = new Scope();
+  #landing: (Run & { readonly tensor: Tensor })[] = [];
+  #work: Work | undefined;
+
+  /** `own`: this rank's dk and dv, [B,H,S,D]. */
+  constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
+    this.#plan = plan;
+    this.#edges = edges;
+    this.#own = own;
+    this.#memory = this.#scope.hold(new ChunkMemory(own.k, edges.receives, { ...plan, zero: true }));
+  }
+
+  /** Where to add the gradients of a run's keys and values: k stands for dk, v for dv. */
+  sums({ chunk, b0, b1 }: Run): Block {
+    if (chunk.owner !== this.#plan.chunks.rank) return this.#memory.block({ chunk, b0, b1 });
+    return ownRows(this.#own, { chunk, b0, b1 });
+  }
+
+  post(): void {
+    const { sends, receives } = this.#edges;
+    if (sends.length + receives.length === 0) return;
+    const { group, label, heads, headSize } = this.#plan;
+    const { device } = group;
+    this.#landing = sends.map((run) => {
+      const shape = [run.b1 - run.b0, 2, heads, run.chunk.length, headSize];
+      return { ...run, tensor: this.#scope.hold(device.empty(shape, "float32")) };
+    });
+    const transfers: Transfer[] = [
+      ...receives.map((run) => ({ tensor: this.#scope.hold(this.#memory.message(run)), to: run.peer })),
+      ...sends.map((run, i) => ({ tensor: this.#landing[i]!.tensor, from: run.peer })),
+    ];
+    this.#work = group.sendRecv(transfers, { label: `${label} backward` });
+  }
+
+  land(): void {
+    this.#work?.wait();
+    this.#work = undefined;
+    for (const { chunk, b0, b1, tensor } of this.#landing) {
+      using arrived = blockOf(tensor);
+      for (const part of ["k", "v"] as const) {
+        using sum = rowsOf(this.#own[part], chunk, b0, b1);
+        sum.device.kernels.binary("add", sum, sum, arrived[part]);
+      }
+    }
+  }
+
+  [Symbol.dispose](): void {
+    this.#work?.wait();
+    this.#scope[Symbol.dispose]();
+  }
+}

@@ -1,0 +1,115 @@
+import { type Context, checkOptionNames, Linear, Module, type Tensor } from "@mosaic/core";
+import { chunksOf } from "./chunks.ts";
+import { checkChosen, checkInput } from "./input.ts";
+import type { MetaResult } from "./meta.ts";
+import { Pass } from "./pass.ts";
+import { resumeRecording } from "./recording.ts";
+import type { Chosen } from "./route/choose.ts";
+import { MetaAttention } from "./route/meta-attention.ts";
+import { type HierarchicalMetaAttentionOptions, type Settings, settle } from "./settings.ts";
+import { ChunkSummaryEncoder } from "./summary/encoder.ts";
+import { denseToSparse } from "./warm-up.ts";
+
+/** What one call may change. */
+export interface MetaForwardOptions {
+  /** Number of the training step, for warm-up and noise. Default: calls while training, counted from 0. */
+  readonly step?: number;
+  /** Instead of the module's. */
+  readonly sequenceLength?: number;
+  /** Look at these chunks, by batch element and query chunk, instead of those that the router would choose. */
+  readonly chosen?: Chosen;
+  /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. */
+  readonly dryRun?: boolean;
+}
+
+/**
+ * Attention in which each chunk of the sequence looks at itself and at the few other chunks that a learned router chose for
+ * it. Chunks are summarised, the summaries gathered, and only chosen chunks travel, point to point, while each rank attends
+ * to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what is estimated.
+ *
+ * The sequence is cut contiguously along the mesh axis `axis`; each rank holds `chunksPerRank` chunks. The result depends on
+ * the chunks, not on the ranks: 2 ranks of 4 chunks compute what 8 ranks of 1 do.
+ *
+ * Parameters: qkv_proj (laid out [q|k|v]), out_proj, gate_proj ([2E → E], unless gate is false), summary.* (see
+ * ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any module they are replicated; call
+ * `reduceGradients` after the backward.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { HierarchicalMetaAttention } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 16, numHeads: 2, topK: 1, chunksPerRank: 4, combine: "exact" });
+ * using x = randn(ctx, [2, 40, 16]);
+ * using result = await attn.forward(x);
+ * const { out, meta } = result;
+ * out.shape; // => [2, 40, 16]
+ * meta.routingWeights.shape; // => [2, 4, 4]
+ * meta.chosen[0]!.map((chunks) => chunks.length); // => [1, 1, 1, 1]
+ * ```
+ * @throws OptionError for options that do not exist or do not go together, such as more chunks to choose than there are.
+ */
+export class HierarchicalMetaAttention extends Module {
+  readonly qkvProjection: Linear;
+  readonly outProjection: Linear;
+  readonly gateProjection: Linear | null;
+  readonly summary: ChunkSummaryEncoder;
+  readonly metaAttention: MetaAttention;
+  readonly #ctx: Context;
+  readonly #settings: Settings;
+  readonly #noiseStream: number;
+  #steps = 0;
+
+  constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
+    super();
+    const settings = settle(new.target.name, ctx, { options });
+    const { embedDim, summaryDim, summaryHeads, metaHeads, causal, bias } = settings;
+    this.#ctx = ctx;
+    this.#settings = settings;
+    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embedDim, 3 * embedDim, { bias }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, embedDim, embedDim, { bias }));
+    const gate = settings.gate ? new Linear(ctx, 2 * embedDim, embedDim) : null;
+    this.gateProjection = gate && this.addChild("gate_proj", gate);
+    const encoder = new ChunkSummaryEncoder(ctx, { embedDim, summaryDim, numHeads: summaryHeads });
+    this.summary = this.addChild("summary", encoder);
+    this.metaAttention = this.addChild("meta", new MetaAttention(ctx, { summaryDim, numHeads: metaHeads, causal }));
+    this.#noiseStream = ctx.nextRandomStream();
+  }
+
+  /** Chunks of the whole sequence. */
+  get chunks(): number {
+    return this.#settings.chunks;
+  }
+
+  /**
+   * This rank's shard x [B,S,E] → out [B,S,E] and what was done for it. Collective along the axis: every rank calls it, and
+   * runs the backward, with the same options. Waits for the device twice, three times with maxMissedMass.
+   *
+   * @throws ShapeError for another embedding or rows that do not fit; OptionError; DTypeError; ClosedError.
+   */
+  async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<MetaResult> {
+    const settings = this.#settings;
+    const { name, axis, chunksPerRank: perRank, warmupSteps: steps } = settings;
+    this.#ctx.assertOpen(name);
+    checkOptionNames(`${name}.forward`, options, ["step", "sequenceLength", "chosen", "dryRun"]);
+    checkInput(name, x, settings);
+    const length = options.sequenceLength ?? settings.sequenceLength;
+    const chunks = chunksOf(name, this.#ctx, { axis, perRank, rows: x.shape[1]!, length });
+    if (options.chosen || options.dryRun) checkChosen(name, options.chosen, { batch: x.shape[0]!, ...settings });
+    const step = options.step ?? (this.training ? this.#steps++ : 0);
+    const topK = this.training ? denseToSparse(step, { ...settings, steps }) : settings.topK;
+    const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
+    const noiseSeed = this.training ? { stream: this.#noiseStream, step } : null;
+    using pass = new Pass(parts, x, resumeRecording());
+    return await pass.run({ topK, noiseSeed, chosen: options.chosen, dryRun: options.dryRun ?? false });
+  }
+
+  #parts(): Pick<
+    HierarchicalMetaAttention,
+    "qkvProjection" | "outProjection" | "gateProjection" | "summary" | "metaAttention"
+  > {
+    const { qkvProjection, outProjection, gateProjection, summary, metaAttention } = this;
+    return { qkvProjection, outProjection, gateProjection, summary, metaAttention };
+  }
+}

@@ -1,0 +1,68 @@
+import { add, fromArray, mul, neg, scale, sum, type Tensor } from "@mosaic/core";
+import type { Meta } from "./meta.ts";
+import { allowedCount } from "./route/allowed.ts";
+import { FORBIDDEN } from "./route/allowed.ts";
+import { logSoftmax } from "./route/log-softmax.ts";
+
+// Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
+// the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
+
+/** Query chunks of the whole sequence with somewhere to look, over the batch. */
+function rowsOf({ chosen, router }: Meta): number {
+  const { chunks, causal } = router;
+  const rows = chunks.all.filter(({ index }) => allowedCount(index, chunks.all.length, causal) > 0).length;
+  return Math.max(1, rows * chosen.length);
+}
+
+/**
+ * N · Σ_j f_j · P_j: f_j the share of all choices that fell on chunk j, P_j the mean of the routing weights to j. Smallest, 1,
+ * when all chunks are chosen equally often (Fedus et al. 2021, "Switch Transformers", equation 4). Scalar, this rank's part.
+ */
+export function loadBalanceLoss(meta: Meta): Tensor {
+  const { routing, chunks } = meta.router;
+  const count = chunks.all.length;
+  const counts = new Float32Array(count);
+  for (const ofBatch of meta.chosen) for (const list of ofBatch) for (const j of list) counts[j]!++;
+  const total = counts.reduce((a, b) => a + b, 0);
+  const shares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / rowsOf(meta)));
+  using weights = fromArray(routing.device, shares, [count]);
+  using terms = mul(routing, weights);
+  return sum(terms);
+}
+
+/**
+ * Mean entropy, in nats, of the routing distributions. Added to the loss it makes routing decided; subtracted, curious.
+ * Scalar, this rank's part.
+ */
+export function entropyLoss(meta: Meta): Tensor {
+  const { routing, scores } = meta.router;
+  using logs = logSoftmax(scores);
+  using terms = mul(routing, logs);
+  using total = sum(terms);
+  return scale(total, -1 / rowsOf(meta));
+}
+
+/**
+ * −Σ_j m_j · ln w_j, mean over query chunks: w the routing renormalised over the chosen chunks, m the share of the attention
+ * that fell on each of them (a constant). Teaches the router to foresee where attention puts its mass; densely chosen chunks
+ * teach most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
+ */
+export function massLoss(meta: Meta): Tensor {
+  const { scores, chunks } = meta.router;
+  const mask = meta.chosen.flatMap((ofBatch) =>
+    chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
+  );
+  using only = fromArray(scores.device, mask, scores.shape);
+  using apart = fromArray(
+    scores.device,
+    mask.map((chosen) => (chosen ? 0 : FORBIDDEN)),
+    scores.shape,
+  );
+  using masked = add(scores, apart);
+  using logs = logSoftmax(masked);
+  using target = mul(meta.attentionMass, only);
+  using terms = mul(logs, target);
+  using total = sum(terms);
+  using negative = neg(total);
+  return scale(negative, 1 / rowsOf(meta));
+}

@@ -1,0 +1,85 @@
+import type { Context, Tensor } from "@mosaic/core";
+import { type AxisRows, rowsAlong } from "./axis-rows.ts";
+import { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
+import { type MetaResult, resultOf } from "./meta.ts";
+import { resumeRecording } from "./recording.ts";
+import type { HierarchicalMetaAttentionOptions } from "./settings.ts";
+
+/** What MultiAxisHierarchicalAttention takes. */
+export interface MultiAxisHierarchicalAttentionOptions extends HierarchicalMetaAttentionOptions {
+  /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
+  readonly attentionAxis: number;
+}
+
+/**
+ * HierarchicalMetaAttention along one axis of a tensor of any rank; all other axes are batch, each element of them routed for
+ * itself. `attentionAxis` is the tensor's axis that is cut over the ranks along the mesh's `axis`. Parameters are those of
+ * HierarchicalMetaAttention, by the same names.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { MultiAxisHierarchicalAttention } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const options = { embedDim: 16, numHeads: 2, topK: 1, chunksPerRank: 3, attentionAxis: 1 };
+ * using attn = new MultiAxisHierarchicalAttention(ctx, options);
+ * using x = randn(ctx, [2, 30, 5, 16]);
+ * using result = await attn.forward(x);
+ * const { out, meta } = result;
+ * out.shape; // => [2, 30, 5, 16]
+ * meta.routingWeights.shape; // => [2, 5, 3, 3]
+ * meta.gateValues!.shape; // => [2, 30, 5]
+ * meta.certificate!.missedMass.shape; // => [2, 30, 5, 2]
+ * ```
+ */
+export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
+  readonly #axis: number;
+
+  constructor(ctx: Context, { attentionAxis, ...options }: MultiAxisHierarchicalAttentionOptions) {
+    super(ctx, options);
+    this.#axis = attentionAxis;
+  }
+
+  /**
+   * This rank's shard x [..,E] → out of the same shape, and `meta` with the caller's axes in place of the batch:
+   * routingWeights [..,N,N] over the other axes, gateValues and missedMass in the order of x. Collective along the axis.
+   *
+   * @throws ShapeError for an axis or an embedding that does not fit; otherwise as HierarchicalMetaAttention.
+   */
+  override async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<MetaResult> {
+    const sequence = rowsAlong("MultiAxisHierarchicalAttention", x, this.#axis);
+    using rows = sequence.rows;
+    const resume = resumeRecording();
+    using flat = await super.forward(rows, options);
+    return resume(() => inCallersShape(flat, sequence));
+  }
+}
+
+/** The result of flat rows with the caller's axes. */
+function inCallersShape({ out, meta }: MetaResult, { batchShape, restore }: AxisRows): MetaResult {
+  const batched = (x: Tensor): Tensor => x.reshape([...batchShape, ...x.shape.slice(1)]);
+  const { certificate, gateValues, router } = meta;
+  return resultOf(restore(out), {
+    ...meta,
+    routingWeights: batched(meta.routingWeights),
+    chunkAttention: batched(meta.chunkAttention),
+    attentionMass: batched(meta.attentionMass),
+    gateValues: gateValues && withoutLast(restore, gateValues),
+    certificate: certificate && { missedMass: restore(certificate.missedMass) },
+    batchShape,
+    router: { ...router, scores: again(router.scores), routing: again(router.routing) },
+  });
+}
+
+/** A handle of its own, with history. */
+function again(x: Tensor): Tensor {
+  return x.reshape(x.shape);
+}
+
+/** [B,S] in the caller's order. */
+function withoutLast(restore: AxisRows["restore"], x: Tensor): Tensor {
+  using column = x.reshape([...x.shape, 1]);
+  using restored = restore(column);
+  return restored.reshape(restored.shape.slice(0, -1));
+}

@@ -1,0 +1,176 @@
+import {
+  add,
+  type Context,
+  checkOptionNames,
+  concatenate,
+  formatShape,
+  Linear,
+  layerNorm,
+  Module,
+  matmul,
+  mean,
+  mul,
+  ShapeError,
+  scale,
+  softmax,
+  type Tensor,
+  zeros,
+} from "@mosaic/core";
+import { checkCounts, checkHeads } from "../options.ts";
+import { FORBIDDEN, isAllowed, pairs } from "./allowed.ts";
+
+// B batch, N chunks, M length of a summary.
+
+/** What MetaAttention takes. */
+export interface MetaAttentionOptions {
+  /** M, the length of a summary. */
+  readonly summaryDim: number;
+  /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
+  readonly numHeads?: number;
+  /** Chunks look, and are routed, only to those before them. Default false. */
+  readonly causal?: boolean;
+}
+
+/** Where each chunk should look. */
+export interface Routing extends Disposable {
+  /** Scores [B,N,N], row i those of chunk i; −1e9 or less where it may not look: at itself, or ahead if causal. */
+  readonly scores: Tensor;
+  /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to look. */
+  readonly routing: Tensor;
+  /** Attention of summary i over all summaries, mean of the heads [B,N,N]. */
+  readonly chunkAttention: Tensor;
+  /** The summaries after that attention [B,N,M]. */
+  readonly refined: Tensor;
+}
+
+/**
+ * Multi-head attention over the summaries of all chunks, and from it a routing distribution for each chunk: how much chunk i
+ * should look at chunk j. docs/algorithms.md has the formulas.
+ *
+ * Parameters: qkv_proj (laid out [q|k|v]) and out_proj of the attention; query_proj and key_proj (no bias) of the routing.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { MetaAttention } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using meta = new MetaAttention(ctx, { summaryDim: 8, numHeads: 2, causal: true });
+ * using summaries = randn(ctx, [1, 3, 8]);
+ * using routing = meta.forward(summaries);
+ * const weights = await routing.routing.read();
+ * weights[3]; // => 1
+ * ```
+ */
+export class MetaAttention extends Module {
+  readonly qkvProjection: Linear;
+  readonly outProjection: Linear;
+  readonly queryProjection: Linear;
+  readonly keyProjection: Linear;
+  readonly #ctx: Context;
+  readonly #size: number;
+  readonly #heads: number;
+  readonly #causal: boolean;
+
+  constructor(ctx: Context, options: MetaAttentionOptions) {
+    super();
+    const where = "MetaAttention";
+    checkOptionNames(where, options, ["summaryDim", "numHeads", "causal"]);
+    const { summaryDim, numHeads = 4, causal = false } = options;
+    checkCounts(where, { summaryDim, numHeads });
+    checkHeads(where, ["numHeads", "summaryDim"], numHeads, summaryDim);
+    this.#ctx = ctx;
+    this.#size = summaryDim;
+    this.#heads = numHeads;
+    this.#causal = causal;
+    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, summaryDim, 3 * summaryDim));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, summaryDim, summaryDim));
+    this.queryProjection = this.addChild("query_proj", new Linear(ctx, summaryDim, summaryDim));
+    // A bias here would add the same to all scores of a row: it could learn nothing.
+    this.keyProjection = this.addChild("key_proj", new Linear(ctx, summaryDim, summaryDim, { bias: false }));
+  }
+
+  /** Summaries [B,N,M] of all chunks → where each should look. `noise` [B,N,N] is added to the scores. Communicates nothing. */
+  forward(summaries: Tensor, noise?: Tensor): Routing {
+    this.#ctx.assertOpen("MetaAttention");
+    this.#checkInput(summaries);
+    using normal = layerNorm(summaries);
+    const { refined, chunkAttention } = this.#refine(normal);
+    using plain = this.#scores(refined);
+    const { scores, routing } = this.#route(plain, noise);
+    const all = [scores, routing, chunkAttention, refined];
+    return { scores, routing, chunkAttention, refined, [Symbol.dispose]: () => all.forEach((x) => x.dispose()) };
+  }
+
+  #refine(normal: Tensor): Pick<Routing, "refined" | "chunkAttention"> {
+    const { chunks } = this.#sizes(normal);
+    using qkv = this.qkvProjection.forward(normal);
+    using q = this.#head(qkv, 0);
+    using k = this.#head(qkv, 1);
+    using v = this.#head(qkv, 2);
+    using turned = k.transpose(-2, -1);
+    using products = matmul(q, turned);
+    using scaled = scale(products, (this.#size / this.#heads) ** -0.5);
+    const rule = (i: number, l: number) => l <= i || !this.#causal;
+    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
+    using masked = add(scaled, mask);
+    using weights = softmax(masked);
+    using found = matmul(weights, v);
+    using rows = found.permute([0, 2, 1, 3]);
+    using merged = rows.reshape(normal.shape);
+    using update = this.outProjection.forward(merged);
+    return { refined: add(normal, update), chunkAttention: mean(weights, 1) };
+  }
+
+  /** Part of [q|k|v] as heads [B,H,N,M/H]. */
+  #head(qkv: Tensor, part: number): Tensor {
+    const { batch, chunks } = this.#sizes(qkv);
+    using own = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
+    using apart = own.reshape([batch, chunks, this.#heads, this.#size / this.#heads]);
+    return apart.permute([0, 2, 1, 3]);
+  }
+
+  /** Every chunk's query against every chunk's key. */
+  #scores(refined: Tensor): Tensor {
+    using asking = this.#causal ? this.#shifted(refined) : refined.reshape(refined.shape);
+    using queries = this.queryProjection.forward(asking);
+    using keys = this.keyProjection.forward(refined);
+    using turned = keys.transpose(-2, -1);
+    using products = matmul(queries, turned);
+    return scale(products, this.#size ** -0.5);
+  }
+
+  /** Each chunk asks with the summary of the one before: its own has seen tokens that its first queries must not. */
+  #shifted(refined: Tensor): Tensor {
+    const { batch, chunks } = this.#sizes(refined);
+    using first = zeros(this.#ctx, [batch, 1, this.#size]);
+    using others = refined.slice(1, 0, chunks - 1);
+    return concatenate([first, others], 1);
+  }
+
+  #route(plain: Tensor, noise: Tensor | undefined): Pick<Routing, "scores" | "routing"> {
+    const { chunks } = this.#sizes(plain);
+    const rule = (i: number, j: number) => isAllowed(i, j, this.#causal);
+    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
+    using allowed = pairs(this.#ctx, chunks, { rule, yes: 1, no: 0 });
+    using added = noise ? add(mask, noise) : mask.detach();
+    const masked = add(plain, added);
+    using weights = softmax(masked);
+    // A chunk with nowhere to look would be routed everywhere.
+    return { scores: masked, routing: mul(weights, allowed) };
+  }
+
+  #sizes(x: Tensor): { batch: number; chunks: number } {
+    return { batch: x.shape[0]!, chunks: x.shape[1]! };
+  }
+
+  #checkInput(summaries: Tensor): void {
+    summaries.assertUsable("MetaAttention");
+    if (summaries.rank === 3 && summaries.shape[2] === this.#size) return;
+    throw new ShapeError({
+      where: "MetaAttention",
+      expected: `summaries [B,N,${this.#size}]`,
+      received: formatShape(summaries.shape),
+    });
+  }
+}

@@ -1,0 +1,161 @@
+import { type Context, checkOptionNames, OptionError } from "@mosaic/core";
+import type { Combine } from "./attend/plan.ts";
+import { ranksAlong } from "./chunks.ts";
+import { checkCounts, checkHeads } from "./options.ts";
+
+/** What HierarchicalMetaAttention takes. */
+export interface HierarchicalMetaAttentionOptions {
+  /** E, the length of the last axis. */
+  readonly embedDim: number;
+  /** H, the heads; a divisor of embedDim. */
+  readonly numHeads: number;
+  /** Length of a chunk's summary. Default 64. */
+  readonly summaryDim?: number;
+  /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
+  readonly metaHeads?: number;
+  /** Learned queries of the summaries; a divisor of embedDim. Default numHeads. */
+  readonly summaryHeads?: number;
+  /** Chunks that each chunk looks at beside itself: 0 to chunks − 1, or "all". Default 2, or as many as there are. */
+  readonly topK?: number | "all";
+  /** Chunks on each rank. Default 1. */
+  readonly chunksPerRank?: number;
+  /**
+   * "soft": attention over each chosen chunk by itself, weighted by the routing. "exact": one softmax over own and chosen
+   * chunks; with all chosen and no gate that is full attention. Default "soft".
+   */
+  readonly combine?: Combine;
+  /** A token sees no later one, and a chunk is routed by what was before it. Default false. */
+  readonly causal?: boolean;
+  /** Whether a learned gate mixes the result with attention over the own chunk alone. Default true; "soft" needs it. */
+  readonly gate?: boolean;
+  /** Keep only the input, fetch and compute the rest again in the backward. Default false. */
+  readonly useCheckpoint?: boolean;
+  /** Whether `meta` bounds what was missed; costs H·(D + 1) numbers a chunk in the gather. Default true. */
+  readonly certificate?: boolean;
+  /** ε, more than 0 and less than 1: look at more chunks until no row can have missed more than this share of its softmax. */
+  readonly maxMissedMass?: number;
+  /** Standard deviation of normal noise on the scores while training. Default 0. */
+  readonly routingNoise?: number;
+  /** Steps of training over which topK comes down from all chunks. Default 0. */
+  readonly warmupSteps?: number;
+  /** The mesh axis along which the sequence is cut. Default "sp". */
+  readonly axis?: string;
+  /** Factor on q·k. Default 1 / √(embedDim / numHeads). */
+  readonly softmaxScale?: number;
+  /** Whether the projections have biases. Default true. */
+  readonly bias?: boolean;
+  /** Tokens of the whole sequence over all ranks. Default: local rows times ranks; needed if shards are unequal. */
+  readonly sequenceLength?: number;
+}
+
+/** Options checked, with their defaults. */
+export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttentionOptions, Optional>>> {
+  readonly name: string;
+  readonly topK: number;
+  readonly chunks: number;
+  readonly headSize: number;
+  readonly maxMissedMass: number | undefined;
+  readonly sequenceLength: number | undefined;
+}
+type Optional = "topK" | "maxMissedMass" | "sequenceLength";
+
+const legal = [
+  "embedDim",
+  "numHeads",
+  "summaryDim",
+  "metaHeads",
+  "summaryHeads",
+  "topK",
+  "chunksPerRank",
+  "combine",
+  "causal",
+  "gate",
+  "useCheckpoint",
+  "certificate",
+  "maxMissedMass",
+  "routingNoise",
+  "warmupSteps",
+  "axis",
+  "softmaxScale",
+  "bias",
+  "sequenceLength",
+] as const satisfies readonly (keyof HierarchicalMetaAttentionOptions)[];
+
+/** Checks options against each other and the mesh; `own` names what a module takes beyond these. */
+export function settle(
+  name: string,
+  ctx: Context,
+  { options, own = [] }: { options: HierarchicalMetaAttentionOptions; own?: readonly string[] },
+): Settings {
+  ctx.assertOpen(name);
+  checkOptionNames(name, options, [...own, ...legal]);
+  const { embedDim, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads, chunksPerRank = 1 } = options;
+  checkCounts(name, { embedDim, numHeads, summaryDim, metaHeads, summaryHeads, chunksPerRank });
+  checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
+  checkHeads(name, ["metaHeads", "summaryDim"], metaHeads, summaryDim);
+  checkHeads(name, ["summaryHeads", "embedDim"], summaryHeads, embedDim);
+  if (options.sequenceLength !== undefined) checkCounts(name, { sequenceLength: options.sequenceLength });
+  const { axis = "sp", routingNoise = 0, warmupSteps = 0, maxMissedMass, softmaxScale } = options;
+  const chunks = ranksAlong(name, ctx, axis) * chunksPerRank;
+  const headSize = embedDim / numHeads;
+  const settings: Settings = {
+    name,
+    embedDim,
+    numHeads,
+    headSize,
+    summaryDim,
+    metaHeads,
+    summaryHeads,
+    chunksPerRank,
+    chunks,
+    topK: topKOf(name, options.topK, chunks),
+    combine: options.combine ?? "soft",
+    causal: options.causal ?? false,
+    gate: options.gate ?? true,
+    useCheckpoint: options.useCheckpoint ?? false,
+    certificate: options.certificate ?? true,
+    maxMissedMass,
+    routingNoise,
+    warmupSteps,
+    axis,
+    softmaxScale: softmaxScale ?? headSize ** -0.5,
+    bias: options.bias ?? true,
+    sequenceLength: options.sequenceLength,
+  };
+  checkTogether(settings);
+  return settings;
+}
+
+/** A number of chunks to choose, checked against how many there are. */
+export function topKOf(where: string, topK: number | "all" | undefined, chunks: number): number {
+  if (topK === undefined) return Math.min(2, chunks - 1);
+  if (topK === "all") return chunks - 1;
+  if (Number.isSafeInteger(topK) && topK >= 0 && topK < chunks) return topK;
+  throw new OptionError({
+    where,
+    expected: `topK from 0 to ${chunks - 1}, the chunks beside one's own, or "all"`,
+    received: String(topK),
+    remedy: "choose fewer, or cut the sequence into more chunks with chunksPerRank",
+  });
+}
+
+function checkTogether(settings: Settings): void {
+  const { name: where, combine, gate, headSize, softmaxScale, routingNoise, warmupSteps } = settings;
+  const { certificate, maxMissedMass } = settings;
+  const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
+    [combine !== "soft" && combine !== "exact", 'combine "soft" or "exact"', combine],
+    [combine === "soft" && !gate, 'a gate, without which "soft" would forget the own chunk', "gate: false"],
+    [headSize > 256, "embedDim / numHeads from 1 to 256", headSize],
+    [!(softmaxScale > 0 && softmaxScale < Infinity), "softmaxScale more than 0", softmaxScale],
+    [!(routingNoise >= 0 && routingNoise < Infinity), "routingNoise, a standard deviation ≥ 0", routingNoise],
+    [!Number.isSafeInteger(warmupSteps) || warmupSteps < 0, "warmupSteps a whole number ≥ 0", warmupSteps],
+    [
+      maxMissedMass !== undefined && !(maxMissedMass > 0 && maxMissedMass < 1),
+      "maxMissedMass between 0 and 1",
+      maxMissedMass,
+    ],
+    [maxMissedMass !== undefined && !certificate, "a certificate, which maxMissedMass follows", "certificate: false"],
+  ];
+  const fault = faults.find(([wrong]) => wrong);
+  if (fault) throw new OptionError({ where, expected: fault[1], received: String(fault[2]) });
+}

@@ -1,0 +1,180 @@
+import {
+  add,
+  type Context,
+  checkOptionNames,
+  concatenate,
+  createParameter,
+  filled,
+  formatShape,
+  fromArray,
+  Linear,
+  log,
+  Module,
+  matmul,
+  mean,
+  mul,
+  neg,
+  relu,
+  ShapeError,
+  scale,
+  softmax,
+  sum,
+  type Tensor,
+} from "@mosaic/core";
+import { checkCounts, checkHeads } from "../options.ts";
+import { resumeRecording } from "../recording.ts";
+import { orderCoefficients, orderedStatistics } from "./order-statistics.ts";
+
+// B batch, S tokens of a chunk, E embedding, G queries.
+
+/** What ChunkSummaryEncoder takes. */
+export interface ChunkSummaryEncoderOptions {
+  /** E, the length of a token. */
+  readonly embedDim: number;
+  /** Length of a summary. Default 64. */
+  readonly summaryDim?: number;
+  /** G, the learned queries; a divisor of embedDim. Default 4. */
+  readonly numHeads?: number;
+}
+
+/** What the learned queries found in a chunk. */
+export interface Glance extends Disposable {
+  /** [B,E]. */
+  readonly content: Tensor;
+  /** The weights of the tokens, mean of the queries' [B,S]; each row sums to 1. */
+  readonly pattern: Tensor;
+}
+
+/** A chunk in a few numbers, [B,summaryDim], and how its queries' attention was spread over it, [B,S]. */
+export interface ChunkSummary {
+  readonly summary: Tensor;
+  readonly pattern: Tensor;
+}
+
+const EPSILON = 1e-8;
+
+/**
+ * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
+ * Gini, maximum, mass of the five largest weights). Independent of the order of the tokens; nothing is larger than the
+ * chunk itself. docs/algorithms.md has the formulas.
+ *
+ * Parameters: query [G,E], value [G,E/G,E], and the layers statistics_in, statistics_out and combine.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { ChunkSummaryEncoder } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 16, summaryDim: 8 });
+ * using chunk = randn(ctx, [2, 100, 16]);
+ * const { summary, pattern } = await encoder.forward(chunk);
+ * summary.shape; // => [2, 8]
+ * pattern.shape; // => [2, 100]
+ * ```
+ */
+export class ChunkSummaryEncoder extends Module {
+  readonly embedDim: number;
+  readonly summaryDim: number;
+  readonly query: Tensor;
+  readonly value: Tensor;
+  readonly statisticsIn: Linear;
+  readonly statisticsOut: Linear;
+  readonly combine: Linear;
+  readonly #ctx: Context;
+
+  constructor(ctx: Context, options: ChunkSummaryEncoderOptions) {
+    super();
+    const where = "ChunkSummaryEncoder";
+    checkOptionNames(where, options, ["embedDim", "summaryDim", "numHeads"]);
+    const { embedDim, summaryDim = 64, numHeads = 4 } = options;
+    checkCounts(where, { embedDim, summaryDim, numHeads });
+    checkHeads(where, ["numHeads", "embedDim"], numHeads, embedDim);
+    this.#ctx = ctx;
+    this.embedDim = embedDim;
+    this.summaryDim = summaryDim;
+    const bound = embedDim ** -0.5;
+    const query = { kind: "normal", mean: 0, std: 1 } as const;
+    const value = { kind: "uniform", low: -bound, high: bound } as const;
+    const size = embedDim / numHeads;
+    this.query = this.addParameter("query", createParameter(ctx, [numHeads, embedDim], { initial: query }));
+    this.value = this.addParameter("value", createParameter(ctx, [numHeads, size, embedDim], { initial: value }));
+    this.statisticsIn = this.addChild("statistics_in", new Linear(ctx, 1 + orderedStatistics, summaryDim));
+    this.statisticsOut = this.addChild("statistics_out", new Linear(ctx, summaryDim, summaryDim));
+    this.combine = this.addChild("combine", new Linear(ctx, embedDim + summaryDim, summaryDim));
+  }
+
+  /**
+   * x [B,S,E] → its summary. Waits for the device once, to sort the weights; communicates nothing.
+   *
+   * @throws ShapeError for another embedding, or an empty chunk.
+   */
+  async forward(x: Tensor): Promise<ChunkSummary> {
+    const resume = resumeRecording();
+    using glance = this.glance(x);
+    const weights = await glance.pattern.read();
+    const summary = resume(() => this.summarize(glance, weights));
+    return { summary, pattern: glance.pattern.detach() };
+  }
+
+  /** The part before the order of the weights is known. */
+  glance(x: Tensor): Glance {
+    this.#ctx.assertOpen("ChunkSummaryEncoder");
+    this.#checkInput(x);
+    const [heads] = this.query.shape;
+    using turned = x.transpose(1, 2);
+    using products = matmul(this.query, turned);
+    using scores = scale(products, this.embedDim ** -0.5);
+    using weights = softmax(scores);
+    using pooled = matmul(weights, x);
+    using apart = pooled.reshape([x.shape[0]!, heads!, 1, this.embedDim]);
+    using map = this.value.transpose(-2, -1);
+    using values = matmul(apart, map);
+    const content = values.reshape([x.shape[0]!, this.embedDim]);
+    const pattern = mean(weights, 1);
+    return {
+      content,
+      pattern,
+      [Symbol.dispose]: () => [content, pattern].forEach((tensor) => tensor.dispose()),
+    };
+  }
+
+  /** The part after: [B,summaryDim]. `weights` are the pattern's values; null, on a device without values, counts them as unordered. */
+  summarize({ content, pattern }: Glance, weights: Float32Array | null): Tensor {
+    using statistics = this.#statistics(pattern, weights);
+    using hidden = this.statisticsIn.forward(statistics);
+    using active = relu(hidden);
+    using spread = this.statisticsOut.forward(active);
+    using both = concatenate([content, spread], -1);
+    return this.combine.forward(both);
+  }
+
+  /** [B,4]: entropy, maximum, Gini, top-5 mass. */
+  #statistics(pattern: Tensor, weights: Float32Array | null): Tensor {
+    const [batch, rows] = pattern.shape as [number, number];
+    const coefficients = weights
+      ? orderCoefficients(weights, batch)
+      : new Float32Array(batch * rows * orderedStatistics);
+    using order = fromArray(this.#ctx, coefficients, [batch, rows, orderedStatistics]);
+    using lines = pattern.reshape([batch, 1, rows]);
+    using products = matmul(lines, order);
+    using ordered = products.reshape([batch, orderedStatistics]);
+    using epsilon = filled(this.#ctx, [1], EPSILON);
+    using positive = add(pattern, epsilon);
+    using logs = log(positive);
+    using terms = mul(pattern, logs);
+    using total = sum(terms, -1, { keepAxes: true });
+    using entropy = neg(total);
+    return concatenate([entropy, ordered], -1);
+  }
+
+  #checkInput(x: Tensor): void {
+    x.assertUsable("ChunkSummaryEncoder");
+    if (x.rank === 3 && x.shape[1]! > 0 && x.shape[2] === this.embedDim) return;
+    throw new ShapeError({
+      where: "ChunkSummaryEncoder",
+      expected: `x [B,S,${this.embedDim}], S at least 1`,
+      received: formatShape(x.shape),
+    });
+  }
+}

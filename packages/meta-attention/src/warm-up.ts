@@ -1,0 +1,21 @@
+import { OptionError } from "@mosaic/core";
+
+/**
+ * How many chunks to choose at a step of training: all at first, then ever fewer, as a straight line to `topK` at step
+ * `steps`. Routing that begins dense hears of every chunk before it must leave some out.
+ *
+ * @example
+ * ```ts
+ * import { denseToSparse } from "@mosaic/meta-attention";
+ * [0, 50, 100, 500].map((step) => denseToSparse(step, { topK: 2, chunks: 9, steps: 100 })); // => [8, 5, 2, 2]
+ * ```
+ */
+export function denseToSparse(step: number, schedule: { topK: number; chunks: number; steps: number }): number {
+  const { topK, chunks, steps } = schedule;
+  if (!Number.isSafeInteger(step) || step < 0) {
+    throw new OptionError({ where: "denseToSparse", expected: "a step, a whole number ≥ 0", received: String(step) });
+  }
+  const all = chunks - 1;
+  if (step >= steps) return topK;
+  return Math.round(all + ((topK - all) * step) / steps);
+}

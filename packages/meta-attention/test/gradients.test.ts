@@ -1,0 +1,83 @@
+import { checkClose, magnitude, onWorld } from "@mosaic/conformance";
+import { expect, test } from "vitest";
+import { expectedStep } from "./reference/step.ts";
+import { chunkLengths, type RankResult, stepOn, type Trial, whole } from "./step.ts";
+import { makeWorld } from "./world.ts";
+
+const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
+
+interface Row {
+  readonly name: string;
+  readonly ranks: number;
+  readonly trial: Omit<Trial, "seed">;
+}
+
+const trials: Row[] = [
+  {
+    name: "soft, 2 of 4 chunks, unequal, 4 ranks",
+    ranks: 4,
+    trial: { options: { ...small, topK: 2 }, batch: 2, length: 9 },
+  },
+  {
+    name: "exact, 1 of 4 chunks, 2 ranks of 2",
+    ranks: 2,
+    trial: { options: { ...small, topK: 1, combine: "exact", chunksPerRank: 2 }, batch: 2, length: 9 },
+  },
+  {
+    name: "exact, causal, losses, 3 ranks",
+    ranks: 3,
+    trial: {
+      options: { ...small, topK: 2, combine: "exact", causal: true },
+      batch: 1,
+      length: 10,
+      losses: [0.5, -0.7, 2],
+    },
+  },
+  {
+    name: "soft, causal, losses, kept by recomputing, 2 ranks of 2",
+    ranks: 2,
+    trial: {
+      options: { ...small, topK: 2, causal: true, chunksPerRank: 2, useCheckpoint: true },
+      batch: 2,
+      length: 10,
+      losses: [0.5, -0.7, 2],
+    },
+  },
+  {
+    name: "exact, no gate, no bias, recomputed, 1 rank of 4",
+    ranks: 1,
+    trial: {
+      options: { ...small, topK: 2, combine: "exact", gate: false, bias: false, chunksPerRank: 4, useCheckpoint: true },
+      batch: 2,
+      length: 8,
+      losses: [0, 0, 1],
+    },
+  },
+];
+
+test.each(trials.map((row) => [row.name, row] as const))(
+  "%s: as in float64 on one machine",
+  async (_, { ranks, trial: given }) => {
+    const trial = { ...given, seed: 3 };
+    const results = await onWorld(makeWorld, { size: ranks }, (ctx) => stepOn(ctx, trial));
+    const [first] = results as [RankResult];
+    const lengths = chunkLengths(trial.length, ranks, trial.options.chunksPerRank ?? 1);
+    const expected = expectedStep(trial, { lengths, parameters: first.parameters, chosen: first.chosen });
+    const together = (name: "out" | "dx") =>
+      whole(
+        results.map((rank) => ({ ...rank, values: rank[name] })),
+        trial,
+      );
+    const close = (actual: ArrayLike<number>, right: Float64Array, what: string) =>
+      checkClose(actual, right, 2e-5 * Math.max(0.1, magnitude(right)), what);
+    close(together("out"), expected.out, "out");
+    close(together("dx"), expected.dx, "dx");
+    expect(Object.keys(first.gradients)).toEqual(Object.keys(expected.gradients));
+    for (const [name, right] of Object.entries(expected.gradients)) {
+      for (const { gradients } of results) close(gradients[name]!, right, name);
+      expect(magnitude(right), name).toBeGreaterThan(0);
+    }
+    const loss = results.reduce((sum, rank) => sum + rank.loss, 0);
+    expect(Math.abs(loss - expected.loss)).toBeLessThan(1e-4 * Math.max(1, Math.abs(expected.loss)));
+  },
+);

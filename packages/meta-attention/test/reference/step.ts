@@ -1,0 +1,99 @@
+import type { Chosen } from "../../src/index.ts";
+import { inputOf, type Trial, upstreamOf } from "../step.ts";
+import { derivatives } from "./derivatives.ts";
+import { type Answer, type Frozen, mathematics, type Problem } from "./mathematics.ts";
+import { cut, softmax, total } from "./rows.ts";
+
+/** What a step should give, by the mathematics in float64. */
+export interface Expected {
+  readonly out: Float64Array;
+  readonly dx: Float64Array;
+  readonly gradients: Readonly<Record<string, Float64Array>>;
+  readonly answers: readonly Answer[];
+  readonly loss: number;
+}
+
+/** The step of all sequences of a batch, with the chunks that were chosen. */
+export function expectedStep(
+  trial: Trial,
+  {
+    lengths,
+    parameters,
+    chosen,
+  }: { lengths: readonly number[]; parameters: Readonly<Record<string, ArrayLike<number>>>; chosen: Chosen },
+): Expected {
+  const problem = problemOf(trial, lengths);
+  const values = Object.fromEntries(Object.entries(parameters).map(([name, of]) => [name, Float64Array.from(of)]));
+  const x = Float64Array.from(inputOf(trial));
+  const upstream = upstreamOf(trial);
+  const width = trial.length * trial.options.embedDim;
+  const sequences = chosen.map((ofBatch, b): Sequence => {
+    const [own, dOut] = [x, upstream].map((all) => all.subarray(b * width, (b + 1) * width)) as [
+      Float64Array,
+      Float64Array,
+    ];
+    const rows = cut(own, problem.embed);
+    const begin = { chosen: ofBatch, mass: [] };
+    const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(lengths.length) });
+    const { mass } = mathematics(problem, values, rows, { ...begin, logRouting });
+    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass } };
+  });
+  const answer = ({ x: own, frozen }: Sequence): Answer =>
+    mathematics(problem, values, cut(own, problem.embed), frozen);
+  const lossOf = (sequence: Sequence): number =>
+    sequenceLoss(trial, problem, { ...sequence, answer: answer(sequence), chosen });
+  const loss = (): number => total(sequences.map(lossOf));
+  const answers = sequences.map(answer);
+  return {
+    out: Float64Array.from(answers.flatMap(({ out }) => out.flat())),
+    // Sequences do not meet.
+    dx: Float64Array.from(sequences.flatMap((sequence) => [...derivatives(sequence.x, () => lossOf(sequence))])),
+    gradients: Object.fromEntries(Object.entries(values).map(([name, of]) => [name, derivatives(of, loss)])),
+    answers,
+    loss: loss(),
+  };
+}
+
+const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Array<number>(n).fill(0));
+
+export function problemOf({ options }: Trial, lengths: readonly number[]): Problem {
+  const { embedDim: embed, numHeads: heads, summaryDim = 64, metaHeads = 4, summaryHeads = heads } = options;
+  const { combine = "soft", gate = true, causal = false } = options;
+  return { embed, heads, summaryDim, metaHeads, summaryHeads, combine, gate, causal, lengths };
+}
+
+interface Sequence {
+  readonly x: Float64Array;
+  readonly dOut: readonly (readonly number[])[];
+  readonly frozen: Frozen;
+}
+
+/** Σ out·dOut and the auxiliary losses, a sequence's part of the mean over the batch. */
+function sequenceLoss(
+  { losses = [0, 0, 0] }: Trial,
+  { causal, lengths }: Problem,
+  { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: Chosen },
+): number {
+  const { out, routing, logRouting, scores } = answer;
+  const count = lengths.length;
+  const rows = lengths.flatMap((_, i) => ((causal ? i > 0 : count > 1) ? [i] : []));
+  const picks = chosen.flat(2);
+  const mean = Math.max(1, rows.length * chosen.length);
+  const balance = total(
+    lengths.map((_, j) => {
+      const share = picks.length === 0 ? 0 : picks.filter((pick) => pick === j).length / picks.length;
+      return count * share * total(rows.map((i) => routing[i]![j]!));
+    }),
+  );
+  const finite = (x: number): number => (Number.isFinite(x) ? x : 0);
+  const entropy = -total(rows.map((i) => total(routing[i]!.map((p, j) => p * finite(logRouting[i]![j]!)))));
+  const mass = -total(
+    rows.map((i) => {
+      const picked = frozen.chosen[i]!;
+      const weights = softmax(picked.map((j) => scores[i]![j]!));
+      return total(picked.map((j, t) => frozen.mass[i]![j]! * Math.log(weights[t]!)));
+    }),
+  );
+  const main = total(out.map((row, i) => total(row.map((value, e) => value * dOut[i]![e]!))));
+  return main + (losses[0] * balance + losses[1] * entropy + losses[2] * mass) / mean;
+}
