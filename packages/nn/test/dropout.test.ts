@@ -1,0 +1,136 @@
+import {
+  type Context,
+  type Coordinate,
+  fromArray,
+  ones,
+  type PlacementName,
+  shard,
+  sum,
+  unshard,
+  zeros,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { checkpoint, Dropout, MLP } from "../src/index.ts";
+import { numbers } from "./helpers/numbers.ts";
+import { alone, onMesh } from "./helpers/world.ts";
+
+const [batch, length, embed] = [4, 10, 6];
+const whole = numbers(batch * length * embed, 2);
+
+/** What every rank makes of its part, put together: two calls, the second's gradient too. */
+async function drop(ctx: Context, placement: PlacementName): Promise<number[][]> {
+  const layer = new Dropout(ctx, 0.4, { placement, sequenceLength: length });
+  const { dp = 1 } = ctx.mesh.shape;
+  const size = batch / dp;
+  using all = fromArray(ctx, whole, [batch, length, embed]);
+  using mine = all.slice(0, (ctx.mesh.coordinate.dp ?? 0) * size, ((ctx.mesh.coordinate.dp ?? 0) + 1) * size);
+  const x = shard(ctx, mine, 1, { placement }).detach();
+  x.requiresGrad = true;
+  layer.forward(x).dispose();
+  const out = layer.forward(x);
+  using loss = sum(out);
+  loss.backward();
+  const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
+  return Promise.all(parts.map(async (each) => Array.from(await each.read())));
+}
+
+const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 1 }, { dp: 2, sp: 2 }, { sp: 3 }];
+
+describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) => {
+  test("the same elements become 0 on every mesh", async () => {
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => drop(ctx, placement));
+    for (const mesh of meshes) {
+      const ranks = await onMesh(mesh, (ctx) => drop(ctx, placement));
+      const rows = batch / (mesh.dp ?? 1);
+      for (const [rank, found] of ranks.entries()) {
+        const first = Math.floor(rank / mesh.sp!) * rows * length * embed;
+        for (const [i, values] of found.entries()) {
+          expect(values).toEqual(expected![i]!.slice(first, first + rows * length * embed));
+        }
+      }
+    }
+  });
+});
+
+test("drops as often as it should, scales the rest, and lets the same gradients through", () =>
+  alone(async (ctx) => {
+    using x = ones(ctx, [10, 100, 30]);
+    x.requiresGrad = true;
+    using out = new Dropout(ctx, 0.3).forward(x);
+    using loss = sum(out);
+    loss.backward();
+    const values = await out.read();
+    expect(await x.grad!.read()).toEqual(values);
+    const kept = values.filter((value) => value !== 0);
+    expect(new Set(kept)).toEqual(new Set([Math.fround(1 / Math.fround(0.7))]));
+    // Five standard deviations of 30 000 draws.
+    expect(Math.abs(kept.length / values.length - 0.7)).toBeLessThan(5 * Math.sqrt(0.21 / 30_000));
+  }));
+
+test("every call and every seed draws anew, and the state of random numbers decides", async () => {
+  const draw = (ctx: Context) => new Dropout(ctx, 0.5).forward(ones(ctx, [1, 50, 1])).read();
+  const [first, second, again] = await alone(async (ctx) => {
+    const one = await draw(ctx);
+    const state = ctx.randomStream;
+    const two = await draw(ctx);
+    ctx.randomStream = state;
+    return [one, two, await draw(ctx)];
+  });
+  expect(first).not.toEqual(second);
+  expect(again).toEqual(second);
+  expect(await alone(draw, 4)).not.toEqual(first);
+});
+
+test("does nothing in evaluation or with probability 0, and draws nothing", () =>
+  alone(async (ctx) => {
+    using x = ones(ctx, [1, 4, 2]);
+    for (const layer of [new Dropout(ctx, 0.5).eval(), new Dropout(ctx, 0)]) {
+      using same = layer.forward(x);
+      expect(Array.from(await same.read())).toEqual(Array(8).fill(1));
+    }
+    expect(ctx.randomStream).toBe(0);
+    expect(x.isDisposed).toBe(false);
+  }));
+
+test("axes of any number: the default sequence is the last but one; none need be cut", () =>
+  alone(async (ctx) => {
+    for (const shape of [[6], [3, 6], [2, 3, 4, 6]]) {
+      using x = ones(ctx, shape);
+      using out = new Dropout(ctx, 0.5).forward(x);
+      using other = new Dropout(ctx, 0.5, { sequenceAxis: null }).forward(x);
+      expect([out.shape, other.shape]).toEqual([shape, shape]);
+    }
+    using nothing = zeros(ctx, [2, 0, 3]);
+    using still = new Dropout(ctx, 0.5).forward(nothing);
+    expect(still.shape).toEqual([2, 0, 3]);
+  }));
+
+test("recomputed in the backward, it draws the same zeros", async () => {
+  const gradients = async (ctx: Context, kept: boolean): Promise<number[][]> => {
+    const mlp = new MLP(ctx, { embedDim: 4, dropout: 0.5 });
+    const x = fromArray(ctx, numbers(24, 1), [2, 3, 4]);
+    x.requiresGrad = true;
+    const run = (each: typeof x) => mlp.forward(each);
+    using first = kept ? run(x) : checkpoint(ctx, run, x);
+    using second = kept ? run(first) : checkpoint(ctx, run, first);
+    using loss = sum(second);
+    loss.backward();
+    expect(ctx.randomStream).toBe(8); // four parameters, four masks
+    return Promise.all([x, ...mlp.parameters()].map(async (each) => Array.from(await each.grad!.read())));
+  };
+  expect(await alone((ctx) => gradients(ctx, false))).toEqual(await alone((ctx) => gradients(ctx, true)));
+});
+
+test("says what does not fit", async () => {
+  await alone((ctx) => {
+    for (const probability of [1, -0.1, Number.NaN])
+      expect(() => new Dropout(ctx, probability)).toThrow(/from 0 to below 1/);
+    expect(() => new Dropout(ctx, 0.5, { axis: 1 } as never)).toThrow(/options among sequenceAxis/);
+  });
+  await onMesh({ sp: 2 }, (ctx) => {
+    const layer = new Dropout(ctx, 0.5, { sequenceLength: 7 });
+    using x = ones(ctx, [1, 4, 2]);
+    if (ctx.rank === 1)
+      expect(() => layer.forward(x)).toThrow(/rank 1: expected 3 rows, this rank's share of 7 among 2, received 4/);
+  });
+});
