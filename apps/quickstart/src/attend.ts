@@ -6,7 +6,7 @@ import type { RankReport, Results } from "./job.ts";
 import { layoutFor, maskFor } from "./layout.ts";
 import { cotangent } from "./sample.ts";
 import type { Settings } from "./settings.ts";
-import { type Step, watched } from "./watched.ts";
+import { watched, type Watcher } from "./watched.ts";
 
 export interface Attended {
   readonly report: RankReport;
@@ -17,13 +17,9 @@ export interface Attended {
  * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
  * `finished` hears of every piece that is done.
  */
-export async function attend(
-  ctx: mosaic.Context,
-  settings: Settings,
-  finished: (step: Step) => void,
-): Promise<Attended> {
-  const arrangement = arrange(settings, watched(mosaic.local(), { finished }));
-  const { backend } = arrangement;
+export async function attend(ctx: mosaic.Context, settings: Settings, finished: Watcher): Promise<Attended> {
+  const arrangement = arrange(settings);
+  const backend = watched(arrangement.backend, finished);
   const layout = layoutFor(settings, arrangement);
   const spans = layout.spans(ctx.mesh.coordinate);
   using shard = new Shard(ctx, settings, mosaic.positions(spans));

@@ -3,8 +3,10 @@ import {
   type Coordinate,
   composed,
   hierarchical,
+  local,
   mesh2d,
   ring,
+  type Strategy,
   ulysses,
 } from "@mosaic/attention";
 import type { Settings } from "./settings.ts";
@@ -20,8 +22,7 @@ export interface Arrangement {
 interface Offer {
   /** For those that arrange ranks in two dimensions. */
   readonly dimensions?: Dimensions;
-  /** Over an inner backend, which does a block's work. */
-  arrange(settings: Settings, inner: AttentionBackend): Arrangement;
+  arrange(settings: Settings): Arrangement;
 }
 
 interface Dimensions {
@@ -31,41 +32,33 @@ interface Dimensions {
   choose(ranks: number, heads: number): Shape;
 }
 
-/** The mesh axis of backends that need one only. */
-const AXIS = "sp";
-
 const offers: Readonly<Record<string, Offer>> = {
-  ring: { arrange: ({ ranks }, inner) => ({ backend: ring({ axis: AXIS, inner }), mesh: { [AXIS]: ranks } }) },
+  ring: { arrange: ({ ranks }) => ({ backend: ring(), mesh: { sp: ranks } }) },
   mesh2d: {
     dimensions: { names: ["rows", "columns"], choose: (ranks) => shapesOf(ranks)[0]! },
-    arrange: ({ ranks, shape }, inner) => ({
-      backend: mesh2d({ axis: AXIS, shape: shape!, inner }),
-      mesh: { [AXIS]: ranks },
-    }),
+    arrange: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
   },
-  ulysses: { arrange: ({ ranks }, inner) => ({ backend: ulysses({ axis: AXIS, inner }), mesh: { [AXIS]: ranks } }) },
+  ulysses: { arrange: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
   composed: {
     dimensions: { names: ["ranks for heads", "for the sequence"], choose: shareHeads },
-    arrange({ ranks, shape }, inner) {
-      const backend = composed({ meshShape: shape!, seqParallel: (axis) => ring({ axis, inner }) });
-      return { backend, mesh: backend.meshFor(ranks) };
-    },
+    arrange: ({ ranks, shape }) => onItsMesh(composed({ meshShape: shape! }), ranks),
   },
   hierarchical: {
     dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => shapesOf(ranks)[0]! },
-    arrange({ ranks, shape }, inner) {
-      const backend = hierarchical({ intraNodeSize: shape![1], intraNodeStrategy: (axis) => ring({ axis, inner }) });
-      return { backend, mesh: backend.meshFor(ranks) };
-    },
+    arrange: ({ ranks, shape }) => onItsMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
-  local: { arrange: ({ ranks }, inner) => ({ backend: inner, mesh: { [AXIS]: ranks } }) },
+  local: { arrange: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
 };
 
 export const backendNames = (): readonly string[] => Object.keys(offers);
 
-/** The backend that the settings name, around an inner one, and its mesh. */
-export function arrange(settings: Settings, inner: AttentionBackend): Arrangement {
-  return offers[settings.backend]!.arrange(settings, inner);
+/** The backend that the settings name, and its mesh. */
+export function arrange(settings: Settings): Arrangement {
+  return offers[settings.backend]!.arrange(settings);
+}
+
+function onItsMesh(backend: Strategy, ranks: number): Arrangement {
+  return { backend, mesh: backend.meshFor(ranks) };
 }
 
 /** What the two dimensions of a backend count; undefined for one that has no two. */

@@ -2,7 +2,6 @@ import {
   type Coordinate,
   coordinateOf,
   type Layout,
-  local,
   mesh2dTraffic,
   ring,
   ringTraffic,
@@ -42,7 +41,7 @@ const formulas: Readonly<Record<string, (site: Site) => readonly Both[]>> = {
 
 /** Bytes that all ranks together must send, by the formulas of the backends and not by running any of them. */
 export function closedForm(settings: Settings): number {
-  const arrangement = arrange(settings, local());
+  const arrangement = arrange(settings);
   const { mesh } = arrangement;
   const layout = layoutFor(settings, arrangement);
   const mask = maskFor(settings).slices(settings.tokens, settings.tokens);

@@ -1,4 +1,4 @@
-import type { Step } from "./watched.ts";
+import type { Watcher } from "./watched.ts";
 
 /** How many pieces of work there are. */
 export interface Pieces {
@@ -10,7 +10,7 @@ export interface Pieces {
 const BACKWARD_COST = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
-export function meter(all: Pieces, progress: (share: number) => void): (step: Step) => void {
+export function meter(all: Pieces, progress: (share: number) => void): Watcher {
   const total = all.forward + all.backward * BACKWARD_COST;
   let done = 0;
   return ({ backward }) => {

@@ -1,4 +1,4 @@
-import { type AttentionRecord, count, local, record } from "@mosaic/attention";
+import { type AttentionRecord, count, record } from "@mosaic/attention";
 import { arrange } from "./backends.ts";
 import { maskFor, placementFor } from "./layout.ts";
 import { type Script, scriptsOf } from "./script.ts";
@@ -25,7 +25,15 @@ export function planOf(settings: Settings): Plan {
 function recordOf(settings: Settings): AttentionRecord {
   const { tokens, heads, dim, dtype } = settings;
   // Head by head, as the ranks will go.
-  const arrangement = arrange(settings, watched(local(), { finished: () => {} }));
-  const [mask, placement] = [maskFor(settings), placementFor(settings)];
-  return record({ ...arrangement, tokens, heads, headDim: dim, mask, placement, dtype });
+  const { backend, mesh } = arrange(settings);
+  return record({
+    backend: watched(backend, () => {}),
+    mesh,
+    tokens,
+    heads,
+    headDim: dim,
+    mask: maskFor(settings),
+    placement: placementFor(settings),
+    dtype,
+  });
 }

@@ -130,15 +130,16 @@ class Interpreter {
     for (const { sent, peer, view } of transfersOf(event)) {
       if (!sent) continue;
       const { storage, look, dtype } = this.#view(view);
-      const { of, rows, ...held } = this.#history.contentOf(storage, event.at);
+      const { what, of, rows } = this.#history.contentOf(storage, event.at);
+      // Part of the rows of several ranks: one's own, or results that go home.
+      const part = look.shape[0] !== rows && look.shape[2] !== rows;
+      const owner = isResult.has(what) ? peer : this.#rank.tape.rank;
+      const whose = part && of.includes(owner) ? [owner] : of;
       // One number a row: lse, or delta.
-      const what = look.shape.length < 4 ? "statistics" : held.what;
-      // Of the rows of several ranks, some go home to the one whose they are.
-      const part = of.includes(peer) && look.shape[0] !== rows && look.shape[2] !== rows;
-      const whose = part ? [peer] : of;
-      const key = `${what} ${whose} ${peer}`;
+      const parcel = { what: look.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
+      const key = Object.values(parcel).join();
       const bytes = look.size * dtypeBytes[dtype] + (parcels.get(key)?.bytes ?? 0);
-      parcels.set(key, { what, of: whose, to: peer, bytes });
+      parcels.set(key, { ...parcel, bytes });
     }
     return [...parcels.values()];
   }
@@ -151,8 +152,9 @@ class Interpreter {
 /** What the operands of attention are, in the order of the tape. */
 const operands = {
   attend: ["out", "lse", "Q", "K, V", "K, V"],
-  attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "lse", "delta", "K, V", "K, V"],
+  attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "delta", "delta", "K, V", "K, V"],
 } as const;
+const isResult: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
 const isOfKeys: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** The queries' rows and the keys', as numbers: behind the operands. */

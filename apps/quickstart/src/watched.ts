@@ -1,47 +1,57 @@
-import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
+import type { AttentionBackend, Context, Kernels, Tensor } from "@mosaic/attention";
 
 /** A piece of attention: one head of one block. */
 export interface Step {
   readonly backward: boolean;
 }
 
-export interface Watcher {
-  /** The device did it. */
-  finished(step: Step): void;
-}
+/** Hears of every step that the device did. */
+export type Watcher = (step: Step) => void;
 
 /**
- * `inner`, head by head, telling how far the device is. A backend takes an inner backend, so this works inside any of
- * them; heads are independent, so the results are the same bits. The host waits for nothing: a step is finished when
- * the stream's synchronize, asked for right behind it, resolves.
+ * `backend` on a device whose attention kernels go head by head and tell how far they are. Whatever the backend is made of,
+ * this is what it comes to in the end; and as heads are independent, the results are the same bits.
  */
-export function watched(inner: AttentionBackend, watcher: Watcher): AttentionBackend {
-  const tell = (ctx: Context, step: Step): void => {
+export function watched(backend: AttentionBackend, finished: Watcher): AttentionBackend {
+  const dressed = (ctx: Context): Context => {
+    const kernels = watchedKernels(ctx, finished);
+    return instead(ctx, { device: instead(ctx.device, { kernels }) });
+  };
+  return {
+    name: backend.name,
+    axes: backend.axes,
+    check: (ctx) => backend.check?.(ctx),
+    attend: (ctx, call, state, keys) => backend.attend(dressed(ctx), call, state, keys),
+    attendBackward: (ctx, call, grads, keys) => backend.attendBackward(dressed(ctx), call, grads, keys),
+  };
+}
+
+/** The host waits for nothing: a step is finished when the stream's synchronize, asked for right behind it, resolves. */
+function watchedKernels(ctx: Context, finished: Watcher): Kernels {
+  const { kernels, stream } = ctx.device;
+  const tell = (step: Step): void => {
     // A failed stream is reported by whoever reads the result.
-    ctx.device.stream.synchronize().then(
-      () => watcher.finished(step),
+    stream.synchronize().then(
+      () => finished(step),
       () => {},
     );
   };
-  return {
-    name: inner.name,
-    axes: inner.axes,
-    attend(ctx, call, { out, lse }, keys) {
-      for (const head of heads(call.q)) {
-        const state = { out: head(out), lse: head(lse) };
-        inner.attend(ctx, { ...call, q: head(call.q) }, state, { ...keys, k: head(keys.k), v: head(keys.v) });
-        tell(ctx, { backward: false });
-      }
-    },
-    attendBackward(ctx, call, { dq, dk, dv }, keys) {
-      for (const head of heads(call.q)) {
-        const rows = { q: head(call.q), dOut: head(call.dOut), lse: head(call.lse), delta: head(call.delta) };
-        const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
-        inner.attendBackward(ctx, { ...call, ...rows }, grads, { ...keys, k: head(keys.k), v: head(keys.v) });
-        tell(ctx, { backward: true });
-      }
-    },
+  const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
+    for (const head of heads(q)) {
+      kernels.attend({ out: head(out), lse: head(lse) }, head(q), { k: head(k), v: head(v) }, tile);
+      tell({ backward: false });
+    }
   };
+  // oxlint-disable-next-line max-params -- the kernels' contract
+  const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, saved, { k, v }, tile) => {
+    for (const head of heads(q)) {
+      const rows = { dOut: head(saved.dOut), lse: head(saved.lse), delta: head(saved.delta) };
+      const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
+      kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
+      tell({ backward: true });
+    }
+  };
+  return instead(kernels, { attend, attendBackward });
 }
 
 /** For each head a way to view tensors [1,H,…] at that head alone; the views end with the turn of the loop. */
@@ -55,4 +65,15 @@ function* heads(q: Tensor): Generator<(x: Tensor) => Tensor> {
     };
     for (const view of views) view[Symbol.dispose]();
   }
+}
+
+/** The same object with other members. */
+function instead<T extends object>(object: T, members: Partial<T>): T {
+  return new Proxy(object, {
+    get(target, name) {
+      if (Object.hasOwn(members, name)) return members[name as keyof T];
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === "function" ? value.bind(target) : value;
+    },
+  });
 }
