@@ -6,14 +6,19 @@ import type { Slice, Span } from "@mosaic/core";
 /** Pairs (query, key) of these positions that the slices show. Exact. */
 export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
   let pairs = 0;
-  for (const slice of slices) {
-    for (const q of queries) {
-      if (keys.length === 1 && coversAll(slice, q, keys[0]!)) {
-        pairs += q.length * keys[0]!.length;
-        continue;
-      }
-      const rows = rowsWithin(q, slice);
-      if (rows.length > 0) for (const k of keys) pairs += pairsOf(rows, k, slice);
+  for (const slice of slices) pairs += pairsWithin(queries, keys, slice);
+  return pairs;
+}
+
+/** Those that one slice shows. */
+export function pairsWithin(queries: readonly Span[], keys: readonly Span[], slice: Slice): number {
+  let pairs = 0;
+  for (const q of queries) {
+    if (q.length === 0 || slice.q1 <= q.start || lastOf(q) < slice.q0) continue;
+    for (const k of keys) {
+      if (k.length === 0 || slice.k1 <= k.start || lastOf(k) < slice.k0) continue;
+      if (coversAll(slice, q, k)) pairs += q.length * k.length;
+      else if (!isBeside(slice, q, k)) pairs += pairsOf(rowsWithin(q, slice), k, slice);
     }
   }
   return pairs;
@@ -34,16 +39,34 @@ function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Sli
 }
 
 function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
+  if (rows.length === 0) return 0;
   const end = type & 1 ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
   const start = type & 2 ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
   return end - start;
 }
 
-/** Every query of a whole on every key: what needs no look at borders. */
-function coversAll(slice: Slice, q: Span, k: Span): boolean {
-  const { q0, q1, k0, k1, type } = slice;
-  const last = (span: Span): number => span.start + (span.length - 1) * span.step;
-  return type === 0 && q0 <= q.start && last(q) < q1 && k0 <= k.start && last(k) < k1;
+function lastOf({ start, length, step }: Span): number {
+  return start + (length - 1) * step;
+}
+
+// A border that moves with q is tightest at one end of the rows: there two comparisons tell of most tiles.
+
+/** Whether every one of these queries sees every one of these keys. */
+function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
+  const last = lastOf(q);
+  if (q.start < q0 || last >= q1) return false;
+  const left = type & 2 ? k0 + last - q0 : k0;
+  const right = type & 1 ? k1 - (q1 - 1 - q.start) : k1;
+  return left <= k.start && lastOf(k) < right;
+}
+
+/** Whether all of these keys lie beyond what any of these queries sees. */
+function isBeside({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
+  const first = Math.max(q.start, q0);
+  const last = Math.min(lastOf(q), q1 - 1);
+  const left = type & 2 ? k0 + first - q0 : k0;
+  const right = type & 1 ? k1 - (q1 - 1 - last) : k1;
+  return lastOf(k) < left || right <= k.start;
 }
 
 /** Positions of a span before x. */

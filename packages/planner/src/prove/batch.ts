@@ -1,46 +1,80 @@
-import type { Op } from "../symbolic/tape.ts";
-import type { Use } from "./rank-memory.ts";
+import type { Op, Reader } from "../symbolic/tape.ts";
 
-/** A collective that a rank posted. */
-export interface Batch {
+/** A collective that a rank posted; what it moves stands on the rank's tape. */
+export class Batch {
   readonly rank: number;
-  readonly work: number;
   readonly op: Op;
-  readonly group: number;
-  readonly label: string;
   readonly phase: string;
-  /** Messages, if it is sendRecv. */
-  readonly transfers: readonly Transfer[];
-  /** Arguments from the call's number on, if it is another. */
-  readonly args: readonly number[];
-  /** Messages that have not met their other half. */
+  readonly work: number;
+  readonly group: number;
+  /** Number of the word that messages call it. */
+  readonly label: number;
+  /** Views that it reads and writes: those of a sendRecv's messages, or input and output of another collective. */
+  readonly uses: number;
+  /** Messages that have not met their other half, if it is a sendRecv. */
   open: number;
-}
+  isDone = false;
+  readonly #code: Int32Array;
+  /** Where its arguments after the label begin. */
+  readonly #at: number;
+  readonly #end: number;
 
-/** One message of a sendRecv; the peer is a world rank. */
-export interface Transfer {
-  readonly peer: number;
-  readonly sent: boolean;
-  readonly view: number;
-}
+  constructor(rank: number, event: Reader, phase: string) {
+    this.rank = rank;
+    this.op = event.op;
+    this.phase = phase;
+    this.work = event.arg(0);
+    this.group = event.arg(1);
+    this.label = event.arg(2);
+    this.#code = event.code;
+    this.#at = event.at + 3;
+    this.#end = event.at + event.count;
+    this.open = this.op === "sendRecv" ? (event.count - 3) / 3 : 0;
+    this.uses = this.op === "sendRecv" ? this.open : this.op === "barrier" ? 0 : 2;
+  }
 
-/** A batch, as messages name it. */
-export function batchText({ rank, phase, label, work }: Batch): string {
-  return `rank ${rank}, ${phase}, ${label} #${work}`;
-}
+  // Of the messages of a sendRecv, by number; and of the views that another collective uses, its output first.
 
-/** What a collective is known by among those of all groups. */
-export function meetingOf({ group, args }: Batch): string {
-  return `${group},${args[0]}`;
-}
+  /** World rank of the other side. */
+  peer(i: number): number {
+    return this.#code[this.#at + 3 * i]!;
+  }
 
-/** What a collective does with memory. */
-export function usesOf({ op, transfers, args }: Batch): Use[] {
-  if (op === "sendRecv") return transfers.map(({ sent, view }) => ({ view, written: !sent }));
-  const [, out, input] = args as [number, number, number];
-  const uses = [
-    { view: out, written: true },
-    { view: input, written: false },
-  ];
-  return uses.filter(({ view }) => view >= 0);
+  sends(i: number): boolean {
+    return this.#code[this.#at + 3 * i + 1] === 1;
+  }
+
+  /** −1 if a collective has none. */
+  view(i: number): number {
+    return this.op === "sendRecv" ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
+  }
+
+  writes(i: number): boolean {
+    return this.op === "sendRecv" ? !this.sends(i) : i === 0;
+  }
+
+  // Of collectives other than sendRecv; see `ops`.
+
+  /** Number of the call in its group: the same on all ranks. */
+  get call(): number {
+    return this.#code[this.#at]!;
+  }
+
+  get output(): number {
+    return this.#code[this.#at + 1]!;
+  }
+
+  get input(): number {
+    return this.#code[this.#at + 2]!;
+  }
+
+  /** Of reductions: the operation. */
+  get root(): number {
+    return this.#code[this.#at + 3]!;
+  }
+
+  /** Elements sent to and received from each rank (allToAll) or held by each. */
+  get counts(): Int32Array {
+    return this.#code.subarray(this.#at + 4, this.#end);
+  }
 }

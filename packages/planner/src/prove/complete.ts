@@ -1,128 +1,128 @@
-import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
+import { clipKeys, clipQueries, type Slice } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
-import { commonPositions, visiblePairs } from "./area.ts";
+import type { Names } from "../symbolic/names.ts";
+import { Families } from "./families.ts";
 import type { Fault } from "./fault.ts";
 import { findDoubles } from "./doubles.ts";
-import { positionsText, type Side, type Sum, type Tile, tileText, tilesOf } from "./values.ts";
+import { missingText } from "./missing.ts";
+import type { Positions, PositionsTable } from "./positions.ts";
+import { type Sums, type Tiles, tileText } from "./sums.ts";
+import type { Side } from "./values.ts";
+import type { Visibility } from "./visibility.ts";
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
 export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
 
+/** What sums are judged by. */
+export interface Judging {
+  readonly record: AttentionRecord;
+  readonly positions: PositionsTable;
+  readonly visibility: Visibility;
+  readonly tiles: Tiles;
+  readonly sums: Sums;
+}
+
+/** A sum over the other side of some rows: what is judged. */
+export interface Question {
+  readonly tiles: readonly number[];
+  readonly side: Side;
+  readonly rows: Positions;
+}
+
+/** A verdict, and what it was asked of. */
+interface Known {
+  readonly side: Side;
+  readonly rows: Positions;
+  readonly verdict: Verdict;
+}
+
 /** Says of sums whether they are complete. Many ranks hold the same sum, so verdicts are kept. */
 export class Completeness {
-  readonly #record: AttentionRecord;
-  readonly #known = new WeakMap<Sum, Map<string, Verdict>>();
+  readonly #judging: Judging;
+  readonly #families: Families;
+  readonly #known = new Map<number, Known[]>();
   readonly #group: number;
-  readonly #all: Readonly<Record<Side, readonly Span[]>>;
+  readonly #all: Readonly<Record<Side, Positions>>;
+  /** The number of the call's own mask. */
+  readonly #mask: number;
+  readonly #parts = new Map<number, boolean>();
 
-  constructor(record: AttentionRecord) {
-    const { queries, keys, options } = record;
-    this.#record = record;
+  constructor(judging: Judging) {
+    const { record, positions } = judging;
+    const { queries, keys, options, slices, names } = record;
+    this.#judging = judging;
+    this.#families = new Families(judging);
     this.#group = options.heads / options.kvHeads;
-    const whole = (length: number): Span[] => [{ start: 0, length, step: 1 }];
+    const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
+    this.#mask = names.maskOf(slices);
   }
 
-  of(sum: Sum, side: Side, rows: Span): Verdict {
-    let verdicts = this.#known.get(sum);
-    if (!verdicts) this.#known.set(sum, (verdicts = new Map()));
-    const name = `${side},${rows.start},${rows.length},${rows.step}`;
-    if (!verdicts.has(name)) verdicts.set(name, this.#judge(tilesOf(sum), side, rows));
-    return verdicts.get(name);
+  of(sum: number, side: Side, rows: Positions): Verdict {
+    let known = this.#known.get(sum);
+    if (!known) this.#known.set(sum, (known = []));
+    for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
+    const verdict = this.#judge({ tiles: this.#judging.sums.tilesOf(sum), side, rows });
+    known.push({ side, rows, verdict });
+    return verdict;
   }
 
-  #judge(tiles: readonly Tile[], side: Side, rows: Span): Verdict {
-    const foreign = tiles.find(({ mask }) => !this.#isPart(mask));
-    if (foreign) return { kind: "data", message: `${tileText(foreign)} has a mask that is no part of the call's` };
-    const double = findDoubles(tiles, side, (a, b) => this.#collide({ a, b, side, rows }));
-    if (double) {
-      return { kind: "twice", message: `${tileText(double[1])} repeats pairs of ${tileText(double[0])}` };
+  #judge(question: Question): Verdict {
+    const { side, rows, tiles: ids } = question;
+    const { tiles } = this.#judging;
+    const foreign = ids.find((id) => !this.#isPart(tiles.maskOf(id)));
+    if (foreign !== undefined) {
+      return { kind: "data", message: `${tileText(tiles.at(foreign))} has a mask that is no part of the call's` };
     }
-    const expected = this.#pairs(this.#all[other(side)], side, rows) * (side === "keys" ? this.#group : 1);
-    const found = tiles.reduce((sum, tile) => sum + this.#share(tile, side, rows), 0);
-    return found === expected ? undefined : this.#missing(tiles, side, rows, expected - found);
+    const double = this.#families.areApart(question) ? undefined : findDoubles(this.#judging, question);
+    if (double) {
+      return {
+        kind: "twice",
+        message: `${tileText(tiles.at(double[1]))} repeats pairs of ${tileText(tiles.at(double[0]))}`,
+      };
+    }
+    const expected = this.#pairs(rows, side) * (side === "keys" ? this.#group : 1);
+    let found = 0;
+    for (const id of ids) found += this.#share(id, side, rows);
+    if (found === expected) return undefined;
+    const short = expected - found;
+    return { kind: "missing", message: missingText(this.#judging, question, { short, mask: this.#mask }) };
   }
 
-  #pairs(others: readonly Span[], side: Side, rows: Span, mask: readonly Slice[] = this.#record.slices): number {
-    return side === "queries" ? visiblePairs([rows], others, mask) : visiblePairs(others, [rows], mask);
+  #pairs(rows: Positions, side: Side): number {
+    const { visibility } = this.#judging;
+    return side === "queries"
+      ? visibility.pairs(rows, this.#all.keys, this.#mask)
+      : visibility.pairs(this.#all.queries, rows, this.#mask);
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a key head's group where rows are keys. */
-  #share(tile: Tile, side: Side, rows: Span): number {
-    const [own, others] = side === "queries" ? [tile.q, tile.k] : [tile.k, tile.q];
-    const heads = side === "keys" ? tile.heads[1] - tile.heads[0] : 1;
-    const [only] = own;
-    const alike = only!.start === rows.start && only!.length === rows.length;
-    const same = own.length === 1 && alike && (only!.step === rows.step || rows.length === 1);
-    return heads * (same ? tile.pairs : this.#pairs(others, side, rows, tile.mask));
-  }
-
-  /** Whether both tiles compute some pair of these rows and the positions they share. */
-  #collide({ a, b, side, rows }: Collision): boolean {
-    const heads = side === "queries" || (a.heads[0] < b.heads[1] && b.heads[0] < a.heads[1]);
-    if (!heads) return false;
-    return spansOf(a, other(side)).some((x) =>
-      spansOf(b, other(side)).some((y) => {
-        const common = commonPositions(x, y);
-        if (!common || this.#pairs([common], side, rows, a.mask) === 0) return false;
-        return a.mask === b.mask || a.mask.some((one) => b.mask.some((two) => slicesOverlap(one, two)));
-      }),
-    );
+  #share(id: number, side: Side, rows: Positions): number {
+    const { tiles, positions, visibility } = this.#judging;
+    const queries = side === "queries";
+    const heads = queries ? 1 : tiles.headsOf(id);
+    if ((queries ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
+    const others = positions.at(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const [q, k] = queries ? [rows, others] : [others, rows];
+    return heads * visibility.pairs(q, k, tiles.maskOf(id));
   }
 
   /** Whether every slice of a tile's mask is a slice of the call's, cut to some queries and keys. */
-  #isPart(mask: readonly Slice[]): boolean {
-    const { slices } = this.#record;
-    if (mask === slices) return true;
-    const equal = (a: Slice, b: Slice): boolean =>
-      a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
-    return mask.every((part) =>
-      slices.some((slice) => {
-        const rows = clipQueries(slice, part.q0, part.q1);
-        return rows !== undefined && clipKeys(rows, part.k0, part.k1).some((cut) => equal(cut, part));
-      }),
-    );
-  }
-
-  /** Names the shards whose pairs are missing. */
-  // oxlint-disable-next-line max-params -- as the sum was judged, and by how much it fell short
-  #missing(tiles: readonly Tile[], side: Side, rows: Span, short: number): Verdict {
-    const layout = this.#record[other(side)];
-    const shards = new Set(this.#record.ranks.map(({ at }) => layout.spans(at)));
-    const missing: Span[] = [];
-    for (const span of [...shards].flat()) {
-      const wanted = this.#pairs([span], side, rows) * (side === "keys" ? this.#group : 1);
-      const found = tiles.reduce((sum, tile) => sum + this.#shared(tile, side, rows, span), 0);
-      if (found < wanted) missing.push(span);
-    }
-    const [own, others] = side === "queries" ? ["queries", "keys"] : ["keys", "queries"];
-    return {
-      kind: "missing",
-      message: `${own} ${positionsText([rows])} and ${others} ${positionsText(missing)} do not meet: ${short} pairs are missing`,
-    };
-  }
-
-  // oxlint-disable-next-line max-params -- a tile's part of a span, as rows see it
-  #shared(tile: Tile, side: Side, rows: Span, span: Span): number {
-    const common = spansOf(tile, other(side))
-      .map((each) => commonPositions(each, span))
-      .filter((each) => each !== undefined);
-    const heads = side === "keys" ? tile.heads[1] - tile.heads[0] : 1;
-    return heads * this.#pairs(common, side, rows, tile.mask);
+  #isPart(mask: number): boolean {
+    if (mask === this.#mask) return true;
+    let isPart = this.#parts.get(mask);
+    if (isPart === undefined) this.#parts.set(mask, (isPart = isPartOf(this.#judging.record.names, mask, this.#mask)));
+    return isPart;
   }
 }
 
-interface Collision {
-  readonly a: Tile;
-  readonly b: Tile;
-  readonly side: Side;
-  readonly rows: Span;
-}
-
-function other(side: Side): Side {
-  return side === "queries" ? "keys" : "queries";
-}
-
-function spansOf(tile: Tile, side: Side): readonly Span[] {
-  return side === "queries" ? tile.q : tile.k;
+function isPartOf({ masks }: Names, mask: number, whole: number): boolean {
+  const equal = (a: Slice, b: Slice): boolean =>
+    a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
+  return masks[mask]!.every((part) =>
+    masks[whole]!.some((slice) => {
+      const rows = clipQueries(slice, part.q0, part.q1);
+      return rows !== undefined && clipKeys(rows, part.k0, part.k1).some((cut) => equal(cut, part));
+    }),
+  );
 }

@@ -1,300 +1,241 @@
-import type { Span } from "@mosaic/core";
-import type { AttentionRecord, RecordedRank } from "../record.ts";
+import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import { accumulated, type Expected, fits, isZero, nothing, pairsOf, positionsOf, sameRows } from "./accumulate.ts";
-import { visiblePairs } from "./area.ts";
-import type { Completeness } from "./complete.ts";
-import type { Entry, Read } from "./content.ts";
-import type { Fault, Faults } from "./fault.ts";
+import type { Entry } from "./content.ts";
+import { expectedAt, fits, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
+import { type Means, Operands } from "./operands.ts";
+import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { describe, positionsText, type SourceName, type Sum, type SumName, type Tile, tileText } from "./values.ts";
+import { nothing } from "./sums.ts";
+import {
+  describe,
+  isDelta,
+  isFill,
+  kindOf,
+  payloadOf,
+  positionsText,
+  type Rows,
+  type SumName,
+  type Value,
+  valueOf,
+} from "./values.ts";
 
-/** Replays what the kernels of one rank do to what its memory holds. */
+/** The rows of what has none: a fill. */
+function nowhere(positions: Positions): Rows {
+  return { batch: 0, head: 0, column: 0, positions };
+}
+
+/**
+ * Replays what the kernels of one rank do to what its memory holds. Nearly all that they meet is one thing in a storage of
+ * its own: that is looked for first, and the general case, box by box, is right for it too.
+ */
 export class Compute {
-  readonly #record: AttentionRecord;
-  readonly #rank: number;
+  readonly #means: Means;
   readonly #memory: RankMemory;
-  readonly #complete: Completeness;
-  readonly #faults: Faults;
-  readonly #group: number;
-  readonly #partials = new Set<Sum>();
-  #phase = "";
-  #tiles = 0;
+  readonly #operands: Operands;
+  readonly #nowhere: Rows;
+  /** Sums of which it was said that they are used before they are complete. */
+  readonly #partials = new Set<number>();
+  /** What was found complete last: for every tile of a backward the same. */
+  #complete: { sum: number; rows: Positions | undefined } = { sum: nothing, rows: undefined };
 
-  constructor(record: AttentionRecord, { tape }: RecordedRank, means: Means) {
-    this.#record = record;
-    this.#rank = tape.rank;
-    this.#memory = means.memory;
-    this.#complete = means.complete;
-    this.#faults = means.faults;
-    this.#group = record.options.heads / record.options.kvHeads;
+  constructor(means: Means, recorded: RecordedRank, memory: RankMemory) {
+    this.#means = means;
+    this.#memory = memory;
+    this.#operands = new Operands(means, recorded, memory);
+    this.#nowhere = nowhere(means.positions.of([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
   get where(): string {
-    return `${this.#phase}, after tile ${this.#tiles}`;
+    return `${this.#operands.phase}, after tile ${this.#operands.count}`;
   }
 
   get phase(): string {
-    return this.#phase;
+    return this.#operands.phase;
   }
 
   begin(phase: string): void {
-    this.#phase = phase;
-    this.#tiles = 0;
+    this.#operands.phase = phase;
+    this.#operands.count = 0;
   }
 
   attend(event: Reader): void {
-    const [out, lse, q, k, v] = [event.arg(0), event.arg(1), event.arg(2), event.arg(3), event.arg(4)];
-    const found = this.#tile(event, 5, { q, k });
-    if (!found) return;
-    const { tile, queries } = found;
-    if (!this.#source(tile, "v", v, found.keys)) return;
-    const add = adding(tile);
-    this.#add(tile, out, { name: "out", expected: queries, add });
-    this.#add(tile, lse, { name: "lse", expected: queries, add });
-    this.#agree(tile, out, lse);
+    const operands = this.#operands;
+    const [out, lse] = [event.arg(0), event.arg(1)];
+    const tile = operands.tile(event, 5, { q: event.arg(2), k: event.arg(3) });
+    if (tile < 0 || !operands.source("v", event.arg(4), operands.keys)) return;
+    this.#add(tile, out, { name: "out", expected: operands.queries });
+    this.#add(tile, lse, { name: "lse", expected: operands.queries });
+    this.#agree(out, lse);
   }
 
   attendBackward(event: Reader): void {
-    const at = (i: number): number => event.arg(i);
-    const found = this.#tile(event, 9, { q: at(3), k: at(7) });
-    if (!found) return;
-    const { tile, queries, keys } = found;
-    if (!this.#source(tile, "dOut", at(4), queries) || !this.#source(tile, "v", at(8), keys)) return;
-    if (!this.#statistics(tile, queries, { lse: at(5), delta: at(6) })) return;
-    const add = adding(tile);
-    this.#add(tile, at(0), { name: "dq", expected: queries, add });
-    this.#add(tile, at(1), { name: "dk", expected: keys, add });
-    this.#add(tile, at(2), { name: "dv", expected: keys, add });
+    const operands = this.#operands;
+    const tile = operands.tile(event, 9, { q: event.arg(3), k: event.arg(7) });
+    if (tile < 0) return;
+    const { queries, keys } = operands;
+    if (!operands.source("dOut", event.arg(4), queries) || !operands.source("v", event.arg(8), keys)) return;
+    if (!this.#statistics(event.arg(5), event.arg(6), queries)) return;
+    this.#add(tile, event.arg(0), { name: "dq", expected: queries });
+    this.#add(tile, event.arg(1), { name: "dk", expected: keys });
+    this.#add(tile, event.arg(2), { name: "dv", expected: keys });
   }
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
   merge(event: Reader): void {
-    const place = `rank ${this.#rank}, ${this.where}: merge`;
-    const join = joining();
     for (const i of [0, 1]) {
-      const entries = this.#joined(event.arg(i), event.arg(i + 2), join);
-      if (entries) this.#memory.write(event.arg(i), entries);
-      else this.#fault("data", `${place}: ${i === 0 ? "out" : "lse"} are not states of the same queries`);
+      if (this.#join(event.arg(i), [event.arg(i), event.arg(i + 2)], "merge")) continue;
+      const what = i === 0 ? "out" : "lse";
+      this.#operands.fault(
+        "data",
+        `rank ${this.#operands.rank}, ${this.where}: merge: ${what} are not states of the same queries`,
+      );
     }
   }
 
-  /** Sums of the same rows become one; of what else is added nothing is known after. */
+  /** Gradients of the same rows become one; of what else is added nothing is known after. */
   add(event: Reader): void {
-    const [out, a, b] = [event.arg(0), event.arg(1), event.arg(2)];
-    this.#memory.write(out, this.#joined(a, b, joining()) ?? []);
+    const out = event.arg(0);
+    if (!this.#join(out, [event.arg(1), event.arg(2)], "add")) this.#memory.write(out, []);
   }
 
   copy(event: Reader): void {
     const [out, x] = [event.arg(0), event.arg(1)];
-    const { sizes } = this.#memory.view(out).look.box;
-    const same = sizes.every((size, i) => size === this.#memory.view(x).look.box.sizes[i]);
+    const { box } = this.#memory.view(out).look;
+    const from = this.#memory.view(x).look.box;
+    const same = box.sizes.every((size, i) => size === from.sizes[i]);
     this.#memory.write(out, same ? this.#memory.read(x).entries : []);
   }
 
   fill(event: Reader): void {
     const out = event.arg(0);
-    const { sizes } = this.#memory.view(out).look.box;
-    const value = this.#record.names.words[event.arg(1)]!;
-    const rows = { batch: 0, head: 0, start: 0, step: 1 };
-    this.#memory.write(out, [{ value: { kind: "fill", value }, rows, at: [0, 0, 0, 0], sizes }]);
+    this.#memory.put(out, valueOf("fill", event.arg(1)), this.#nowhere);
   }
 
   rowDot(event: Reader): void {
     const entries: Entry[] = [];
-    for (const [a, b] of pairsOf(this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2)))) {
-      if (a.value.kind !== "source" || a.value.name !== "dOut") continue;
-      const sum = b.value.kind === "sum" && b.value.name === "out" ? b.value.sum : undefined;
-      if (isZero(b.value, "out")) entries.push({ ...b, sizes: b.sizes.with(3, 1) });
-      else if (sum && sameRows(a, b)) entries.push({ ...b, value: { kind: "delta", sum }, sizes: b.sizes.with(3, 1) });
+    const { zeros } = this.#means;
+    const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
+    const columns = this.#memory.view(event.arg(1)).look.box.sizes[3];
+    for (const [x, y] of pairsOf(a, b, true)) {
+      const sum = sumIn(y.value, "out", zeros);
+      if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
+      if (sum !== nothing && !sameRows(x.rows, y.rows)) continue;
+      const value = sum === nothing ? y.value : valueOf("delta", sum);
+      entries.push({ value, rows: y.rows, at: x.at.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
   }
 
-  /** The tile of a kernel call, if it computes anything, and has the queries and keys that it says. */
-  #tile(event: Reader, first: number, views: { q: number; k: number }): FoundTile | undefined {
-    const { names } = this.#record;
-    const q = names.rows[event.arg(first)]!;
-    const k = names.rows[event.arg(first + 1)]!;
-    const mask = names.masks[event.arg(first + 2)]!;
-    const place = { rank: this.#rank, phase: this.#phase, number: ++this.#tiles };
-    const pairs = visiblePairs(q, k, mask);
-    if (pairs === 0) return undefined;
-    const bare = { q, k, mask, pairs, place };
-    const queries = this.#source(bare, "q", views.q, { spans: q });
-    const keys = this.#source(bare, "k", views.k, { spans: k });
-    if (!queries || !keys) return undefined;
-    const heads = this.#heads(queries, keys, views);
-    if (heads) return { tile: { ...bare, heads }, queries, keys };
-    this.#fault("data", `${tileText(bare)}: the query heads do not belong to the key heads`);
-    return undefined;
-  }
-
-  /** Which query heads of its group each key head meets: a kernel gives every key head as many, in order. */
-  #heads(queries: Expected, keys: Expected, { q, k }: { q: number; k: number }): Tile["heads"] | undefined {
-    const [queryBox, keyBox] = [this.#memory.view(q).look.box, this.#memory.view(k).look.box];
-    const [count, keyCount] = [queryBox.sizes[1]!, keyBox.sizes[1]!];
-    const each = count / keyCount;
-    const first = queries.head - keys.head * this.#group;
-    const fit = keyCount === 1 ? first >= 0 && first + each <= this.#group : first === 0 && each === this.#group;
-    return fit && queries.batch === keys.batch && queryBox.sizes[0] === keyBox.sizes[0]
-      ? [first, first + each]
-      : undefined;
-  }
-
-  /**
-   * Checks that a view holds the rows of an input that the tile says, of whatever heads if none are asked for. Keys that
-   * no query of the tile sees may be anything.
-   */
-  // oxlint-disable-next-line max-params -- whose, which, where, and what it should be
-  #source(
-    tile: Where,
-    name: SourceName,
-    view: number,
-    expected: Pick<Expected, "spans"> & Partial<Expected>,
-  ): Expected | undefined {
+  /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
+  #add(tile: number, view: number, { name, expected }: { readonly name: SumName; readonly expected: Rows }): void {
+    const { sums, zeros } = this.#means;
+    const only = this.#memory.only(view);
+    const sum = only ? sumIn(only.value, name, zeros) : undefined;
+    if (only && sum !== undefined && (only.rows === expected || isFill(only.value) || fits(only, expected))) {
+      this.#memory.put(view, valueOf(name, sums.add(sum, tile)), expected);
+      return;
+    }
     const read = this.#memory.read(view);
-    const { spans } = expected;
-    if (read.memo?.name !== name || read.memo.spans !== spans)
-      read.memo = { name, spans, answer: sourceOf(read, name, spans) };
-    const found = read.memo.answer as Source | undefined;
-    const heads =
-      expected.head === undefined || (found?.rows.head === expected.head && found.rows.batch === expected.batch);
-    const seen = (entry: Entry): boolean =>
-      visiblePairs(tile.q, positionsOf(spans, entry.at[2]!, entry.sizes[2]!), tile.mask) > 0;
-    const isKey = name === "k" || name === "v";
-    if (found && heads && (found.odd.length === 0 || (isKey && !found.odd.some(seen)))) return found.rows;
-    const held = [...new Set(read.entries.map(entryText))].join(", ") || "nothing that is known";
-    this.#fault("data", `${tileText(tile)}: ${name} should hold rows ${positionsText(spans)}, but holds ${held}`);
-    return undefined;
+    const problem = read.whole
+      ? read.entries.map((entry) => this.#misfit(entry, name, expected)).find((text) => text !== undefined)
+      : `${name} is not initialised throughout`;
+    if (problem) {
+      this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+      return;
+    }
+    const entries = read.entries.map((entry) => {
+      const value = valueOf(name, sums.add(sumIn(entry.value, name, zeros)!, tile));
+      return { ...entryOf(entry), value, rows: isFill(entry.value) ? expectedAt(entry, expected) : entry.rows };
+    });
+    this.#memory.write(view, entries);
   }
 
-  #add(tile: Tile, view: number, { name, expected, add }: Addition): void {
-    const entries = accumulated(this.#memory.read(view), name, expected, add);
-    if (typeof entries === "string") this.#fault("data", `${tileText(tile)}: ${entries}`);
-    else this.#memory.write(view, entries);
+  /** What is wrong with part of an accumulator, if anything. */
+  #misfit(entry: Entry, name: SumName, expected: Rows): string | undefined {
+    const { zeros, record } = this.#means;
+    if (sumIn(entry.value, name, zeros) === undefined) return `${name} holds ${describe(entry.value, record.names)}`;
+    if (isFill(entry.value) || fits(entry, expected)) return undefined;
+    return `${name} has other rows than ${positionsText(expected.positions.spans)}`;
   }
 
   /** out and lse must have seen the same keys. */
-  #agree(tile: Tile, out: number, lse: number): void {
-    for (const [a, b] of pairsOf(this.#memory.read(out), this.#memory.read(lse))) {
-      if (a.value.kind === "sum" && b.value.kind === "sum" && a.value.sum === b.value.sum) continue;
-      this.#fault("data", `${tileText(tile)}: out and lse have seen different keys`);
-      return;
+  #agree(out: number, lse: number): void {
+    const [one, two] = [this.#memory.only(out), this.#memory.only(lse)];
+    if (one && two) {
+      if (payloadOf(one.value) === payloadOf(two.value)) return;
+    } else {
+      let same = true;
+      for (const [a, b] of pairsOf(this.#memory.read(out), this.#memory.read(lse), false)) {
+        same &&= payloadOf(a.value) === payloadOf(b.value);
+      }
+      if (same) return;
     }
+    this.#operands.fault("data", `${this.#operands.text}: out and lse have seen different keys`);
   }
 
   /** lse must be that of all keys, and delta belong to it. */
-  #statistics(tile: Tile, queries: Expected, views: { lse: number; delta: number }): boolean {
-    const lse = this.#memory.read(views.lse);
-    const delta = this.#memory.read(views.delta);
-    let problem = lse.whole && delta.whole ? undefined : "lse or delta is not there throughout";
-    for (const [a, b] of pairsOf(lse, delta)) {
-      if (isZero(a.value, "lse") && isZero(b.value, "out")) {
-        for (const rows of positionsOf(queries.spans, a.at[2]!, a.sizes[2]!)) {
-          this.#partial(tile, nothing, rows);
-        }
-      } else if (a.value.kind !== "sum" || a.value.name !== "lse" || b.value.kind !== "delta") {
-        problem ??= `lse holds ${describe(a.value)}, delta ${describe(b.value)}`;
-      } else if (!fits(a, queries) || !fits(b, queries)) problem ??= "lse or delta is of other queries";
-      else if (a.value.sum !== b.value.sum) problem ??= "delta is not of the output that lse belongs to";
-      else {
-        const rows = { start: a.rows.start, length: a.sizes[2]!, step: a.rows.step };
-        this.#partial(tile, a.value.sum, rows);
+  #statistics(lse: number, delta: number, queries: Rows): boolean {
+    const [one, two] = [this.#memory.only(lse), this.#memory.only(delta)];
+    if (one && two && one.rows === queries && two.rows === queries) {
+      if (kindOf(one.value) === "lse" && isDelta(two.value) && payloadOf(one.value) === payloadOf(two.value)) {
+        this.#partial(payloadOf(one.value), queries.positions);
+        return true;
       }
     }
-    if (problem) this.#fault("data", `${tileText(tile)}: ${problem}`);
+    const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
+    let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
+    for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#mismatch(x, y, queries);
+    if (problem) this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
     return problem === undefined;
   }
 
+  #mismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
+    const { zeros, record } = this.#means;
+    if (zeros.is(lse.value, "lse") && zeros.is(delta.value, "out")) {
+      this.#partial(nothing, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
+      return undefined;
+    }
+    if (kindOf(lse.value) !== "lse" || !isDelta(delta.value)) {
+      return `lse holds ${describe(lse.value, record.names)}, delta ${describe(delta.value, record.names)}`;
+    }
+    if (!fits(lse, queries) || !fits(delta, queries)) return "lse or delta is of other queries";
+    if (payloadOf(lse.value) !== payloadOf(delta.value)) return "delta is not of the output that lse belongs to";
+    this.#partial(payloadOf(lse.value), lse.rows.positions);
+    return undefined;
+  }
+
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
-  #partial(tile: Tile, sum: Sum, rows: Span): void {
-    const verdict = this.#complete.of(sum, "queries", rows);
+  #partial(sum: number, rows: Positions): void {
+    if (sum === this.#complete.sum && rows === this.#complete.rows) return;
+    const verdict = this.#means.complete.of(sum, "queries", rows);
+    if (!verdict) this.#complete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);
-    this.#fault(verdict.kind, `${tileText(tile)}, lse: ${verdict.message}`);
+    this.#operands.fault(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
   }
 
-  /** Both sums in one, box by box; undefined if they do not belong together. */
-  #joined(a: number, b: number, join: (a: Sum, b: Sum) => Sum): readonly Entry[] | undefined {
-    const [one, two] = [this.#memory.read(a), this.#memory.read(b)];
-    if (!one.whole || !two.whole) return undefined;
-    const entries: Entry[] = [];
-    for (const [x, y] of pairsOf(one, two)) {
-      const name = x.value.kind === "sum" ? x.value.name : y.value.kind === "sum" ? y.value.name : undefined;
-      if (y.value.kind === "fill" && (!name || isZero(y.value, name))) entries.push(x);
-      else if (name && isZero(x.value, name)) entries.push(y);
-      else if (name && x.value.kind === "sum" && y.value.kind === "sum" && y.value.name === name && sameRows(x, y)) {
-        entries.push({ ...x, value: { kind: "sum", name, sum: join(x.value.sum, y.value.sum) } });
-      } else return undefined;
+  /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
+  #join(out: number, [a, b]: readonly [number, number], how: "merge" | "add"): boolean {
+    const [one, two] = [this.#memory.only(a), this.#memory.only(b)];
+    if (one && two) {
+      const held = joinedHeld(one, two, how, this.#means);
+      if (held) this.#memory.put(out, held.value, held.rows);
+      return held !== undefined;
     }
-    return entries;
+    const [x, y] = [this.#memory.read(a), this.#memory.read(b)];
+    if (!x.whole || !y.whole) return false;
+    const entries: Entry[] = [];
+    for (const [p, q] of pairsOf(x, y, true)) {
+      const held = joinedHeld(p, q, how, this.#means);
+      if (!held) return false;
+      entries.push({ value: held.value, rows: held.rows, at: p.at, sizes: p.sizes });
+    }
+    this.#memory.write(out, entries);
+    return true;
   }
-
-  #fault(kind: Fault["kind"], message: string): void {
-    this.#faults.report({ kind, rank: this.#rank, message });
-  }
 }
 
-export interface Means {
-  readonly memory: RankMemory;
-  readonly complete: Completeness;
-  readonly faults: Faults;
-}
-
-type Where = Pick<Tile, "place" | "q" | "k" | "mask">;
-
-/** Which rows of an input a view holds, and the entries that are something else. */
-interface Source {
-  readonly rows: Expected;
-  readonly odd: readonly Entry[];
-}
-
-/** Undefined if no row of the input is there, or if something is not known at all. */
-function sourceOf({ whole, entries }: Read, name: SourceName, spans: readonly Span[]): Source | undefined {
-  const first = entries.find(({ value }) => value.kind === "source" && value.name === name);
-  if (!whole || !first) return undefined;
-  const rows = { spans, batch: first.rows.batch - first.at[0]!, head: first.rows.head - first.at[1]! };
-  const good = (entry: Entry): boolean =>
-    entry.value.kind === "source" && entry.value.name === name && fits(entry, rows);
-  return { rows, odd: entries.filter((entry) => !good(entry)) };
-}
-
-interface FoundTile {
-  readonly tile: Tile;
-  readonly queries: Expected;
-  readonly keys: Expected;
-}
-
-interface Addition {
-  readonly name: SumName;
-  readonly expected: Expected;
-  readonly add: (sum: Sum) => Sum;
-}
-
-function entryText({ value, rows, sizes }: Entry): string {
-  const span = { start: rows.start, length: sizes[2]!, step: rows.step };
-  return value.kind === "fill" ? describe(value) : `${describe(value)} ${positionsText([span])}`;
-}
-
-/** Adds a tile to sums: equal sums stay equal, so that out and lse can be told to belong together. */
-function adding(tile: Tile): (sum: Sum) => Sum {
-  const made = new Map<Sum, Sum>();
-  return (left) => {
-    const known = made.get(left) ?? { left, tile };
-    made.set(left, known);
-    return known;
-  };
-}
-
-/** The same for sums of sums. */
-function joining(): (left: Sum, right: Sum) => Sum {
-  const made = new Map<Sum, Map<Sum, Sum>>();
-  return (left, right) => {
-    const row = made.get(left) ?? new Map<Sum, Sum>();
-    const known = row.get(right) ?? { left, right };
-    made.set(left, row.set(right, known));
-    return known;
-  };
+function entryOf({ value, rows, at, sizes }: Entry): Entry {
+  return { value, rows, at, sizes };
 }

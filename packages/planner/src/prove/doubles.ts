@@ -1,57 +1,44 @@
-import type { Span } from "@mosaic/core";
+import { slicesOverlap, type Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
-import type { Side, Tile } from "./values.ts";
+import type { Judging, Question } from "./complete.ts";
+import { tileText, type Tile } from "./sums.ts";
 
 interface Held {
   readonly span: Span;
   readonly end: number;
+  readonly id: number;
   readonly tile: Tile;
 }
 
-/**
- * The first two tiles that share positions on the other side than `side` and `collide` there, if any. Spans of one step
- * are compared within their remainder, from left to right; those of different steps one by one, for they are few.
- */
-export function findDoubles(
-  tiles: readonly Tile[],
-  side: Side,
-  collide: (a: Tile, b: Tile) => boolean,
-): readonly [Tile, Tile] | undefined {
-  const classes = new Map<string, Held[]>();
-  for (const tile of tiles) {
-    for (const span of side === "queries" ? tile.k : tile.q) {
-      const name = `${span.step},${span.start % span.step}`;
-      const held = { span, end: span.start + (span.length - 1) * span.step + 1, tile };
-      const list = classes.get(name);
-      if (list) list.push(held);
-      else classes.set(name, [held]);
-    }
-  }
-  for (const list of classes.values()) {
-    const double = sweep(list, collide);
-    if (double) return double;
-  }
-  const steps = new Set([...classes.keys()].map((name) => name.split(",")[0]));
-  return steps.size > 1 ? across([...classes.values()].flat(), collide) : undefined;
-}
-
-function sweep(list: readonly Held[], collide: (a: Tile, b: Tile) => boolean): readonly [Tile, Tile] | undefined {
+/** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
+export function findDoubles(judging: Judging, question: Question): readonly [number, number] | undefined {
+  const held: Held[] = question.tiles.flatMap((id) => {
+    const tile = judging.tiles.at(id);
+    const { spans } = question.side === "queries" ? tile.k : tile.q;
+    const filled = spans.filter(({ length }) => length > 0);
+    return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
+  });
+  // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
   let open: Held[] = [];
-  for (const held of list.toSorted((a, b) => a.span.start - b.span.start)) {
-    open = open.filter(({ end }) => end > held.span.start);
-    const double = open.find(({ tile }) => collide(tile, held.tile));
-    if (double) return [double.tile, held.tile];
-    open.push(held);
+  for (const next of held.toSorted((a, b) => a.span.start - b.span.start)) {
+    open = open.filter(({ end }) => end > next.span.start);
+    const double = open.find((other) => collide(judging, question, other, next));
+    if (double) return [double.id, next.id];
+    open.push(next);
   }
   return undefined;
 }
 
-function across(all: readonly Held[], collide: (a: Tile, b: Tile) => boolean): readonly [Tile, Tile] | undefined {
-  for (const [i, a] of all.entries()) {
-    for (const b of all.slice(i + 1)) {
-      if (a.span.step === b.span.step || !commonPositions(a.span, b.span)) continue;
-      if (collide(a.tile, b.tile)) return [a.tile, b.tile];
-    }
-  }
-  return undefined;
+/** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
+// oxlint-disable-next-line max-params -- of what sum, and what with what
+function collide({ record, positions, visibility }: Judging, { side, rows }: Question, a: Held, b: Held): boolean {
+  const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
+  const common = heads ? commonPositions(a.span, b.span) : undefined;
+  if (!common) return false;
+  const others = positions.of([common]);
+  const [q, k] = side === "queries" ? [rows, others] : [others, rows];
+  if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
+  if (a.tile.mask === b.tile.mask) return true;
+  const { masks } = record.names;
+  return masks[a.tile.mask]!.some((one) => masks[b.tile.mask]!.some((two) => slicesOverlap(one, two)));
 }

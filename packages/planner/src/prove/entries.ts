@@ -1,111 +1,130 @@
-import type { Span } from "@mosaic/core";
-import { type Entry, type Read, rowsAt } from "./content.ts";
-import { describe, positionsText, type Rows, type Sum, type SumName, type Value } from "./values.ts";
+import { isDense, isSame, originIn, sharedOf, within } from "./box.ts";
+import { Content, type Entry, Piece, type Read, rowsAt } from "./content.ts";
+import { nothing, type Sums } from "./sums.ts";
+import {
+  alike,
+  isFill,
+  isSum,
+  type Kind,
+  kindOf,
+  payloadOf,
+  type Rows,
+  type Value,
+  valueOf,
+  type Zeros,
+} from "./values.ts";
 
-/** Rows that a view is expected to have: positions in order, and the sequence and head at its origin. */
-export interface Expected {
-  readonly spans: readonly Span[];
-  readonly batch: number;
-  readonly head: number;
+/** Something and the rows that it is of. */
+export type Held = Pick<Entry, "value" | "rows">;
+
+/** What sums are made with. */
+export interface Joining {
+  readonly sums: Sums;
+  readonly zeros: Zeros;
 }
 
-/** The sum of nothing. */
-export const nothing: Sum = {};
-
-/** Whether a fill is what a sum begins with. */
-export function isZero(value: Value, name: SumName): boolean {
-  return value.kind === "fill" && value.value === (name === "lse" ? "-Infinity" : "0");
+/** Whether an entry's rows are those that its place in a view asks for: all of the columns of rows that begin at `expected`. */
+export function fits({ at, sizes, rows }: Entry, expected: Rows): boolean {
+  return (
+    rows.batch - at[0]! === expected.batch &&
+    rows.head - at[1]! === expected.head &&
+    rows.column - at[3]! === expected.column &&
+    rows.positions.equals(expected.positions.part(at[2]!, sizes[2]!))
+  );
 }
 
-/** The positions of `count` rows from row `first` on. */
-export function positionsOf(spans: readonly Span[], first: number, count: number): Span[] {
-  const found: Span[] = [];
-  let row = 0;
-  for (const { start, length, step } of spans) {
-    const from = Math.max(first, row);
-    const end = Math.min(first + count, row + length);
-    if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
-    row += length;
-  }
-  return found;
+/** An entry of nothing, as one of the rows that are expected there. */
+export function expectedAt({ at, sizes }: Entry, expected: Rows): Rows {
+  return rowsAt({ value: valueOf("out"), rows: expected }, at, sizes);
 }
 
-/** Whether an entry's rows are the positions that its place in a view asks for. */
-export function fits({ at, sizes, rows }: Entry, { spans, batch, head }: Expected): boolean {
-  if (rows.batch - at[0]! !== batch || rows.head - at[1]! !== head) return false;
-  let next = rows.start;
-  for (const { start, length, step } of positionsOf(spans, at[2]!, sizes[2]!)) {
-    if (start !== next || (length > 1 && step !== rows.step)) return false;
-    next += length * rows.step;
-  }
-  return true;
+/** Whether two things belong to the same sequences, heads, columns and positions. */
+export function sameRows(a: Rows, b: Rows): boolean {
+  return (
+    a === b || (a.batch === b.batch && a.head === b.head && a.column === b.column && a.positions.equals(b.positions))
+  );
 }
 
 /**
- * The entries of an accumulator after something was added to all of its rows; a string says what is wrong with it. What
- * was filled with zeros gets its positions here.
+ * Both together, if that means anything. `merge`: states of the same queries, out or lse. `add`: sums of products, of which
+ * only gradients are; out and lse of parts of the keys do not simply add up.
  */
-export function accumulated(
-  read: Read,
-  name: SumName,
-  expected: Expected,
-  add: (sum: Sum) => Sum,
-): readonly Entry[] | string {
-  if (!read.whole) return `${name} is not initialised throughout`;
-  const entries: Entry[] = [];
-  for (const entry of read.entries) {
-    const { value } = entry;
-    if (value.kind === "sum" && value.name === name) {
-      if (!fits(entry, expected)) return `${name} has other rows than ${positionsText(expected.spans)}`;
-      entries.push({ ...entry, value: { kind: "sum", name, sum: add(value.sum) } });
-    } else if (isZero(value, name)) {
-      const filled: Value = { kind: "sum", name, sum: add(nothing) };
-      entries.push(...cutRows(entry, expected).map((each) => ({ ...each, value: filled })));
-    } else return `${name} holds ${describe(value)}`;
-  }
-  return entries;
+export function joinedHeld(x: Held, y: Held, how: "merge" | "add", { sums, zeros }: Joining): Held | undefined {
+  const kind: Kind = how === "add" ? "dq" : kindOf(isFill(x.value) ? y.value : x.value);
+  if (zeros.is(y.value, kind)) return x;
+  if (zeros.is(x.value, kind)) return y;
+  if (!isSum(x.value) || !alike(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
+  const merges = kindOf(x.value) === "out" || kindOf(x.value) === "lse";
+  if (merges !== (how === "merge")) return undefined;
+  const sum = sums.join(payloadOf(x.value), payloadOf(y.value));
+  return { value: valueOf(kindOf(x.value), sum), rows: x.rows };
 }
 
-/** An entry cut into stretches of one step each, with the rows that are expected there. */
-export function cutRows({ at, sizes, value }: Entry, { spans, batch, head }: Expected): Entry[] {
-  let first = at[2]!;
-  return positionsOf(spans, first, sizes[2]!).map(({ start, length, step }) => {
-    const rows: Rows = { batch: batch + at[0]!, head: head + at[1]!, start, step };
-    const entry = { value, rows, at: at.with(2, first), sizes: sizes.with(2, length) };
-    first += length;
-    return entry;
-  });
+/** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
+export function sumIn(value: Value, kind: Kind, zeros: Zeros): number | undefined {
+  if (zeros.is(value, kind)) return nothing;
+  return kindOf(value) === kind ? payloadOf(value) : undefined;
 }
 
-/** Two views of the same shape, box by box. */
-export function* pairsOf(a: Read, b: Read): Generator<readonly [Entry, Entry], void, undefined> {
+/** Two views of as many sequences, heads and rows, box by box. If the last axis differs (lse has no D), both keep theirs. */
+export function* pairsOf(a: Read, b: Read, columns: boolean): Generator<readonly [Entry, Entry], void, undefined> {
+  const axes = columns ? 4 : 3;
   for (const one of a.entries) {
     for (const two of b.entries) {
-      if (one.at === two.at && sameBut(one.sizes, two.sizes)) {
-        yield [one, two];
-        continue;
-      }
       const at = one.at.map((c, i) => Math.max(c, two.at[i]!));
       const sizes = at.map((c, i) => Math.min(one.at[i]! + one.sizes[i]!, two.at[i]! + two.sizes[i]!) - c);
-      // The last axis may differ: lse has no D.
-      if (sizes[0]! > 0 && sizes[1]! > 0 && sizes[2]! > 0) yield [part(one, at, sizes), part(two, at, sizes)];
+      if (!sizes.every((size, i) => size > 0 || i >= axes)) continue;
+      yield [part(one, at, { sizes, axes }), part(two, at, { sizes, axes })];
     }
   }
 }
 
-/** Whether sizes are equal, the last aside. */
-function sameBut(a: readonly number[], b: readonly number[]): boolean {
-  return a[0] === b[0] && a[1] === b[1] && a[2] === b[2];
+function part(
+  entry: Entry,
+  from: readonly number[],
+  { sizes: to, axes }: { sizes: readonly number[]; axes: number },
+): Entry {
+  const at = axes === 4 ? from : from.with(3, entry.at[3]!);
+  const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
+  const within = at.map((c, i) => c - entry.at[i]!);
+  return { value: entry.value, rows: rowsAt(entry, within, sizes), at, sizes };
 }
 
-function part({ value, rows, at, sizes }: Entry, from: readonly number[], to: readonly number[]): Entry {
-  const within = from.map((c, i) => c - at[i]!);
-  return { value, rows: rowsAt(rows, within), at: from, sizes: to.with(3, sizes[3]!) };
+/**
+ * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
+ * what one of the messages does not know.
+ */
+export function summed(messages: readonly Content[], joining: Joining): Content {
+  return messages.reduce((total, message) => {
+    const pieces: Piece[] = [];
+    for (const a of total.pieces) {
+      for (const b of message.pieces) {
+        for (const [x, y] of common(a, b)) {
+          const held = joinedHeld(x, y, "add", joining);
+          if (held) pieces.push(new Piece(held.value, held.rows, x.box));
+        }
+      }
+    }
+    return new Content(pieces);
+  });
 }
 
-/** Whether two entries belong to the same sequences, heads and positions. */
-export function sameRows(a: Entry, b: Entry): boolean {
-  const { rows } = b;
-  const steps = a.sizes[2] === 1 || a.rows.step === rows.step;
-  return a.rows.batch === rows.batch && a.rows.head === rows.head && a.rows.start === rows.start && steps;
+/** The parts of two pieces that are the same elements. */
+function common(a: Piece, b: Piece): (readonly [Piece, Piece])[] {
+  if (isSame(a.box, b.box)) return [[a, b]];
+  const from = originIn(a.box, b.box);
+  if (from) {
+    const { inOne, inOther, sizes } = sharedOf(a.box, b.box, from);
+    return [[a.part({ at: inOne, sizes }), b.part({ at: inOther, sizes })]];
+  }
+  // A fill has no rows to be kept apart: what it shares with the other piece has the other's shape.
+  if (isFill(b.value) && isDense(b.box))
+    return within(a.box, b.box.low, b.box.high).map((each) => like(a.part(each), b));
+  if (isFill(a.value) && isDense(a.box))
+    return within(b.box, a.box.low, a.box.high).map((each) => like(b.part(each), a));
+  return [];
+}
+
+function like(piece: Piece, fill: Piece): readonly [Piece, Piece] {
+  return [piece, new Piece(fill.value, fill.rows, piece.box)];
 }

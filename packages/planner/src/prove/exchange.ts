@@ -1,74 +1,115 @@
+import { reductions } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { Content, type Piece } from "./content.ts";
 import type { RankMemory } from "./rank-memory.ts";
+import { summed } from "./entries.ts";
+import type { StreamMeans } from "./streams.ts";
 
-/** A collective's arguments: see `ops`. */
-interface Shares {
-  readonly out: number;
-  readonly input: number;
-  readonly root: number;
-  readonly counts: readonly number[];
+/** What members of a collective send, by rank in the group, and where they take things. */
+interface Meeting {
+  readonly batches: readonly Batch[];
+  readonly sent: readonly Content[];
+  memoryOf(member: number): RankMemory;
 }
 
 /**
- * Carries a collective out on what the memories of all its ranks hold; batches are by rank in the group. What a reduction
- * makes of rows that it knows is not followed: it is unknown after. Returns what does not fit, if anything.
+ * Carries a collective out on what the memories of all its ranks hold; batches are by rank in the group. Sums are followed;
+ * what means and maxima make of rows is unknown after. Returns what does not fit, if anything.
  */
-export function exchange(batches: readonly Batch[], memories: readonly RankMemory[]): string | undefined {
-  const calls = batches.map(({ args: [, out, input, root, ...counts] }) => {
-    return { out: out!, input: input!, root: root!, counts };
-  });
-  const memoryOf = (i: number): RankMemory => memories[batches[i]!.rank]!;
-  const sent = calls.map(({ input }, i) => (input < 0 ? Content.empty : memoryOf(i).message(input)));
-  switch (batches[0]!.op) {
+export function exchange(batches: readonly Batch[], means: StreamMeans): string | undefined {
+  const memoryOf = (i: number): RankMemory => means.memories[batches[i]!.rank]!;
+  const sent = batches.map(({ input }, i) => (input < 0 ? Content.empty : memoryOf(i).message(input)));
+  const meeting = { batches, sent, memoryOf };
+  const [first] = batches;
+  switch (first!.op) {
     case "allGather":
-      return allGather(calls, sent, memoryOf);
+      return allGather(meeting);
     case "allToAll":
-      return allToAll(calls, sent, memoryOf);
+      return allToAll(meeting);
     case "broadcast":
-      for (const [i, { out, root }] of calls.entries()) if (i !== root) memoryOf(i).receive(out, sent[root]!);
-      return undefined;
-    case "barrier":
-      return undefined;
+      return broadcast(meeting);
+    case "allReduce":
+    case "reduceScatter":
+      return reduce(meeting, means);
     default:
-      for (const [i, { out }] of calls.entries()) memoryOf(i).receive(out, Content.empty);
       return undefined;
   }
 }
 
-type MemoryOf = (member: number) => RankMemory;
-
-function allGather(calls: readonly Shares[], sent: readonly Content[], memoryOf: MemoryOf): string | undefined {
-  for (const [i, { out, counts }] of calls.entries()) {
-    const wrong = counts.findIndex((count, j) => count !== sizeOf(memoryOf(j), calls[j]!.input));
+function allGather({ batches, sent, memoryOf }: Meeting): string | undefined {
+  let all: Content | undefined;
+  let like: Int32Array | undefined;
+  for (const [i, { output, counts }] of batches.entries()) {
+    const wrong = counts.findIndex((count, j) => count !== sizeOf(memoryOf(j), batches[j]!.input));
     if (wrong >= 0) return `allGather: member ${i} expects ${counts[wrong]} elements of member ${wrong}`;
-    const pieces: Piece[] = [];
-    let start = 0;
-    for (const [j, count] of counts.entries()) {
-      pieces.push(...sent[j]!.shifted(start));
-      start += count;
+    // All counts are right, so all members get the same.
+    if (!all || !like) {
+      like = counts;
+      const pieces: Piece[] = [];
+      let start = 0;
+      for (const [j, count] of counts.entries()) {
+        pieces.push(...sent[j]!.shifted(start));
+        start += count;
+      }
+      all = new Content(pieces);
     }
-    memoryOf(i).receive(out, new Content(pieces));
+    memoryOf(i).receive(output, all);
   }
   return undefined;
 }
 
 /** counts: elements sent to each, then received from each. */
-function allToAll(calls: readonly Shares[], sent: readonly Content[], memoryOf: MemoryOf): string | undefined {
-  const size = calls.length;
-  for (const [i, { out, counts }] of calls.entries()) {
+function allToAll({ batches, sent, memoryOf }: Meeting): string | undefined {
+  const size = batches.length;
+  const taken = new Float64Array(size);
+  for (const [i, { output, counts }] of batches.entries()) {
     const pieces: Piece[] = [];
     let start = 0;
-    for (let j = 0; j < size; j++) {
-      const theirs = calls[j]!.counts;
+    for (const [j, other] of batches.entries()) {
+      const theirs = other.counts[i]!;
       const count = counts[size + j]!;
-      if (theirs[i] !== count)
-        return `allToAll: member ${i} expects ${count} elements of ${j}, which sends ${theirs[i]}`;
-      const from = theirs.slice(0, i).reduce((sum, each) => sum + each, 0);
-      pieces.push(...sent[j]!.range(from, from + count).shifted(start));
+      if (theirs !== count) return `allToAll: member ${i} expects ${count} elements of ${j}, which sends ${theirs}`;
+      pieces.push(...sent[j]!.range(taken[j]!, taken[j]! + count).shifted(start));
+      taken[j]! += count;
       start += count;
     }
-    memoryOf(i).receive(out, new Content(pieces));
+    memoryOf(i).receive(output, new Content(pieces));
+  }
+  return undefined;
+}
+
+function broadcast({ batches, sent, memoryOf }: Meeting): string | undefined {
+  const { root } = batches[0]!;
+  const odd = batches.findIndex((batch) => batch.root !== root);
+  if (odd >= 0) return `broadcast: member ${odd} expects it from ${batches[odd]!.root}, member 0 from ${root}`;
+  const size = sizeOf(memoryOf(root), batches[root]!.output);
+  for (const [i, { output }] of batches.entries()) {
+    const expected = sizeOf(memoryOf(i), output);
+    if (expected !== size) return `broadcast: member ${i} expects ${expected} elements of ${root}, which sends ${size}`;
+    if (i !== root) memoryOf(i).receive(output, sent[root]!);
+  }
+  return undefined;
+}
+
+function reduce({ batches, sent, memoryOf }: Meeting, means: StreamMeans): string | undefined {
+  const { root, op, input } = batches[0]!;
+  const odd = batches.findIndex((batch) => batch.root !== root);
+  if (odd >= 0)
+    return `${op}: member ${odd} takes the ${reductions[batches[odd]!.root]}, member 0 the ${reductions[root]}`;
+  const size = sizeOf(memoryOf(0), input);
+  const other = batches.findIndex((batch, i) => sizeOf(memoryOf(i), batch.input) !== size);
+  if (other >= 0)
+    return `${op}: member ${other} has ${sizeOf(memoryOf(other), batches[other]!.input)} elements, member 0 ${size}`;
+  const sum = reductions[root] === "sum" ? summed(sent, means) : Content.empty;
+  let start = 0;
+  for (const [i, { output, counts }] of batches.entries()) {
+    if (op === "allReduce") memoryOf(i).receive(output, sum);
+    else {
+      const wrong = counts.findIndex((count, j) => count !== sizeOf(memoryOf(j), batches[j]!.output));
+      if (wrong >= 0) return `reduceScatter: member ${i} expects ${counts[wrong]} elements at member ${wrong}`;
+      memoryOf(i).receive(output, sum.range(start, start + counts[i]!));
+      start += counts[i]!;
+    }
   }
   return undefined;
 }

@@ -1,11 +1,15 @@
-import type { AttentionRecord } from "../record.ts";
+import type { AttentionRecord, RecordedRank } from "../record.ts";
 import { Completeness } from "./complete.ts";
 import { type Fault, Faults } from "./fault.ts";
+import { PositionsTable } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
 import { Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { Streams } from "./streams.ts";
 import { whyStuck } from "./stuck.ts";
+import { Sums, Tiles } from "./sums.ts";
+import { type Rows, type Side, valueOf, Zeros } from "./values.ts";
+import { Visibility } from "./visibility.ts";
 
 /** What was found of a record. */
 export interface Proof {
@@ -30,45 +34,37 @@ export interface Proof {
  * where attention uses them. `limit`: how many faults are kept, 10 if absent.
  */
 export function prove(record: AttentionRecord, { limit = 10 }: { readonly limit?: number } = {}): Proof {
+  const { names } = record;
   const faults = new Faults(limit);
-  const complete = new Completeness(record);
-  const memories = record.ranks.map((recorded) => given(record, recorded));
-  const streams = new Streams(record, memories, faults);
+  const positions = new PositionsTable(names);
+  const tiles = new Tiles(positions, names);
+  const judging = { record, positions, tiles, sums: new Sums(), visibility: new Visibility(names) };
+  const means = { ...judging, zeros: new Zeros(names), complete: new Completeness(judging), faults };
+  const memories = record.ranks.map((recorded) => given(record, recorded, positions));
+  const streams = new Streams(record, { ...means, memories });
   const replays = record.ranks.map((recorded, rank) => {
-    return new Replay(record, recorded, { memory: memories[rank]!, complete, faults, streams });
+    return new Replay(means, recorded, { memory: memories[rank]!, streams });
   });
   for (const replay of replays) replay.run();
   for (let rank = streams.freed.pop(); rank !== undefined; rank = streams.freed.pop()) replays[rank]!.run();
   for (const fault of whyStuck(record, streams)) faults.report(fault);
   for (const [rank, recorded] of record.ranks.entries()) {
-    if (replays[rank]!.ended) checkResults(record, recorded, { memory: memories[rank]!, complete, faults });
+    if (replays[rank]!.ended) checkResults(means, recorded, memories[rank]!);
   }
   const peakBytes = record.ranks.map(({ peakBytes: peak }) => peak);
   return { faults: faults.list, total: faults.total, peakBytes };
 }
 
 /** A rank's memory with its inputs in it. */
-function given(
-  record: AttentionRecord,
-  { tape, at, firstSequence, ends }: AttentionRecord["ranks"][number],
-): RankMemory {
+function given(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
+  const { tape, at, firstSequence, ends } = recorded;
   const memory = new RankMemory(tape);
-  for (const name of ["q", "dOut", "k", "v"] as const) {
-    const spans = (name === "q" || name === "dOut" ? record.queries : record.keys).spans(at);
-    const { sizes } = memory.view(ends[name]).look.box;
-    let first = 0;
-    const entries = spans.map(({ start, length, step }) => {
-      const rows = { batch: firstSequence, head: 0, start, step };
-      const entry = {
-        value: { kind: "source", name } as const,
-        rows,
-        at: [0, 0, first, 0],
-        sizes: sizes.with(2, length),
-      };
-      first += length;
-      return entry;
-    });
-    memory.write(ends[name], entries);
-  }
+  const rowsOf = (side: Side): Rows => {
+    return { batch: firstSequence, head: 0, column: 0, positions: table.of(record[side].spans(at)) };
+  };
+  // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
+  const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
+  for (const name of ["q", "dOut"] as const) memory.put(ends[name], valueOf(name), queries);
+  for (const name of ["k", "v"] as const) memory.put(ends[name], valueOf(name), keys);
   return memory;
 }

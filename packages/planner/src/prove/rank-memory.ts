@@ -1,82 +1,110 @@
 import { dtypeBytes } from "@mosaic/core";
 import type { RankRecord, View } from "../symbolic/rank-record.ts";
-import { Content, type Entry, type Read } from "./content.ts";
+import type { Batch } from "./batch.ts";
+import { Content, type Entry, Piece, type Read } from "./content.ts";
+import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
 export class RankMemory {
   readonly #views: readonly View[];
   /** Elements of every storage. */
-  readonly #sizes: readonly number[];
-  readonly #contents: (Content | undefined)[] = [];
-  readonly #pending = new Map<number, readonly Use[]>();
-  /** Uses under way, by storage: mostly none, which is quickly seen. */
-  readonly #busy: Int32Array;
+  readonly #sizes: Float64Array;
+  readonly #contents: Content[];
+  readonly #pending: Batch[] = [];
+  /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
+  readonly #readers: Int32Array;
+  readonly #writers: Int32Array;
 
   constructor({ views, storages }: RankRecord) {
     this.#views = views;
-    const bytes = new Map(views.map(({ storage, dtype }) => [storage, dtypeBytes[dtype]]));
-    this.#sizes = storages.map((size, id) => size / (bytes.get(id) ?? 1));
-    this.#busy = new Int32Array(storages.length);
+    this.#sizes = Float64Array.from(storages);
+    const bytes = new Int32Array(storages.length).fill(1);
+    for (const { storage, dtype } of views) bytes[storage] = dtypeBytes[dtype];
+    for (let id = 0; id < storages.length; id++) this.#sizes[id]! /= bytes[id]!;
+    this.#contents = storages.map(() => Content.empty);
+    this.#readers = new Int32Array(storages.length);
+    this.#writers = new Int32Array(storages.length);
   }
 
   view(id: number): View {
     return this.#views[id]!;
   }
 
+  /** What a view shows, if it is one thing and nothing else is in the storage. */
+  only(id: number): Piece | undefined {
+    const { storage, look } = this.#views[id]!;
+    return this.#contents[storage]!.only(look);
+  }
+
   read(id: number): Read {
-    const { storage, look } = this.view(id);
-    return (this.#contents[storage] ?? Content.empty).read(look);
+    const { storage, look } = this.#views[id]!;
+    return this.#contents[storage]!.read(look);
   }
 
   write(id: number, entries: readonly Entry[]): void {
-    const { storage, look } = this.view(id);
-    this.#contents[storage] = (this.#contents[storage] ?? Content.empty).write(look, entries);
+    const { storage, look } = this.#views[id]!;
+    this.#contents[storage] = this.#contents[storage]!.write(look, entries);
   }
 
-  /** What a dense view holds, as a message. */
+  /** Writes one thing in the place of all that a view shows. */
+  put(id: number, value: Value, rows: Rows): void {
+    const { storage, look } = this.#views[id]!;
+    const before = this.#contents[storage]!;
+    const piece = new Piece(value, rows, look.box);
+    const alone = before.pieces.length === 0 || before.only(look);
+    if (look.size > 0) this.#contents[storage] = alone ? new Content([piece]) : before.write(look, [piece]);
+  }
+
+  /** What a dense view holds, as a message: counted from its first element. */
   message(id: number): Content {
-    const { storage, look } = this.view(id);
-    return (this.#contents[storage] ?? Content.empty).message(look);
+    const { storage, look } = this.#views[id]!;
+    return this.#contents[storage]!.range(look.low, look.high);
   }
 
   receive(id: number, message: Content): void {
-    const { storage, look } = this.view(id);
-    const before = this.#contents[storage] ?? Content.empty;
-    this.#contents[storage] = before.receive(look, message, this.#sizes[storage]!);
+    const { storage, look } = this.#views[id]!;
+    this.#contents[storage] = this.#contents[storage]!.receive(look, message, this.#sizes[storage]!);
   }
 
   forget(storage: number): void {
-    this.#contents[storage] = undefined;
+    this.#contents[storage] = Content.empty;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
-  hold(work: number, uses: readonly Use[]): void {
-    this.#pending.set(work, uses);
-    for (const { view } of uses) this.#busy[this.view(view).storage]!++;
+  hold(batch: Batch): void {
+    this.#pending.push(batch);
+    this.#count(batch, 1);
   }
 
-  release(work: number): void {
-    for (const { view } of this.#pending.get(work) ?? []) this.#busy[this.view(view).storage]!--;
-    this.#pending.delete(work);
+  release(batch: Batch): void {
+    this.#pending.splice(this.#pending.indexOf(batch), 1);
+    this.#count(batch, -1);
+  }
+
+  /** A collective under way by its number. */
+  pending(work: number): Batch | undefined {
+    for (const batch of this.#pending) if (batch.work === work) return batch;
+    return undefined;
   }
 
   /** The collective under way that a use by compute gets in the way of, if any. */
   rival(id: number, written: boolean): number | undefined {
-    const { storage, look } = this.view(id);
-    if (this.#busy[storage] === 0) return undefined;
-    for (const [work, uses] of this.#pending) {
-      for (const use of uses) {
-        if (!written && !use.written) continue;
-        const other = this.view(use.view);
-        if (other.storage === storage && other.look.low < look.high && look.low < other.look.high) return work;
+    const { storage, look } = this.#views[id]!;
+    if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
+    for (const batch of this.#pending) {
+      for (let i = 0; i < batch.uses; i++) {
+        if (!written && !batch.writes(i)) continue;
+        const other = this.view(batch.view(i));
+        if (other.storage === storage && other.look.low < look.high && look.low < other.look.high) return batch.work;
       }
     }
     return undefined;
   }
-}
 
-/** A view that a collective reads, or writes. */
-export interface Use {
-  readonly view: number;
-  readonly written: boolean;
+  #count(batch: Batch, by: number): void {
+    for (let i = 0; i < batch.uses; i++) {
+      const counts = batch.writes(i) ? this.#writers : this.#readers;
+      counts[this.#views[batch.view(i)]!.storage]! += by;
+    }
+  }
 }

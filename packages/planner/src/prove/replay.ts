@@ -1,6 +1,9 @@
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import { Compute, type Means } from "./compute.ts";
+import type { Batch } from "./batch.ts";
+import { Compute } from "./compute.ts";
+import type { Means } from "./operands.ts";
+import type { RankMemory } from "./rank-memory.ts";
 import type { Streams } from "./streams.ts";
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -9,23 +12,21 @@ export class Replay {
   readonly #names: AttentionRecord["names"];
   readonly #reader: Reader;
   readonly #means: Means;
+  readonly #memory: RankMemory;
   readonly #streams: Streams;
   readonly #compute: Compute;
   /** The collective that this rank waits for. */
-  #awaited: number | undefined;
+  #awaited: Batch | undefined;
   #ended = false;
 
-  constructor(record: AttentionRecord, recorded: RecordedRank, means: Means & { readonly streams: Streams }) {
+  constructor(means: Means, recorded: RecordedRank, own: { readonly memory: RankMemory; readonly streams: Streams }) {
     this.rank = recorded.tape.rank;
-    this.#names = record.names;
+    this.#names = means.record.names;
     this.#reader = recorded.tape.read();
     this.#means = means;
-    this.#streams = means.streams;
-    this.#compute = new Compute(record, recorded, means);
-  }
-
-  get awaited(): number | undefined {
-    return this.#awaited;
+    this.#memory = own.memory;
+    this.#streams = own.streams;
+    this.#compute = new Compute(means, recorded, own.memory);
   }
 
   /** Whether all results are there; what follows only frees memory. */
@@ -37,8 +38,8 @@ export class Replay {
   run(): void {
     while (!this.#ended) {
       if (this.#awaited !== undefined) {
-        if (!this.#streams.takeDone(this.rank, this.#awaited)) return;
-        this.#means.memory.release(this.#awaited);
+        if (!this.#awaited.isDone) return;
+        this.#memory.release(this.#awaited);
         this.#awaited = undefined;
       }
       if (!this.#reader.next()) return;
@@ -52,14 +53,14 @@ export class Replay {
       case "empty":
         return;
       case "free":
-        return this.#means.memory.forget(event.arg(0));
+        return this.#memory.forget(event.arg(0));
       case "mark": {
         const phase = this.#names.words[event.arg(0)]!;
         this.#ended = phase === "end";
         return compute.begin(phase);
       }
       case "wait":
-        this.#awaited = event.arg(0);
+        this.#awaited = this.#memory.pending(event.arg(0));
         return;
       case "attend":
         this.#guard(event, { written: 2, count: 5 });
@@ -84,7 +85,7 @@ export class Replay {
         return compute.add(event);
       case "compute":
         this.#guard(event, { first: 2, written: event.arg(1), count: event.count - 2 });
-        for (let i = 0; i < event.arg(1); i++) this.#means.memory.write(event.arg(2 + i), []);
+        for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
         this.#streams.post(this.rank, event, compute.phase);
@@ -94,7 +95,7 @@ export class Replay {
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
   #guard(event: Reader, { first = 0, written, count }: { first?: number; written: number; count: number }): void {
     for (let i = 0; i < count; i++) {
-      const rival = this.#means.memory.rival(event.arg(first + i), i < written);
+      const rival = this.#memory.rival(event.arg(first + i), i < written);
       if (rival === undefined) continue;
       const what = event.op === "compute" ? this.#names.words[event.arg(0)] : event.op;
       this.#means.faults.report({

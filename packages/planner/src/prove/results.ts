@@ -1,51 +1,43 @@
-import { type Span, spansLength } from "@mosaic/core";
-import type { AttentionRecord, RecordedRank } from "../record.ts";
-import { cutRows, type Expected, fits, isZero, nothing } from "./accumulate.ts";
-import type { Means } from "./compute.ts";
+import type { RecordedRank } from "../record.ts";
+import type { Verdict } from "./complete.ts";
 import type { Entry } from "./content.ts";
-import type { Fault } from "./fault.ts";
-import { describe, positionsText, type Side, type Sum, type SumName } from "./values.ts";
+import { expectedAt, fits, sumIn } from "./entries.ts";
+import type { Means } from "./operands.ts";
+import type { RankMemory } from "./rank-memory.ts";
+import { describe, isFill, positionsText, type Rows, type Side, type SumName } from "./values.ts";
 
 const sides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
   Record<SumName, Side>
 >;
 
 /** Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once. */
-export function checkResults(
-  record: AttentionRecord,
-  recorded: RecordedRank,
-  { memory, complete, faults }: Means,
-): void {
+export function checkResults(means: Means, recorded: RecordedRank, memory: RankMemory): void {
+  const { record, positions, faults } = means;
   const { tape, at, firstSequence, ends } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
-    const side = sides[name];
-    const expected: Expected = { spans: record[side].spans(at), batch: firstSequence, head: 0 };
-    if (spansLength(expected.spans) === 0) continue;
-    const problem = problemOf(name);
+    const own = positions.of(record[sides[name]].spans(at));
+    if (own.length === 0) continue;
+    const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
+    const { entries, whole } = memory.read(ends[name]);
+    let problem: Verdict = whole ? undefined : { kind: "data", message: "not all of it is known" };
+    for (const entry of entries) problem ??= problemOf(entry, { name, expected, means });
     if (problem)
       faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
-
-    function problemOf(sum: SumName): Pick<Fault, "kind" | "message"> | undefined {
-      const read = memory.read(ends[name]);
-      if (!read.whole) return { kind: "data", message: "not all of it is known" };
-      for (const entry of read.entries) {
-        const held = sumOf(entry, sum, expected);
-        if (typeof held === "string") return { kind: "data", message: held };
-        for (const rows of held.rows) {
-          const verdict = complete.of(held.sum, side, rows);
-          if (verdict) return verdict;
-        }
-      }
-      return undefined;
-    }
   }
 }
 
-function sumOf(entry: Entry, name: SumName, expected: Expected): { sum: Sum; rows: Span[] } | string {
-  const { value } = entry;
-  const spanOf = ({ rows, sizes }: Entry): Span => ({ start: rows.start, length: sizes[2]!, step: rows.step });
-  if (isZero(value, name)) return { sum: nothing, rows: cutRows(entry, expected).map(spanOf) };
-  if (value.kind !== "sum" || value.name !== name) return `holds ${describe(value)}`;
-  if (!fits(entry, expected)) return `holds ${positionsText([spanOf(entry)])} in the place of other rows`;
-  return { sum: value.sum, rows: [spanOf(entry)] };
+interface Wanted {
+  readonly name: keyof typeof sides;
+  readonly expected: Rows;
+  readonly means: Means;
+}
+
+function problemOf(entry: Entry, { name, expected, means }: Wanted): Verdict {
+  const { zeros, complete, record } = means;
+  const sum = sumIn(entry.value, name, zeros);
+  if (sum === undefined) return { kind: "data", message: `holds ${describe(entry.value, record.names)}` };
+  const rows = isFill(entry.value) ? expectedAt(entry, expected) : entry.rows;
+  if (isFill(entry.value) || fits(entry, expected)) return complete.of(sum, sides[name], rows.positions);
+  const held = positionsText(entry.rows.positions.spans);
+  return { kind: "data", message: `holds ${held} in the place of other rows` };
 }

@@ -2,24 +2,40 @@ import { dtypeBytes } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import { type Batch, batchText, meetingOf, type Transfer, usesOf } from "./batch.ts";
+import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
 import { exchange } from "./exchange.ts";
 import type { Faults } from "./fault.ts";
 import type { RankMemory } from "./rank-memory.ts";
+import type { Sums } from "./sums.ts";
+import type { Zeros } from "./values.ts";
 
-/** One half of a message whose rank's turn has come. */
+/** One half of a message whose rank's turn has come, while the other half's has not. */
 interface Half {
   readonly batch: Batch;
-  readonly transfer: Transfer;
+  readonly view: number;
   /** What is sent. */
   readonly message: Content | undefined;
 }
 
-/** The messages from one rank to another in one group; they meet in order. */
+/** The messages from one rank to another in one group; they meet in order, so that only one side ever waits. */
 interface Channel {
   readonly sends: Half[];
   readonly receives: Half[];
+}
+
+/** The ranks of a group that have come to one of its collectives, by rank in the group. */
+interface Meeting {
+  readonly batches: (Batch | undefined)[];
+  missing: number;
+}
+
+/** What streams work on. */
+export interface StreamMeans {
+  readonly memories: readonly RankMemory[];
+  readonly sums: Sums;
+  readonly zeros: Zeros;
+  readonly faults: Faults;
 }
 
 /**
@@ -28,107 +44,98 @@ interface Channel {
  */
 export class Streams {
   readonly #record: AttentionRecord;
-  readonly #memories: readonly RankMemory[];
-  readonly #faults: Faults;
+  readonly #means: StreamMeans;
   /** By rank: batches in order; the first has its turn. */
   readonly queues: Batch[][];
-  readonly #channels = new Map<number, Channel>();
-  readonly #meetings = new Map<string, Batch[]>();
-  readonly #done: Set<number>[];
+  /** By sending rank: channels by group and receiving rank. */
+  readonly #channels: Map<number, Channel>[];
+  readonly #meetings: Map<number, Meeting>[];
+  /** By group: the place of each world rank. */
+  readonly #places: (Map<number, number> | undefined)[] = [];
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: Batch[] = [];
   /** Ranks that may go on since somebody last looked. */
   readonly freed: number[] = [];
 
-  constructor(record: AttentionRecord, memories: readonly RankMemory[], faults: Faults) {
+  constructor(record: AttentionRecord, means: StreamMeans) {
     this.#record = record;
-    this.#memories = memories;
-    this.#faults = faults;
+    this.#means = means;
     this.queues = record.ranks.map(() => []);
-    this.#done = record.ranks.map(() => new Set<number>());
+    this.#channels = record.ranks.map(() => new Map<number, Channel>());
+    this.#meetings = record.groups.map(() => new Map<number, Meeting>());
   }
 
   post(rank: number, event: Reader, phase: string): void {
-    const batch = this.#batch(rank, event, phase);
-    this.#memories[rank]!.hold(batch.work, usesOf(batch));
+    const batch = new Batch(rank, event, phase);
+    this.#means.memories[rank]!.hold(batch);
     const queue = this.queues[rank]!;
     queue.push(batch);
     if (queue.length === 1) this.#ready.push(batch);
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
-  /** Whether a collective is done; to be asked until it says so, once. */
-  takeDone(rank: number, work: number): boolean {
-    return this.#done[rank]!.delete(work);
-  }
-
   /** The ranks that a batch still needs. */
   peersOf(batch: Batch): number[] {
     if (batch.op !== "sendRecv") {
-      const met = this.#meetings.get(meetingOf(batch)) ?? [];
-      return this.#record.groups[batch.group]!.ranks.filter((rank) => !met.some((other) => other.rank === rank));
+      const met = this.#meetings[batch.group]!.get(batch.call)?.batches ?? [];
+      return this.#record.groups[batch.group]!.ranks.filter((_, place) => !met[place]);
     }
-    const waiting = batch.transfers.filter(({ peer, sent }) => {
+    const peers = new Set<number>();
+    for (let i = 0; i < batch.uses; i++) {
+      const [peer, sent] = [batch.peer(i), batch.sends(i)];
       const channel = this.#channel(batch.group, sent ? batch.rank : peer, sent ? peer : batch.rank);
-      return (sent ? channel.sends : channel.receives).some((half) => half.batch === batch);
-    });
-    return [...new Set(waiting.map(({ peer }) => peer))];
+      if ((sent ? channel.sends : channel.receives).some((half) => half.batch === batch)) peers.add(peer);
+    }
+    return [...peers];
   }
 
-  #batch(rank: number, event: Reader, phase: string): Batch {
-    const { op } = event;
-    const transfers: Transfer[] = [];
-    const args: number[] = [];
-    if (op === "sendRecv") {
-      for (let i = 3; i < event.count; i += 3) {
-        transfers.push({ peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) });
-      }
-    } else for (let i = 3; i < event.count; i++) args.push(event.arg(i));
-    const label = this.#record.names.words[event.arg(2)]!;
-    const open = transfers.length;
-    return { rank, work: event.arg(0), op, group: event.arg(1), label, phase, transfers, args, open };
+  /** As messages name it. */
+  textOf({ rank, phase, label, work }: Batch): string {
+    return `rank ${rank}, ${phase}, ${this.#record.names.words[label]} #${work}`;
   }
 
-  /** A batch has its turn: it sends what its memory holds now. */
+  /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
   #begin(batch: Batch): void {
     if (batch.op !== "sendRecv") {
       this.#meet(batch);
       return;
     }
-    if (batch.open === 0) {
-      this.#finish(batch);
-      return;
-    }
-    const memory = this.#memories[batch.rank]!;
-    // All is taken before anything arrives: a batch may receive where it sends from.
-    const halves = batch.transfers.map((transfer): Half => {
-      return { batch, transfer, message: transfer.sent ? memory.message(transfer.view) : undefined };
-    });
-    for (const half of halves) this.#offer(half);
+    if (batch.uses === 0) this.#finish(batch);
+    for (let i = 0; i < batch.uses; i++) if (batch.sends(i)) this.#send(batch, i);
+    for (let i = 0; i < batch.uses; i++) if (!batch.sends(i)) this.#receive(batch, i);
   }
 
-  #offer(half: Half): void {
-    const { rank, group } = half.batch;
-    const { peer, sent } = half.transfer;
-    const channel = this.#channel(group, sent ? rank : peer, sent ? peer : rank);
-    const other = (sent ? channel.receives : channel.sends).shift();
-    if (other) this.#move(sent ? half : other, sent ? other : half);
-    else (sent ? channel.sends : channel.receives).push(half);
+  #send(batch: Batch, i: number): void {
+    const channel = this.#channel(batch.group, batch.rank, batch.peer(i));
+    const view = batch.view(i);
+    const half = { batch, view, message: this.#means.memories[batch.rank]!.message(view) };
+    const other = channel.receives.shift();
+    if (other) this.#move(half, other);
+    else channel.sends.push(half);
+  }
+
+  #receive(batch: Batch, i: number): void {
+    const channel = this.#channel(batch.group, batch.peer(i), batch.rank);
+    const half = { batch, view: batch.view(i), message: undefined };
+    const other = channel.sends.shift();
+    if (other) this.#move(other, half);
+    else channel.receives.push(half);
   }
 
   #move(send: Half, receive: Half): void {
-    const a = this.#memories[send.batch.rank]!.view(send.transfer.view);
-    const b = this.#memories[receive.batch.rank]!.view(receive.transfer.view);
+    const memory = this.#means.memories[receive.batch.rank]!;
+    const a = this.#means.memories[send.batch.rank]!.view(send.view);
+    const b = memory.view(receive.view);
     if (a.look.size !== b.look.size || a.dtype !== b.dtype) {
       const bytes = ({ look, dtype }: View): string => `${look.size * dtypeBytes[dtype]} bytes of ${dtype}`;
-      const sizes = `sends ${bytes(a)}, ${batchText(receive.batch)} expects ${bytes(b)}`;
-      this.#faults.report({
+      const sizes = `sends ${bytes(a)}, ${this.textOf(receive.batch)} expects ${bytes(b)}`;
+      this.#means.faults.report({
         kind: "message",
         rank: send.batch.rank,
-        message: `${batchText(send.batch)} to rank ${receive.batch.rank} ${sizes}`,
+        message: `${this.textOf(send.batch)} to rank ${receive.batch.rank} ${sizes}`,
       });
     }
-    this.#memories[receive.batch.rank]!.receive(receive.transfer.view, send.message!);
+    memory.receive(receive.view, send.message!);
     if (--send.batch.open === 0) this.#finish(send.batch);
     if (--receive.batch.open === 0) this.#finish(receive.batch);
   }
@@ -136,36 +143,44 @@ export class Streams {
   /** The last to come to a collective carries it out. */
   #meet(batch: Batch): void {
     const { ranks } = this.#record.groups[batch.group]!;
-    const name = meetingOf(batch);
-    const met = this.#meetings.get(name) ?? [];
-    met.push(batch);
-    this.#meetings.set(name, met);
-    if (met.length < ranks.length) return;
-    this.#meetings.delete(name);
-    const ordered = ranks.map((rank) => met.find((each) => each.rank === rank)!);
-    const odd = ordered.find(({ op }) => op !== batch.op);
+    const meetings = this.#meetings[batch.group]!;
+    let meeting = meetings.get(batch.call);
+    if (!meeting) {
+      meeting = { batches: ranks.map(() => undefined), missing: ranks.length };
+      meetings.set(batch.call, meeting);
+    }
+    meeting.batches[this.#place(batch)] = batch;
+    if (--meeting.missing > 0) return;
+    meetings.delete(batch.call);
+    const batches = meeting.batches as Batch[];
+    const odd = batches.find(({ op }) => op !== batch.op);
     const problem = odd
-      ? `${batchText(odd)} is ${odd.op} where ${batchText(batch)} is ${batch.op}`
-      : exchange(ordered, this.#memories);
-    if (problem) this.#faults.report({ kind: "message", rank: (odd ?? batch).rank, message: problem });
-    for (const each of ordered) this.#finish(each);
+      ? `${this.textOf(odd)} is ${odd.op} where ${this.textOf(batch)} is ${batch.op}`
+      : exchange(batches, this.#means);
+    if (problem) this.#means.faults.report({ kind: "message", rank: (odd ?? batch).rank, message: problem });
+    for (const each of batches) this.#finish(each);
   }
 
   /** The next of the rank has its turn. */
   #finish(batch: Batch): void {
-    const { rank, work } = batch;
-    this.#done[rank]!.add(work);
-    const queue = this.queues[rank]!;
+    batch.isDone = true;
+    const queue = this.queues[batch.rank]!;
     queue.shift();
-    this.freed.push(rank);
+    this.freed.push(batch.rank);
     const [next] = queue;
     if (next) this.#ready.push(next);
   }
 
   #channel(group: number, from: number, to: number): Channel {
-    const name = (group * this.queues.length + from) * this.queues.length + to;
-    let channel = this.#channels.get(name);
-    if (!channel) this.#channels.set(name, (channel = { sends: [], receives: [] }));
+    const channels = this.#channels[from]!;
+    const name = group * this.queues.length + to;
+    let channel = channels.get(name);
+    if (!channel) channels.set(name, (channel = { sends: [], receives: [] }));
     return channel;
+  }
+
+  #place({ group, rank }: Batch): number {
+    const places = (this.#places[group] ??= new Map(this.#record.groups[group]!.ranks.map((each, i) => [each, i])));
+    return places.get(rank)!;
   }
 }

@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "../record.ts";
-import { type Batch, batchText } from "./batch.ts";
+import type { Batch } from "./batch.ts";
 import type { Fault } from "./fault.ts";
 import type { Streams } from "./streams.ts";
 import { findUnmatched } from "./unmatched.ts";
@@ -17,7 +17,7 @@ export function whyStuck(record: AttentionRecord, streams: Streams): Fault[] {
   const cycle = findCycle(heads, (head) => next(streams, byRank, head));
   if (!cycle)
     return heads.filter((head) => next(streams, byRank, head).length === 0).map((head) => lonely(streams, head));
-  const links = cycle.map((head, i) => `${batchText(head)} waits for rank ${cycle[(i + 1) % cycle.length]!.rank}`);
+  const links = cycle.map((head, i) => `${streams.textOf(head)} waits for rank ${cycle[(i + 1) % cycle.length]!.rank}`);
   return [{ kind: "cycle", rank: cycle[0]!.rank, message: links.join("; ") }];
 }
 
@@ -34,7 +34,7 @@ function lonely(streams: Streams, head: Batch): Fault {
   return {
     kind: "message",
     rank: head.rank,
-    message: `${batchText(head)}: rank ${peers.join(", ")} does not come to it`,
+    message: `${streams.textOf(head)}: rank ${peers.join(", ")} does not come to it`,
   };
 }
 

@@ -1,77 +1,90 @@
-import type { Slice, Span } from "@mosaic/core";
+import type { Span } from "@mosaic/core";
+import type { Names } from "../symbolic/names.ts";
+import type { Positions } from "./positions.ts";
 
-/** Where a tile was computed. */
-export interface Place {
-  readonly rank: number;
-  readonly phase: string;
-  /** Tiles of the rank in the phase, from 1 on. */
-  readonly number: number;
-}
+/**
+ * What memory holds, as far as attention is concerned, as one number: which kind of thing, and which sum or which fill. Two
+ * places hold the same if they hold the same number. A proof of a thousand ranks sees millions.
+ */
+export type Value = number;
 
-/** A block of queries on a block of keys, as some kernel call computed it. */
-export interface Tile {
-  readonly q: readonly Span[];
-  readonly k: readonly Span[];
-  readonly mask: readonly Slice[];
-  /** Which query heads of each key head's group: [0, H/Hkv) unless groups are cut. */
-  readonly heads: readonly [first: number, end: number];
-  /** Visible pairs. */
-  readonly pairs: number;
-  readonly place: Place;
-}
-
-/** Contributions of tiles, never changed: what holds the same sum holds the same object, wherever it was sent. */
-export interface Sum {
-  readonly left?: Sum;
-  readonly right?: Sum;
-  readonly tile?: Tile;
-}
-
-/** The tiles of a sum, each as often as it was added. */
-export function tilesOf(sum: Sum): Tile[] {
-  const tiles: Tile[] = [];
-  const open: Sum[] = [sum];
-  for (let next = open.pop(); next !== undefined; next = open.pop()) {
-    if (next.tile) tiles.push(next.tile);
-    if (next.right) open.push(next.right);
-    if (next.left) open.push(next.left);
-  }
-  return tiles.reverse();
-}
-
+/** Inputs; sums over keys, by query (out, lse, dq), and over queries, by key (dk, dv); delta of a sum `out`; a fill. */
+export const kinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill"] as const;
+export type Kind = (typeof kinds)[number];
 export type SourceName = "q" | "k" | "v" | "dOut";
-/** Sums over keys, by query; and sums over queries, by key. */
 export type SumName = "out" | "lse" | "dq" | "dk" | "dv";
 
-/** What memory holds, as far as attention is concerned. `delta`: of the rows of a sum `out`. */
-export type Value =
-  | { readonly kind: "source"; readonly name: SourceName }
-  | { readonly kind: "sum"; readonly name: SumName; readonly sum: Sum }
-  | { readonly kind: "delta"; readonly sum: Sum }
-  | { readonly kind: "fill"; readonly value: string };
+const BITS = 4;
+const MASK = (1 << BITS) - 1;
+const [OUT, DV, DELTA, FILL] = [4, 8, 9, 10];
+
+const codes = Object.fromEntries(kinds.map((kind, code) => [kind, code])) as Readonly<Record<Kind, number>>;
+
+/** `payload`: a sum's number, of delta too; the number of a fill's word; 0 for inputs. */
+export function valueOf(kind: Kind, payload = 0): Value {
+  return (payload << BITS) | codes[kind];
+}
+
+export function kindOf(value: Value): Kind {
+  return kinds[value & MASK]!;
+}
+
+export function payloadOf(value: Value): number {
+  return value >> BITS;
+}
+
+export function isSource(value: Value): boolean {
+  return (value & MASK) < OUT;
+}
+
+export function isSum(value: Value): boolean {
+  const code = value & MASK;
+  return code >= OUT && code <= DV;
+}
+
+export function isDelta(value: Value): boolean {
+  return (value & MASK) === DELTA;
+}
+
+export function isFill(value: Value): boolean {
+  return (value & MASK) === FILL;
+}
+
+/** Whether both are of the same kind. */
+export function alike(a: Value, b: Value): boolean {
+  return (a & MASK) === (b & MASK);
+}
+
+/** What sums begin with, as a record calls it: −Infinity for lse, 0 for the others. */
+export class Zeros {
+  readonly #zero: Value;
+  readonly #least: Value;
+
+  constructor(names: Names) {
+    this.#zero = valueOf("fill", names.word("0"));
+    this.#least = valueOf("fill", names.word("-Infinity"));
+  }
+
+  /** Whether a value is what sums of a kind begin with. */
+  is(value: Value, name: Kind): boolean {
+    return value === (name === "lse" ? this.#least : this.#zero);
+  }
+}
 
 /** A sum's own rows: queries for out, lse and dq, keys for dk and dv. */
 export type Side = "queries" | "keys";
 
-/** Which sequences, heads and positions a value's rows belong to: those at the origin, and the step between rows. */
+/** Which sequences, heads, columns and positions rows belong to: those at the origin, and all positions. */
 export interface Rows {
   readonly batch: number;
   readonly head: number;
-  readonly start: number;
-  readonly step: number;
+  readonly column: number;
+  readonly positions: Positions;
 }
 
 /** As messages call it. */
-export function describe(value: Value | undefined): string {
-  if (!value) return "nothing";
-  switch (value.kind) {
-    case "fill":
-      return `a fill with ${value.value}`;
-    case "delta":
-      return "delta";
-    default:
-      return value.name;
-  }
+export function describe(value: Value, { words }: Names): string {
+  return isFill(value) ? `a fill with ${words[payloadOf(value)]}` : kindOf(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */
@@ -81,9 +94,4 @@ export function positionsText(spans: readonly Span[]): string {
     return step === 1 ? `${start}..${start + length - 1}` : `${start},${start + step}..${start + (length - 1) * step}`;
   });
   return texts.join(" and ") || "none";
-}
-
-/** Where a tile was computed, and which. */
-export function tileText({ place, q, k }: Pick<Tile, "place" | "q" | "k">): string {
-  return `rank ${place.rank}, ${place.phase}, tile ${place.number} (queries ${positionsText(q)}, keys ${positionsText(k)})`;
 }

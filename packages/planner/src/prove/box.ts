@@ -1,0 +1,141 @@
+import type { Box } from "../symbolic/names.ts";
+
+// Strided boxes [batch, heads, rows, D] of elements: how the one lies in the other. No element is ever looked at alone.
+
+/** The origin of what begins where its view does: one object, so that it is quickly recognised. */
+export const origin: readonly number[] = [0, 0, 0, 0];
+
+export function volume(sizes: readonly number[]): number {
+  return sizes[0]! * sizes[1]! * sizes[2]! * sizes[3]!;
+}
+
+export function boxAt(offset: number, sizes: readonly number[], strides: readonly number[]): Box {
+  let high = offset + 1;
+  for (let i = 0; i < 4; i++) high += (sizes[i]! - 1) * strides[i]!;
+  return { offset, sizes, strides, low: offset, high };
+}
+
+/** The part of a box at a place in it. */
+export function partOf({ offset, strides }: Box, at: readonly number[], sizes: readonly number[]): Box {
+  let first = offset;
+  for (let i = 0; i < 4; i++) first += at[i]! * strides[i]!;
+  return boxAt(first, sizes, strides);
+}
+
+/** Whether its elements lie side by side. */
+export function isDense({ low, high, sizes }: Box): boolean {
+  return high - low === volume(sizes);
+}
+
+/** Whether two boxes are one. */
+export function isSame(a: Box, b: Box): boolean {
+  if (a === b) return true;
+  if (a.offset !== b.offset) return false;
+  for (let i = 0; i < 4; i++) {
+    if (a.sizes[i] !== b.sizes[i] || (a.sizes[i]! > 1 && a.strides[i] !== b.strides[i])) return false;
+  }
+  return true;
+}
+
+/** Coordinates of a box's origin in another that it meets; undefined if they share no element or differ in strides. */
+export function originIn(box: Box, other: Box): number[] | undefined {
+  const axes: Axis[] = [];
+  for (let i = 0; i < 4; i++) {
+    const [a, b] = [box.sizes[i]!, other.sizes[i]!];
+    if (a === 1 && b === 1) continue;
+    if (a > 1 && b > 1 && box.strides[i] !== other.strides[i]) return undefined;
+    axes.push({ i, stride: b > 1 ? other.strides[i]! : box.strides[i]!, from: 1 - a, to: b - 1 });
+  }
+  axes.sort((a, b) => b.stride - a.stride);
+  const found = [0, 0, 0, 0];
+  return solve(axes, box.offset - other.offset, found) ? found : undefined;
+}
+
+interface Axis {
+  readonly i: number;
+  readonly stride: number;
+  readonly from: number;
+  readonly to: number;
+}
+
+/** Writes distance as Σ c·stride with every c in its range, if it can be. */
+function solve(axes: readonly Axis[], distance: number, found: number[], depth = 0): boolean {
+  const axis = axes[depth];
+  if (!axis) return distance === 0;
+  if (axis.stride <= 0) return false;
+  const low = Math.floor(distance / axis.stride);
+  for (const c of [low, low + 1]) {
+    if (c < axis.from || c > axis.to) continue;
+    found[axis.i] = c;
+    if (solve(axes, distance - c * axis.stride, found, depth + 1)) return true;
+  }
+  return false;
+}
+
+/** Whether strides differ, so that elements may be shared although no box describes which. */
+export function differ(a: Box, b: Box): boolean {
+  return a.sizes.some((size, i) => size > 1 && b.sizes[i]! > 1 && a.strides[i] !== b.strides[i]);
+}
+
+/** What two boxes share, as a place in each. */
+export interface Shared {
+  readonly inOne: readonly number[];
+  readonly inOther: readonly number[];
+  readonly sizes: readonly number[];
+}
+
+/** What a box shares with another in whose coordinates its origin is `from`. */
+export function sharedOf(one: Box, other: Box, from: readonly number[]): Shared {
+  const inOne = from.map((c) => Math.max(0, -c));
+  const sizes = from.map((c, i) => Math.min(one.sizes[i]!, other.sizes[i]! - c) - inOne[i]!);
+  return { inOne, inOther: inOne.map((c, i) => c + from[i]!), sizes };
+}
+
+/** A place in a box and how much of it. */
+export interface Part {
+  readonly at: readonly number[];
+  readonly sizes: readonly number[];
+}
+
+/** What of a box lies within a range of elements: all of it, or a range of its outermost axis and parts of the slabs beside. */
+export function within(box: Box, low: number, high: number): Part[] {
+  if (low <= box.low && box.high <= high) return [{ at: origin, sizes: box.sizes }];
+  if (low >= box.high || box.low >= high || low >= high) return [];
+  const axes = [0, 1, 2, 3].filter((i) => box.sizes[i]! > 1);
+  const outer = axes.reduce((best, i) => (box.strides[i]! > box.strides[best]! ? i : best), axes[0]!);
+  const stride = box.strides[outer]!;
+  const count = box.sizes[outer]!;
+  const inner = box.high - box.low - (count - 1) * stride;
+  const first = Math.max(0, Math.ceil((low - box.low) / stride));
+  const end = Math.min(count, Math.floor((high - box.low - inner) / stride) + 1);
+  const parts: Part[] =
+    end > first ? [{ at: origin.with(outer, first), sizes: box.sizes.with(outer, end - first) }] : [];
+  const beside = end > first ? [first - 1, end] : [Math.floor((low - box.low) / stride), first];
+  for (const slab of new Set(beside)) {
+    if (slab < 0 || slab >= count) continue;
+    const place = { at: origin.with(outer, slab), sizes: box.sizes.with(outer, 1) };
+    for (const { at, sizes } of within(partOf(box, place.at, place.sizes), low, high)) {
+      parts.push({ at: at.with(outer, slab), sizes });
+    }
+  }
+  return parts;
+}
+
+/** The parts of a box around the one at a place in it. */
+export function around(sizes: readonly number[], hole: Part): Part[] {
+  const parts: Part[] = [];
+  let core: Part = { at: origin, sizes };
+  for (let axis = 0; axis < 4; axis++) {
+    const first = hole.at[axis]!;
+    const end = first + hole.sizes[axis]!;
+    if (first > 0) parts.push(slice(core, axis, 0, first));
+    if (end < sizes[axis]!) parts.push(slice(core, axis, end, sizes[axis]!));
+    core = slice(core, axis, first, end);
+  }
+  return parts;
+}
+
+// oxlint-disable-next-line max-params -- an axis and a range of it
+function slice({ at, sizes }: Part, axis: number, first: number, end: number): Part {
+  return { at: at.with(axis, first), sizes: sizes.with(axis, end - first) };
+}

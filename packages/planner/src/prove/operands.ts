@@ -1,0 +1,151 @@
+import type { RecordedRank } from "../record.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import type { Completeness, Judging } from "./complete.ts";
+import type { Entry, Read } from "./content.ts";
+import { fits, type Joining } from "./entries.ts";
+import type { Fault, Faults } from "./fault.ts";
+import type { Positions } from "./positions.ts";
+import type { RankMemory } from "./rank-memory.ts";
+import { tileText } from "./sums.ts";
+import { describe, isFill, isSource, positionsText, type Rows, type SourceName, valueOf } from "./values.ts";
+
+/** What the ranks of a proof share. */
+export interface Means extends Judging, Joining {
+  readonly complete: Completeness;
+  readonly faults: Faults;
+}
+
+/** Which rows of an input a view holds, and the entries that are something else. */
+interface Source {
+  readonly rows: Rows;
+  readonly odd: readonly Entry[];
+}
+
+/** The tile that one rank computes, and whether memory holds the queries and keys that it says. */
+export class Operands {
+  readonly rank: number;
+  phase = "";
+  /** How many tiles were computed in the phase. */
+  count = 0;
+  /** Of the last tile: its queries and keys as memory has them. */
+  queries!: Rows;
+  keys!: Rows;
+  #q!: Positions;
+  #k!: Positions;
+  #mask = 0;
+  readonly #means: Means;
+  readonly #memory: RankMemory;
+  readonly #headDim: number;
+  /** Query heads per key head. */
+  readonly #group: number;
+
+  constructor(means: Means, { tape }: RecordedRank, memory: RankMemory) {
+    const { headDim, heads, kvHeads } = means.record.options;
+    this.rank = tape.rank;
+    this.#means = means;
+    this.#memory = memory;
+    this.#headDim = headDim;
+    this.#group = heads / kvHeads;
+  }
+
+  /** As messages name the last tile. */
+  get text(): string {
+    return tileText({ rank: this.rank, phase: this.phase, number: this.count, q: this.#q, k: this.#k });
+  }
+
+  /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if it is not what it says. */
+  tile(event: Reader, first: number, views: { readonly q: number; readonly k: number }): number {
+    const { positions, visibility, tiles } = this.#means;
+    const q = positions.at(event.arg(first));
+    const k = positions.at(event.arg(first + 1));
+    const mask = event.arg(first + 2);
+    [this.#q, this.#k, this.#mask] = [q, k, mask];
+    const { rank, phase } = this;
+    const number = ++this.count;
+    const pairs = visibility.pairs(q, k, mask);
+    if (pairs === 0) return -1;
+    const queries = this.source("q", views.q, { positions: q });
+    const keys = this.source("k", views.k, { positions: k });
+    if (!queries || !keys) return -1;
+    this.queries = queries;
+    this.keys = keys;
+    const each = this.#headsEach(views);
+    if (each === 0) {
+      this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
+      return -1;
+    }
+    const firstHead = queries.head - keys.head * this.#group;
+    return tiles.add({ rank, phase, number, q, k, mask, pairs, firstHead, endHead: firstHead + each });
+  }
+
+  /**
+   * The rows that a view holds, if they are those of an input that are expected, of whatever heads if none are asked for.
+   * Keys that no query of the tile sees may be anything.
+   */
+  source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
+    const only = this.#memory.only(view);
+    if (only && only.value === valueOf(name) && only.sizes[3] === this.#headDim) {
+      const { rows } = only;
+      const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
+      if (like && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
+    }
+    const read = this.#memory.read(view);
+    const found = this.#sourceOf(read, name, expected.positions);
+    if (found && this.#isGood(found, name, expected)) return found.rows;
+    const held =
+      [...new Set(read.entries.map((entry) => this.#entryText(entry)))].join(", ") || "nothing that is known";
+    const rows = positionsText(expected.positions.spans);
+    this.fault("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
+    return undefined;
+  }
+
+  fault(kind: Fault["kind"], message: string): void {
+    this.#means.faults.report({ kind, rank: this.rank, message });
+  }
+
+  #isGood({ rows, odd }: Source, name: SourceName, expected: Pick<Rows, "positions"> & Partial<Rows>): boolean {
+    if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
+    if (odd.length === 0) return true;
+    const isSeen = ({ at, sizes }: Entry): boolean =>
+      this.#means.visibility.pairs(this.#q, expected.positions.part(at[2]!, sizes[2]!), this.#mask) > 0;
+    return (name === "k" || name === "v") && !odd.some(isSeen);
+  }
+
+  /** Undefined if no row of the input is there, or if something is not known at all. */
+  #sourceOf(read: Read, name: SourceName, positions: Positions): Source | undefined {
+    const { memo } = read;
+    if (memo?.name === name && memo.positions === positions) return memo.answer as Source | undefined;
+    const value = valueOf(name);
+    const first = read.entries.find((entry) => entry.value === value);
+    let answer: Source | undefined;
+    if (read.whole && first) {
+      const { at } = first;
+      const rows = { batch: first.rows.batch - at[0]!, head: first.rows.head - at[1]!, column: 0, positions };
+      const isOdd = (entry: Entry): boolean =>
+        entry.value !== value || entry.sizes[3] !== this.#headDim || !fits(entry, rows);
+      answer = { rows, odd: read.entries.filter(isOdd) };
+    }
+    read.memo = { name, positions, answer };
+    return answer;
+  }
+
+  /** How many query heads each key head meets, as many each and in order; 0 if they are not of its group. */
+  #headsEach({ q, k }: { readonly q: number; readonly k: number }): number {
+    const a = this.#memory.view(q).look.box.sizes;
+    const b = this.#memory.view(k).look.box.sizes;
+    const { queries, keys } = this;
+    const each = a[1]! / b[1]!;
+    const first = queries.head - keys.head * this.#group;
+    const fit = b[1] === 1 ? first >= 0 && first + each <= this.#group : first === 0 && each === this.#group;
+    return fit && queries.batch === keys.batch && a[0] === b[0] ? each : 0;
+  }
+
+  #entryText({ value, rows, sizes }: Entry): string {
+    const { names } = this.#means.record;
+    if (isFill(value)) return describe(value, names);
+    const { column, positions } = rows;
+    const end = column + sizes[3]!;
+    const columns = sizes[3] === this.#headDim || !isSource(value) ? "" : ` (columns ${column} to ${end - 1})`;
+    return `${describe(value, names)} ${positionsText(positions.spans)}${columns}`;
+  }
+}

@@ -1,0 +1,101 @@
+import { type Span, spansLength } from "@mosaic/core";
+import type { Names } from "../symbolic/names.ts";
+
+/** Global positions of some rows, in order. Equal lists of spans of one table are one object. */
+export class Positions {
+  /** The number of the spans among the names' rows. */
+  readonly id: number;
+  readonly spans: readonly Span[];
+  readonly length: number;
+  readonly #table: PositionsTable;
+  #parts: Map<number, Positions> | undefined;
+  #runs: string | undefined;
+
+  constructor(table: PositionsTable, id: number, spans: readonly Span[]) {
+    this.#table = table;
+    this.id = id;
+    this.spans = spans;
+    this.length = spansLength(spans);
+  }
+
+  /** `count` of them, from number `first` on. */
+  part(first: number, count: number): Positions {
+    if (first === 0 && count === this.length) return this;
+    const key = first * (this.length + 1) + count;
+    let part = this.#parts?.get(key);
+    if (!part) {
+      part = this.#table.of(cut(this.spans, first, count));
+      (this.#parts ??= new Map<number, Positions>()).set(key, part);
+    }
+    return part;
+  }
+
+  /** Whether the other ones are the same, in the same order, however both are cut into spans. */
+  equals(other: Positions): boolean {
+    return this === other || (this.length === other.length && this.#asRuns() === other.#asRuns());
+  }
+
+  #asRuns(): string {
+    return (this.#runs ??= runs(this.spans));
+  }
+}
+
+/** All positions that a proof speaks of, by the numbers that tapes use. */
+export class PositionsTable {
+  readonly #names: Names;
+  readonly #known: (Positions | undefined)[] = [];
+
+  constructor(names: Names) {
+    this.#names = names;
+  }
+
+  of(spans: readonly Span[]): Positions {
+    return this.at(this.#names.rowsOf(spans));
+  }
+
+  /** By number. */
+  at(id: number): Positions {
+    let positions = this.#known[id];
+    if (!positions) this.#known[id] = positions = new Positions(this, id, this.#names.rows[id]!);
+    return positions;
+  }
+}
+
+function cut(spans: readonly Span[], first: number, count: number): Span[] {
+  const found: Span[] = [];
+  let row = 0;
+  for (const { start, length, step } of spans) {
+    const from = Math.max(first, row);
+    const end = Math.min(first + count, row + length);
+    if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
+    row += length;
+  }
+  return found;
+}
+
+/** The positions as runs of one step each, which begin and end where no cut between spans can make a difference. */
+function runs(spans: readonly Span[]): string {
+  const found: number[][] = [];
+  let [start, length, step] = [0, 0, 0];
+  const close = (): void => {
+    if (length > 0) found.push([start, length, length > 1 ? step : 1]);
+    length = 0;
+  };
+  for (const span of spans) {
+    let [next, left] = [span.start, span.length];
+    while (left > 0) {
+      if (length === 1 && next > start) step = next - start;
+      else if (length === 0 || next !== start + length * step) {
+        close();
+        start = next;
+      }
+      // One row settles the step; the rest of the span follows at once if it has the same.
+      const taken = length > 0 && step === span.step ? left : 1;
+      length += taken;
+      next += taken * span.step;
+      left -= taken;
+    }
+  }
+  close();
+  return found.join(";");
+}

@@ -1,0 +1,195 @@
+import type { Positions, PositionsTable } from "./positions.ts";
+import type { Names } from "../symbolic/names.ts";
+import { positionsText, type Side } from "./values.ts";
+
+/** A block of queries on a block of keys, as some kernel call computed it, and where. */
+export interface Tile {
+  readonly rank: number;
+  readonly phase: string;
+  /** Among the rank's tiles of the phase, from 1 on. */
+  readonly number: number;
+  readonly q: Positions;
+  readonly k: Positions;
+  /** Number of the mask. */
+  readonly mask: number;
+  /** Which query heads of each key head's group: [0, H/Hkv) unless groups are cut. */
+  readonly firstHead: number;
+  readonly endHead: number;
+  /** Visible pairs. */
+  readonly pairs: number;
+}
+
+const FIELDS = 8;
+
+/** The tiles of all ranks, by number: a thousand ranks compute millions, in memory of a few numbers each. */
+export class Tiles {
+  readonly #positions: PositionsTable;
+  readonly #names: Names;
+  #fields = new Int32Array(FIELDS * 64);
+  #pairs = new Float64Array(64);
+  #length = 0;
+  /** Numbers of the queries, and of the keys, that tiles have, each once. */
+  readonly distinct: Readonly<Record<Side, number[]>> = { queries: [], keys: [] };
+  readonly #has: Readonly<Record<Side, boolean[]>> = { queries: [], keys: [] };
+
+  constructor(positions: PositionsTable, names: Names) {
+    this.#positions = positions;
+    this.#names = names;
+  }
+
+  add({ rank, phase, number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
+    const id = this.#length++;
+    if (id === this.#pairs.length) {
+      this.#fields = grown(this.#fields);
+      this.#pairs = grown(this.#pairs);
+    }
+    const at = id * FIELDS;
+    const fields = this.#fields;
+    fields[at] = rank;
+    fields[at + 1] = this.#names.word(phase);
+    fields[at + 2] = number;
+    fields[at + 3] = q.id;
+    fields[at + 4] = k.id;
+    fields[at + 5] = mask;
+    fields[at + 6] = firstHead;
+    fields[at + 7] = endHead;
+    this.#pairs[id] = pairs;
+    this.#note("queries", q.id);
+    this.#note("keys", k.id);
+    return id;
+  }
+
+  at(id: number): Tile {
+    const field = (i: number): number => this.#fields[id * FIELDS + i]!;
+    return {
+      rank: field(0),
+      phase: this.#names.words[field(1)]!,
+      number: field(2),
+      q: this.#positions.at(field(3)),
+      k: this.#positions.at(field(4)),
+      mask: field(5),
+      firstHead: field(6),
+      endHead: field(7),
+      pairs: this.#pairs[id]!,
+    };
+  }
+
+  queriesOf(id: number): number {
+    return this.#fields[id * FIELDS + 3]!;
+  }
+
+  keysOf(id: number): number {
+    return this.#fields[id * FIELDS + 4]!;
+  }
+
+  maskOf(id: number): number {
+    return this.#fields[id * FIELDS + 5]!;
+  }
+
+  headsOf(id: number): number {
+    return this.#fields[id * FIELDS + 7]! - this.#fields[id * FIELDS + 6]!;
+  }
+
+  pairsOf(id: number): number {
+    return this.#pairs[id]!;
+  }
+
+  #note(side: Side, positions: number): void {
+    if (this.#has[side][positions]) return;
+    this.#has[side][positions] = true;
+    this.distinct[side].push(positions);
+  }
+}
+
+/** Where a tile was computed, and which. */
+export function tileText({
+  rank,
+  phase,
+  number,
+  q,
+  k,
+}: Omit<Tile, "mask" | "firstHead" | "endHead" | "pairs">): string {
+  const what = `(queries ${positionsText(q.spans)}, keys ${positionsText(k.spans)})`;
+  return `rank ${rank}, ${phase}, tile ${number} ${what}`;
+}
+
+/** The sum of nothing. */
+export const nothing = 0;
+
+/** Values keep a few bits for their kind. */
+const MOST = 2 ** 27;
+
+/**
+ * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums. The same two have
+ * one number, so that out and lse can be told to have seen the same, wherever they were sent.
+ */
+export class Sums {
+  /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x. */
+  #parts = new Int32Array(128);
+  #length = 1;
+  /** Sums by a hash of their parts, each in the first free slot from there; half of the slots stay free. */
+  #slots = new Int32Array(256);
+
+  add(sum: number, tile: number): number {
+    return this.#make(sum, -1 - tile);
+  }
+
+  join(a: number, b: number): number {
+    if (a === nothing) return b;
+    if (b === nothing) return a;
+    return this.#make(a, b);
+  }
+
+  /** The tiles of a sum in the order in which they were added, each as often as it was. */
+  tilesOf(sum: number): number[] {
+    const tiles: number[] = [];
+    const open = [sum];
+    for (let next = open.pop(); next !== undefined; next = open.pop()) {
+      // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
+      for (let one = next; one !== nothing; ) {
+        const left = this.#parts[2 * one]!;
+        const right = this.#parts[2 * one + 1]!;
+        if (right >= 0) open.push(left);
+        else tiles.push(-1 - right);
+        one = right < 0 ? left : right;
+      }
+    }
+    return tiles.reverse();
+  }
+
+  #make(left: number, right: number): number {
+    let slot = this.#slotOf(left, right);
+    for (let known = this.#slots[slot]!; known !== 0; known = this.#slots[slot]!) {
+      if (this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
+      slot = (slot + 1) & (this.#slots.length - 1);
+    }
+    const id = this.#length++;
+    this.#slots[slot] = id;
+    this.#parts[2 * id] = left;
+    this.#parts[2 * id + 1] = right;
+    if (2 * this.#length === this.#parts.length) this.#grow();
+    return id;
+  }
+
+  #slotOf(left: number, right: number): number {
+    const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
+    return (hash ^ (hash >>> 15)) & (this.#slots.length - 1);
+  }
+
+  #grow(): void {
+    if (this.#length >= MOST) throw new RangeError(`prove: more than ${MOST} sums of tiles`);
+    this.#parts = grown(this.#parts);
+    this.#slots = new Int32Array(2 * this.#slots.length);
+    for (let id = 1; id < this.#length; id++) {
+      let slot = this.#slotOf(this.#parts[2 * id]!, this.#parts[2 * id + 1]!);
+      while (this.#slots[slot] !== 0) slot = (slot + 1) & (this.#slots.length - 1);
+      this.#slots[slot] = id;
+    }
+  }
+}
+
+function grown<T extends Int32Array | Float64Array>(full: T): T {
+  const larger = new (full.constructor as new (length: number) => T)(2 * full.length);
+  larger.set(full);
+  return larger;
+}
