@@ -1,0 +1,210 @@
+import { add, type Context, type Coordinate, fromArray, Linear, sum, type Tensor } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import {
+  crossEntropy,
+  crossEntropyTerms,
+  lossTerms,
+  meanOverMesh,
+  meanSquared,
+  meanSquaredTerms,
+  syncGradients,
+} from "../src/index.ts";
+import { byRow, linear } from "./helpers/gradients.ts";
+import { derivative, numbers, worst } from "./helpers/numbers.ts";
+import { alone, onMesh } from "./helpers/world.ts";
+
+const [rows, classes] = [12, 5];
+const logits = numbers(rows * classes, 1).map((x) => Math.fround(8 * x));
+const targets = numbers(rows, 2).map((x, i) => (i % 4 === 1 ? -100 : Math.floor(((x + 1) / 2) * classes)));
+
+/** Mean cross-entropy of the rows that count, in float64. */
+function reference(x: readonly number[], smoothing = 0): number {
+  const losses = byRow(x, classes, (row) => {
+    const top = Math.max(...row);
+    const lse = top + Math.log(row.reduce((sum, value) => sum + Math.exp(value - top), 0));
+    return row.map((value) => lse - value);
+  });
+  const counted = targets.flatMap((target, row) => (target === -100 ? [] : [{ target, row }]));
+  const total = counted.reduce((sum, { target, row }) => {
+    const line = losses.slice(row * classes, (row + 1) * classes);
+    return sum + (1 - smoothing) * line[target]! + (smoothing / classes) * line.reduce((a, b) => a + b, 0);
+  }, 0);
+  return total / counted.length;
+}
+
+describe("cross-entropy", () => {
+  test.each([0, 0.1, 1])("and its gradient equal float64's, smoothing %d", (labelSmoothing) =>
+    alone(async (ctx) => {
+      using x = fromArray(ctx, logits, [3, 4, classes]);
+      x.requiresGrad = true;
+      using target = fromArray(ctx, targets, [3, 4]);
+      using loss = crossEntropy(ctx, x, target, { labelSmoothing });
+      expect(loss.shape).toEqual([]);
+      loss.backward();
+      const expected = reference(logits, labelSmoothing);
+      expect(Math.abs((await loss.item()) - expected) / expected).toBeLessThan(1e-6);
+      const gradient = derivative((each) => reference(each, labelSmoothing), logits);
+      expect(worst(await x.grad!.read(), gradient)).toBeLessThan(2e-6);
+    }),
+  );
+
+  test("of 16-bit logits is float32, and its gradient of their dtype", () =>
+    alone(async (ctx) => {
+      using wide = fromArray(ctx, logits, [rows, classes]);
+      using x = wide.to("bfloat16").detach();
+      x.requiresGrad = true;
+      using target = fromArray(ctx, targets, [rows]);
+      using loss = crossEntropy(ctx, x, target);
+      loss.backward();
+      expect([loss.dtype, x.grad!.dtype]).toEqual(["float32", "bfloat16"]);
+      const seen = Array.from(await x.read());
+      expect(Math.abs((await loss.item()) - reference(seen)) / reference(seen)).toBeLessThan(1e-6);
+    }));
+
+  test("pairs of micro-batches add up to the whole", () =>
+    alone(async (ctx) => {
+      using x = fromArray(ctx, logits, [rows, classes]);
+      using target = fromArray(ctx, targets, [rows]);
+      const part = (from: number, to: number): Tensor =>
+        crossEntropyTerms(x.slice(0, from, to), target.slice(0, from, to));
+      using terms = add(part(0, 2), part(2, rows));
+      using loss = meanOverMesh(ctx, terms);
+      expect(Math.abs((await loss.item()) - reference(logits))).toBeLessThan(1e-6);
+    }));
+
+  test("nothing that counts gives NaN, as in PyTorch; another ignoreIndex is obeyed; large logits are no trouble", () =>
+    alone(async (ctx) => {
+      using x = fromArray(ctx, [1e4, -1e4, 0, 0], [2, 2]);
+      using none = fromArray(ctx, [-100, -100], [2]);
+      expect(await crossEntropy(ctx, x, none).item()).toBeNaN();
+      using some = fromArray(ctx, [1, 0], [2]);
+      expect(await crossEntropy(ctx, x, some, { ignoreIndex: 0 }).item()).toBe(20_000);
+    }));
+
+  test("says what does not fit", () =>
+    alone((ctx) => {
+      using x = fromArray(ctx, logits, [rows, classes]);
+      using short = fromArray(ctx, targets.slice(1), [rows - 1]);
+      expect(() => crossEntropy(ctx, x, short)).toThrow(
+        /logits \[..,C\] and targets \[..\], received \[12,5\] and \[11\]/,
+      );
+      using target = fromArray(ctx, targets, [rows]);
+      expect(() => crossEntropy(ctx, x, target, { labelSmoothing: 2 })).toThrow(/from 0 to 1, received 2/);
+      expect(() => crossEntropy(ctx, x, target, { smoothing: 0 } as never)).toThrow(/options among ignoreIndex/);
+      expect(() => meanOverMesh(ctx, x)).toThrow(/a pair \(sum, count\)/);
+      expect(() => meanSquared(ctx, x, target)).toThrow(/a target \[12,5\]/);
+      expect(() => lossTerms(x, target)).toThrow(/weights \[12,5\]/);
+    }));
+
+  test("a target that is no class fails, and says so", () =>
+    alone(async (ctx) => {
+      using x = fromArray(ctx, logits, [rows, classes]);
+      using target = fromArray(ctx, targets.with(0, classes), [rows]);
+      await expect(crossEntropy(ctx, x, target).item()).rejects.toThrow(
+        /crossEntropy: expected whole numbers from 0 to 4, received 5/,
+      );
+    }).catch((error: unknown) => expect(String(error)).toContain("received 5")));
+});
+
+test("mean squared error and its gradient equal float64's, with weights and without", () =>
+  alone(async (ctx) => {
+    const [a, b, weights] = [numbers(12, 3), numbers(12, 4), numbers(12, 5).map(Math.abs)];
+    for (const weigh of [undefined, weights]) {
+      const total = weigh ? weigh.reduce((x, y) => x + y) : 12;
+      const f = (x: readonly number[]) =>
+        x.reduce((sum, value, i) => sum + (weigh?.[i] ?? 1) * (value - b[i]!) ** 2, 0) / total;
+      using x = fromArray(ctx, a, [3, 4]);
+      x.requiresGrad = true;
+      using target = fromArray(ctx, b, [3, 4]);
+      using weight = weigh && fromArray(ctx, weigh, [3, 4]);
+      using loss = meanSquared(ctx, x, target, weight);
+      loss.backward();
+      expect(Math.abs((await loss.item()) - f(a)) / f(a)).toBeLessThan(1e-6);
+      expect(worst(await x.grad!.read(), derivative(f, a))).toBeLessThan(2e-6);
+    }
+  }));
+
+const inputs = numbers(rows * 3, 6);
+
+/** Loss and the gradients of a layer, of this rank's rows of all: ranks of "dp" and "sp" have unequal numbers that count. */
+async function gradients(ctx: Context, kind: "crossEntropy" | "meanSquared"): Promise<number[]> {
+  const each = rows / ctx.size;
+  const own = (values: readonly number[], width: number) =>
+    values.slice(ctx.rank * each * width, (ctx.rank + 1) * each * width);
+  using layer = new Linear(ctx, 3, classes);
+  using x = fromArray(ctx, own(inputs, 3), [each, 3]);
+  using out = layer.forward(x);
+  using wanted = fromArray(
+    ctx,
+    kind === "crossEntropy" ? own(targets, 1) : own(logits, classes),
+    kind === "crossEntropy" ? [each] : [each, classes],
+  );
+  using loss =
+    kind === "crossEntropy" ? crossEntropy(ctx, out, wanted) : meanOverMesh(ctx, meanSquaredTerms(out, wanted));
+  loss.backward();
+  syncGradients(ctx, layer);
+  const found = await Promise.all(
+    [loss, ...layer.parameters().map(({ grad }) => grad!)].map((tensor) => tensor.read()),
+  );
+  return found.flatMap((values) => Array.from(values));
+}
+
+const meshes: readonly Coordinate[] = [
+  { sp: 2 },
+  { sp: 4 },
+  { dp: 2, sp: 1 },
+  { dp: 2, sp: 2 },
+  { dp: 3, sp: 2 },
+  { dp: 4, node: 1, gpu: 3 },
+];
+
+test.each(["crossEntropy", "meanSquared"] as const)(
+  "%s and the gradients it gives are the same on every mesh",
+  async (kind) => {
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => gradients(ctx, kind));
+    for (const mesh of meshes) {
+      const found = await onMesh(mesh, (ctx) => gradients(ctx, kind));
+      for (const values of found) {
+        expect(values).toEqual(found[0]);
+        expect(worst(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
+      }
+    }
+  },
+);
+
+test("and right in float64, too", async () => {
+  const [weight, bias] = await alone(async (ctx) => {
+    using layer = new Linear(ctx, 3, classes);
+    return Promise.all(layer.parameters().map(async (each) => Array.from(await each.read())));
+  });
+  const [found] = await onMesh({ dp: 2, sp: 2 }, (ctx) => gradients(ctx, "crossEntropy"));
+  expect(found![0]).toBeCloseTo(reference(linear(inputs, weight!, bias!)), 5);
+});
+
+test("a rank without rows takes part: its pair is (0, 0)", async () => {
+  const losses = await onMesh({ sp: 2 }, async (ctx) => {
+    const count = ctx.rank === 0 ? 2 : 0;
+    using x = fromArray(ctx, [0, 2, 1, 0].slice(0, 2 * count), [count, 2]);
+    x.requiresGrad = true;
+    using target = fromArray(ctx, [1, 1].slice(0, count), [count]);
+    using loss = crossEntropy(ctx, x, target);
+    loss.backward();
+    expect(x.grad!.shape).toEqual([count, 2]);
+    return loss.item();
+  });
+  expect(losses[0]).toBeCloseTo((Math.log(1 + Math.exp(-2)) + Math.log(1 + Math.E)) / 2, 6);
+  expect(losses[1]).toBe(losses[0]);
+});
+
+test("parameters that nobody used get zeros, frozen ones nothing, on one rank as on two", async () => {
+  for (const mesh of [{ sp: 1 }, { sp: 2 }]) {
+    await onMesh(mesh, async (ctx) => {
+      using layer = new Linear(ctx, 2, 2);
+      layer.weight.requiresGrad = false;
+      syncGradients(ctx, layer);
+      expect(layer.weight.grad).toBe(null);
+      using total = sum(layer.bias!.grad!);
+      expect(await total.item()).toBe(0);
+    });
+  }
+});

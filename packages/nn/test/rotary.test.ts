@@ -1,0 +1,129 @@
+import {
+  type Context,
+  type Coordinate,
+  CrossAxisAttention,
+  fromArray,
+  MultiAxisAttention,
+  mul,
+  type PlacementName,
+  shard,
+  type Span,
+  sum,
+  type Tensor,
+  unshard,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { RotaryEmbedding, syncGradients } from "../src/index.ts";
+import { derivative, numbers, worst } from "./helpers/numbers.ts";
+import { alone, onMesh } from "./helpers/world.ts";
+
+const [heads, dim] = [2, 6];
+const spans: readonly Span[] = [
+  { start: 100_000, length: 2, step: 3 },
+  { start: 1, length: 1, step: 1 },
+];
+const places = [100_000, 100_003, 1];
+
+/** x [1,2,3,6] turned, in float64, by the paper's definition. */
+function turned(x: readonly number[], interleaved: boolean): number[] {
+  const out = [...x];
+  for (let row = 0; row < heads * places.length; row++) {
+    for (let pair = 0; pair < dim / 2; pair++) {
+      const angle = places[row % places.length]! * 10_000 ** ((-2 * pair) / dim);
+      const [i, j] = interleaved ? [2 * pair, 2 * pair + 1] : [pair, pair + dim / 2];
+      const [a, b] = [x[row * dim + i]!, x[row * dim + j]!];
+      out[row * dim + i] = a * Math.cos(angle) - b * Math.sin(angle);
+      out[row * dim + j] = b * Math.cos(angle) + a * Math.sin(angle);
+    }
+  }
+  return out;
+}
+
+test.each([false, true])("turns pairs as the paper says, and its gradient turns back; interleaved %s", (interleaved) =>
+  alone(async (ctx) => {
+    using rotary = new RotaryEmbedding(dim, { interleaved });
+    const size = heads * places.length * dim;
+    const [values, weights] = [numbers(size, 1), numbers(size, 2)];
+    using x = fromArray(ctx, values, [1, heads, places.length, dim]);
+    x.requiresGrad = true;
+    using out = rotary.encode(x, spans);
+    expect(worst(await out.read(), turned(values, interleaved))).toBeLessThan(1e-6);
+    using weight = fromArray(ctx, weights, x.shape);
+    using weighted = mul(out, weight);
+    using loss = sum(weighted);
+    loss.backward();
+    const f = (each: readonly number[]) =>
+      turned(each, interleaved).reduce((total, value, i) => total + value * weights[i]!, 0);
+    expect(worst(await x.grad!.read(), derivative(f, values))).toBeLessThan(1e-6);
+  }),
+);
+
+test("products depend on the distance alone", () =>
+  alone(async (ctx) => {
+    using rotary = new RotaryEmbedding(8);
+    const product = async (at: number, from: number): Promise<number> => {
+      const encode = (seed: number, start: number): Tensor =>
+        rotary.encode(fromArray(ctx, numbers(8, seed), [1, 1, 1, 8]), [{ start, length: 1, step: 1 }]);
+      return sum(mul(encode(1, at), encode(2, from))).item();
+    };
+    const expected = await product(7, 3);
+    for (const shift of [1, 500, 100_000]) expect(await product(7 + shift, 3 + shift)).toBeCloseTo(expected, 5);
+    expect(Math.abs((await product(8, 3)) - expected)).toBeGreaterThan(1e-3);
+  }));
+
+const [length, embedDim] = [11, 8];
+
+/** Output, and gradients of x and of the parameters, put together. */
+async function attend(ctx: Context, placement: PlacementName): Promise<number[][]> {
+  const rotary = new RotaryEmbedding(4);
+  const options = { embedDim, numHeads: 2, causal: true, backend: "ring", placement, positions: rotary } as const;
+  const self = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, sequenceLength: length });
+  const cross = new CrossAxisAttention(ctx, {
+    ...options,
+    qAxis: 1,
+    kvAxis: 1,
+    sequenceLength: length,
+    kvSequenceLength: length,
+  });
+  using whole = fromArray(ctx, numbers(2 * length * embedDim, 3), [2, length, embedDim]);
+  const x = shard(ctx, whole, 1, { placement }).detach();
+  x.requiresGrad = true;
+  using first = self.forward(x);
+  using out = cross.forward(first, x);
+  using seed = shard(ctx, whole, 1, { placement });
+  out.backward(seed);
+  for (const module of [self, cross]) syncGradients(ctx, module);
+  const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
+  const parameters = [...self.parameters(), ...cross.parameters()].map(({ grad }) => grad!);
+  return Promise.all([...parts, ...parameters].map(async (each) => Array.from(await each.read())));
+}
+
+describe.each(["contiguous", "zigzag", "striped"] as const)("in attention, %s", (placement) => {
+  test("every mesh computes the same", async () => {
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => attend(ctx, placement));
+    for (const mesh of [{ sp: 2 }, { sp: 4 }] satisfies Coordinate[]) {
+      for (const found of await onMesh(mesh, (ctx) => attend(ctx, placement))) {
+        for (const [i, values] of found.entries()) expect(worst(values, expected![i]!)).toBeLessThan(5e-6);
+      }
+    }
+  });
+});
+
+test("tables are kept for a few layouts, and given back", () =>
+  alone(async (ctx) => {
+    const before = ctx.device.memory().allocated;
+    const rotary = new RotaryEmbedding(4);
+    using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
+    for (let start = 0; start < 20; start++) rotary.encode(x, [{ start, length: 2, step: 1 }]).dispose();
+    rotary.dispose();
+    x.dispose();
+    expect(ctx.device.memory().allocated).toBe(before);
+  }));
+
+test("says what does not fit", () =>
+  alone((ctx) => {
+    for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/even headDim/);
+    expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);
+    using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
+    expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]/);
+  }));
