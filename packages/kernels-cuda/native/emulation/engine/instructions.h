@@ -1,0 +1,252 @@
+// kernels/ptx.cuh for a host compiler: the same functions, carried out and checked.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/launch.h"
+
+#define DEVICE __forceinline__
+// Where a call stands: collectives compare it, misuse is reported with it.
+#define SITE , emulated::Site site = emulated::Site::current()
+#define ONLY_SITE emulated::Site site = emulated::Site::current()
+
+using std::max;
+using std::min;
+
+DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
+
+// ── memory
+
+template <class T>
+inline T load(const T* p SITE) {
+  emulated::current->site = site;
+  emulated::checkGlobal(p, sizeof(T), sizeof(T), "read");
+  return *p;
+}
+template <class T>
+inline void store(T* p, T v SITE) {
+  emulated::current->site = site;
+  emulated::checkGlobal(p, sizeof(T), sizeof(T), "write");
+  *p = v;
+}
+inline void atomicAddFloat(float* p, float v SITE) {
+  emulated::current->site = site;
+  emulated::checkGlobal(p, sizeof(float), sizeof(float), "atomic");
+  std::atomic_ref<float>(*p).fetch_add(v);
+}
+
+namespace emulated {
+
+template <class T>
+inline T loadWord(SharedAddress a, Site site) {
+  current->site = site;
+  const char* p = block->at(a, sizeof(T), sizeof(T));
+  block->onRead(a, sizeof(T), static_cast<uint32_t>(current->thread));
+  T v;
+  std::memcpy(&v, p, sizeof(T));
+  return v;
+}
+template <class T>
+inline void storeWord(SharedAddress a, T v, Site site) {
+  current->site = site;
+  char* p = block->at(a, sizeof(T), sizeof(T));
+  block->onWrite(a, sizeof(T), static_cast<uint32_t>(current->thread));
+  std::memcpy(p, &v, sizeof(T));
+}
+
+}  // namespace emulated
+
+DEVICE float loadShared(SharedAddress a SITE) { return emulated::loadWord<float>(a, site); }
+DEVICE float2 loadShared2(SharedAddress a SITE) { return emulated::loadWord<float2>(a, site); }
+DEVICE void storeShared(SharedAddress a, float v SITE) { emulated::storeWord(a, v, site); }
+DEVICE void storeSharedBits(SharedAddress a, uint32_t v SITE) { emulated::storeWord(a, v, site); }
+
+/// The slot is poisoned and in flight from now on; the bytes come at the wait.
+inline void copyAsync16(SharedAddress to, const void* p, bool real SITE) {
+  emulated::current->site = site;
+  char* slot = emulated::block->at(to, 16, 16);
+  if (real) emulated::checkGlobal(p, 16, 16, "cp.async read");
+  emulated::block->onWrite(to, 16, static_cast<uint32_t>(emulated::current->thread), true);
+  std::memset(slot, 0xff, 16);
+  emulated::current->open.push_back({to, p, real ? 16 : 0});
+}
+DEVICE void commitCopies() {
+  emulated::current->groups.push_back(std::move(emulated::current->open));
+  emulated::current->open.clear();
+}
+template <int N>
+inline void waitCopies(ONLY_SITE) {
+  emulated::current->site = site;
+  for (auto& groups = emulated::current->groups; groups.size() > N; groups.pop_front()) {
+    for (const emulated::Copy& copy : groups.front()) {
+      char* slot = emulated::block->at(copy.to, 16, 16);
+      std::memset(slot, 0, 16);
+      if (copy.bytes) std::memcpy(slot, copy.from, static_cast<size_t>(copy.bytes));
+      emulated::block->onWrite(copy.to, 16, static_cast<uint32_t>(emulated::current->thread));
+    }
+  }
+}
+
+// ── numbers
+
+DEVICE float fastExp2(float x) { return std::exp2(x); }
+DEVICE float fastLog2(float x) { return std::log2(x); }
+DEVICE float infinity() { return INFINITY; }
+
+template <class T>
+DEVICE uint16_t narrow(float x);
+template <>
+DEVICE uint16_t narrow<bf16>(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;
+  return static_cast<uint16_t>((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+template <>
+DEVICE uint16_t narrow<fp16>(float x) {
+  const auto half = static_cast<_Float16>(x);
+  uint16_t bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+template <class T>
+DEVICE float widen(uint16_t bits);
+template <>
+DEVICE float widen<bf16>(uint16_t bits) {
+  const uint32_t u = uint32_t{bits} << 16;
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+template <>
+DEVICE float widen<fp16>(uint16_t bits) {
+  _Float16 half;
+  std::memcpy(&half, &bits, 2);
+  return static_cast<float>(half);
+}
+template <class T>
+DEVICE uint32_t pack2(float low, float high) {
+  return narrow<T>(low) | uint32_t{narrow<T>(high)} << 16;
+}
+
+// ── threads together
+
+DEVICE void syncBlock(ONLY_SITE) {
+  emulated::barrier(0, static_cast<int>(emulated::block->fibers.size()), true, site);
+}
+DEVICE void syncNamed(int id, int threads SITE) { emulated::barrier(id, threads, true, site); }
+DEVICE void arriveNamed(int id, int threads SITE) { emulated::barrier(id, threads, false, site); }
+DEVICE void syncWarp(ONLY_SITE) {
+  struct Lane {
+  } mine;
+  const auto warp = static_cast<size_t>(emulated::current->warp);
+  emulated::collective("__syncwarp", site, mine, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
+}
+
+namespace emulated {
+
+template <class T>
+struct Shuffled {
+  T value, out;
+  int source;
+};
+template <class T>
+inline T exchange(T value, int source, const char* operation, Site site) {
+  Shuffled<T> mine{value, {}, source};
+  collective(operation, site, mine, [](Shuffled<T>** lanes) {
+    for (int i = 0; i < 32; i++) lanes[i]->out = lanes[lanes[i]->source & 31]->value;
+  });
+  return mine.out;
+}
+
+}  // namespace emulated
+
+template <class T>
+DEVICE T shuffleXor(T v, int mask SITE) {
+  return emulated::exchange(v, emulated::current->lane ^ mask, "shfl.xor", site);
+}
+template <class T>
+DEVICE T shuffle(T v, int lane SITE) {
+  return emulated::exchange(v, lane, "shfl.idx", site);
+}
+
+// ── tensor cores
+
+namespace emulated {
+
+struct MatrixLane {
+  SharedAddress address;
+  uint32_t* registers;
+};
+
+inline void readMatrices(MatrixLane** lanes, bool transposed) {
+  stats.ldmatrix.fetch_add(1, std::memory_order_relaxed);
+  for (int matrix = 0; matrix < 4; matrix++) {
+    uint16_t x[8][8];
+    unsigned banks = 0;
+    for (int i = 0; i < 8; i++) {
+      const SharedAddress row = lanes[matrix * 8 + i]->address;
+      std::memcpy(x[i], block->at(row, 16, 16), 16);
+      block->onRead(row, 16, kWarpActor + static_cast<uint32_t>(current->warp));
+      banks |= 1u << (row / 16 & 7);
+    }
+    if (banks != 0xff) stats.conflicts.fetch_add(8u - static_cast<unsigned>(__builtin_popcount(banks)));
+    for (int t = 0; t < 32; t++) {
+      const int i = t / 4, j = t % 4 * 2;
+      lanes[t]->registers[matrix] =
+          transposed ? x[j][i] | uint32_t{x[j + 1][i]} << 16 : x[i][j] | uint32_t{x[i][j + 1]} << 16;
+    }
+  }
+}
+
+inline void loadMatrices(uint32_t* r, SharedAddress a, bool transposed, Site site) {
+  MatrixLane mine{a, r};
+  collective(transposed ? "ldmatrix.trans" : "ldmatrix", site, mine,
+             [transposed](MatrixLane** lanes) { readMatrices(lanes, transposed); });
+}
+
+struct Product {
+  float* c;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+template <class T>
+inline void multiplyAll(Product** lanes) {
+  float a[16][16], b[16][8], c[16][8];
+  for (int t = 0; t < 32; t++) {
+    const int g = t / 4, j = t % 4 * 2;
+    for (int i = 0; i < 4; i++) {
+      float* p = &a[g + (i & 1) * 8][j + (i >> 1) * 8];
+      p[0] = widen<T>(static_cast<uint16_t>(lanes[t]->a[i]));
+      p[1] = widen<T>(static_cast<uint16_t>(lanes[t]->a[i] >> 16));
+      c[g + (i >> 1) * 8][j + (i & 1)] = lanes[t]->c[i];
+    }
+    for (int i = 0; i < 2; i++) {
+      b[j + i * 8][g] = widen<T>(static_cast<uint16_t>(lanes[t]->b[i]));
+      b[j + i * 8 + 1][g] = widen<T>(static_cast<uint16_t>(lanes[t]->b[i] >> 16));
+    }
+  }
+  for (int m = 0; m < 16; m++) {
+    for (int k = 0; k < 16; k++) {
+      for (int n = 0; n < 8; n++) c[m][n] += a[m][k] * b[k][n];
+    }
+  }
+  for (int t = 0; t < 32; t++) {
+    for (int i = 0; i < 4; i++) lanes[t]->c[i] = c[t / 4 + (i >> 1) * 8][t % 4 * 2 + (i & 1)];
+  }
+  stats.mma.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace emulated
+
+DEVICE void loadMatrix(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadMatrices(r, a, false, site); }
+DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a SITE) { emulated::loadMatrices(r, a, true, site); }
+
+template <class T>
+inline void multiply16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 SITE) {
+  emulated::Product mine{c, a, {b0, b1}};
+  emulated::collective("mma.m16n8k16", site, mine, [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
+}
