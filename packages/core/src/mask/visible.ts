@@ -26,11 +26,22 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
         const [k0, k1] = [k.start, endOf(k)];
         // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
         if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
-        if (slice.type === 0 || sliceMeets(slice, { q0, q1, k0, k1 })) return true;
+        if (meets(slice, { q0, q1, k0, k1 })) return true;
       }
     }
   }
   return false;
+}
+
+/** `sliceMeets`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
+function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
+  const { type } = slice;
+  if (type === 0 || type === 3) return type === 0 || sliceMeets(slice, box);
+  const first = Math.max(box.q0, slice.q0);
+  const last = Math.min(box.q1, slice.q1) - 1;
+  const left = type === 2 ? slice.k0 + first - slice.q0 : slice.k0;
+  const right = type === 1 ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
+  return Math.max(box.k0, left) < Math.min(box.k1, right);
 }
 
 /** The position after the last; no more than the start of a span that has none. */

@@ -75,6 +75,8 @@ export function rowsAt(
   sizes: readonly number[],
 ): Rows {
   if (isFill(value)) return rows;
+  const begins = at[0] === 0 && at[1] === 0 && at[2] === 0 && at[3] === 0;
+  if (begins && sizes[2] === rows.positions.length) return rows;
   return {
     batch: rows.batch + at[0]!,
     head: rows.head + at[1]!,

@@ -26,9 +26,9 @@ export interface Joining {
 /** Whether an entry's rows are those that its place in a view asks for: all of the columns of rows that begin at `expected`. */
 export function fits({ at, sizes, rows }: Entry, expected: Rows): boolean {
   return (
-    rows.batch - at[0]! === expected.batch &&
-    rows.head - at[1]! === expected.head &&
-    rows.column - at[3]! === expected.column &&
+    rows.batch === expected.batch + at[0]! &&
+    rows.head === expected.head + at[1]! &&
+    rows.column === expected.column + at[3]! &&
     rows.positions.equals(expected.positions.part(at[2]!, sizes[2]!))
   );
 }
@@ -71,12 +71,21 @@ export function* pairsOf(a: Read, b: Read, columns: boolean): Generator<readonly
   const axes = columns ? 4 : 3;
   for (const one of a.entries) {
     for (const two of b.entries) {
+      if (one.at === two.at && same(one.sizes, two.sizes, axes)) {
+        yield [one, two];
+        continue;
+      }
       const at = one.at.map((c, i) => Math.max(c, two.at[i]!));
       const sizes = at.map((c, i) => Math.min(one.at[i]! + one.sizes[i]!, two.at[i]! + two.sizes[i]!) - c);
       if (!sizes.every((size, i) => size > 0 || i >= axes)) continue;
       yield [part(one, at, { sizes, axes }), part(two, at, { sizes, axes })];
     }
   }
+}
+
+function same(a: readonly number[], b: readonly number[], axes: number): boolean {
+  for (let i = 0; i < axes; i++) if (a[i] !== b[i]) return false;
+  return true;
 }
 
 function part(

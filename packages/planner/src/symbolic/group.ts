@@ -70,24 +70,23 @@ export class SymbolicGroup implements ProcessGroup {
     this.#assertOpen("sendRecv");
     const { record } = this.device;
     const storages: Storage[] = [];
-    for (const transfer of transfers) {
-      this.#check(transfer.tensor);
-      this.#checkPeer("to" in transfer ? transfer.to : transfer.from);
-      storages.push(transfer.tensor.storage);
-    }
-    const work = record.nextWork();
-    let at = record.open("sendRecv", 3 + 3 * transfers.length);
-    record.set(at++, work);
-    record.set(at++, this.members.id);
-    record.set(at++, record.names.word(label));
+    const args: number[] = [];
     for (const transfer of transfers) {
       const sent = "to" in transfer;
-      const view = record.viewOf(transfer.tensor);
+      const { tensor } = transfer;
+      const peer = sent ? transfer.to : transfer.from;
+      const view = this.#view(tensor);
+      this.#checkPeer(peer);
       this.#tally(sent, record.views[view]!);
-      record.set(at++, this.ranks[sent ? transfer.to : transfer.from]!);
-      record.set(at++, sent ? 1 : 0);
-      record.set(at++, view);
+      storages.push(tensor.storage);
+      args.push(this.ranks[peer]!, sent ? 1 : 0, view);
     }
+    const work = record.nextWork();
+    const at = record.open("sendRecv", 3 + args.length);
+    record.set(at, work);
+    record.set(at + 1, this.members.id);
+    record.set(at + 2, record.names.word(label));
+    for (let i = 0; i < args.length; i++) record.set(at + 3 + i, args[i]!);
     return new SymbolicWork(record, work, storages);
   }
 
@@ -176,13 +175,10 @@ export class SymbolicGroup implements ProcessGroup {
   }
 
   #view(tensor: Tensor): number {
-    this.#check(tensor);
-    return this.device.record.viewOf(tensor);
-  }
-
-  #check(tensor: Tensor): void {
     tensor.assertUsable(this.name);
-    if (tensor.isContiguous) return;
+    const { record } = this.device;
+    const view = record.viewOf(tensor);
+    if (record.views[view]!.look.dense) return view;
     throw new ShapeError({
       where: this.name,
       expected: "dense tensors",

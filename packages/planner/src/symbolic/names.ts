@@ -21,6 +21,9 @@ export interface Box {
   readonly offset: number;
   readonly sizes: readonly number[];
   readonly strides: readonly number[];
+  /** First and last element touched, the latter exclusive; equal when empty. */
+  readonly low: number;
+  readonly high: number;
 }
 
 /** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
@@ -66,9 +69,10 @@ export class Names {
     if (!look) {
       const size = shape.reduce((product, length) => product * length, 1);
       const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
-      const box = boxOf({ shape, strides, offset, size });
+      const high = size === 0 ? offset : offset + reach;
+      const box = { ...fourAxes({ shape, strides, size }), offset, low: offset, high };
       const dense = isContiguous(shape, strides);
-      look = { shape, strides, offset, size, dense, low: offset, high: size === 0 ? offset : offset + reach, box };
+      look = { shape, strides, offset, size, dense, low: offset, high, box };
       this.#looks.set(name, look);
     }
     return look;
@@ -118,8 +122,8 @@ function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {
   return a.length === b.length && a.every(equal);
 }
 
-function boxOf({ shape, strides, offset, size }: Pick<Look, "shape" | "strides" | "offset" | "size">): Box {
-  if (shape.length === 4) return { offset, sizes: shape, strides };
-  if (shape.length === 3) return { offset, sizes: [...shape, 1], strides: [...strides, 1] };
-  return { offset, sizes: [1, 1, 1, size], strides: [size, size, size, 1] };
+function fourAxes({ shape, strides, size }: Pick<Look, "shape" | "strides" | "size">): Pick<Box, "sizes" | "strides"> {
+  if (shape.length === 4) return { sizes: shape, strides };
+  if (shape.length === 3) return { sizes: [...shape, 1], strides: [...strides, 1] };
+  return { sizes: [1, 1, 1, size], strides: [size, size, size, 1] };
 }
