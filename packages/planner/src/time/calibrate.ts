@@ -1,5 +1,16 @@
-import type { Context, DType } from "@mosaic/core";
-import type { Profile } from "./profile.ts";
+import { availableParallelism } from "node:os";
+import { type Context, type DType, fromArray, OptionError } from "@mosaic/core";
+import { fitAttention, fitBytes } from "./fit.ts";
+import {
+  type Crew,
+  timeCopies,
+  timeEnqueue,
+  timeExchanges,
+  timeTiles,
+  timeTogether,
+  type TileShape,
+} from "./measure.ts";
+import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
 export interface CalibrateOptions {
@@ -11,15 +22,107 @@ export interface CalibrateOptions {
   readonly dtypes?: readonly DType[];
   /** Sizes of heads; 64 and 128 if absent. */
   readonly headDims?: readonly number[];
-  /** Seconds that it may take, about; 5 if absent. */
-  readonly seconds?: number;
+  /** How often each measurement is repeated, for the best of them to count; 4 if absent. */
+  readonly repetitions?: number;
+  /** Cores of this machine; what the system says if absent. */
+  readonly cores?: number;
 }
+
+const KIB = 2 ** 10;
+const HEADS = 2;
+
+/** Rows × keys of the tiles that are measured: short and long in either dimension. */
+const shapes = [
+  [64, 64],
+  [64, 768],
+  [768, 64],
+  [256, 256],
+  [768, 768],
+] as const;
 
 /**
  * Measures the machine at hand, in a few seconds: kernels over a handful of tile shapes, messages of several sizes, and how
- * much of it all is left when every rank works at once. Collective: every process calls it with its contexts, and all get the
- * same profile. Run it with as many ranks and threads as shall be predicted.
+ * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
+ * same profile. Run it with the ranks and threads that are to be predicted.
  */
-export async function calibrate({ name = "calibrated" }: CalibrateOptions): Promise<Profile> {
-  return { ...profiles["cpu-local"], name };
+export async function calibrate(options: CalibrateOptions): Promise<Profile> {
+  const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
+  const [first] = contexts;
+  if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
+  const crew: Crew = { contexts, repetitions: options.repetitions ?? 4 };
+  const copies = fitBytes(await timeCopies(crew, [8 * KIB, 1024 * KIB, 8192 * KIB]));
+  const speeds = await attentionSpeeds(crew, { dtypes, headDims, launch: copies.latency });
+  const probe: TileShape = {
+    kind: "attend",
+    dtype: dtypes[0]!,
+    heads: HEADS,
+    rows: 768,
+    keys: 768,
+    headDim: headDims[0]!,
+  };
+  const parallel = first.size > 1 ? await timeTogether(crew, probe) : 1;
+  const here = options.cores ?? availableParallelism();
+  const perNode = parallel * Math.max(1, here / first.size);
+  const base = profiles["cpu-local"];
+  const profile: Profile = {
+    ...base,
+    name,
+    ranksPerNode: first.size,
+    kernels: { ...base.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
+    links: { ...base.links, "intra-node": first.size > 1 ? await linkOf(crew, perNode) : base.links["intra-node"] },
+    enqueue: await timeEnqueue(crew),
+    cores: { perNode },
+  };
+  return await told(contexts, profile);
+}
+
+interface Kinds {
+  readonly dtypes: readonly DType[];
+  readonly headDims: readonly number[];
+  readonly launch: number;
+}
+
+async function attentionSpeeds(
+  crew: Crew,
+  { dtypes, headDims, launch }: Kinds,
+): Promise<Pick<KernelSpeeds, "attend" | "attendBackward">> {
+  const kinds = dtypes.flatMap((dtype) => (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })));
+  const tiles = kinds.flatMap(({ dtype, kind }) =>
+    headDims.flatMap((headDim) => shapes.map(([rows, keys]) => ({ dtype, kind, heads: HEADS, rows, keys, headDim }))),
+  );
+  const samples = await timeTiles(crew, tiles);
+  const speeds = { attend: {}, attendBackward: {} } as Record<
+    "attend" | "attendBackward",
+    Record<string, AttentionSpeed>
+  >;
+  for (const { dtype, kind } of kinds) {
+    const own = samples.filter((_, i) => tiles[i]!.dtype === dtype && tiles[i]!.kind === kind);
+    speeds[kind][dtype] = fitAttention(own, kind === "attend" ? 4 : 10, launch);
+  }
+  return speeds;
+}
+
+/** In an exchange a rank's thread sends and receives, in turns, and shares the cores with those of all others. */
+async function linkOf(crew: Crew, perNode: number): Promise<Link> {
+  const samples = await timeExchanges(crew, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
+  const share = Math.min(1, perNode / crew.contexts[0]!.size);
+  const { latency, bandwidth } = fitBytes(samples.map(({ bytes, seconds }) => ({ bytes: 2 * bytes, seconds })));
+  return { latency, bandwidth: bandwidth / share, sharedBy: 1, duplex: false };
+}
+
+/** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */
+async function told(contexts: readonly Context[], profile: Profile): Promise<Profile> {
+  const text = JSON.stringify(profile);
+  const texts = await Promise.all(contexts.map((ctx) => broadcast(ctx, text)));
+  return JSON.parse(texts[0]!) as Profile;
+}
+
+async function broadcast(ctx: Context, text: string): Promise<string> {
+  using length = fromArray(ctx, [text.length], [1]);
+  ctx.world.broadcast(length, 0).wait();
+  const [count] = await length.read();
+  const codes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
+  using letters = fromArray(ctx, codes, [count!]);
+  ctx.world.broadcast(letters, 0).wait();
+  return String.fromCharCode(...(await letters.read()));
 }

@@ -51,7 +51,8 @@ function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #names: Names;
-  readonly #pairs = new Map<number, number>();
+  /** By mask, rows of queries, rows of keys. */
+  readonly #pairs: number[][][] = [];
 
   constructor(profile: Profile, names: Names) {
     this.#profile = profile;
@@ -87,13 +88,8 @@ export class KernelTimes {
 
   #visible(q: number, k: number, mask: number): number {
     const { rows, masks } = this.#names;
-    const key = (mask * 2 ** 24 + q) * 2 ** 24 + k;
-    let pairs = mask < 32 ? this.#pairs.get(key) : undefined;
-    if (pairs === undefined) {
-      pairs = visiblePairs(rows[q]!, rows[k]!, masks[mask]!);
-      if (mask < 32) this.#pairs.set(key, pairs);
-    }
-    return pairs;
+    const known = ((this.#pairs[mask] ??= [])[q] ??= []);
+    return (known[k] ??= visiblePairs(rows[q]!, rows[k]!, masks[mask]!));
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */

@@ -7,15 +7,18 @@ interface Port {
   readonly flows: Work[];
 }
 
-/** The cores of a node. */
+/** The cores of a node. Messages go first: whoever moves them wakes seldom and briefly, and schedulers favour that. */
 interface Node {
-  /** Kernels that run, and ranks that move bytes. */
-  demand: number;
-  factor: number;
+  /** Ranks that move bytes, and kernels and hosts that run. */
+  moving: number;
+  busy: number;
+  /** How fast each message, and each kernel and host, goes on. */
+  messageRate: number;
+  kernelRate: number;
   readonly works: Set<Work>;
 }
 
-/** A kernel, or bytes under way: so much work, which goes on at a rate that others change. */
+/** A kernel, a host's work, or bytes under way: so much to do, at a rate that others change. */
 export class Work implements Task {
   readonly kind: Task["kind"];
   /** The rank that computes or sends, and of a message the one that receives. */
@@ -71,18 +74,34 @@ export class Machine {
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
-    this.#nodes = Array.from({ length: nodes }, () => ({ demand: 0, factor: 1, works: new Set<Work>() }));
+    const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1 };
+    this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, works: new Set<Work>() }));
     this.#moving = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Work("compute", rank, rank, undefined));
   }
 
   /** Runs a kernel that takes `seconds` alone; the rank must not run another. */
   compute(rank: number, seconds: number): void {
-    const work = this.#kernels[rank]!;
-    work.remaining = seconds;
-    work.rate = 0;
-    this.#demand(rank, 1);
-    this.#enter(work);
+    this.#run(this.#kernels[rank]!, seconds);
+  }
+
+  /** Keeps a rank's host busy for `seconds`, if it has a core to itself. */
+  host(rank: number, seconds: number, owner: unknown): Work {
+    const work = new Work("host", rank, rank, owner);
+    this.#run(work, seconds);
+    return work;
+  }
+
+  /** Seconds, at full rate, that are left of something under way. */
+  left(work: Work): number {
+    return work.place < 0 ? 0 : Math.max(0, work.remaining - (this.now - work.since) * work.rate);
+  }
+
+  /** Lets something under way end when so many seconds of it would be left. */
+  shorten(work: Work, rest: number): void {
+    this.#settle(work);
+    work.remaining = Math.max(0, work.remaining - rest);
+    this.#schedule(work);
   }
 
   /** Sends a message: after the latency, its bytes move. */
@@ -117,10 +136,17 @@ export class Machine {
         this.#move(work);
         continue;
       }
-      if (work.kind === "compute") this.#leave(work);
-      else if (work.kind === "flow") this.#arrive(work);
+      if (work.kind === "flow") this.#arrive(work);
+      else if (work.kind !== "timer") this.#leave(work);
       return work;
     }
+  }
+
+  #run(work: Work, seconds: number): void {
+    work.remaining = seconds;
+    work.rate = 0;
+    this.#occupy(work.rank, "busy", 1);
+    this.#enter(work);
   }
 
   #enter(work: Work): void {
@@ -132,10 +158,10 @@ export class Machine {
     this.#rerate(work);
   }
 
-  /** A kernel ends. */
+  /** A kernel ends, or a host is done. */
   #leave(work: Work): void {
     this.#forget(work);
-    this.#demand(work.rank, -1);
+    this.#occupy(work.rank, "busy", -1);
   }
 
   /** A message begins to move. */
@@ -178,19 +204,22 @@ export class Machine {
     const before = this.#moving[rank]!;
     this.#moving[rank] = before + change;
     if (before > 0 && before + change > 0) return;
-    this.#demand(rank, change);
+    this.#occupy(rank, "moving", change);
     const kernel = this.#kernels[rank]!;
     if (kernel.place >= 0 && this.#profile.communicationTax > 0) this.#rerate(kernel);
   }
 
-  #demand(rank: number, change: 1 | -1): void {
+  #occupy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
     const { cores } = this.#profile;
     if (!cores) return;
     const node = this.#nodeOf(rank);
-    node.demand += change;
-    const factor = Math.min(1, cores.perNode / node.demand);
-    if (factor === node.factor) return;
-    node.factor = factor;
+    node[what] += change;
+    const { perNode } = cores;
+    const messageRate = Math.min(1, perNode / node.moving);
+    const kernelRate = Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
+    if (messageRate === node.messageRate && kernelRate === node.kernelRate) return;
+    node.messageRate = messageRate;
+    node.kernelRate = kernelRate;
     for (const work of node.works) this.#rerate(work);
   }
 
@@ -198,19 +227,31 @@ export class Machine {
   #rerate(work: Work): void {
     const rate = this.#rateOf(work);
     if (rate === work.rate && work.place >= 0) return;
+    this.#settle(work);
+    work.rate = rate;
+    this.#schedule(work);
+  }
+
+  #settle(work: Work): void {
     work.remaining = Math.max(0, work.remaining - (this.now - work.since) * work.rate);
     work.since = this.now;
-    work.rate = rate;
-    work.at = this.now + work.remaining / rate;
+  }
+
+  /** A rate of 0 means never, as things stand. */
+  #schedule(work: Work): void {
+    work.at = work.remaining === 0 ? this.now : this.now + work.remaining / work.rate;
     this.#queue.set(work);
   }
 
   #rateOf({ kind, rank, peer, from, into }: Work): number {
     const { cores, communicationTax } = this.#profile;
-    const factor = cores ? Math.min(this.#nodeOf(rank).factor, this.#nodeOf(peer).factor) : 1;
-    if (kind === "compute") return factor * (this.#moving[rank]! > 0 ? 1 - communicationTax : 1);
-    const there = from!.bandwidth / from!.flows.length;
-    return factor * (into ? Math.min(there, into.bandwidth / into.flows.length) : there);
+    if (kind === "flow") {
+      const factor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
+      const there = from!.bandwidth / from!.flows.length;
+      return factor * (into ? Math.min(there, into.bandwidth / into.flows.length) : there);
+    }
+    const factor = cores ? this.#nodeOf(rank).kernelRate : 1;
+    return kind === "compute" && this.#moving[rank]! > 0 ? factor * (1 - communicationTax) : factor;
   }
 
   #nodeOf(rank: number): Node {

@@ -1,5 +1,6 @@
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
+import { Host, isEnqueued, operationsOf } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
 import { parseProfile, type Profile } from "./profile.ts";
@@ -50,25 +51,25 @@ export function simulate(
   const checked = parseProfile(profile);
   const machine = new Machine(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.names);
-  const streams = new Streams(record, checked, machine, (batch) => hosts[batch.rank]!.finished(batch));
-  const hosts = record.ranks.map((recorded, rank) => {
+  const streams = new Streams(record, checked, machine, (batch) => runs[batch.rank]!.finished(batch));
+  const runs = record.ranks.map((recorded, rank) => {
     return new RankRun(record, recorded, { machine, times, streams, enqueue: checked.enqueue, keeps: keep(rank) });
   });
-  for (const host of hosts) host.go();
+  for (const run of runs) run.go();
   for (let work = machine.next(); work; work = machine.next()) {
-    if (work.kind === "compute") hosts[work.rank]!.computed();
-    else if (work.owner instanceof RankRun) work.owner.go();
+    if (work.kind === "compute") runs[work.rank]!.computed();
+    else if (work.kind === "host") runs[work.rank]!.enqueued();
     else if ("members" in (work.owner as Flow | Meeting)) streams.loaded(work.owner as Meeting);
     else streams.arrived(work.owner as Flow);
   }
-  const stuck = hosts.find(({ ended }) => !ended);
+  const stuck = runs.find(({ ended }) => !ended);
   if (stuck) {
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
     throw refusal(heads.join("; ") || `rank ${stuck.rank} waits for what it never posted`);
   }
-  return summary(hosts.map((host) => host.result()));
+  return summary(runs.map((run) => run.result()));
 }
 
 function summary(ranks: readonly SimulatedRank[]): Simulation {
@@ -105,9 +106,10 @@ class RankRun {
   /** The collective that it waits for, since when. */
   #awaited: number | undefined;
   #since = 0;
-  /** Whether the event that it stands at is still to be run, and when the host has enqueued it. */
+  readonly #host: Host;
+  /** Operations that it came to, and whether the last of them is still to be run. */
+  #operations = 0;
   #held = false;
-  #enqueued = 0;
   #forward = 0;
   #end = 0;
   #busy = 0;
@@ -120,6 +122,7 @@ class RankRun {
     this.#recorded = recorded;
     this.#means = means;
     this.#reader = recorded.tape.read();
+    this.#host = new Host(means.machine, this.rank, operationsOf(recorded), means.enqueue);
   }
 
   get ended(): boolean {
@@ -128,17 +131,19 @@ class RankRun {
 
   /** Goes on until a kernel runs, or a collective is not done, or the end. */
   go(): void {
-    const { machine } = this.#means;
     while (!this.#ended && this.#awaited === undefined) {
       if (!this.#held && !this.#step()) return;
       if (!this.#held) continue;
-      if (this.#enqueued > machine.now) {
-        machine.timer(this.rank, this.#enqueued, this);
-        return;
-      }
+      if (!this.#host.has(this.#operations)) return;
       this.#held = false;
       if (this.#run()) return;
     }
+  }
+
+  /** The host has come to where compute waits for it, or to its end. */
+  enqueued(): void {
+    this.#host.next();
+    if (this.#held) this.go();
   }
 
   /** The kernel that ran is done. */
@@ -182,12 +187,12 @@ class RankRun {
   #step(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
-    if (event.op === "empty" || event.op === "free") return true;
+    if (event.op !== "mark" && !isEnqueued(event.op)) return true;
     if (event.op === "mark") {
       this.#mark(this.#record.names.words[event.arg(0)]!);
       return true;
     }
-    this.#enqueued += this.#means.enqueue;
+    this.#operations++;
     this.#held = true;
     return true;
   }
@@ -228,6 +233,8 @@ class RankRun {
 
   #kernelName(): string {
     const { op } = this.#reader;
-    return op === "compute" ? this.#record.names.words[this.#reader.arg(0)]! : op;
+    if (op === "compute") return this.#record.names.words[this.#reader.arg(0)]!;
+    // As devices call it in their traces.
+    return op === "add" ? "binary" : op;
   }
 }

@@ -18,20 +18,28 @@ export class Batch {
   open = 0;
   bytesSent = 0;
   bytesReceived = 0;
-  /** Of sendRecv: (peer, 1 if sent, bytes) each. Of others: the arguments after the label. */
-  readonly args: readonly number[];
+  readonly #code: Int32Array;
+  readonly #first: number;
+  readonly #count: number;
 
-  constructor(
-    rank: number,
-    event: Reader,
-    { label, args }: { readonly label: string; readonly args: readonly number[] },
-  ) {
+  constructor(rank: number, event: Reader, words: readonly string[]) {
     this.rank = rank;
     this.work = event.arg(0);
     this.op = event.op;
     this.group = event.arg(1);
-    this.label = label;
-    this.args = args;
+    this.label = words[event.arg(2)]!;
+    this.#code = event.code;
+    this.#first = event.at + 3;
+    this.#count = event.count - 3;
+  }
+
+  /** How many arguments follow the label, and each of them: see `ops`. */
+  get count(): number {
+    return this.#count;
+  }
+
+  arg(i: number): number {
+    return this.#code[this.#first + i]!;
   }
 }
 
@@ -70,7 +78,8 @@ export class Streams {
   readonly #machine: Machine;
   readonly #finished: (batch: Batch) => void;
   readonly #queues = new Map<number, Batch[]>();
-  readonly #channels = new Map<number, Channel>();
+  /** By the rank that sends, then by group and the rank that receives. */
+  readonly #channels: readonly Map<number, Channel>[];
   readonly #meetings = new Map<string, Batch[]>();
 
   // oxlint-disable-next-line max-params -- what it stands between
@@ -79,20 +88,12 @@ export class Streams {
     this.#profile = profile;
     this.#machine = machine;
     this.#finished = finished;
+    this.#channels = record.ranks.map(() => new Map<number, Channel>());
   }
 
   /** Compute has come to where a collective was posted. */
   post(rank: number, event: Reader): void {
-    const { tape } = this.#record.ranks[rank]!;
-    const args: number[] = [];
-    for (let i = 3; i < event.count; i++) args.push(event.arg(i));
-    if (event.op === "sendRecv") {
-      for (let i = 2; i < args.length; i += 3) {
-        const { look, dtype } = tape.views[args[i]!]!;
-        args[i] = look.size * dtypeBytes[dtype];
-      }
-    }
-    const batch = new Batch(rank, event, { label: this.#record.names.words[event.arg(2)]!, args });
+    const batch = new Batch(rank, event, this.#record.names.words);
     const queue = this.#queueOf(batch);
     queue.push(batch);
     if (queue.length === 1) this.#begin(batch);
@@ -127,20 +128,24 @@ export class Streams {
   #begin(batch: Batch): void {
     batch.start = this.#machine.now;
     if (batch.op !== "sendRecv") return this.#meet(batch);
-    const { args, rank, group } = batch;
-    batch.open = args.length / 3;
+    const { rank, group, count } = batch;
+    batch.open = count / 3;
     if (batch.open === 0) return this.#finish(batch);
     const flows: Flow[] = [];
-    for (let i = 0; i < args.length; i += 3) {
-      const [peer, sent, bytes] = [args[i]!, args[i + 1] === 1, args[i + 2]!];
-      const channel = this.#channel(group, sent ? rank : peer, sent ? peer : rank);
-      const other = (sent ? channel.receives : channel.sends).shift();
-      if (!other) (sent ? channel.sends : channel.receives).push({ batch, bytes });
-      else
-        match(flows, sent ? batch : other.batch, sent ? other.batch : batch, [
-          sent ? bytes : other.bytes,
-          sent ? other.bytes : bytes,
-        ]);
+    for (let i = 0; i < count; i += 3) {
+      const peer = batch.arg(i);
+      const bytes = this.#bytes(rank, batch.arg(i + 2));
+      if (batch.arg(i + 1) === 1) {
+        const channel = this.#channel(group, rank, peer);
+        const other = channel.receives.shift();
+        if (other) match(flows, { batch, bytes }, other);
+        else channel.sends.push({ batch, bytes });
+      } else {
+        const channel = this.#channel(group, peer, rank);
+        const other = channel.sends.shift();
+        if (other) match(flows, other, { batch, bytes });
+        else channel.receives.push({ batch, bytes });
+      }
     }
     for (const flow of flows) {
       this.#machine.send({ from: flow.from.rank, to: flow.to.rank, bytes: flow.bytes, owner: flow });
@@ -150,7 +155,7 @@ export class Streams {
   /** The last to come to a collective sets it going. */
   #meet(batch: Batch): void {
     const { ranks } = this.#record.groups[batch.group]!;
-    const name = `${batch.group},${batch.args[0]}`;
+    const name = `${batch.group},${batch.arg(0)}`;
     const met = this.#meetings.get(name) ?? [];
     met.push(batch);
     this.#meetings.set(name, met);
@@ -178,10 +183,23 @@ export class Streams {
     this.#machine.timer(batch.rank, this.#machine.now + steps * latencyOf(this.#profile, ranks), meeting);
   }
 
-  #part({ rank, op, args }: Batch): Part {
-    const [, out, input, root, ...counts] = args as [number, number, number, number, ...number[]];
-    const view = this.#record.ranks[rank]!.tape.views[input >= 0 ? input : out];
-    return { op, root, counts, size: view?.look.size ?? 0, elementBytes: view ? dtypeBytes[view.dtype] : 0 };
+  #part(batch: Batch): Part {
+    const { rank, op, count } = batch;
+    const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
+    const whole = view >= 0 ? this.#record.ranks[rank]!.tape.views[view]! : undefined;
+    const counts = Array.from({ length: count - 4 }, (_, i) => batch.arg(4 + i));
+    return {
+      op,
+      root: batch.arg(3),
+      counts,
+      size: whole?.look.size ?? 0,
+      elementBytes: whole ? dtypeBytes[whole.dtype] : 0,
+    };
+  }
+
+  #bytes(rank: number, view: number): number {
+    const { look, dtype } = this.#record.ranks[rank]!.tape.views[view]!;
+    return look.size * dtypeBytes[dtype];
   }
 
   #close(batch: Batch, count: number): void {
@@ -200,26 +218,25 @@ export class Streams {
   }
 
   #channel(group: number, from: number, to: number): Channel {
-    const { length } = this.#record.ranks;
-    const name = (group * length + from) * length + to;
-    let channel = this.#channels.get(name);
-    if (!channel) this.#channels.set(name, (channel = { sends: [], receives: [] }));
+    const known = this.#channels[from]!;
+    const name = group * this.#channels.length + to;
+    let channel = known.get(name);
+    if (!channel) known.set(name, (channel = { sends: [], receives: [] }));
     return channel;
   }
 }
 
 /** Adds a message to the flow of its two batches. */
-function match(flows: Flow[], from: Batch, to: Batch, [sent, expected]: readonly [number, number]): void {
-  if (sent !== expected) {
-    throw refusal(
-      `rank ${from.rank}, ${from.label} #${from.work} sends ${sent} bytes to rank ${to.rank}, whose ${to.label} #${to.work} expects ${expected}`,
-    );
+function match(flows: Flow[], { batch: from, bytes }: Half, { batch: to, bytes: expected }: Half): void {
+  if (bytes !== expected) {
+    const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
+    throw refusal(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
   }
   const last = flows.at(-1);
   if (last && last.from === from && last.to === to) {
     last.count++;
-    last.bytes += sent;
-  } else flows.push({ from, to, count: 1, bytes: sent });
+    last.bytes += bytes;
+  } else flows.push({ from, to, count: 1, bytes });
 }
 
 /** Why a record cannot be timed. */

@@ -1,6 +1,6 @@
-/** Something that takes time: a kernel, a message under way, or mere waiting. */
+/** Something that takes time: a kernel, a host that enqueues, a message under way, or mere waiting. */
 export interface Task {
-  readonly kind: "compute" | "flow" | "timer";
+  readonly kind: "compute" | "host" | "flow" | "timer";
   /** When it ends as things stand. */
   at: number;
   /** Its place in the queue; −1 if it is not there. */

@@ -1,0 +1,115 @@
+import type { AttentionSpeed } from "./profile.ts";
+
+/** How long one call of an attention kernel took, without a mask: `heads` heads of rows × keys, of size headDim. */
+export interface AttentionSample {
+  readonly heads: number;
+  readonly rows: number;
+  readonly keys: number;
+  readonly headDim: number;
+  readonly seconds: number;
+}
+
+/** How long a call took that moved so many bytes. */
+export interface BytesSample {
+  readonly bytes: number;
+  readonly seconds: number;
+}
+
+/**
+ * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
+ * size of heads only, halfDim is 0.
+ */
+export function fitAttention(samples: readonly AttentionSample[], operations: number, launch: number): AttentionSpeed {
+  const sizes = new Set(samples.map(({ headDim }) => headDim));
+  const fitted = (halfDim: number): Fit => {
+    const rows = samples.map(({ heads, rows: r, keys, headDim }) => {
+      const each = operations * (headDim + halfDim) * heads;
+      return [each * r * keys, each * r, each * keys];
+    });
+    return leastSquares(
+      rows,
+      samples.map(({ seconds }) => Math.max(seconds - launch, seconds / 2)),
+    );
+  };
+  const halfDim = sizes.size > 1 ? least((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
+  const [perPair, perRow, perKey] = fitted(halfDim).factors as [number, number, number];
+  return { flops: 1 / perPair, halfKeys: perRow / perPair, halfRows: perKey / perPair, halfDim };
+}
+
+/** Latency in seconds and bandwidth in bytes per second. */
+export function fitBytes(samples: readonly BytesSample[]): { readonly latency: number; readonly bandwidth: number } {
+  const { factors } = leastSquares(
+    samples.map(({ bytes }) => [bytes, 1]),
+    samples.map(({ seconds }) => seconds),
+  );
+  const [perByte, latency] = factors as [number, number];
+  return { latency, bandwidth: 1 / perByte };
+}
+
+interface Fit {
+  readonly factors: readonly number[];
+  /** Sum of the squared relative errors. */
+  readonly error: number;
+}
+
+/**
+ * Factors ≥ 0 of the columns whose sum is nearest to the values, each row weighed by its value. A factor that would be
+ * negative is 0, and the others are fitted again; the first column must be of use.
+ */
+export function leastSquares(rows: readonly (readonly number[])[], values: readonly number[]): Fit {
+  const weighed = rows.map((row, i) => row.map((x) => x / values[i]!));
+  let used = weighed[0]!.map((_, column) => column);
+  for (;;) {
+    const found = solve(weighed.map((row) => used.map((column) => row[column]!)));
+    const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
+    if (found[worst]! < 0 && used.length > 1) {
+      used = used.filter((_, i) => i !== worst);
+      continue;
+    }
+    const factors = weighed[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
+    const error = weighed.reduce((sum, row) => sum + (dot(row, factors) - 1) ** 2, 0);
+    return { factors, error };
+  }
+}
+
+/** The x with A·x nearest to ones: normal equations, columns scaled, Gauss–Jordan with pivots. */
+function solve(a: readonly (readonly number[])[]): number[] {
+  const n = a[0]!.length;
+  const scale = Array.from({ length: n }, (_, i) => Math.sqrt(a.reduce((sum, row) => sum + row[i]! ** 2, 0)) || 1);
+  const scaled = a.map((row) => row.map((x, i) => x / scale[i]!));
+  const system = Array.from({ length: n }, (_, i) => [
+    ...Array.from({ length: n }, (__, j) => scaled.reduce((sum, row) => sum + row[i]! * row[j]!, 0)),
+    scaled.reduce((sum, row) => sum + row[i]!, 0),
+  ]);
+  for (let i = 0; i < n; i++) {
+    const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === maxOf(system, i));
+    [system[i], system[pivot]] = [system[pivot]!, system[i]!];
+    const head = system[i]!;
+    for (const [j, row] of system.entries()) {
+      if (j === i || head[i] === 0) continue;
+      const factor = row[i]! / head[i]!;
+      for (let k = i; k <= n; k++) row[k]! -= factor * head[k]!;
+    }
+  }
+  return system.map((row, i) => (row[i] === 0 ? 0 : row[n]! / row[i]!) / scale[i]!);
+}
+
+function maxOf(system: readonly (readonly number[])[], column: number): number {
+  return system.slice(column).reduce((max, row) => Math.max(max, Math.abs(row[column]!)), 0);
+}
+
+function dot(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, x, i) => sum + x * b[i]!, 0);
+}
+
+/** Where a function of one valley is least: golden section. */
+function least(f: (x: number) => number, [low, high]: readonly [number, number]): number {
+  const ratio = (Math.sqrt(5) - 1) / 2;
+  let [a, b] = [low, high];
+  while (b - a > 1e-4 * high) {
+    const [c, d] = [b - ratio * (b - a), a + ratio * (b - a)];
+    if (f(c) < f(d)) b = d;
+    else a = c;
+  }
+  return (a + b) / 2;
+}

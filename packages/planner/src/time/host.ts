@@ -1,0 +1,55 @@
+import type { RecordedRank } from "../record.ts";
+import type { Op } from "../symbolic/tape.ts";
+import type { Machine, Work } from "./machine.ts";
+
+/**
+ * A rank's host: it enqueues one operation after the other, without waiting for any, and nothing begins before it is enqueued.
+ * Where ranks share cores it needs one.
+ */
+export class Host {
+  readonly #machine: Machine;
+  readonly #rank: number;
+  readonly #each: number;
+  readonly #operations: number;
+  #work: Work | undefined;
+  /** Seconds of work that follow the stretch under way. */
+  #rest = 0;
+
+  // oxlint-disable-next-line max-params -- where, whose, and how much of what
+  constructor(machine: Machine, rank: number, operations: number, each: number) {
+    this.#machine = machine;
+    this.#rank = rank;
+    this.#operations = operations;
+    this.#each = each;
+    if (each > 0) this.#work = machine.host(rank, operations * each, this);
+  }
+
+  /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
+  has(operation: number): boolean {
+    if (!this.#work) return true;
+    const after = (this.#operations - operation) * this.#each;
+    if (this.#machine.left(this.#work) + this.#rest <= after) return true;
+    this.#machine.shorten(this.#work, after - this.#rest);
+    this.#rest = after;
+    return false;
+  }
+
+  /** A stretch is over. */
+  next(): void {
+    this.#work = this.#rest > 0 ? this.#machine.host(this.#rank, this.#rest, this) : undefined;
+    this.#rest = 0;
+  }
+}
+
+/** Whether an event is something that the host enqueues: memory is had and given back without the device's knowing. */
+export function isEnqueued(op: Op): boolean {
+  return op !== "empty" && op !== "free" && op !== "mark";
+}
+
+/** What a rank's host enqueues until the end. */
+export function operationsOf({ tape }: RecordedRank): number {
+  let operations = 0;
+  const event = tape.read();
+  while (event.next()) if (isEnqueued(event.op)) operations++;
+  return operations;
+}

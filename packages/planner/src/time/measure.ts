@@ -1,0 +1,259 @@
+import {
+  attention,
+  type Context,
+  contiguous,
+  type DType,
+  empty,
+  filled,
+  fromArray,
+  full,
+  layoutOf,
+  local,
+  randn,
+  type Tensor,
+} from "@mosaic/core";
+import { record } from "../record.ts";
+import { operationsOf } from "./host.ts";
+import type { AttentionSample, BytesSample } from "./fit.ts";
+
+// Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
+// as from the start of its first to the end of its last. Other load only ever slows a chain down, so the best of several
+// counts.
+
+/** The ranks that this process drives. All of its calls are made by every process of the world, in the same order. */
+export interface Crew {
+  readonly contexts: readonly Context[];
+  /** How often each measurement is repeated. */
+  readonly repetitions: number;
+}
+
+/** A chain of calls on a rank: enqueues them. */
+type Chain = (ctx: Context) => void;
+
+/** What takes part in a chain, and which lane of its trace tells how long it took. */
+interface Timing {
+  readonly lane: "compute" | "communication";
+  readonly ranks: "first" | "all";
+}
+
+/** Seconds that a chain took, the mean over the ranks that ran it; the same on every process. */
+async function timed({ contexts }: Crew, { lane, ranks }: Timing, chain: Chain): Promise<number> {
+  for (const { world } of contexts) world.barrier().wait();
+  await together(contexts, (ctx) => ctx.device.stream.synchronize());
+  const runners = contexts.filter(({ rank }) => ranks === "all" || rank === 0);
+  for (const ctx of runners) {
+    ctx.startTrace();
+    chain(ctx);
+  }
+  await together(contexts, (ctx) => ctx.device.stream.synchronize());
+  const took = new Map<Context, number>();
+  for (const ctx of runners) {
+    const events = (await ctx.stopTrace()).filter((event) => event.lane === lane);
+    const start = events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY);
+    const end = events.reduce((max, event) => Math.max(max, event.end), 0);
+    took.set(ctx, (end - start) / 1e9);
+  }
+  const sums = await together(contexts, (ctx) => sum(ctx, took.get(ctx) ?? 0));
+  return sums[0]! / (ranks === "all" ? contexts[0]!.size : 1);
+}
+
+async function together<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
+  return await Promise.all(contexts.map(call));
+}
+
+async function sum(ctx: Context, seconds: number): Promise<number> {
+  using total = fromArray(ctx, [seconds], [1]);
+  ctx.world.allReduce(total).wait();
+  return (await total.read())[0]!;
+}
+
+/** Runs every timing once more than asked for, in turns, and returns the best of each; the first round only warms up. */
+async function best(crew: Crew, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
+  const least = timings.map(() => Number.POSITIVE_INFINITY);
+  for (let round = 0; round <= crew.repetitions; round++) {
+    for (const [i, timing] of timings.entries()) {
+      const seconds = await timing();
+      if (round > 0) least[i] = Math.min(least[i]!, seconds);
+    }
+  }
+  return least;
+}
+
+/** An unmasked tile of attention. */
+export interface TileShape {
+  readonly kind: "attend" | "attendBackward";
+  readonly dtype: DType;
+  readonly heads: number;
+  readonly rows: number;
+  readonly keys: number;
+  readonly headDim: number;
+}
+
+/** Seconds of one call for each tile, on the first rank, the others at rest. */
+export async function timeTiles(crew: Crew, tiles: readonly TileShape[]): Promise<AttentionSample[]> {
+  const operands = crew.contexts.map((ctx) => new TileOperands(ctx, tiles));
+  try {
+    const seconds = await best(
+      crew,
+      tiles.map((tile) => () => timeTile(crew, operands, tile, "first")),
+    );
+    return tiles.map(({ heads, rows, keys, headDim }, i) => ({ heads, rows, keys, headDim, seconds: seconds[i]! }));
+  } finally {
+    for (const each of operands) each[Symbol.dispose]();
+  }
+}
+
+/** How many times one rank's work all ranks do together in the time that one alone takes for its own. */
+export async function timeTogether(crew: Crew, tile: TileShape): Promise<number> {
+  const operands = crew.contexts.map((ctx) => new TileOperands(ctx, [tile]));
+  try {
+    const [alone, all] = await best(crew, [
+      () => timeTile(crew, operands, tile, "first"),
+      () => timeTile(crew, operands, tile, "all"),
+    ]);
+    return (crew.contexts[0]!.size * alone!) / all!;
+  } finally {
+    for (const each of operands) each[Symbol.dispose]();
+  }
+}
+
+// oxlint-disable-next-line max-params -- who, on what, what, and how many of them
+async function timeTile(
+  crew: Crew,
+  operands: readonly TileOperands[],
+  tile: TileShape,
+  ranks: Timing["ranks"],
+): Promise<number> {
+  // Short ones are repeated until there is something to measure; long ones speak for themselves.
+  const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.heads * tile.rows * tile.keys))));
+  const chain: Chain = (ctx) => {
+    const mine = operands[crew.contexts.indexOf(ctx)]!;
+    for (let i = 0; i < calls; i++) mine.call(tile);
+  };
+  return (await timed(crew, { lane: "compute", ranks }, chain)) / calls;
+}
+
+/** Memory for the largest of several tiles, and calls on it. */
+class TileOperands implements Disposable {
+  readonly #ctx: Context;
+  readonly #tensors = new Map<string, Tensor>();
+
+  constructor(ctx: Context, tiles: readonly TileShape[]) {
+    this.#ctx = ctx;
+    for (const tile of tiles) this.#make(tile);
+  }
+
+  call(tile: TileShape): void {
+    const { kernels } = this.#ctx.device;
+    const get = (name: string): Tensor => this.#tensors.get(nameOf(tile, name))!;
+    const keys = { k: get("k"), v: get("v") };
+    const span = (length: number) => [{ start: 0, length, step: 1 }];
+    const place = {
+      q: span(tile.rows),
+      k: span(tile.keys),
+      mask: [{ q0: 0, q1: tile.rows, k0: 0, k1: tile.keys, type: 0 as const }],
+      scale: 1 / Math.sqrt(tile.headDim),
+    };
+    const [out, lse, q] = [get("out"), get("lse"), get("q")];
+    if (tile.kind === "attend") return kernels.attend({ out, lse }, q, keys, place);
+    const grads = { dq: out, dk: get("dk"), dv: get("dv") };
+    kernels.attendBackward(grads, q, { dOut: get("dOut"), lse, delta: get("delta") }, keys, place);
+  }
+
+  /** Inputs are random, as at work: there are machines on which zeros take less time. */
+  #make(tile: TileShape): void {
+    const { heads, rows, keys, headDim, dtype } = tile;
+    const own = (name: string, make: () => Tensor): void => {
+      if (!this.#tensors.has(nameOf(tile, name))) this.#tensors.set(nameOf(tile, name), make());
+    };
+    const zeros = (shape: readonly number[]) => () => filled(this.#ctx, shape, 0);
+    for (const name of ["q", "dOut"]) own(name, () => randn(this.#ctx, [1, heads, rows, headDim], { dtype }));
+    for (const name of ["k", "v"]) own(name, () => randn(this.#ctx, [1, heads, keys, headDim], { dtype }));
+    own("out", zeros([1, heads, rows, headDim]));
+    for (const name of ["lse", "delta"]) own(name, zeros([1, heads, rows]));
+    for (const name of ["dk", "dv"]) own(name, zeros([1, heads, keys, headDim]));
+  }
+
+  [Symbol.dispose](): void {
+    for (const tensor of this.#tensors.values()) tensor[Symbol.dispose]();
+  }
+}
+
+function nameOf({ heads, rows, keys, headDim, dtype }: TileShape, name: string): string {
+  return `${name} ${heads} ${rows} ${keys} ${headDim} ${dtype}`;
+}
+
+/** Seconds of one copy of each size, on the first rank; its bytes are those read and those written. */
+export async function timeCopies(crew: Crew, sizes: readonly number[]): Promise<BytesSample[]> {
+  const from = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 8], 1)));
+  const to = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 8], 1)));
+  const calls = 16;
+  const timings = sizes.map((_, i) => () => {
+    const chain: Chain = (ctx) => {
+      const mine = crew.contexts.indexOf(ctx);
+      for (let call = 0; call < calls; call++) ctx.device.kernels.copy(to[mine]![i]!, from[mine]![i]!);
+    };
+    return timed(crew, { lane: "compute", ranks: "first" }, chain);
+  });
+  try {
+    const seconds = await best(crew, timings);
+    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
+  } finally {
+    for (const tensor of [...from, ...to].flat()) tensor[Symbol.dispose]();
+  }
+}
+
+/** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
+export async function timeExchanges(crew: Crew, sizes: readonly number[]): Promise<BytesSample[]> {
+  const out = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 4], 1)));
+  const into = crew.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
+  const calls = 8;
+  const timings = sizes.map((_, i) => () => {
+    const chain: Chain = (ctx) => {
+      const mine = crew.contexts.indexOf(ctx);
+      const { rank, size } = ctx;
+      const transfers = [
+        { tensor: out[mine]![i]!, to: (rank + 1) % size },
+        { tensor: into[mine]![i]!, from: (rank + size - 1) % size },
+      ];
+      for (let call = 0; call < calls; call++) ctx.world.sendRecv(transfers).wait();
+    };
+    return timed(crew, { lane: "communication", ranks: "all" }, chain);
+  });
+  try {
+    const seconds = await best(crew, timings);
+    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
+  } finally {
+    for (const tensor of [...out, ...into].flat()) tensor[Symbol.dispose]();
+  }
+}
+
+/** Seconds that the host takes for one operation of a small attention, forward and backward, on the first rank. */
+export async function timeEnqueue({ contexts, repetitions }: Crew): Promise<number> {
+  const sizes = { tokens: 16, heads: 1, headDim: 16, backend: local() };
+  const ops = operationsOf(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
+  const ctx = contexts.find(({ rank }) => rank === 0);
+  if (!ctx) return 0;
+  const rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: sizes.tokens });
+  const draw = (): Tensor => randn(ctx, [1, sizes.heads, sizes.tokens, sizes.headDim]);
+  using q = draw();
+  using k = draw();
+  using v = draw();
+  using dOut = draw();
+  const inputs = [q, k, v];
+  for (const input of inputs) input.requiresGrad = true;
+  let least = Number.POSITIVE_INFINITY;
+  // Code that runs for the first time is slow: steps are warm.
+  for (let i = 0; i < 32 * repetitions; i++) {
+    const begin = performance.now();
+    using out = attention(ctx, q, k, v, { backend: sizes.backend, mask: full(), queries: rows, keys: rows });
+    out.backward(dOut);
+    least = Math.min(least, performance.now() - begin);
+    await ctx.device.stream.synchronize();
+    for (const input of inputs) {
+      input.grad?.[Symbol.dispose]();
+      input.grad = null;
+    }
+  }
+  return least / 1e3 / ops;
+}
