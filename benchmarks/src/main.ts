@@ -2,6 +2,7 @@ import { parseArgs } from "node:util";
 import type { Case, Effort, Row } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
 import { gemmCases, localCases } from "./local.ts";
+import { predictionCases } from "./prediction.ts";
 import { ringCases } from "./ring.ts";
 
 const help = `Measures Mosaic on this machine, as ratios to what the machine can do at the same moment.
@@ -14,7 +15,7 @@ const help = `Measures Mosaic on this machine, as ratios to what the machine can
   --list          the names of the cases
   -h, --help      this text`;
 
-const cases: readonly Case[] = [...localCases, ...ringCases, ...gemmCases, ...collectiveCases];
+const cases: readonly Case[] = [...localCases, ...ringCases, ...gemmCases, ...collectiveCases, ...predictionCases];
 
 process.exitCode = await main(process.argv.slice(2));
 

@@ -1,0 +1,52 @@
+// One rank of the prediction cases: calibrates, and takes the steps that are predicted, in turns.
+import * as mosaic from "@mosaic/attention";
+import { calibrate } from "@mosaic/planner";
+import { now } from "./case.ts";
+import { backends, DTYPE, HEAD_DIM, HEADS, type PredictionJob, type Round, type StepProblem } from "./prediction.ts";
+
+const { problems, rounds, steps } = JSON.parse(process.argv[2]!) as PredictionJob;
+
+await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
+
+// Round 0 warms up and is not told.
+for (let round = 0; round <= rounds; round++) {
+  const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
+  const taken: Round["taken"] = [];
+  for (const problem of problems) taken.push(await takeSteps(problem));
+  const told: Round = { profile, taken };
+  if (round > 0) console.log(JSON.stringify(told));
+}
+
+/** When each of several steps began and ended on this rank: attention forward and backward, as `record` writes it down. */
+async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: number; end: number }[]> {
+  const backend = backends[name]();
+  const layout = mosaic.layoutOf({
+    mesh: ctx.mesh.shape,
+    axes: backend.axes,
+    placement: mosaic.contiguous(),
+    length: n,
+  });
+  const rows = mosaic.spansLength(layout.spans(ctx.mesh.coordinate));
+  const draw = (): mosaic.Tensor => mosaic.randn(ctx, [1, HEADS, rows, HEAD_DIM], { dtype: DTYPE });
+  using q = draw();
+  using k = draw();
+  using v = draw();
+  using dOut = draw();
+  const inputs = [q, k, v];
+  for (const input of inputs) input.requiresGrad = true;
+  const times: { begin: number; end: number }[] = [];
+  for (let step = 0; step <= steps; step++) {
+    ctx.world.barrier().wait();
+    await ctx.device.stream.synchronize();
+    const begin = now();
+    using out = mosaic.attention(ctx, q, k, v, { backend, mask: mosaic.full(), queries: layout, keys: layout });
+    out.backward(dOut);
+    await ctx.device.stream.synchronize();
+    if (step > 0) times.push({ begin, end: now() });
+    for (const input of inputs) {
+      input.grad?.dispose();
+      input.grad = null;
+    }
+  }
+  return times;
+}

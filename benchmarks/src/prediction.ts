@@ -1,0 +1,97 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import type { AttentionBackend } from "@mosaic/core";
+import { type Profile, record, simulate } from "@mosaic/planner";
+import { type Case, median, type Row } from "./case.ts";
+import { runProcesses } from "./processes.ts";
+
+export const DTYPE = "float32";
+export const HEADS = 4;
+export const HEAD_DIM = 64;
+
+export const backends: Readonly<Record<"ring" | "mesh2d", () => AttentionBackend>> = {
+  ring: () => ring(),
+  mesh2d: () => mesh2d(),
+};
+
+/** One step: attention forward and backward, batch 1, no mask. */
+export interface StepProblem {
+  readonly backend: keyof typeof backends;
+  /** Length of the whole sequence. */
+  readonly n: number;
+}
+
+/** What the ranks are asked to do. */
+export interface PredictionJob {
+  readonly problems: readonly StepProblem[];
+  readonly rounds: number;
+  /** Steps of each problem in a round. */
+  readonly steps: number;
+}
+
+/** What a rank tells of a round: the profile that was calibrated, then when each step of each problem began and ended. */
+export interface Round {
+  readonly profile: Profile;
+  readonly taken: { begin: number; end: number }[][];
+}
+
+const lengths = [1024, 2048, 4096, 8192];
+const problems: readonly StepProblem[] = (["ring", "mesh2d"] as const).flatMap((backend) =>
+  lengths.map((n) => ({ backend, n })),
+);
+
+/**
+ * The planner's prediction against the clock: ranks of one thread each, real processes, calibrate and take steps in turns, so
+ * that both see the same machine. Nothing of the steps goes into the prediction.
+ */
+export const predictionCases: readonly Case[] = [2, 4].map((ranks) => ({
+  names: problems.map((problem) => nameOf(ranks, problem)),
+  async run({ repetitions }) {
+    const job: PredictionJob = { problems, rounds: repetitions, steps: 3 };
+    const said = await runProcesses<Round>("./prediction-rank.js", ranks, job);
+    return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(said, i)));
+  },
+}));
+
+function nameOf(ranks: number, { backend, n }: StepProblem): string {
+  return `prediction.${ranks}x1.${backend}.n${n}`;
+}
+
+/** A profile, and the steps that were taken right after it was calibrated, in seconds. */
+interface Turn {
+  readonly profile: Profile;
+  readonly steps: readonly number[];
+}
+
+/** A step lasts from when its first rank begins until its last ends. */
+function turnsOf(said: readonly (readonly Round[])[], problem: number): Turn[] {
+  return said[0]!.map(({ profile, taken }, round) => {
+    const steps = taken[problem]!.map((_, step) => {
+      const ranks = said.map((rounds) => rounds[round]!.taken[problem]![step]!);
+      return Math.max(...ranks.map(({ end }) => end)) - Math.min(...ranks.map(({ begin }) => begin));
+    });
+    return { profile, steps };
+  });
+}
+
+/** Of each round the best step, of the rounds the median: what the machine was like then is in both sides. */
+function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row {
+  const run = record({
+    backend: backends[problem.backend](),
+    mesh: { sp: ranks },
+    tokens: problem.n,
+    heads: HEADS,
+    headDim: HEAD_DIM,
+    dtype: DTYPE,
+  });
+  const predictions = turns.map(({ profile }) => simulate(run, profile).seconds);
+  const measurements = turns.map(({ steps }) => Math.min(...steps));
+  const [predicted, measured] = [median(predictions), median(measurements)];
+  const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
+  const milliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;
+  return {
+    case: nameOf(ranks, problem),
+    numbers: { predicted, measured, ratio },
+    text: `${milliseconds(predicted)} predicted ${milliseconds(measured)} measured   ratio ${ratio.toFixed(3)}`,
+  };
+}
