@@ -80,7 +80,10 @@ export class Pass implements Disposable {
 
   async run(call: PassCall): Promise<MetaResult> {
     const { summary, chunks, qkvProjection, settings } = this.#parts;
-    const pending = this.#hold(beginSummaries(summary, this.#x, chunks));
+    // In "exact" the output is no smooth function of the scores: what the router is told stays with its parameters, so that
+    // gradients of the input are those of attention over what was looked at.
+    const seen = settings.combine === "exact" ? this.#hold(this.#x.detach()) : this.#x;
+    const pending = this.#hold(beginSummaries(summary, seen, chunks));
     const reading = call.dryRun ? null : pending.patterns.map((pattern) => pattern.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
     const project = (): Tensor => qkvProjection.forward(this.#x);

@@ -29,23 +29,23 @@ export interface Look extends Run {
 
 /** This rank's messages. */
 export function edgesOf(chosen: Chosen, chunks: Chunks): Edges {
-  const { rank, ranks } = chunks;
+  const { rank, ranks, all, own } = chunks;
+  const foreign = all.filter(({ owner }) => owner !== rank);
   const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
-  const receives = wantedBy(rank, chosen, chunks)
-    .filter(({ chunk }) => chunk.owner !== rank)
-    .map((run): Edge => ({ ...run, peer: run.chunk.owner }));
-  const sends = others.flatMap((peer) =>
-    wantedBy(peer, chosen, chunks)
-      .filter(({ chunk }) => chunk.owner === rank)
-      .map((run): Edge => ({ ...run, peer })),
-  );
-  return { sends, receives };
+  return {
+    receives: wantedBy(rank, foreign, { chosen, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
+    sends: others.flatMap((peer) => wantedBy(peer, own, { chosen, chunks }).map((run) => ({ ...run, peer }))),
+  };
 }
 
-/** What a rank's query chunks look at, by rising chunk and batch element; each pair once, however many look at it. */
-function wantedBy(rank: number, chosen: Chosen, { all, perRank }: Chunks): Run[] {
-  const own = Array.from({ length: perRank }, (_, i) => rank * perRank + i);
-  return runsOf(all, chosen.length, (j, b) => own.some((i) => chosen[b]![i]!.includes(j)));
+/** Which of some chunks a rank's query chunks look at, by rising chunk and batch element; each once, however many look. */
+function wantedBy(
+  rank: number,
+  some: readonly Chunk[],
+  { chosen, chunks: { perRank } }: { chosen: Chosen; chunks: Chunks },
+): Run[] {
+  const queries = Array.from({ length: perRank }, (_, i) => rank * perRank + i);
+  return runsOf(some, chosen.length, (j, b) => queries.some((i) => chosen[b]![i]!.includes(j)));
 }
 
 /** What this rank's query chunks look at, those of the first before those of the second. */

@@ -25,6 +25,8 @@ export interface Frozen {
   readonly logRouting: Rows;
   /** The share of attention on each chunk. */
   readonly mass: Rows;
+  /** What summaries are made of if exact. */
+  readonly x: Rows;
 }
 
 export interface Answer {
@@ -59,7 +61,8 @@ export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: 
   const layers = new Layers(values);
   const starts = problem.lengths.map((_, i) => total(problem.lengths.slice(0, i)));
   const chunkOf = problem.lengths.flatMap((length, i) => new Array<number>(length).fill(i));
-  const summaries = starts.map((start, i) => summary(problem, layers, x.slice(start, start + problem.lengths[i]!)));
+  const seen = problem.combine === "exact" && frozen ? frozen.x : x;
+  const summaries = starts.map((start, i) => summary(problem, layers, seen.slice(start, start + problem.lengths[i]!)));
   const { scores, chunkAttention } = route(problem, layers, summaries);
   const routing = scores.map(softmax);
   const logRouting = scores.map((row) => row.map((score) => score - logSumExp(row)));

@@ -33,10 +33,10 @@ export function expectedStep(
       Float64Array,
     ];
     const rows = cut(own, problem.embed);
-    const begin = { chosen: ofBatch, mass: [] };
+    const begin = { chosen: ofBatch, mass: [], x: rows };
     const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(lengths.length) });
     const { mass } = mathematics(problem, values, rows, { ...begin, logRouting });
-    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass } };
+    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, x: rows } };
   });
   const answer = ({ x: own, frozen }: Sequence): Answer =>
     mathematics(problem, values, cut(own, problem.embed), frozen);
