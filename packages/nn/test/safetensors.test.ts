@@ -1,0 +1,221 @@
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fromArray, type HostTensor, Linear } from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { FileError, readSafetensors, writeSafetensors } from "../src/index.ts";
+import { file, folder } from "./helpers/files.ts";
+import { numbers } from "./helpers/numbers.ts";
+import { alone } from "./helpers/world.ts";
+
+function write(bytes: Uint8Array): string {
+  const path = join(folder(), "x.safetensors");
+  writeFileSync(path, bytes);
+  return path;
+}
+
+const host = (values: readonly number[], shape: readonly number[] = [values.length]): HostTensor => ({
+  dtype: "float32",
+  shape,
+  values: Float32Array.from(values),
+});
+
+describe("reads what others wrote", () => {
+  // Byte for byte what Python's safetensors 0.4 makes of save({"b": [[1, 2]] float32, "a": [3] int64}, {"format": "pt"}):
+  // larger elements first, a header padded with spaces to a multiple of eight.
+  test("Python's safetensors", async () => {
+    const text =
+      '{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}}';
+    const header = text.padEnd(Math.ceil(text.length / 8) * 8);
+    const data = new Uint8Array([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0x40]);
+    const { tensors, metadata } = await readSafetensors(write(file(header, data)));
+    expect([...metadata]).toEqual([["format", "pt"]]);
+    expect([...tensors.keys()]).toEqual(["a", "b"]);
+    expect(tensors.get("a")).toMatchObject({ format: "I64", shape: [1], dtype: "float32" });
+    expect(Array.from(tensors.get("a")!.values)).toEqual([3]);
+    expect(tensors.get("b")).toMatchObject({ format: "F32", shape: [1, 2], dtype: "float32" });
+    expect(Array.from(tensors.get("b")!.values)).toEqual([1, 2]);
+    const again = join(folder(), "again");
+    await writeSafetensors(again, new Map([["b", host([1, 2], [1, 2])]]), { format: "pt" });
+    const expected = '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}';
+    expect(readFileSync(again)).toEqual(
+      Buffer.from(file(expected.padEnd(Math.ceil(expected.length / 8) * 8), data.subarray(8))),
+    );
+  });
+
+  test("every dtype", async () => {
+    const cases: [dtype: string, bytes: number[], value: number][] = [
+      ["F64", [0, 0, 0, 0, 0, 0, 0xf8, 0x3f], 1.5],
+      ["F16", [0x00, 0x3e], 1.5],
+      ["F16", [0x01, 0x80], -(2 ** -24)],
+      ["F16", [0x00, 0xfc], -Infinity],
+      ["BF16", [0xc0, 0xbf], -1.5],
+      ["I32", [0xfe, 0xff, 0xff, 0xff], -2],
+      ["U8", [200], 200],
+      ["BOOL", [1], 1],
+    ];
+    for (const [dtype, bytes, value] of cases) {
+      const header = { x: { dtype, shape: [], data_offsets: [0, bytes.length] } };
+      const { tensors } = await readSafetensors(write(file(header, new Uint8Array(bytes))));
+      expect(Array.from(tensors.get("x")!.values), dtype).toEqual([value]);
+    }
+    const { tensors } = await readSafetensors(
+      write(file({ x: { dtype: "F8_E4M3", shape: [2], data_offsets: [0, 2] } }, new Uint8Array(2))),
+    );
+    expect(tensors.get("x")!.bytes.length).toBe(2);
+    expect(() => tensors.get("x")!.values).toThrow(/F32.*received F8_E4M3/);
+  });
+
+  test("a file of nothing, empty tensors, and any order of names", async () => {
+    expect((await readSafetensors(write(file({})))).tensors.size).toBe(0);
+    const header = {
+      b: { dtype: "F32", shape: [1], data_offsets: [0, 4] },
+      none: { dtype: "F32", shape: [0, 3], data_offsets: [4, 4] },
+      a: { dtype: "F32", shape: [1], data_offsets: [4, 8] },
+    };
+    const { tensors } = await readSafetensors(write(file(header, new Uint8Array(8))));
+    expect([...tensors].map(([name, { values }]) => [name, values.length])).toEqual([
+      ["b", 1],
+      ["none", 0],
+      ["a", 1],
+    ]);
+  });
+});
+
+test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bit, from any strides", (dtype) =>
+  alone(async (ctx) => {
+    const values = [
+      ...numbers(1000, 1).map((x, i) => x * 10 ** ((i % 9) - 4)),
+      0,
+      -0,
+      Infinity,
+      -Infinity,
+      2 ** -24,
+      65504,
+    ];
+    using x = fromArray(ctx, values, [2, values.length / 2], dtype);
+    using turned = x.transpose(0, 1);
+    const path = join(folder(), "x");
+    await writeSafetensors(
+      path,
+      new Map([
+        ["turned", turned],
+        ["x", x],
+      ]),
+    );
+    const { tensors } = await readSafetensors(path);
+    expect(tensors.get("x")!.dtype).toBe(dtype);
+    expect(tensors.get("x")!.values).toEqual(await x.read());
+    expect(tensors.get("turned")!.values).toEqual(await turned.read());
+  }),
+);
+
+test("what is written is the state at the call, even if training goes on", () =>
+  alone(async (ctx) => {
+    using layer = new Linear(ctx, 3, 3);
+    const before = await layer.weight.read();
+    const path = join(folder(), "x");
+    const written = writeSafetensors(path, layer.stateDict());
+    ctx.device.kernels.fill(layer.weight, 7);
+    await written;
+    expect((await readSafetensors(path)).tensors.get("weight")!.values).toEqual(before);
+  }));
+
+describe("a file that is not what it should be is refused, with the reason", () => {
+  const one = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
+  const four = new Uint8Array(4);
+  const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
+    ["empty", new Uint8Array(0), /received 0 bytes; the file was cut short/],
+    ["no length", new Uint8Array(5), /received 5 bytes/],
+    ["a header longer than the file", file({ x: one }, four, 1000), /a header of 1000 bytes in a file of/],
+    ["a huge header", file({}, four, 2 ** 60), /a header of/],
+    ["no JSON", file("hello"), /header of JSON/],
+    ["no UTF-8", file("\u0000", new Uint8Array(0)).map((x, i) => (i === 8 ? 0xff : x)), /UTF-8/],
+    ["a list", file("[1]"), /a header that is an object/],
+    ["metadata that is no text", file({ __metadata__: { a: 1 } }), /__metadata__ of texts/],
+    [
+      "tensors cut short",
+      file({ x: one }, new Uint8Array(3)),
+      /expected 4 bytes of tensors, received 3; the file was cut short; nothing was loaded/,
+    ],
+    ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensors, received 5/],
+    [
+      "an overlap",
+      file({ x: one, y: { ...one, data_offsets: [2, 6] } }, new Uint8Array(6)),
+      /"y" to begin at byte 4.*received 2/,
+    ],
+    ["the same bytes twice", file({ x: one, y: one }, four), /to begin at byte 4.*received 0/],
+    ["a hole", file({ x: { ...one, data_offsets: [4, 8] } }, new Uint8Array(8)), /begin at byte 0.*received 4/],
+    ["too few bytes for the shape", file({ x: { ...one, shape: [2] } }, four), /8 bytes for F32 \[2\], received 4/],
+    ["a shape beyond all bounds", file({ x: { ...one, shape: [2 ** 40, 2 ** 40] } }, four), /bytes for F32/],
+    ["an unknown dtype", file({ x: { ...one, dtype: "F12" } }, four), /a dtype among .*received F12/],
+    ["a dtype that is no dtype", file({ x: { ...one, dtype: "toString" } }, four), /a dtype among/],
+    ["a negative length", file({ x: { ...one, shape: [-1] } }, four), /dtype, shape and data_offsets/],
+    ["offsets backwards", file({ x: { ...one, data_offsets: [4, 0] } }, four), /data_offsets \[begin, end\]/],
+    ["one offset", file({ x: { ...one, data_offsets: [0] } }, four), /data_offsets/],
+    ["no tensor at all", file({ x: null }, four), /received null/],
+  ];
+
+  test.each(cases)("%s", async (_, bytes, message) => {
+    const error = await readSafetensors(write(bytes)).catch((each: unknown) => each);
+    expect(error).toBeInstanceOf(FileError);
+    expect((error as Error).message).toMatch(message);
+  });
+
+  test("every file that was cut short, wherever", async () => {
+    const path = join(folder(), "x");
+    await writeSafetensors(
+      path,
+      new Map([
+        ["x", host([1, 2, 3])],
+        ["y", host([4])],
+      ]),
+    );
+    const whole = readFileSync(path);
+    for (let length = 0; length < whole.length; length++) {
+      await expect(readSafetensors(write(whole.subarray(0, length)))).rejects.toThrow(FileError);
+    }
+  });
+});
+
+describe("writing", () => {
+  test("replaces a file whole, and leaves nothing beside it", async () => {
+    const home = folder();
+    const path = join(home, "x");
+    await writeSafetensors(path, new Map([["x", host([1])]]));
+    await writeSafetensors(path, new Map([["x", host([2])]]));
+    expect(readdirSync(home)).toEqual(["x"]);
+    expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([2]);
+  });
+
+  test("that fails keeps the file that was there", async () => {
+    const home = folder();
+    const path = join(home, "x");
+    await writeSafetensors(path, new Map([["x", host([1])]]));
+    await expect(writeSafetensors(join(home, "missing", "x"), new Map())).rejects.toThrow(/ENOENT/);
+    await alone(async (ctx) => {
+      using table = fromArray(ctx, [1], [1, 1]);
+      using index = fromArray(ctx, [3], [1]);
+      using out = fromArray(ctx, [0], [1, 1]);
+      ctx.device.kernels.gatherRows(out, table, index);
+      await expect(
+        writeSafetensors(
+          path,
+          new Map([
+            ["a", out],
+            ["b", table],
+          ]),
+        ),
+      ).rejects.toThrow(/gatherRows/);
+    }).catch((error: unknown) => expect(String(error)).toContain("gatherRows"));
+    expect(readdirSync(home)).toEqual(["x"]);
+    expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([1]);
+  });
+
+  test("refuses values that do not fill their shape, and a name that the format keeps for itself", async () => {
+    const path = join(folder(), "x");
+    await expect(writeSafetensors(path, new Map([["x", host([1, 2], [3])]]))).rejects.toThrow(
+      /3 values for \[3\], received 2/,
+    );
+    await expect(writeSafetensors(path, new Map([["__metadata__", host([1])]]))).rejects.toThrow(/another name/);
+  });
+});
