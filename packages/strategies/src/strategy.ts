@@ -51,17 +51,18 @@ function checkMesh(ctx: Context, axes: readonly string[], rule: MeshRule): void 
   const ranks = known ? lengths.reduce((product, length) => product * length, 1) : ctx.size;
   const mesh = rule.meshFor(ranks);
   const fits = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
-  const fault = fits ? rule.fault?.(ctx) : `the mesh ${format(shape)}`;
+  const fault = fits ? rule.fault?.(ctx) : `the mesh ${formatMesh(shape)}`;
   if (fault === undefined) return;
   throw new OptionError({
     where: `${rule.name}, rank ${ctx.rank}`,
-    expected: `a mesh with ${format(mesh)}`,
+    expected: `a mesh with ${formatMesh(mesh)}`,
     received: fault,
-    remedy: `init({ mesh: ${format(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,
+    remedy: `init({ mesh: ${formatMesh(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,
   });
 }
 
-function format(mesh: Coordinate): string {
+/** As one would write it: "{ seq: 4, head: 2 }". */
+export function formatMesh(mesh: Coordinate): string {
   const entries = Object.entries(mesh).map(([axis, length]) => `${axis}: ${length}`);
   return `{ ${entries.join(", ")} }`;
 }

@@ -2,7 +2,7 @@
 export const ink = { text: "#1c2430", faint: "#5f6875", track: "#eef1f5", rule: "#d9dee5", paper: "#ffffff" } as const;
 
 /** Width of every picture, and its margins. */
-export const page = { width: 1120, left: 176, right: 36, edge: 32 } as const;
+export const page = { width: 1120, left: 200, right: 36, edge: 32 } as const;
 
 export interface Document {
   readonly title: string;

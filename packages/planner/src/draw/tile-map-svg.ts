@@ -1,7 +1,7 @@
 import { type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import { colourOf, inkOn } from "./palette.ts";
-import { type Box, document, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
+import { type Box, document, footnotes, heading, ink, rect, text, tip } from "./svg.ts";
 import { type TileMap, tilesOf } from "./tiles.ts";
 
 export interface TileMapSvgOptions {
@@ -16,6 +16,7 @@ const ALL = 28;
 const SOME = 8;
 const SIDE = 640;
 const TOP = 130;
+const LEFT = 120;
 const GREY = "#c3cad4";
 
 /**
@@ -38,7 +39,7 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
   const counts = countsOf(map);
   const coloured = chosen([...counts.keys()], options.ranks);
   const colours = new Map(coloured.map((rank, i) => [rank, colourOf(i)]));
-  const [rows, columns] = [edgesOf(map.queries, TOP), edgesOf(map.keys, page.left)];
+  const [rows, columns] = [edgesOf(map.queries, TOP), edgesOf(map.keys, LEFT)];
   const cells = map.queries.flatMap((_, query) =>
     runsOf(map, query, colours).map(({ from, to, ranks }) => {
       const box = {
@@ -53,15 +54,15 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
   const notes = notesOf(map, counts.size - coloured.length);
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const faint = `font-size="13" fill="${ink.faint}"`;
-  const square = { x: page.left, y: TOP, width: SIDE, height: SIDE };
+  const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
   return document({
     title,
     description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
     height: TOP + SIDE + 36 + notes.length * 20,
     body: [
       heading(title, subtitle),
-      text(page.left + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
-      text(page.left - 14, TOP + SIDE / 2, "queries ↓", `text-anchor="end" ${faint}`),
+      text(LEFT + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
+      text(LEFT - 14, TOP + SIDE / 2, "queries ↓", `text-anchor="end" ${faint}`),
       rect(square, `fill="${ink.track}"`),
       `<g shape-rendering="crispEdges">`,
       ...cells,
@@ -153,7 +154,7 @@ function legendOf(
   counts: ReadonlyMap<number, number>,
   colours: ReadonlyMap<number, string>,
 ): string {
-  const left = page.left + SIDE + 28;
+  const left = LEFT + SIDE + 28;
   const entry = (words: string, fill: string, i: number): string => {
     const y = TOP + 12 + i * 22;
     return (

@@ -5,7 +5,7 @@ import { crowdOf } from "./crowd.ts";
 import { formatSeconds, formatShare } from "./format.ts";
 import { lanesOf, type Rows, rowsFor } from "./lane.ts";
 import { legendOf, patterns } from "./legend.ts";
-import { document, footnotes, heading, ink, page, text } from "./svg.ts";
+import { document, footnotes, heading, ink, page, text, widthOf } from "./svg.ts";
 import { timeShares } from "./waiting.ts";
 
 /** One run, or what was foretold of it beside what was measured. */
@@ -64,7 +64,13 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
   });
   const heights = rowsFor(rows.length * named.length);
   const bands = rows.map((rank, i) => {
-    return bandsOf(rank, named, { scale, colouring, rows: heights, top: top + i * named.length * heights.band });
+    return bandsOf(rank, named, {
+      scale,
+      colouring,
+      rows: heights,
+      top: top + i * named.length * heights.band,
+      first: i === 0,
+    });
   });
   const bottom = top + rows.length * named.length * heights.band;
   const legend = legendOf(colouring, bottom + 52);
@@ -109,28 +115,28 @@ interface BandPlace {
   readonly colouring: Colouring;
   readonly rows: Rows;
   readonly top: number;
+  /** Whether to say what the two lanes are. */
+  readonly first: boolean;
 }
 
-function bandsOf(rank: number, named: readonly Named[], { rows, top, ...place }: BandPlace): string {
+function bandsOf(rank: number, named: readonly Named[], { rows, top, first, ...place }: BandPlace): string {
   const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${ink.faint}"`;
   const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
   const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
+  const where = rows.band >= 40 ? at.join(" · ") : "";
+  const room = page.left - page.edge - 76 > widthOf(where, rows.font - 2);
   const drawn = named.map(({ name }, i) => {
     const y = top + i * rows.band;
-    const words = name === "" ? ["computes", "transfers"] : [name, ""];
+    const right = (words: string, at: number) => text(page.left - 10, at, words, `text-anchor="end" ${faint}`);
     return [
-      text(page.left - 10, y + rows.compute * 0.72, words[0]!, `text-anchor="end" ${faint}`),
-      rows.send < 8
-        ? ""
-        : text(page.left - 10, y + rows.compute + 3 + rows.send * 0.9, words[1]!, `text-anchor="end" ${faint}`),
+      name !== "" ? right(name, y + rows.compute * 0.72) : first ? right("computes", y + rows.compute * 0.72) : "",
+      name === "" && first && room && rows.send >= 8 ? right("transfers", y + rows.compute + 3 + rows.send * 0.9) : "",
       lanesOf(own[i]?.pieces ?? [], { ...place, rows, top: y }),
     ].join("\n");
   });
-  const second =
-    rows.band >= 40 ? text(page.edge, top + rows.compute * 0.72 + rows.font + 3, at.join(" · "), faint) : "";
   return [
     text(page.edge, top + rows.compute * 0.72, `rank ${rank}`, `font-size="${rows.font}" font-weight="600"`),
-    second,
+    where === "" ? "" : text(page.edge, top + rows.compute * 0.72 + rows.font + 3, where, faint),
     ...drawn,
   ].join("\n");
 }

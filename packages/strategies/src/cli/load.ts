@@ -1,0 +1,81 @@
+import { createRequire } from "node:module";
+import { basename, extname, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
+import type { AttentionBackend } from "@mosaic/core";
+import type { Candidate, PlanOptions } from "../plan/job.ts";
+import { UsageError } from "./usage-error.ts";
+
+/** What a module of the caller's is told, as plain data. */
+export interface CandidateJob {
+  readonly ranks: number;
+  readonly nodes: number;
+  readonly gpusPerNode: number;
+  readonly tokens: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+/** What the default export of a module is that `--backend` names. */
+export type MakeCandidate = (job: CandidateJob) => Made | Promise<Made>;
+type Made = AttentionBackend | Candidate;
+
+/** Loads a module and has it make its candidate. */
+export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
+  const { default: make } = await load(path);
+  if (typeof make !== "function") {
+    throw new UsageError(`--backend ${path}: expected a default export that makes a backend, received ${typeof make}`);
+  }
+  const { tokens, heads, kvHeads = heads, headDim, nodes = 1, gpusPerNode } = options;
+  const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, heads, kvHeads, headDim };
+  const made: Made | undefined = await (make as MakeCandidate)(job);
+  const candidate = made && "backend" in made ? made : { backend: made };
+  const { backend } = candidate;
+  if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
+    throw new UsageError(`--backend ${path}: expected it to make a backend, or { backend, mesh, name }`);
+  }
+  const imports = [`import makeBackend from ${JSON.stringify(path)};`];
+  const name = candidate.name ?? `${backend.name} (${basename(path)})`;
+  return { code: codeOf(job, candidate === made), imports, ...candidate, name };
+}
+
+/** The call that makes it again. */
+function codeOf(job: CandidateJob, wrapped: boolean): string {
+  const entries = Object.entries(job).map(([key, value]) => `${key}: ${value}`);
+  const call = `await makeBackend({ ${entries.join(", ")} })`;
+  return wrapped ? `(${call}).backend` : call;
+}
+
+async function load(path: string): Promise<{ readonly default?: unknown }> {
+  try {
+    if ([".ts", ".mts", ".tsx"].includes(extname(path)) && !stripsTypes()) await useTsx(path);
+    return await import(pathToFileURL(resolve(path)).href);
+  } catch (error) {
+    if (error instanceof UsageError) throw error;
+    throw new UsageError(`--backend ${path}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+/** Whether this Node runs TypeScript by itself. */
+function stripsTypes(): boolean {
+  return Boolean((process.features as { typescript?: unknown }).typescript);
+}
+
+/** The user's own tsx, beside the file or in the working directory. */
+async function useTsx(path: string): Promise<void> {
+  for (const from of [resolve(path), resolve("package.json")]) {
+    let found: string;
+    try {
+      found = createRequire(from).resolve("tsx/esm/api");
+    } catch {
+      continue;
+    }
+    const { register } = (await import(pathToFileURL(found).href)) as { register: () => unknown };
+    register();
+    return;
+  }
+  throw new UsageError(
+    `--backend ${path}: Node ${process.versions.node} does not run ${extname(path)} files by itself, and tsx is not ` +
+      `installed in this project; run "npm install --save-dev tsx", or build to JavaScript`,
+  );
+}

@@ -1,0 +1,18 @@
+import type { Progress } from "../plan/job.ts";
+
+/** Says on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
+export function progressOn(stream: NodeJS.WriteStream): { show(progress: Progress): void; end(): void } {
+  const words = { sketch: "sketching", simulate: "simulating" } as const;
+  let stage: Progress["stage"] | undefined;
+  return {
+    show(progress) {
+      const { done, of } = progress;
+      if (stream.isTTY) stream.write(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${of}`);
+      else if (stage !== progress.stage) stream.write(`mosaic-plan: ${words[progress.stage]} ${of}\n`);
+      ({ stage } = progress);
+    },
+    end() {
+      if (stream.isTTY) stream.write("\r\u001b[K");
+    },
+  };
+}

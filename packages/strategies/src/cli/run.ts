@@ -1,0 +1,96 @@
+import { writeFileSync } from "node:fs";
+import { MosaicError } from "@mosaic/core";
+import { perfettoTrace, prove, tileMapSvg, timelineSvg } from "@mosaic/planner";
+import { type Plan, plan, type Planned } from "../plan/plan.ts";
+import { loadCandidate } from "./load.ts";
+import { progressOn } from "./progress.ts";
+import { help, readSettings, type Settings } from "./settings.ts";
+import { headOf, notesOf, rowsOf, tableOf } from "./table.ts";
+import { UsageError } from "./usage-error.ts";
+
+/** Runs the command; the exit code. */
+export async function run(args: readonly string[]): Promise<number> {
+  try {
+    const settings = readSettings(args);
+    if (settings !== "help") return await planWith(settings);
+    console.log(help);
+    return 0;
+  } catch (error) {
+    if (!(error instanceof UsageError || error instanceof MosaicError)) throw error;
+    console.error(`mosaic-plan: ${error.message}`);
+    return error instanceof UsageError ? 2 : 1;
+  }
+}
+
+async function planWith(settings: Settings): Promise<number> {
+  const candidates = [];
+  for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
+  const progress = progressOn(process.stderr);
+  const found = plan({ ...settings.plan, candidates, onProgress: progress.show });
+  progress.end();
+  draw(found, settings);
+  const proof = settings.prove ? proofOf(found) : undefined;
+  if (settings.json) console.log(JSON.stringify(jsonOf(found, proof)));
+  else print(found, settings, proof);
+  return proof?.total ? 1 : 0;
+}
+
+type Proof = ReturnType<typeof prove>;
+
+function proofOf({ prediction }: Plan): Proof {
+  process.stderr.write("mosaic-plan: proving the best one\n");
+  return prove(prediction.record);
+}
+
+function print(found: Plan, settings: Settings, proof: Proof | undefined): void {
+  const rows = rowsOf(found, settings);
+  console.log(`${headOf(found)}\n`);
+  for (const line of tableOf(rows, found.ranking)) console.log(line);
+  console.log(`\n${notesOf(rows, found).join("\n")}`);
+  for (const line of proof ? proofLines(found, proof) : []) console.log(line);
+  console.log(`\n${found.best.code.trimEnd()}`);
+}
+
+function proofLines({ best, job }: Plan, proof: Proof): readonly string[] {
+  if (proof.total > 0)
+    return [`${best.name} is wrong in ${proof.total} places:`, ...proof.faults.map(({ message }) => message)];
+  return [
+    `${best.name} is proved on all ${job.ranks} ranks: every visible pair counts once, every message meets its other side.`,
+  ];
+}
+
+function draw({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {
+  const { tokens, mask } = job.shape;
+  const subtitle = `${tokens} tokens, ${mask.name}, ${job.nodes} × ${job.gpusPerNode} ranks, predicted for ${job.profile.name}`;
+  if (svg !== undefined) save("svg", svg, timelineSvg(prediction.simulation, { title: best.name, subtitle }));
+  if (tiles !== undefined) save("tiles", tiles, tileMapSvg(prediction.record, { title: best.name, subtitle }));
+  if (trace !== undefined) save("trace", trace, perfettoTrace(prediction.simulation));
+}
+
+function save(option: string, path: string, text: string): void {
+  try {
+    writeFileSync(path, text);
+  } catch (error) {
+    throw new UsageError(`--${option} ${path}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+/** All that was found, as plain data; times are seconds. */
+function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
+  const { mask, placement, ...shape } = job.shape;
+  const { nodes, gpusPerNode, ranks, profile } = job;
+  const plain = (planned: Planned): object => ({ ...planned, strategy: undefined });
+  return {
+    ...shape,
+    mask: mask.name,
+    placement: placement.name,
+    nodes,
+    gpusPerNode,
+    ranks,
+    profile,
+    best: plain(best),
+    ranking: ranking.map(plain),
+    refused: refused.map(({ name, mesh, error }) => ({ name, mesh, error: error.message })),
+    ...(proof && { faults: proof.faults }),
+  };
+}

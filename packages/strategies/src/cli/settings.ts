@@ -1,0 +1,160 @@
+import { readFileSync } from "node:fs";
+import { parseArgs } from "node:util";
+import { type Profile, parseProfile, profiles } from "@mosaic/planner";
+import type { PlanOptions } from "../plan/job.ts";
+import { UsageError } from "./usage-error.ts";
+import { bytesOf, countOf, dtypes, maskNames, maskOf, oneOf, placements } from "./values.ts";
+
+/** What one run of `mosaic-plan` does. */
+export interface Settings {
+  readonly plan: PlanOptions;
+  /** Modules that make candidates. */
+  readonly backends: readonly string[];
+  readonly json: boolean;
+  /** Rows of the table, and whether every grid and form has one. */
+  readonly top: number;
+  readonly all: boolean;
+  /** Files for the best one's timeline, tile map and trace. */
+  readonly svg: string | undefined;
+  readonly tiles: string | undefined;
+  readonly trace: string | undefined;
+  readonly prove: boolean;
+}
+
+const options = {
+  tokens: { type: "string" },
+  heads: { type: "string" },
+  "kv-heads": { type: "string" },
+  "head-dim": { type: "string", default: "128" },
+  batch: { type: "string", default: "1" },
+  dtype: { type: "string", default: "bfloat16" },
+  mask: { type: "string", default: "causal" },
+  placement: { type: "string" },
+  nodes: { type: "string", default: "1" },
+  "gpus-per-node": { type: "string", default: "8" },
+  profile: { type: "string", default: "h100-ib400" },
+  "memory-limit": { type: "string" },
+  backend: { type: "string", multiple: true, default: [] as string[] },
+  simulate: { type: "string" },
+  top: { type: "string", default: "10" },
+  all: { type: "boolean", default: false },
+  json: { type: "boolean", default: false },
+  svg: { type: "string" },
+  tiles: { type: "string" },
+  trace: { type: "string" },
+  prove: { type: "boolean", default: false },
+  help: { type: "boolean", short: "h", default: false },
+} as const;
+
+export const help: string = `Ranks the ways to compute one attention, forward and backward, on a cluster, by the time predicted.
+
+  npx mosaic-plan --tokens 1M --heads 32 --kv-heads 8 --head-dim 128 --nodes 32 --gpus-per-node 8
+
+What is computed
+  --tokens N         length of the sequence; k, M and G are powers of 1024
+  --heads N          query heads
+  --kv-heads N       key heads, a divisor of heads (as many as heads)
+  --head-dim N       size of a head (128)
+  --batch N          sequences (1)
+  --dtype NAME       ${dtypes.join(", ")} (bfloat16)
+  --mask MASK        ${maskNames()} (causal)
+  --placement NAME   ${placements.join(", ")} (zigzag if causal, else contiguous)
+
+On what
+  --nodes N          (1)
+  --gpus-per-node N  ranks on each node (8)
+  --profile NAME     ${Object.keys(profiles).join(", ")}, or a file.json written by calibrate() (h100-ib400)
+  --memory-limit N   what a rank may hold, such as 80GB: inputs, results and gradients of this attention included
+
+With what
+  --backend FILE     a module whose default export makes a backend of your own: ({ ranks, nodes, … }) => backend, or
+                     => { backend, mesh, name }; may be given again
+  --simulate N       how many of the best are simulated whole (as many as take some seconds)
+
+Shown
+  --top N            rows of the table (10)
+  --all              a row for every grid and form, not only the best of each nesting
+  --json             one JSON object instead of table and code
+  --svg FILE         the best one's timeline        --tiles FILE   who computes what in it
+  --trace FILE       its timeline for Perfetto      --prove        proves it exact and free of deadlock
+  -h, --help         this text
+
+Exit code: 0; 1 if no strategy runs or fits, or the proof fails; 2 if the command line cannot be understood.`;
+
+type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
+
+/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+export function readSettings(args: readonly string[]): Settings | "help" {
+  const values = parse(args);
+  if (values.help) return "help";
+  const { svg, tiles, trace, prove, json, all } = values;
+  return {
+    plan: {
+      ...shapeOf(values),
+      nodes: countOf("nodes", values.nodes),
+      gpusPerNode: countOf("gpus-per-node", values["gpus-per-node"]),
+      profile: profileOf(values.profile),
+      pieces: svg !== undefined || trace !== undefined,
+      ...(values["memory-limit"] !== undefined && { memoryLimit: bytesOf("memory-limit", values["memory-limit"]) }),
+      ...(values.simulate !== undefined && { simulate: countOf("simulate", values.simulate) }),
+    },
+    backends: values.backend,
+    top: countOf("top", values.top),
+    all,
+    json,
+    svg,
+    tiles,
+    trace,
+    prove,
+  };
+}
+
+function parse(args: readonly string[]): Values {
+  try {
+    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+type ShapeOptions = Pick<
+  PlanOptions,
+  "tokens" | "heads" | "kvHeads" | "headDim" | "batch" | "dtype" | "mask" | "placement"
+>;
+
+function shapeOf(values: Values): ShapeOptions {
+  const heads = countOf("heads", required("heads", values.heads));
+  const kvHeads = values["kv-heads"] === undefined ? heads : countOf("kv-heads", values["kv-heads"]);
+  if (heads % kvHeads !== 0) {
+    throw new UsageError(`--kv-heads: expected a divisor of --heads ${heads}, received ${kvHeads}`);
+  }
+  return {
+    tokens: countOf("tokens", required("tokens", values.tokens)),
+    heads,
+    kvHeads,
+    headDim: countOf("head-dim", values["head-dim"]),
+    batch: countOf("batch", values.batch),
+    dtype: oneOf("dtype", values.dtype, dtypes),
+    mask: maskOf(values.mask),
+    ...(values.placement !== undefined && { placement: oneOf("placement", values.placement, placements) }),
+  };
+}
+
+function required(name: string, text: string | undefined): string {
+  if (text !== undefined) return text;
+  throw new UsageError(`--${name}: expected, received nothing; mosaic-plan --help lists the options`);
+}
+
+function profileOf(text: string): Profile {
+  if (Object.hasOwn(profiles, text)) return profiles[text as keyof typeof profiles];
+  if (!text.endsWith(".json")) {
+    throw new UsageError(
+      `--profile: expected one of ${Object.keys(profiles).join(", ")}, or a file.json, received "${text}"`,
+    );
+  }
+  try {
+    return parseProfile(readFileSync(text, "utf8"));
+  } catch (error) {
+    throw new UsageError(`--profile ${text}: ${(error as Error).message}`, { cause: error });
+  }
+}

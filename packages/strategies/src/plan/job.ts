@@ -1,0 +1,167 @@
+import {
+  type AttentionBackend,
+  causal,
+  checkOptionNames,
+  type Coordinate,
+  type DType,
+  full,
+  type Mask,
+  OptionError,
+  type Placement,
+  type PlacementName,
+  placementOf,
+} from "@mosaic/core";
+import { parseProfile, type Profile, profiles } from "@mosaic/planner";
+
+/** A machine that the planner knows by name. */
+export type ProfileName = keyof typeof profiles;
+
+/** One way to attend, to be compared with others. */
+export interface Candidate {
+  /** Any backend: it is recorded and timed as it is. */
+  readonly backend: AttentionBackend;
+  /** What tables call it; its own name if absent. */
+  readonly name?: string;
+  /**
+   * The mesh that it runs on. If absent, what its `meshFor` says, if it has one; of one axis, all ranks; of two, nodes and
+   * the ranks of a node.
+   */
+  readonly mesh?: Coordinate;
+  /** An expression that makes it, for the code to paste, and the lines that import what that needs. */
+  readonly code?: string;
+  readonly imports?: readonly string[];
+}
+
+/** What is to be computed, and on what. */
+export interface PlanOptions {
+  /** Length of the sequence of queries, and of keys: as many if absent. */
+  readonly tokens: number;
+  readonly keyTokens?: number;
+  /** Query heads; key heads, as many if absent; size of a head. */
+  readonly heads: number;
+  readonly kvHeads?: number;
+  readonly headDim: number;
+  /** Sequences that the ranks work on together; 1 if absent. */
+  readonly batch?: number;
+  /** "bfloat16" if absent. */
+  readonly dtype?: DType;
+  /** All keys if absent. */
+  readonly mask?: Mask;
+  /** "zigzag" if the mask is causal, else "contiguous", if absent. */
+  readonly placement?: PlacementName | Placement;
+  /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. */
+  readonly nodes?: number;
+  readonly gpusPerNode: number;
+  /**
+   * The machine: measured by `calibrate`, or a name. "cpu-local" if absent. Ranks that plan on their own must be given the
+   * same one: measure on one and broadcast it.
+   */
+  readonly profile?: Profile | ProfileName;
+  /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. */
+  readonly memoryLimit?: number;
+  /** If given, only strategies that run on this very mesh. */
+  readonly mesh?: Coordinate;
+  /** More ways to attend, beside those that are built in. */
+  readonly candidates?: readonly Candidate[];
+  /** How many of the best are simulated whole; if absent, as many as take some seconds, and at least one. */
+  readonly simulate?: number;
+  /** Whether the simulations keep who did what when, to be drawn; false if absent. */
+  readonly pieces?: boolean;
+  /** Hears how far the planning is. */
+  readonly onProgress?: (progress: Progress) => void;
+}
+
+/** How far the planning is: so many of the candidates are sketched, or simulated. */
+export interface Progress {
+  readonly stage: "sketch" | "simulate";
+  readonly done: number;
+  readonly of: number;
+}
+
+const legal = [
+  "tokens",
+  "keyTokens",
+  "heads",
+  "kvHeads",
+  "headDim",
+  "batch",
+  "dtype",
+  "mask",
+  "placement",
+  "nodes",
+  "gpusPerNode",
+  "profile",
+  "memoryLimit",
+  "mesh",
+  "candidates",
+  "simulate",
+  "pieces",
+  "onProgress",
+] as const satisfies readonly (keyof PlanOptions)[];
+
+/** What is to be computed, as the planner records it: all but backend and mesh. */
+export interface Shape {
+  readonly tokens: number;
+  readonly keyTokens: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly batch: number;
+  readonly dtype: DType;
+  readonly mask: Mask;
+  readonly placement: Placement;
+}
+
+/** Options checked, with their defaults. */
+export interface Job {
+  readonly shape: Shape;
+  readonly nodes: number;
+  readonly gpusPerNode: number;
+  readonly ranks: number;
+  /** With the nodes of the job, whatever it was measured on. */
+  readonly profile: Profile;
+  readonly memoryLimit: number;
+}
+
+/** Checks options and fills in what is absent; throws an OptionError that names `where`. */
+export function jobOf(where: string, options: PlanOptions): Job {
+  checkOptionNames(where, options, legal);
+  const { tokens, heads, headDim, nodes = 1, gpusPerNode, mask = full() } = options;
+  const { keyTokens = tokens, kvHeads = heads, batch = 1, dtype = "bfloat16" } = options;
+  const counts = { tokens, keyTokens, heads, kvHeads, headDim, batch, nodes, gpusPerNode };
+  for (const [name, value] of Object.entries(counts)) checkCount(where, name, value);
+  if (options.simulate !== undefined) checkCount(where, "simulate", options.simulate);
+  if (heads % kvHeads !== 0) {
+    throw new OptionError({ where, expected: "kvHeads a divisor of heads", received: `${kvHeads} of ${heads}` });
+  }
+  const { memoryLimit = Number.POSITIVE_INFINITY } = options;
+  if (!(memoryLimit > 0)) {
+    throw new OptionError({ where, expected: "memoryLimit a number of bytes > 0", received: String(memoryLimit) });
+  }
+  const placement = placementOf(options.placement ?? (mask.name === causal().name ? "zigzag" : "contiguous"));
+  return {
+    shape: { tokens, keyTokens, heads, kvHeads, headDim, batch, dtype, mask, placement },
+    nodes,
+    gpusPerNode,
+    ranks: nodes * gpusPerNode,
+    profile: { ...profileOf(where, options.profile ?? "cpu-local"), ranksPerNode: gpusPerNode },
+    memoryLimit,
+  };
+}
+
+function checkCount(where: string, name: string, value: number): void {
+  if (Number.isSafeInteger(value) && value >= 1) return;
+  throw new OptionError({ where, expected: `${name} a whole number ≥ 1`, received: String(value) });
+}
+
+/** The profile itself, checked, or the one of that name; throws an OptionError that lists the names. */
+export function profileOf(where: string, nameOrValue: Profile | string): Profile {
+  if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
+  if (Object.hasOwn(profiles, nameOrValue)) return profiles[nameOrValue as ProfileName];
+  throw new OptionError({
+    where: `${where}: profile`,
+    expected: `${Object.keys(profiles).join(", ")}, or a profile`,
+    received: JSON.stringify(nameOrValue),
+    remedy: "measure this machine with calibrate()",
+  });
+}

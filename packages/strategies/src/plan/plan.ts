@@ -1,0 +1,207 @@
+import { type Coordinate, OptionError } from "@mosaic/core";
+import { formatBytes, type Prediction, predict, type Sketch, sketch } from "@mosaic/planner";
+import { type Strategy, strategyOf } from "../strategy.ts";
+import { type Contender, contendersOf } from "./contender.ts";
+import { type Job, jobOf, type PlanOptions } from "./job.ts";
+import { snippetOf } from "./snippet.ts";
+
+/** One way to attend, and what it is predicted to take. */
+export interface Planned {
+  readonly name: string;
+  /** The same for all grids and forms of one nesting on one mesh. */
+  readonly family: string;
+  /** The mesh for `init`. */
+  readonly mesh: Coordinate;
+  /** The backend itself, for `backend:` of a module, which refuses another mesh. */
+  readonly strategy: Strategy;
+  /** A program that uses it. */
+  readonly code: string;
+  /** Simulated whole, or sketched from two ranks as if their peers kept pace. */
+  readonly how: "simulated" | "sketched";
+  /** One attention, forward and backward, until the last rank ends. */
+  readonly seconds: number;
+  readonly forwardSeconds: number;
+  /** The most that a rank computes, and that it stands still for transfers which compute does not hide. */
+  readonly computeSeconds: number;
+  readonly exposedSeconds: number;
+  /** The most bytes that a rank sends to others of its node, and to those of other nodes. */
+  readonly bytesWithinNodes: number;
+  readonly bytesBetweenNodes: number;
+  /** The most that a rank holds at once. */
+  readonly peakBytes: number;
+  /** Whether that is within `memoryLimit`. */
+  readonly fits: boolean;
+}
+
+/** What was found. */
+export interface Plan {
+  readonly job: Job;
+  /** The first one. */
+  readonly best: Planned;
+  /** What the simulation of the best found: its timeline, if `pieces` were asked for, and the record, to prove or draw. */
+  readonly prediction: Prediction;
+  /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
+  readonly ranking: readonly Planned[];
+  /** Candidates that throw when they are recorded, and what they throw. */
+  readonly refused: readonly { readonly name: string; readonly mesh: Coordinate; readonly error: Error }[];
+}
+
+/** Events of all ranks that may be simulated when nobody says how many candidates: some seconds. */
+const EVENTS = 600_000;
+/** Times that differ by less count as equal. */
+const CLOSE = 0.01;
+
+/**
+ * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
+ * every built-in strategy on every mesh of these ranks, and the caller's own. Times within 1 % of one another count as
+ * equal; then fewer bytes between nodes come first, then less memory.
+ *
+ * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
+ * then simulated whole. A pure function of its options: ranks that plan on their own come to the same.
+ *
+ * @throws OptionError for options that do not exist or do not fit, and if no candidate runs, or none within `memoryLimit`.
+ *
+ * @example
+ * ```ts
+ * import { plan } from "@mosaic/strategies";
+ * const { best, ranking } = plan({ tokens: 8192, heads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
+ * best.fits; // => true
+ * ranking.some(({ name }) => name === "ring 4"); // => true
+ * ```
+ */
+export function plan(options: PlanOptions): Plan {
+  const job = jobOf("plan", options);
+  const contenders = contendersOf(job, options);
+  // Where ranks differ, the last has most to do, or the first, which then has few peers like it.
+  const typical = job.ranks > 2 ? [job.ranks >> 1, job.ranks - 1] : [...Array(job.ranks).keys()];
+  const sketched: Sketched[] = [];
+  const refused: Plan["refused"][number][] = [];
+  for (const [i, contender] of contenders.entries()) {
+    const { name, backend, mesh } = contender;
+    options.onProgress?.({ stage: "sketch", done: i, of: contenders.length });
+    try {
+      sketched.push({ contender, sketch: sketch({ ...job.shape, backend, mesh }, job.profile, typical) });
+    } catch (error) {
+      refused.push({ name, mesh, error: error as Error });
+    }
+  }
+  const order = sorted(sketched, ({ sketch: it }) => it);
+  const fitting = order.filter(({ sketch: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  if (fitting.length === 0) throw nothingFits(job, order, refused);
+  const finalists = fitting.slice(0, options.simulate ?? affordable(job, fitting));
+  const simulated = finalists.map(({ contender }, i) => {
+    options.onProgress?.({ stage: "simulate", done: i, of: finalists.length });
+    return simulatedOf(job, contender, options.pieces ?? false);
+  });
+  const [best] = sorted(simulated, ({ prediction }) => prediction) as [Simulated];
+  const others = order.filter((each) => !finalists.includes(each));
+  return {
+    job,
+    best: best.planned,
+    prediction: best.prediction,
+    ranking: [
+      ...sorted(simulated, ({ prediction }) => prediction).map(({ planned }) => planned),
+      ...others.map(({ contender, sketch: it }) => plannedOf(job, contender, { how: "sketched", ...it })),
+    ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
+    refused,
+  };
+}
+
+interface Sketched {
+  readonly contender: Contender;
+  readonly sketch: Sketch;
+}
+
+interface Simulated {
+  readonly planned: Planned;
+  readonly prediction: Prediction;
+}
+
+function affordable({ ranks }: Job, fitting: readonly Sketched[]): number {
+  let events = 0;
+  const over = fitting.findIndex(({ sketch: it }) => (events += it.events * ranks) > EVENTS);
+  return over < 0 ? fitting.length : Math.max(1, over);
+}
+
+function simulatedOf(job: Job, contender: Contender, pieces: boolean): Simulated {
+  const { backend, mesh } = contender;
+  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => pieces });
+  return { planned: plannedOf(job, contender, { how: "simulated", ...prediction }), prediction };
+}
+
+type Found = Pick<Planned, "how"> & Omit<Sketch, "events">;
+
+function plannedOf(job: Job, contender: Contender, found: Found): Planned {
+  const { name, family, backend, mesh } = contender;
+  const strategy = strategyOf(backend, {
+    name,
+    meshFor: (ranks) => meshFor(name, mesh, { ranks, planned: job.ranks }),
+    fault: ({ mesh: { axes } }) => disorder(Object.keys(mesh), axes),
+  });
+  return {
+    name,
+    family,
+    mesh,
+    strategy,
+    code: snippetOf(job, contender, found.seconds),
+    how: found.how,
+    seconds: found.seconds,
+    forwardSeconds: found.forwardSeconds,
+    computeSeconds: found.computeSeconds,
+    exposedSeconds: found.exposedCommunicationSeconds,
+    bytesWithinNodes: found.sent["intra-node"].bytes,
+    bytesBetweenNodes: found.sent["inter-node"].bytes,
+    peakBytes: found.peakBytes,
+    fits: found.peakBytes <= job.memoryLimit,
+  };
+}
+
+function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: number; planned: number }): Coordinate {
+  if (ranks === planned) return mesh;
+  throw new OptionError({
+    where,
+    expected: `the ${planned} ranks that it was planned for`,
+    received: String(ranks),
+    remedy: "plan for these, or put other ranks on an axis of their own, dp",
+  });
+}
+
+/** Which ranks are neighbours was planned too. */
+function disorder(planned: readonly string[], axes: readonly string[]): string | undefined {
+  const found = axes.filter((axis) => planned.includes(axis));
+  return found.every((axis, i) => axis === planned[i])
+    ? undefined
+    : `one with its axes in the order ${found.join(", ")}`;
+}
+
+interface Cost {
+  readonly seconds: number;
+  readonly peakBytes: number;
+  readonly sent: Sketch["sent"];
+}
+
+function sorted<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
+  const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
+  const place = ({ seconds }: Cost): number => Math.floor(Math.log(seconds / fastest) / Math.log1p(CLOSE));
+  const compare = (a: Cost, b: Cost): number =>
+    place(a) - place(b) ||
+    a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
+    a.peakBytes - b.peakBytes ||
+    a.seconds - b.seconds;
+  return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
+}
+
+function nothingFits(job: Job, order: readonly Sketched[], refused: Plan["refused"]): Error {
+  const [first] = refused;
+  if (order.length === 0) {
+    const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
+    return new OptionError({ where: "plan", expected: "a candidate that runs", received: reason });
+  }
+  const least = order.reduce((a, b) => (b.sketch.peakBytes < a.sketch.peakBytes ? b : a));
+  return new OptionError({
+    where: "plan",
+    expected: `memoryLimit of at least ${least.sketch.peakBytes} (${formatBytes(least.sketch.peakBytes)})`,
+    received: String(job.memoryLimit),
+    remedy: `${least.contender.name} holds least; use more ranks, or fewer tokens`,
+  });
+}
