@@ -1,4 +1,8 @@
 import * as core from "@mosaic/core";
+import * as metaAttention from "@mosaic/meta-attention";
+import * as nn from "@mosaic/nn";
+import * as planner from "@mosaic/planner";
+import * as strategies from "@mosaic/strategies";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { makeOptional } from "../src/detect.ts";
 import * as mosaic from "../src/index.ts";
@@ -11,6 +15,14 @@ describe("the umbrella", () => {
     for (const name of ["cpu", "ring", "ringTraffic", "world", "localCollectives"]) expect(mosaic).toHaveProperty(name);
     expect(mosaic.init).not.toBe(core.init);
     expect(mosaic.local).toBe(core.local);
+  });
+
+  it("has what stands above core; of two things of one name, core's, and the other in its own place", () => {
+    for (const each of [metaAttention, nn, planner, strategies]) {
+      for (const name of Object.keys(each)) expect(mosaic).toHaveProperty(name);
+    }
+    expect([mosaic.checkpoint, mosaic.linear]).toEqual([core.checkpoint, core.linear]);
+    expect([mosaic.nn.checkpoint, mosaic.nn.linear]).toEqual([nn.checkpoint, nn.linear]);
   });
 });
 
