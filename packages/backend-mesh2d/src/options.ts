@@ -30,7 +30,7 @@ export interface Mesh2DOptions {
   readonly computeToTransfer?: number;
   /** The time that a byte takes along a row and along a column, in any one unit; [1, 1] if absent. */
   readonly links?: readonly [row: number, column: number];
-  /** Rows of a kernel call that runs at half the speed of large ones; 24 if absent, as CPUs do. GPUs want some hundreds. */
+  /** Rows of a kernel call that runs at half the speed of large ones; 24 if absent, which fits CPUs. */
   readonly halfSpeedRows?: number;
 }
 

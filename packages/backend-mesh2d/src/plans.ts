@@ -45,8 +45,8 @@ export class Plans {
   }
 }
 
-/** B·H·D numbers, or B·H, for each of the tensors. */
+/** Of one sequence: H·D numbers, or H, for each of the tensors. */
 function bytesPerRow(tensors: readonly Tensor[]): number {
-  const width = ({ shape: [batch, heads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, batch! * heads!);
+  const width = ({ shape: [, heads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, heads!);
   return tensors.reduce((sum, tensor) => sum + width(tensor) * dtypeBytes[tensor.dtype], 0);
 }
