@@ -1,0 +1,195 @@
+#include "kernels/elementwise.h"
+
+#include "kernels/element.cuh"
+
+using namespace mosaic;
+using namespace mosaic::cuda;
+
+namespace {
+
+constexpr float kRootHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
+
+DEVICE float binaryOf(BinaryOp op, float a, float b) {
+  switch (op) {
+    case BinaryOp::Add: return a + b;
+    case BinaryOp::Sub: return a - b;
+    case BinaryOp::Mul: return a * b;
+    case BinaryOp::Div: return a / b;
+    default: return a != a || b != b ? a + b : fmaxf(a, b);  // NaN stays
+  }
+}
+
+DEVICE float sigmoidOf(float x) { return 1.f / (1.f + expf(-x)); }
+
+DEVICE float unaryOf(UnaryOp op, float x) {
+  switch (op) {
+    case UnaryOp::Neg: return -x;
+    case UnaryOp::Exp: return expf(x);
+    case UnaryOp::Log: return logf(x);
+    case UnaryOp::Sqrt: return sqrtf(x);
+    case UnaryOp::Rsqrt: return 1.f / sqrtf(x);
+    case UnaryOp::Tanh: return tanhf(x);
+    case UnaryOp::Sigmoid: return sigmoidOf(x);
+    case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
+    case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kRootHalf));
+    default: return x * x;
+  }
+}
+
+DEVICE float derivativeOf(UnaryOp op, float x) {
+  switch (op) {
+    case UnaryOp::Neg: return -1.f;
+    case UnaryOp::Exp: return expf(x);
+    case UnaryOp::Log: return 1.f / x;
+    case UnaryOp::Sqrt: return 0.5f / sqrtf(x);
+    case UnaryOp::Rsqrt: return -0.5f / (x * sqrtf(x));
+    case UnaryOp::Tanh: {
+      const float y = tanhf(x);
+      return 1.f - y * y;
+    }
+    case UnaryOp::Sigmoid: {
+      const float y = sigmoidOf(x);
+      return y * (1.f - y);
+    }
+    case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
+    case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kRootHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
+    default: return 2.f * x;
+  }
+}
+
+/// Word i % 4 of block i / 4. Salmon, Moraes, Dror and Shaw 2011.
+DEVICE void philoxOf(const Philox& philox, uint64_t block, uint32_t (&word)[4]) {
+  word[0] = static_cast<uint32_t>(block);
+  word[1] = static_cast<uint32_t>(block >> 32);
+  word[2] = static_cast<uint32_t>(philox.stream);
+  word[3] = static_cast<uint32_t>(philox.stream >> 32);
+  uint32_t key0 = static_cast<uint32_t>(philox.seed), key1 = static_cast<uint32_t>(philox.seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    const uint64_t a = uint64_t{0xD2511F53u} * word[0], b = uint64_t{0xCD9E8D57u} * word[2];
+    word[0] = static_cast<uint32_t>(b >> 32) ^ word[1] ^ key0;
+    word[1] = static_cast<uint32_t>(b);
+    word[2] = static_cast<uint32_t>(a >> 32) ^ word[3] ^ key1;
+    word[3] = static_cast<uint32_t>(a);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+}
+
+/// The upper 24 bits, plus `more`, as k · 2⁻²⁴.
+DEVICE float fractionOf(uint32_t word, uint32_t more) {
+  return static_cast<float>((word >> 8) + more) * 5.9604644775390625e-8f;
+}
+
+DEVICE float uniformOf(const Philox& philox, uint64_t index, float low, float high) {
+  uint32_t word[4];
+  philoxOf(philox, index / 4, word);
+  const float value = low + fractionOf(word[index % 4], 0) * (high - low);
+  return value < high ? value : low;  // low if rounded up to high
+}
+
+/// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block.
+DEVICE float normalOf(const Philox& philox, uint64_t index, float mean, float std) {
+  constexpr float kTau = 6.283185307179586f;
+  uint32_t word[4];
+  philoxOf(philox, index / 4, word);
+  const uint64_t pair = index % 4 / 2 * 2;
+  const float radius = sqrtf(-2.f * logf(fractionOf(word[pair], 1)));  // of (0, 1]
+  const float angle = fractionOf(word[pair + 1], 0) * kTau;
+  return mean + std * (radius * (index % 2 == 0 ? cosf(angle) : sinf(angle)));
+}
+
+struct AdamNumbers {
+  float parameter, first, second;
+};
+
+DEVICE AdamNumbers adamOf(const AdamParameters& p, AdamNumbers x, float g) {
+  const float second = p.beta2 * x.second + p.rest2 * (g * g);
+  const float norm = sqrtf(second) * p.root + p.epsilon;
+  if (p.kind == AdamKind::AdamW) {
+    const float first = x.first + p.rest1 * (g - x.first);
+    return {x.parameter * p.keep - p.size * first / norm, first, second};
+  }
+  const float update = g / norm + p.decay * x.parameter;
+  return {x.parameter + p.mix * (x.first - x.parameter) + p.along * update, x.first - p.rate * update, second};
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void fill(const __grid_constant__ FillParameters p) {
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[1]) { storeElement(p.loop.operand[0], at[0], p.value); });
+}
+
+__global__ void copy(const __grid_constant__ CopyParameters p) {
+  const auto& [out, x] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) { storeElement(out, at[0], loadElement(x, at[1])); });
+}
+
+__global__ void binary(const __grid_constant__ BinaryParameters p) {
+  const auto& [out, a, b] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
+    storeElement(out, at[0], binaryOf(p.op, loadElement(a, at[1]), loadElement(b, at[2])));
+  });
+}
+
+__global__ void scalar(const __grid_constant__ ScalarParameters p) {
+  const auto& [out, x] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) {
+    storeElement(out, at[0], binaryOf(p.op, loadElement(x, at[1]), p.value));
+  });
+}
+
+__global__ void unary(const __grid_constant__ UnaryParameters p) {
+  const auto& [out, x] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) {
+    storeElement(out, at[0], unaryOf(p.op, loadElement(x, at[1])));
+  });
+}
+
+__global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
+  const auto& [dx, x, dy] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
+    storeElement(dx, at[0], loadElement(dy, at[2]) * derivativeOf(p.op, loadElement(x, at[1])));
+  });
+}
+
+__global__ void randomNumbers(const __grid_constant__ RandomParameters p) {
+  forEachElement(p.loop, [&](int64_t index, const int64_t(&at)[1]) {
+    const auto i = static_cast<uint64_t>(index);
+    const float value = p.kind == RandomKind::Uniform ? uniformOf(p.philox, i, p.a, p.b) : normalOf(p.philox, i, p.a, p.b);
+    storeElement(p.loop.operand[0], at[0], value);
+  });
+}
+
+__global__ void dropout(const __grid_constant__ DropoutParameters p) {
+  const auto& [out, x, index] = p.loop.operand;
+  const float scale = 1.f / (1.f - p.probability);
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
+    const float drawn = uniformOf(p.philox, static_cast<uint64_t>(p.first + at[2]), 0.f, 1.f);
+    storeElement(out, at[0], drawn < p.probability ? 0.f : loadElement(x, at[1]) * scale);
+  });
+}
+
+__global__ void adam(const __grid_constant__ AdamParameters p) {
+  const auto& [parameter, first, second, gradient] = p.loop.operand;
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[4]) {
+    const AdamNumbers old{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
+    const AdamNumbers next = adamOf(p, old, loadElement(gradient, at[3]));
+    storeElement(parameter, at[0], next.parameter);
+    storeElement(first, at[1], next.first);
+    storeElement(second, at[2], next.second);
+  });
+}
+
+}  // extern "C"
+
+EMULATED_KERNEL(fill, FillParameters)
+EMULATED_KERNEL(copy, CopyParameters)
+EMULATED_KERNEL(binary, BinaryParameters)
+EMULATED_KERNEL(scalar, ScalarParameters)
+EMULATED_KERNEL(unary, UnaryParameters)
+EMULATED_KERNEL(unaryBackward, UnaryBackwardParameters)
+EMULATED_KERNEL(randomNumbers, RandomParameters)
+EMULATED_KERNEL(dropout, DropoutParameters)
+EMULATED_KERNEL(adam, AdamParameters)

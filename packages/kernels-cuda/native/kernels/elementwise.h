@@ -1,0 +1,62 @@
+// Kernels of one element each, and their arguments.
+#pragma once
+
+#include "kernels/operand.h"
+
+namespace mosaic::cuda {
+
+// In the order of the codes that JavaScript sends.
+enum class BinaryOp : int32_t { Add, Sub, Mul, Div, Max };
+enum class UnaryOp : int32_t { Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sigmoid, Relu, Gelu, Square };
+enum class RandomKind : int32_t { Uniform, Normal };
+enum class AdamKind : int32_t { AdamW, ScheduleFree };
+
+struct FillParameters {
+  Loop<1> loop;
+  float value;
+};
+struct CopyParameters {
+  Loop<2> loop;
+};
+struct BinaryParameters {
+  Loop<3> loop;
+  BinaryOp op;
+};
+struct ScalarParameters {
+  Loop<2> loop;
+  BinaryOp op;
+  float value;
+};
+struct UnaryParameters {
+  Loop<2> loop;
+  UnaryOp op;
+};
+struct UnaryBackwardParameters {
+  Loop<3> loop;
+  UnaryOp op;
+};
+
+/// Philox4x32-10: element i of a tensor depends on seed, stream and i alone.
+struct Philox {
+  uint64_t seed, stream;
+};
+struct RandomParameters {
+  Loop<1> loop;
+  RandomKind kind;
+  float a, b;
+  Philox philox;
+};
+/// The second operand after out and x has no memory: its offsets are the indices of the random numbers.
+struct DropoutParameters {
+  Loop<3> loop;
+  float probability;
+  int64_t first;
+  Philox philox;
+};
+struct AdamParameters {
+  Loop<4> loop;  // parameter, first, second, gradient
+  AdamKind kind;
+  float rate, beta2, rest1, rest2, size, root, epsilon, keep, decay, mix, along;
+};
+
+}  // namespace mosaic::cuda
