@@ -198,9 +198,10 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
       /seed 4, the context's, received 3; pass seed: 3 to init/,
     );
     expect(String((await refused(join(folder(), "none")))[0])).toMatch(/ENOENT/);
-    for (const metadata of [{}, { mosaic: "{" }, { mosaic: '{"version":2}' }]) {
+    const faulty: Record<string, string>[] = [{}, { mosaic: "{" }, { mosaic: '{"version":2}' }];
+    for (const metadata of faulty) {
       const plain = join(folder(), "plain");
-      await writeSafetensors(plain, new Map(), metadata as Record<string, string>);
+      await writeSafetensors(plain, new Map(), metadata);
       expect(String((await refused(plain))[0])).toMatch(/a checkpoint, version 1/);
     }
     const bare = join(folder(), "bare");

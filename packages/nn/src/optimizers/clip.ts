@@ -48,19 +48,33 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   return norm;
 }
 
-/** √ of the sum of all squares: squares row by row on all threads, then one sum. */
+/** Elements squared and summed by one thread at a time. */
+const run = 8192;
+
+/** √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
 function normOf(gradients: readonly Tensor[]): Tensor {
   const { device } = gradients[0]!;
-  const rows = gradients.map((gradient) => (gradient.rank < 2 ? 1 : gradient.size / gradient.shape.at(-1)!));
-  using squares = device.empty([rows.reduce((sum, count) => sum + count, 0)], "float32");
-  let start = 0;
-  for (const [i, gradient] of gradients.entries()) {
-    using flat = gradient.reshape([rows[i]!, -1]);
-    using part = squares.slice(0, start, (start += rows[i]!));
-    device.kernels.rowDot(part, flat, flat);
+  const counts = gradients.map(({ size }) => Math.ceil(size / run));
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  using squares = device.empty([Math.max(1, total)], "float32");
+  if (total === 0) device.kernels.fill(squares, 0);
+  let at = 0;
+  for (const each of gradients) {
+    using gradient = each.contiguous();
+    const whole = Math.floor(gradient.size / run);
+    for (const [rows, length, offset] of [
+      [whole, run, 0],
+      [1, gradient.size - whole * run, whole * run],
+    ] as const) {
+      if (rows * length === 0) continue;
+      using flat = gradient.view({ shape: [rows, length], strides: [length, 1], offset: gradient.offset + offset });
+      using part = squares.view({ shape: [rows], strides: [1], offset: at });
+      device.kernels.rowDot(part, flat, flat);
+      at += rows;
+    }
   }
   const norm = device.empty([], "float32");
-  using sum = norm.reshape([1]);
+  using sum = norm.view({ shape: [1], strides: [1] });
   if (squares.size === 1) device.kernels.copy(sum, squares);
   else device.kernels.reduce("sum", sum, squares);
   device.kernels.unary("sqrt", norm, norm);
