@@ -1,4 +1,5 @@
-import { gridsUpTo, suiteOf, ways } from "./shapes.ts";
+import { gridsUpTo, suiteOf } from "./shapes.ts";
+import { ways } from "./ways.ts";
 import { register } from "./world.ts";
 
 register(suiteOf(ways[0]!, gridsUpTo(8)));

@@ -1,7 +1,7 @@
 import { backendTrials, checkMeasurements, measureOn, onWorld, placements, type Trial } from "@mosaic/conformance";
 import { test } from "vitest";
 import { mesh2d } from "../src/index.ts";
-import { titleOf, ways } from "./shapes.ts";
+import { titleOf, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 const mesh = { sp: 6 };

@@ -1,6 +1,7 @@
 import { backendSuite, type Case, placements, type Trial } from "@mosaic/conformance";
 import type { Slice } from "@mosaic/core";
-import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
+import { mesh2d } from "../src/index.ts";
+import { titleOf, type Way, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 export type GridShape = readonly [rows: number, columns: number];
@@ -13,23 +14,12 @@ export function gridsUpTo(ranks: number): GridShape[] {
   );
 }
 
-/** How mesh2d can go about it: everything that is sent and computed must be the same. */
-export const ways: readonly Pick<Mesh2DOptions, "form" | "channels">[] = [
-  { form: "fused" },
-  { form: "scheduled" },
-  { form: "scheduled", channels: 2 },
-];
-
-export function titleOf({ form, channels }: Pick<Mesh2DOptions, "form" | "channels">): string {
-  return channels === 2 ? `${form} on two channels` : `${form}`;
-}
-
 /**
  * The suite's cases for some grids, in one way: on each grid all masks, groupings of heads and lengths, some of the five
  * placements (the other ways meet the others), dtypes and arrivals in turn, and that bits do not depend on when messages
  * come.
  */
-export function suiteOf(way: Pick<Mesh2DOptions, "form" | "channels">, grids: readonly GridShape[]): Case[] {
+export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
   return grids.flatMap((shape, i) => {
     // Half as long as transfers, compute hides little: the plan has more than one move in a batch where it may.
     const backend = mesh2d({ shape, ...way, computeToTransfer: 0.5 });

@@ -2,7 +2,8 @@ import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosai
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
-import { even, type GridShape, gridsUpTo, titleOf, ways } from "./shapes.ts";
+import { even, type GridShape, gridsUpTo } from "./shapes.ts";
+import { titleOf, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
 /** What the closed form says that one rank sends and receives in a forward and a backward of a trial. */

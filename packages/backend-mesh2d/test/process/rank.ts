@@ -1,0 +1,37 @@
+// One rank of a job: tries all ways on one grid and leaves what it measured where the test will find it.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { local } from "@mosaic/collectives-local";
+import {
+  backendTrials,
+  check,
+  disturbed,
+  type Measurement,
+  measureOn,
+  placements,
+  poisoned,
+} from "@mosaic/conformance";
+import { init } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { mesh2d } from "../../src/index.ts";
+import { titleOf, ways } from "../ways.ts";
+
+const [rows, columns] = process.argv.slice(2, 4).map(Number) as [number, number];
+const mesh = { sp: rows * columns };
+const device = poisoned(cpu({ threads: 1 }));
+await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 });
+const measurements: Measurement[] = [];
+for (const [i, way] of ways.entries()) {
+  // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
+  const rank = disturbed(ctx, { arrival: "soon", seed: 3 });
+  const backend = mesh2d({ shape: [rows, columns], ...way, computeToTransfer: 0.5 });
+  const extents = [{ queries: 41, keys: 41 }];
+  for (const trial of backendTrials(
+    { mesh, axes: ["sp"] },
+    { placement: placements()[i + 1]!, dtype: "float32", seed: 1, extents },
+  )) {
+    measurements.push(await measureOn(rank, backend, { ...trial, name: `${titleOf(way)}, ${trial.name}` }));
+  }
+  check(rank.underWay() === 0, `${rank.underWay()} collectives were never waited for`);
+}
+writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));
