@@ -48,7 +48,7 @@ export function entropyLoss(meta: Meta): Tensor {
  * teach most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
  */
 export function massLoss(meta: Meta): Tensor {
-  const { scores, chunks } = meta.router;
+  const { scores, chunks, mass } = meta.router;
   const mask = meta.chosen.flatMap((ofBatch) =>
     chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
   );
@@ -60,7 +60,7 @@ export function massLoss(meta: Meta): Tensor {
   );
   using masked = add(scores, apart);
   using logs = logSoftmax(masked);
-  using target = mul(meta.attentionMass, only);
+  using target = mul(mass, only);
   using terms = mul(logs, target);
   using total = sum(terms);
   using negative = neg(total);

@@ -11,6 +11,8 @@ export interface RouterRows {
   /** Scores and routing distribution of this rank's chunks [B,c,N]. */
   readonly scores: Tensor;
   readonly routing: Tensor;
+  /** `attentionMass`, a constant [B,c,N]. */
+  readonly mass: Tensor;
   readonly chunks: Chunks;
   readonly causal: boolean;
 }
@@ -62,5 +64,5 @@ export function resultOf(out: Tensor, parts: Omit<Meta, typeof Symbol.dispose>):
 function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
   const { routingWeights, chunkAttention, attentionMass, gateValues, certificate, router } = meta;
   const tensors = [routingWeights, chunkAttention, attentionMass, gateValues, certificate?.missedMass];
-  for (const tensor of [...tensors, router.scores, router.routing]) tensor?.dispose();
+  for (const tensor of [...tensors, router.scores, router.routing, router.mass]) tensor?.dispose();
 }

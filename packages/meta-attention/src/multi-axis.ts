@@ -68,7 +68,12 @@ function inCallersShape({ out, meta }: MetaResult, { batchShape, restore }: Axis
     gateValues: gateValues && withoutLast(restore, gateValues),
     certificate: certificate && { missedMass: restore(certificate.missedMass) },
     batchShape,
-    router: { ...router, scores: again(router.scores), routing: again(router.routing) },
+    router: {
+      ...router,
+      scores: again(router.scores),
+      routing: again(router.routing),
+      mass: router.mass.detach(),
+    },
   });
 }
 

@@ -158,6 +158,7 @@ export class Pass implements Disposable {
     const router = {
       scores: routing.scores.slice(1, from, to),
       routing: routing.routing.slice(1, from, to),
+      mass: mass.detach(),
       chunks,
       causal: settings.causal,
     };

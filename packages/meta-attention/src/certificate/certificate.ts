@@ -1,6 +1,8 @@
-import type { Tensor } from "@mosaic/core";
+import { fromArray, type Tensor } from "@mosaic/core";
 import type { Attending } from "../attend/attending.ts";
+import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
+import { allowedCount } from "../route/allowed.ts";
 import type { Chosen } from "../route/choose.ts";
 import { type KnownKeys, leftOut } from "./bounds.ts";
 
@@ -20,13 +22,25 @@ export function certify(attending: Attending, chosen: Chosen, known: KnownKeys):
     using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
     using turned = place.permute([0, 2, 1]);
     using column = turned.view({ shape: [...turned.shape, 1], strides: [...turned.strides, 1] });
-    writeShare(column, shares);
+    using least = leastBound(attending, chosen, { query: chunk, causal: known.causal });
+    writeShare(column, shares, least);
   }
   return { missedMass };
 }
 
-/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at most 1. */
-function writeShare(out: Tensor, shares: Tensor): void {
+/** [B,1,1,1]: what float32 cannot tell from 0 is not 0, unless nothing was left out. */
+function leastBound(
+  { plan, q }: Attending,
+  chosen: Chosen,
+  { query, causal }: { query: Chunk; causal: boolean },
+): Tensor {
+  const all = allowedCount(query.index, plan.chunks.all.length, causal);
+  const least = chosen.map((ofBatch) => (ofBatch[query.index]!.length < all ? 2 ** -126 : 0));
+  return fromArray(q.device, least, [chosen.length, 1, 1, 1]);
+}
+
+/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `least` and at most 1. */
+function writeShare(out: Tensor, shares: Tensor, least: Tensor): void {
   const { kernels } = shares.device;
   using most = shares.device.empty(shares.shape.with(-1, 1), "float32");
   using sum = shares.device.empty(most.shape, "float32");
@@ -37,6 +51,7 @@ function writeShare(out: Tensor, shares: Tensor): void {
   kernels.unary("log", sum, sum);
   kernels.binary("add", sum, sum, most);
   kernels.unary("sigmoid", sum, sum);
+  kernels.binary("max", sum, sum, least);
   // The smaller of two is minus the larger of their negatives.
   kernels.scalar("mul", sum, sum, -(1 + 2 ** -20));
   kernels.scalar("max", sum, sum, -1);

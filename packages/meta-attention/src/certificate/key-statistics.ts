@@ -15,7 +15,7 @@ export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
   const result = device.empty([chunks.length, batch, heads * (size + 1)], "float32");
   for (const [i, chunk] of chunks.entries()) {
     using keys = rowsOf(k, chunk);
-    using line = result.slice(0, i, i + 1).detach();
+    using line = result.slice(0, i, i + 1);
     const row = line.strides[1]!;
     using centre = line.view({ shape: [batch, heads, 1, size], strides: [row, size, size, 1] });
     using radius = line.view({

@@ -1,0 +1,139 @@
+import { onWorld } from "@mosaic/conformance";
+import { type Context, DeviceError, DTypeError, filled, OptionError, randn, ShapeError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import {
+  ChunkSummaryEncoder,
+  HierarchicalMetaAttention,
+  type HierarchicalMetaAttentionOptions,
+  MetaAttention,
+  MultiAxisHierarchicalAttention,
+} from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
+
+/** What a mistake throws on both ranks of a world, which still works afterwards. */
+async function mistake(make: (ctx: Context) => unknown): Promise<unknown> {
+  const errors = await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+    let thrown: unknown;
+    try {
+      await make(ctx);
+    } catch (error) {
+      thrown = error;
+    }
+    using module = new HierarchicalMetaAttention(ctx, sizes);
+    using x = randn(ctx, [1, 4, 8]);
+    using result = await module.forward(x);
+    expect((await result.out.read()).every(Number.isFinite)).toBe(true);
+    return thrown;
+  });
+  expect(String(errors[0])).toBe(String(errors[1]).replace("rank 1", "rank 0"));
+  return errors[0];
+}
+
+type Options = Partial<HierarchicalMetaAttentionOptions>;
+
+const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
+  [{ topK: 2 }, /topK from 0 to 1.*received 2.*chunksPerRank/],
+  [{ topK: 6, chunksPerRank: 3 }, /topK from 0 to 5/],
+  [{ topK: -1 }, /topK from 0 to 1/],
+  [{ topK: 0.5 }, /topK from 0 to 1/],
+  [{ topk: 1 }, /"topk"/],
+  [{ attentionAxis: 1 }, /"attentionAxis"/],
+  [{ combine: "hard" }, /"soft" or "exact".*hard/],
+  [{ combine: "soft", gate: false }, /gate/],
+  [{ numHeads: 3 }, /numHeads a divisor of embedDim.*3 of 8/],
+  [{ metaHeads: 3 }, /metaHeads a divisor of summaryDim/],
+  [{ summaryHeads: 3 }, /summaryHeads a divisor of embedDim/],
+  [{ summaryDim: 0 }, /summaryDim a whole number ≥ 1/],
+  [{ chunksPerRank: 1.5 }, /chunksPerRank a whole number/],
+  [{ maxMissedMass: 1 }, /maxMissedMass between 0 and 1/],
+  [{ maxMissedMass: 0 }, /maxMissedMass between 0 and 1/],
+  [{ maxMissedMass: 0.1, certificate: false }, /certificate/],
+  [{ routingNoise: -1 }, /routingNoise/],
+  [{ warmupSteps: -1 }, /warmupSteps/],
+  [{ softmaxScale: Number.NaN }, /softmaxScale/],
+  [{ axis: "gpu" }, /axes sp.*"gpu".*init/],
+  [{ sequenceLength: 0 }, /sequenceLength/],
+  [{ embedDim: 1024 }, /from 1 to 256/],
+];
+
+test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
+  "options %s",
+  async (_, options, message) => {
+    const error = await mistake(
+      (ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options } as typeof sizes & Options),
+    );
+    expect(error).toBeInstanceOf(OptionError);
+    expect(String(error)).toMatch(message);
+  },
+);
+
+test("what forward is given", async () => {
+  const forward = async (shape: number[], options: object = {}, module: Options = {}) =>
+    mistake(async (ctx) => {
+      using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...module });
+      using x = randn(ctx, shape);
+      using _ = await attention.forward(x, options);
+    });
+  expect(await forward([1, 4, 7])).toBeInstanceOf(ShapeError);
+  expect(String(await forward([1, 4, 7]))).toMatch(/\[B,S,8\].*\[1,4,7\]/);
+  expect(String(await forward([1, 2, 4, 8]))).toMatch(/MultiAxisHierarchicalAttention/);
+  expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/share of 20.*received 4/);
+  expect(String(await forward([1, 2, 8], {}, { chunksPerRank: 3 }))).toMatch(/at least one token.*3 chunks/);
+  expect(await forward([1, 4, 8], { steps: 3 })).toBeInstanceOf(OptionError);
+  expect(await forward([1, 4, 8], { step: -1 })).toBeInstanceOf(OptionError);
+  for (const chosen of [[], [[[1]]], [[[0], []]], [[[1, 1], []]], [[[2], []]]]) {
+    expect(String(await forward([1, 4, 8], { chosen }))).toMatch(/chosen\[1\]\[2\]/);
+  }
+  expect(String(await forward([1, 4, 8], { chosen: [[[1], []]] }, { causal: true }))).toMatch(/earlier/);
+  expect(String(await forward([1, 4, 8], { dryRun: true }))).toMatch(/received none/);
+});
+
+test("another dtype", async () => {
+  const error = await mistake(async (ctx) => {
+    using attention = new HierarchicalMetaAttention(ctx, sizes);
+    using x = randn(ctx, [1, 4, 8], { dtype: "bfloat16" });
+    using _ = await attention.forward(x);
+  });
+  expect(error).toBeInstanceOf(DTypeError);
+  expect(String(error)).toMatch(/to\("float32"\)/);
+});
+
+test("an input that is not finite is told by every rank before a chunk is sent", async () => {
+  const error = await mistake(async (ctx) => {
+    using attention = new HierarchicalMetaAttention(ctx, sizes);
+    using x = filled(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);
+    using _ = await attention.forward(x);
+  });
+  expect(error).toBeInstanceOf(DeviceError);
+  expect(String(error)).toMatch(/NaN.*diverged/);
+});
+
+test("an axis that cannot be attended along", async () => {
+  for (const attentionAxis of [2, -1, 3, 0.5]) {
+    const error = await mistake(async (ctx) => {
+      using attention = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis });
+      using x = randn(ctx, [1, 4, 8]);
+      using _ = await attention.forward(x);
+    });
+    expect(error).toBeInstanceOf(ShapeError);
+  }
+});
+
+test("the parts", async () => {
+  expect(await mistake((ctx) => new ChunkSummaryEncoder(ctx, { embedDim: 6 }))).toBeInstanceOf(OptionError);
+  expect(await mistake((ctx) => new MetaAttention(ctx, { summaryDim: 6 }))).toBeInstanceOf(OptionError);
+  const empty = await mistake(async (ctx) => {
+    using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8 });
+    using x = randn(ctx, [1, 0, 8]);
+    await encoder.forward(x);
+  });
+  expect(String(empty)).toMatch(/S at least 1/);
+  const flat = await mistake((ctx) => {
+    using meta = new MetaAttention(ctx, { summaryDim: 8 });
+    using x = randn(ctx, [4, 8]);
+    meta.forward(x);
+  });
+  expect(flat).toBeInstanceOf(ShapeError);
+});
