@@ -16,6 +16,7 @@ export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/ta
 export { type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
 export { countLinks, type LinkVolume } from "./time/links.ts";
+export { parseProfile } from "./time/parse-profile.ts";
 export { predict, type Prediction } from "./time/predict.ts";
 export {
   type AttentionSpeed,
@@ -24,7 +25,6 @@ export {
   type LinkClass,
   linkClass,
   linkClasses,
-  parseProfile,
   type Profile,
   type SharedCores,
   type Waves,

@@ -62,7 +62,8 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   };
   const parallel = first.size > 1 ? await timeTogether(crew, probe) : 1;
   const here = options.cores ?? availableParallelism();
-  const perNode = parallel * Math.max(1, here / first.size);
+  // Ranks that leave cores idle tell only of the cores that they use.
+  const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {
     ...base,

@@ -1,4 +1,4 @@
-import { type DType, OptionError } from "@mosaic/core";
+import type { DType } from "@mosaic/core";
 
 /** How two ranks are joined: a rank to itself, ranks of one node, ranks of different nodes. */
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
@@ -86,17 +86,4 @@ export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: 
   if (a === b) return "self";
   const { ranksPerNode } = profile;
   return Math.floor(a / ranksPerNode) === Math.floor(b / ranksPerNode) ? "intra-node" : "inter-node";
-}
-
-/**
- * Reads a profile from JSON text, or checks one that is an object.
- *
- * @throws OptionError that names the first field that is missing, unknown or not what it should be.
- */
-export function parseProfile(given: string | Profile): Profile {
-  const profile = typeof given === "string" ? (JSON.parse(given) as Profile) : given;
-  if (typeof profile?.name !== "string") {
-    throw new OptionError({ where: "profile", expected: "a name", received: String(profile?.name) });
-  }
-  return profile;
 }

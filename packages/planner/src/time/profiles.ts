@@ -1,63 +1,156 @@
 import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 
-const half = (flops: number): AttentionSpeed => ({ flops, halfRows: 16, halfKeys: 128, halfDim: 16 });
-const network = (bandwidth: number): Link => ({ latency: 22e-6, bandwidth, sharedBy: 1, duplex: true });
-const nvlink = (bandwidth: number): Link => ({ latency: 12e-6, bandwidth, sharedBy: 1, duplex: true });
+// Where the numbers come from. What is published as a peak is never what programs reach, so measured numbers are taken
+// wherever there are any. `attend` and `attendBackward` are fitted to the tables of the papers: the flops, halfKeys +
+// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot tell rows from
+// keys: nearly all of the loss is given to keys, for what a kernel does besides pairs it does mostly for every block of rows.
+
+/** Half-speed sizes: of keys and rows together, and of heads. */
+function speed(flops: number, half: number, halfDim: number): AttentionSpeed {
+  return { flops, halfKeys: 0.85 * half, halfRows: 0.15 * half, halfDim };
+}
+
+/**
+ * FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608), figures 5 and 6: H100 SXM5, FP16, no mask, 16k tokens in all.
+ * Forward, heads of 128, lengths 512 to 16k: 467, 565, 625, 638, 646, 648 TFLOP/s; of 64: 333, 392, 460, 476, 496, 497.
+ * Backward, 128: 316, 424, 501, 542, 559, 561; of 64, 512 to 2k: 272, 363, 422. Here: 481, 556, 603, 630, 644, 652 and
+ * 367 to 498 forward; 330 to 566 backward. For heads of 256 the paper has 642 where this has 770: that kernel lacks registers.
+ */
+const flashAttention3 = {
+  attend: { bfloat16: speed(982e12, 190, 57), float16: speed(982e12, 190, 57) },
+  attendBackward: { bfloat16: speed(744e12, 390, 31), float16: speed(744e12, 390, 31) },
+};
+
+/**
+ * FlashAttention-2 (Dao 2023, arXiv 2307.08691): on A100 SXM up to 230 TFLOP/s forward, and 63 % of the peak of 312
+ * backward. How speed falls with lengths and heads, from the same kernels in FlashAttention-3's figures.
+ */
+const flashAttention2 = {
+  attend: { bfloat16: speed(268e12, 100, 21), float16: speed(268e12, 100, 21) },
+  attendBackward: { bfloat16: speed(228e12, 265, 18), float16: speed(228e12, 265, 18) },
+};
+
+/** A port of each rank's own, both ways at once. */
+function rail(latency: number, bandwidth: number): Link {
+  return { latency, bandwidth, sharedBy: 1, duplex: true };
+}
+
+// NCCL's model of its ring with the protocol Simple (src/graph/tuning.cc): 8.4 µs, and 3.4 more over NVLink, 14 over a net.
+const NVLINK_LATENCY = 11.8e-6;
+const NETWORK_LATENCY = 22.4e-6;
+
+/** Of kernels enqueued ahead of time, each takes about a microsecond more than it runs (Gray, "CUDA Graphs", NVIDIA 2019). */
+const LAUNCH = 1e-6;
+
+/** What this library's own JavaScript takes for an operation, measured on a CPU device, and 2.5 µs for CUDA's launch. */
+const ENQUEUE = 10e-6;
+
+/** 20 of 132 multiprocessors carry NVLink and InfiniBand at full speed (DeepSeek-V3, 2024, arXiv 2412.19437, 3.2.2). */
+const LENT = 20 / 132;
 
 const h100: Profile = {
   name: "h100-ib400",
   ranksPerNode: 8,
-  links: { self: network(1.5e12), "intra-node": nvlink(370e9), "inter-node": network(48e9) },
+  links: {
+    self: rail(LAUNCH, 1.28e12),
+    // 376 to 380 GB/s of 450 between two GPUs of a node (NVIDIA/nccl, issue 1264).
+    "intra-node": rail(NVLINK_LATENCY, 376e9),
+    // "For NDR @ 400Gbps you should see 46-48GB/s per NIC" (NVIDIA/nccl-tests, issue 290).
+    "inter-node": rail(NETWORK_LATENCY, 47e9),
+  },
   kernels: {
-    launch: 5e-6,
-    bandwidth: 2.8e12,
-    matmul: 700e12,
-    attend: { bfloat16: half(650e12), float16: half(650e12) },
-    attendBackward: { bfloat16: half(520e12), float16: half(520e12) },
+    launch: LAUNCH,
+    // Read and written by copies within a GPU: 2.57 TB/s (NVIDIA/nccl, issue 1264), of 3.35.
+    bandwidth: 2.57e12,
+    // 70 % of the data sheet's 989 TFLOP/s: a guess, and attention makes no use of it.
+    matmul: 690e12,
+    ...flashAttention3,
+    // Multiprocessors of the data sheet; FlashAttention-3 takes 128 rows at a time.
     waves: { units: 132, rows: 128 },
   },
-  enqueue: 5e-6,
-  communicationTax: 0.1,
+  enqueue: ENQUEUE,
+  communicationTax: LENT,
   collectives: "ring",
   channels: "rank",
 };
 
-/** Machines by name. */
+// The same dies at the same clocks, with memory of 4.8 instead of 3.35 TB/s (data sheets).
+const h200: Profile = {
+  ...h100,
+  name: "h200-ib400",
+  links: { ...h100.links, self: rail(LAUNCH, 1.84e12) },
+  kernels: { ...h100.kernels, bandwidth: 3.68e12 },
+};
+
+const a100: Profile = {
+  ...h100,
+  name: "a100-ib200",
+  links: {
+    self: rail(LAUNCH, 0.78e12),
+    // 430 to 520 GB/s both ways together (NVIDIA/nccl-tests, issue 149).
+    "intra-node": rail(NVLINK_LATENCY, 240e9),
+    // "24GB/s is the peak performance per 200G NIC" (NVIDIA/nccl-tests, issue 119).
+    "inter-node": rail(NETWORK_LATENCY, 24e9),
+  },
+  kernels: {
+    launch: LAUNCH,
+    // 2.04 TB/s (data sheet, 80 GB), of which copies are given the same share as on H100.
+    bandwidth: 1.56e12,
+    matmul: 220e12,
+    ...flashAttention2,
+    waves: { units: 108, rows: 128 },
+  },
+};
+
+/**
+ * Ranks of one thread each on two cores of an EPYC of 2021 (Zen 3, AVX2), as `calibrate` found them, and what ranks of
+ * other hosts would need if there were an engine between hosts: TCP at 10 Gb/s. Calibrate your own: machines differ.
+ */
+const cpu: Profile = {
+  name: "cpu-local",
+  ranksPerNode: 64,
+  links: {
+    self: rail(1e-6, 10e9),
+    // One thread of each rank copies in and out of shared memory.
+    "intra-node": { latency: 50e-6, bandwidth: 10e9, sharedBy: 1, duplex: false },
+    "inter-node": { latency: 60e-6, bandwidth: 1.1e9, sharedBy: 64, duplex: true },
+  },
+  kernels: {
+    launch: 1e-7,
+    bandwidth: 45e9,
+    matmul: 78e9,
+    attend: {
+      float32: { flops: 89e9, halfKeys: 40, halfRows: 9, halfDim: 4 },
+      bfloat16: { flops: 86e9, halfKeys: 44, halfRows: 9, halfDim: 4 },
+      float16: { flops: 86e9, halfKeys: 44, halfRows: 9, halfDim: 4 },
+    },
+    attendBackward: {
+      float32: { flops: 90e9, halfKeys: 14, halfRows: 13, halfDim: 2 },
+      bfloat16: { flops: 86e9, halfKeys: 14, halfRows: 13, halfDim: 2 },
+      float16: { flops: 86e9, halfKeys: 14, halfRows: 13, halfDim: 2 },
+    },
+  },
+  enqueue: 8e-6,
+  communicationTax: 0,
+  collectives: "direct",
+  channels: "rank",
+  cores: { perNode: 2 },
+};
+
+/**
+ * Machines by name: 8 GPUs a node and one InfiniBand rail for each, or the ranks of one computer. Every number has its
+ * source beside it in the source code.
+ *
+ * @example
+ * ```ts
+ * import { profiles } from "@mosaic/planner";
+ * Object.keys(profiles); // => ["h100-ib400","h200-ib400","a100-ib200","cpu-local"]
+ * profiles["a100-ib200"].links["inter-node"].bandwidth; // => 24000000000
+ * ```
+ */
 export const profiles: Readonly<Record<"h100-ib400" | "h200-ib400" | "a100-ib200" | "cpu-local", Profile>> = {
   "h100-ib400": h100,
-  "h200-ib400": { ...h100, name: "h200-ib400" },
-  "a100-ib200": {
-    ...h100,
-    name: "a100-ib200",
-    links: { self: network(0.8e12), "intra-node": nvlink(230e9), "inter-node": network(24e9) },
-    kernels: {
-      launch: 5e-6,
-      bandwidth: 1.7e12,
-      matmul: 250e12,
-      attend: { bfloat16: half(220e12), float16: half(220e12) },
-      attendBackward: { bfloat16: half(170e12), float16: half(170e12) },
-      waves: { units: 108, rows: 128 },
-    },
-  },
-  "cpu-local": {
-    name: "cpu-local",
-    ranksPerNode: 1024,
-    links: {
-      self: { latency: 1e-6, bandwidth: 10e9, sharedBy: 1, duplex: true },
-      "intra-node": { latency: 30e-6, bandwidth: 8e9, sharedBy: 1, duplex: false },
-      "inter-node": { latency: 60e-6, bandwidth: 1e9, sharedBy: 1024, duplex: true },
-    },
-    kernels: {
-      launch: 2e-6,
-      bandwidth: 15e9,
-      matmul: 70e9,
-      attend: { float32: half(70e9), bfloat16: half(60e9), float16: half(60e9) },
-      attendBackward: { float32: half(65e9), bfloat16: half(55e9), float16: half(55e9) },
-    },
-    enqueue: 5e-6,
-    communicationTax: 0,
-    collectives: "direct",
-    channels: "rank",
-    cores: { perNode: 2 },
-  },
+  "h200-ib400": h200,
+  "a100-ib200": a100,
+  "cpu-local": cpu,
 };

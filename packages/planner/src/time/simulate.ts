@@ -3,7 +3,8 @@ import type { Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, operationsOf } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
-import { parseProfile, type Profile } from "./profile.ts";
+import { parseProfile } from "./parse-profile.ts";
+import type { Profile } from "./profile.ts";
 import { Batch, type Flow, type Meeting, refusal, Streams } from "./streams.ts";
 import type { Piece, Timeline } from "./timeline.ts";
 

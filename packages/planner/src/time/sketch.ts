@@ -5,7 +5,8 @@ import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { mostSent } from "./predict.ts";
-import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
+import { parseProfile } from "./parse-profile.ts";
+import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
 
 /** A prediction from a few ranks: the most that any of them takes, sends and holds. */
 export interface Sketch {
