@@ -40,7 +40,8 @@ template <class T>
 DEVICE void store(T* p, T v) {
   *p = v;
 }
-DEVICE void atomicAddFloat(float* p, float v) { atomicAdd(p, v); }
+/// Sets *p to 1; true for the one that found 0 there.
+DEVICE bool atomicClaim(uint32_t* p) { return atomicExch(p, 1u) == 0; }
 
 DEVICE float loadShared(SharedAddress a) {
   float v;

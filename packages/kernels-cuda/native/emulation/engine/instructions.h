@@ -31,10 +31,10 @@ inline void store(T* p, T v SITE) {
   emulated::checkGlobal(p, sizeof(T), sizeof(T), "write");
   *p = v;
 }
-inline void atomicAddFloat(float* p, float v SITE) {
+inline bool atomicClaim(uint32_t* p SITE) {
   emulated::current->site = site;
-  emulated::checkGlobal(p, sizeof(float), sizeof(float), "atomic");
-  std::atomic_ref<float>(*p).fetch_add(v);
+  emulated::checkGlobal(p, sizeof(uint32_t), sizeof(uint32_t), "atomic");
+  return std::atomic_ref<uint32_t>(*p).exchange(1) == 0;
 }
 
 namespace emulated {

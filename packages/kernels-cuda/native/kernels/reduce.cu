@@ -1,0 +1,91 @@
+#include "kernels/reduce.h"
+
+#include "kernels/element.cuh"
+
+using namespace mosaic;
+using namespace mosaic::cuda;
+
+namespace {
+
+DEVICE float largerOf(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
+
+}  // namespace
+
+extern "C" {
+
+/// Every thread takes every blockDim-th element; then halves of the block combine, so the order depends on nothing.
+__global__ void reduce(const __grid_constant__ ReduceParameters p) {
+  int64_t at[2];
+  offsetsOf(p.kept.extent, p.kept.operand, static_cast<int64_t>(blockIdx.x), at);
+  const bool sums = p.kind == ReduceKind::Sum;
+  float value = sums ? 0.f : -infinity();
+  for (int64_t i = threadIdx.x; i < p.inner.extent.count; i += blockDim.x) {
+    int64_t inner[1];
+    offsetsOf(p.inner.extent, p.inner.operand, i, inner);
+    const float x = loadElement(p.kept.operand[1], at[1] + inner[0]);
+    value = sums ? value + x : largerOf(value, x);
+  }
+  const SharedAddress mine = sharedBase() + threadIdx.x * 4;
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    storeShared(mine, value);
+    syncBlock();
+    if (threadIdx.x < half) {
+      const float other = loadShared(mine + half * 4);
+      value = sums ? value + other : largerOf(value, other);
+    }
+    syncBlock();
+  }
+  if (threadIdx.x == 0) storeElement(p.kept.operand[0], at[0], value);
+}
+
+/// float32 throughout, 4 × 4 results a thread; for where cuBLASLt is missing or does not take the strides.
+__global__ void matmul(const __grid_constant__ MatmulParameters p) {
+  const auto& [out, a, b] = p.batch.operand;
+  int64_t at[3];
+  offsetsOf(p.batch.extent, p.batch.operand, static_cast<int64_t>(blockIdx.z), at);
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kMatmulTile, column0 = static_cast<int64_t>(blockIdx.x) * kMatmulTile;
+  const int y = threadIdx.x / 16, x = threadIdx.x % 16;
+  const SharedAddress aTile = sharedBase(), bTile = aTile + kMatmulDepth * (kMatmulTile + 1) * 4;
+  const auto place = [](SharedAddress tile, int depth, int i) { return tile + (depth * (kMatmulTile + 1) + i) * 4; };
+  float sum[4][4] = {};
+  for (int64_t k0 = 0; k0 < p.k; k0 += kMatmulDepth) {
+    for (int i = threadIdx.x; i < kMatmulDepth * kMatmulTile; i += kMatmulThreads) {
+      const int depthA = i % kMatmulDepth, rowA = i / kMatmulDepth, depthB = i / kMatmulTile, columnB = i % kMatmulTile;
+      const bool realA = row0 + rowA < p.m && k0 + depthA < p.k, realB = column0 + columnB < p.n && k0 + depthB < p.k;
+      const int64_t fromA = at[1] + (row0 + rowA) * p.aStep[0] + (k0 + depthA) * p.aStep[1];
+      const int64_t fromB = at[2] + (k0 + depthB) * p.bStep[0] + (column0 + columnB) * p.bStep[1];
+      storeShared(place(aTile, depthA, rowA), realA ? loadElement(a, fromA) : 0.f);
+      storeShared(place(bTile, depthB, columnB), realB ? loadElement(b, fromB) : 0.f);
+    }
+    syncBlock();
+    for (int depth = 0; depth < kMatmulDepth; depth++) {
+      float left[4], right[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        left[i] = loadShared(place(aTile, depth, y + 16 * i));
+        right[i] = loadShared(place(bTile, depth, x + 16 * i));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[i][j] = fmaf(left[i], right[j], sum[i][j]);
+      }
+    }
+    syncBlock();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int64_t row = row0 + y + 16 * i, column = column0 + x + 16 * j;
+      if (row >= p.m || column >= p.n) continue;
+      const int64_t to = at[0] + row * p.outStep[0] + column * p.outStep[1];
+      storeElement(out, to, sum[i][j] + (p.accumulate ? loadElement(out, to) : 0.f));
+    }
+  }
+}
+
+}  // extern "C"
+
+EMULATED_KERNEL(reduce, ReduceParameters)
+EMULATED_KERNEL(matmul, MatmulParameters)

@@ -1,0 +1,28 @@
+// Reduction over any axes, matrix product, merging of states; and their arguments.
+#pragma once
+
+#include "kernels/operand.h"
+
+namespace mosaic::cuda {
+
+enum class ReduceKind : int32_t { Sum, Max };
+
+/// `kept` walks over the axes that stay (out, x), `inner` over those that go (x); a block computes one element of out.
+struct ReduceParameters {
+  Loop<2> kept;
+  Loop<1> inner;
+  ReduceKind kind;
+};
+
+/// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; steps are the strides of
+/// the last two axes. A block of 256 threads computes 64 × 64.
+struct MatmulParameters {
+  Loop<3> batch;  // out, a, b
+  int64_t m, n, k;
+  int64_t outStep[2], aStep[2], bStep[2];
+  int32_t accumulate;
+};
+constexpr int kMatmulTile = 64, kMatmulDepth = 16, kMatmulThreads = 256;
+constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTile + 1) * 4;
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,200 @@
+#include "kernels/row.cuh"
+
+using namespace mosaic;
+using namespace mosaic::cuda;
+
+extern "C" {
+
+/// A row of −∞ gives 0.
+__global__ void softmax(const __grid_constant__ SoftmaxParameters p) {
+  const auto& [out, x] = p.over.rows.operand;
+  const int64_t n = p.over.length, toOut = p.over.step[0], toX = p.over.step[1];
+  forEachRow(p.over, [&](const int64_t(&at)[2]) {
+    const float top = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * toX); });
+    const float base = top == -infinity() ? 0.f : top;
+    const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * toX) - base); });
+    const float inverse = sum == 0.f ? 0.f : 1.f / sum;
+    forEachPlace(n, [&](int64_t i) {
+      storeElement(out, at[0] + i * toOut, expf(loadElement(x, at[1] + i * toX) - base) * inverse);
+    });
+  });
+}
+
+__global__ void softmaxBackward(const __grid_constant__ SoftmaxBackwardParameters p) {
+  const auto& [dx, out, dOut] = p.over.rows.operand;
+  const int64_t n = p.over.length;
+  const auto& step = p.over.step;
+  forEachRow(p.over, [&](const int64_t(&at)[3]) {
+    const auto y = [&](int64_t i) { return loadElement(out, at[1] + i * step[1]); };
+    const auto dy = [&](int64_t i) { return loadElement(dOut, at[2] + i * step[2]); };
+    const float dot = sumOverRow(n, [&](int64_t i) { return y(i) * dy(i); });
+    forEachPlace(n, [&](int64_t i) { storeElement(dx, at[0] + i * step[0], y(i) * (dy(i) - dot)); });
+  });
+}
+
+__global__ void rowDot(const __grid_constant__ RowDotParameters p) {
+  const auto& [out, a, b] = p.over.rows.operand;
+  const auto& step = p.over.step;
+  forEachRow(p.over, [&](const int64_t(&at)[3]) {
+    const float dot = sumOverRow(p.over.length, [&](int64_t i) {
+      return loadElement(a, at[1] + i * step[1]) * loadElement(b, at[2] + i * step[2]);
+    });
+    if (threadIdx.x % 32 == 0) storeElement(out, at[0], dot);
+  });
+}
+
+__global__ void normalize(const __grid_constant__ NormParameters p) {
+  const auto& [out, x, mean, rstd] = p.over.rows.operand;
+  const int64_t n = p.over.length;
+  const float share = 1.f / static_cast<float>(n);
+  forEachRow(p.over, [&](const int64_t(&at)[4]) {
+    const auto value = [&](int64_t i) { return loadElement(x, at[1] + i * p.over.step[1]); };
+    const float center = mean.data ? sumOverRow(n, value) * share : 0.f;
+    const float variance = sumOverRow(n, [&](int64_t i) { return (value(i) - center) * (value(i) - center); }) * share;
+    const float scale = 1.f / sqrtf(variance + p.epsilon);
+    forEachPlace(n, [&](int64_t i) {
+      const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
+      const float bias = p.bias.data ? loadElement(p.bias, i * p.bias.stride[0]) : 0.f;
+      storeElement(out, at[0] + i * p.over.step[0], (value(i) - center) * scale * weight + bias);
+    });
+    if (threadIdx.x % 32 != 0) return;
+    if (mean.data) storeElement(mean, at[2], center);
+    storeElement(rstd, at[3], scale);
+  });
+}
+
+/// With x̂ = (x − mean) · rstd and g = dOut · weight: dx = rstd · (g − mean g − x̂ · mean(g · x̂)); RMSNorm lacks mean g.
+__global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters p) {
+  const auto& [dx, x, dOut, mean, rstd] = p.over.rows.operand;
+  const int64_t n = p.over.length;
+  const auto& step = p.over.step;
+  const float share = 1.f / static_cast<float>(n);
+  forEachRow(p.over, [&](const int64_t(&at)[5]) {
+    const float center = mean.data ? loadElement(mean, at[3]) : 0.f, scale = loadElement(rstd, at[4]);
+    const auto normal = [&](int64_t i) { return (loadElement(x, at[1] + i * step[1]) - center) * scale; };
+    const auto wanted = [&](int64_t i) {
+      const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
+      return loadElement(dOut, at[2] + i * step[2]) * weight;
+    };
+    const float level = mean.data ? sumOverRow(n, wanted) * share : 0.f;
+    const float along = sumOverRow(n, [&](int64_t i) { return wanted(i) * normal(i); }) * share;
+    forEachPlace(n, [&](int64_t i) {
+      storeElement(dx, at[0] + i * step[0], scale * (wanted(i) - level - normal(i) * along));
+    });
+  });
+}
+
+/// Blocks of 32 × 8 threads: each thread sums every eighth row of its column, then the first row of threads sums those.
+__global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
+  const auto& [x, dOut, mean, rstd] = p.over.rows.operand;
+  const auto& step = p.over.step;
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32, groups = blockDim.x / 32;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + lane;
+  float weight = 0.f, bias = 0.f;
+  for (int64_t row = group; row < p.over.rows.extent.count && column < p.over.length; row += groups) {
+    int64_t at[4];
+    offsetsOf(p.over.rows.extent, p.over.rows.operand, row, at);
+    const float center = mean.data ? loadElement(mean, at[2]) : 0.f;
+    const float g = loadElement(dOut, at[1] + column * step[1]);
+    weight += g * (loadElement(x, at[0] + column * step[0]) - center) * loadElement(rstd, at[3]);
+    bias += g;
+  }
+  const SharedAddress weights = sharedBase(), biases = weights + blockDim.x * 4;
+  storeShared(weights + threadIdx.x * 4, weight);
+  storeShared(biases + threadIdx.x * 4, bias);
+  syncBlock();
+  if (group > 0 || column >= p.over.length) return;
+  for (int other = 1; other < groups; other++) {
+    weight += loadShared(weights + (other * 32 + lane) * 4);
+    bias += loadShared(biases + (other * 32 + lane) * 4);
+  }
+  const auto add = [&](const Operand& into, float value) {
+    const int64_t place = column * into.stride[0];
+    if (into.data) storeElement(into, place, loadElement(into, place) + value);
+  };
+  add(p.dWeight, weight);
+  add(p.dBias, bias);
+}
+
+/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
+__global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
+  const auto& [x, loss, lse, counted, target] = p.over.rows.operand;
+  const int64_t n = p.over.length;
+  forEachRow(p.over, [&](const int64_t(&at)[5]) {
+    const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.over.step[0]); };
+    const float named = loadElement(target, at[4]);
+    const bool counts = named != p.ignored && checkIndex(named, n, p.bad);
+    const float top = maxOverRow(n, value);
+    const float rest = logf(sumOverRow(n, [&](int64_t i) { return expf(value(i) - top); }));
+    const float mean = p.smoothing > 0.f ? sumOverRow(n, value) / static_cast<float>(n) : 0.f;
+    if (threadIdx.x % 32 != 0) return;
+    float wrong = 0.f;
+    if (counts) {
+      wrong = (top - value(static_cast<int64_t>(named))) + rest;
+      if (p.smoothing > 0.f) wrong = (1.f - p.smoothing) * wrong + p.smoothing * ((top - mean) + rest);
+    }
+    storeElement(loss, at[1], wrong);
+    storeElement(lse, at[2], counts ? top + rest : 0.f);
+    storeElement(counted, at[3], counts ? 1.f : 0.f);
+  });
+}
+
+__global__ void crossEntropyBackward(const __grid_constant__ CrossEntropyBackwardParameters p) {
+  const auto& [dx, x, target, lse, dLoss] = p.over.rows.operand;
+  const int64_t n = p.over.length;
+  const float everywhere = p.smoothing / static_cast<float>(n);
+  forEachRow(p.over, [&](const int64_t(&at)[5]) {
+    const float named = loadElement(target, at[2]);
+    const bool counts = named != p.ignored && checkIndex(named, n, p.bad);
+    const float scale = counts ? loadElement(dLoss, at[4]) : 0.f, total = loadElement(lse, at[3]);
+    forEachPlace(n, [&](int64_t i) {
+      const float asked = (static_cast<float>(i) == named ? 1.f - p.smoothing : 0.f) + everywhere;
+      const float share = counts ? expf(loadElement(x, at[1] + i * p.over.step[1]) - total) - asked : 0.f;
+      storeElement(dx, at[0] + i * p.over.step[0], scale * share);
+    });
+  });
+}
+
+__global__ void gatherRows(const __grid_constant__ GatherRowsParameters p) {
+  const auto& [out, index] = p.over.rows.operand;
+  forEachRow(p.over, [&](const int64_t(&at)[2]) {
+    const float named = loadElement(index, at[1]);
+    if (!checkIndex(named, p.count, p.bad)) return;
+    const int64_t from = static_cast<int64_t>(named) * p.table.stride[0];
+    forEachPlace(p.over.length, [&](int64_t i) {
+      storeElement(out, at[0] + i * p.over.step[0], loadElement(p.table, from + i * p.table.stride[1]));
+    });
+  });
+}
+
+__global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters p) {
+  const auto& [x, index] = p.over.rows.operand;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  for (int64_t row = first; row < p.count; row += warps) {
+    const int64_t into = row * p.into.stride[0];
+    for (int64_t from = 0; from < p.over.rows.extent.count; from++) {
+      int64_t at[2];
+      offsetsOf(p.over.rows.extent, p.over.rows.operand, from, at);
+      const float named = loadElement(index, at[1]);
+      if (!checkIndex(named, p.count, p.bad) || static_cast<int64_t>(named) != row) continue;
+      forEachPlace(p.over.length, [&](int64_t i) {
+        const int64_t place = into + i * p.into.stride[1];
+        storeElement(p.into, place, loadElement(p.into, place) + loadElement(x, at[0] + i * p.over.step[0]));
+      });
+    }
+  }
+}
+
+}  // extern "C"
+
+EMULATED_KERNEL(softmax, SoftmaxParameters)
+EMULATED_KERNEL(softmaxBackward, SoftmaxBackwardParameters)
+EMULATED_KERNEL(rowDot, RowDotParameters)
+EMULATED_KERNEL(normalize, NormParameters)
+EMULATED_KERNEL(normalizeBackward, NormBackwardParameters)
+EMULATED_KERNEL(normColumns, NormColumnsParameters)
+EMULATED_KERNEL(crossEntropy, CrossEntropyParameters)
+EMULATED_KERNEL(crossEntropyBackward, CrossEntropyBackwardParameters)
+EMULATED_KERNEL(gatherRows, GatherRowsParameters)
+EMULATED_KERNEL(scatterAddRows, ScatterAddRowsParameters)

@@ -1,0 +1,74 @@
+// Kernels that a warp carries out on one row, the last axis, and their arguments.
+#pragma once
+
+#include "kernels/operand.h"
+
+namespace mosaic::cuda {
+
+/// `rows` walks over all axes but the last; an operand's `step` is the stride of its last axis, of `length` elements.
+template <int N>
+struct Rows {
+  Loop<N> rows;
+  int64_t length;
+  int64_t step[N];
+};
+
+struct SoftmaxParameters {
+  Rows<2> over;  // out, x
+};
+struct SoftmaxBackwardParameters {
+  Rows<3> over;  // dx, out, dOut
+};
+struct RowDotParameters {
+  Rows<3> over;  // out (one element a row), a, b
+};
+
+/// weight and bias, [E], are absent where data is null.
+struct NormParameters {
+  Rows<4> over;  // out, x, mean, rstd; mean is absent for RMSNorm
+  Operand weight, bias;
+  float epsilon;
+};
+struct NormBackwardParameters {
+  Rows<5> over;  // dx, x, dOut, mean, rstd
+  Operand weight;
+};
+/// dWeight and dBias [E] are added to; a block owns 32 columns.
+struct NormColumnsParameters {
+  Rows<4> over;  // x, dOut, mean, rstd
+  Operand dWeight, dBias;
+};
+
+/// What kernels that are given indices say of the first bad one: whether there is any, and its value.
+struct BadIndex {
+  uint32_t found;
+  float value;
+};
+
+struct CrossEntropyParameters {
+  Rows<5> over;  // x, loss, lse, counted, target
+  float smoothing, ignored;
+  BadIndex* bad;
+};
+struct CrossEntropyBackwardParameters {
+  Rows<5> over;  // dx, x, target, lse, dLoss
+  float smoothing, ignored;
+  BadIndex* bad;
+};
+
+/// out [.., E] ← the rows of table [V, E] that index [..] names.
+struct GatherRowsParameters {
+  Rows<2> over;  // out, index
+  Operand table;
+  int64_t count;
+  BadIndex* bad;
+};
+/// into [V, E] += x [.., E]: a warp owns a row of `into` and takes its rows of x in their order.
+struct ScatterAddRowsParameters {
+  Rows<2> over;  // x, index
+  Operand into;
+  int64_t count;
+  BadIndex* bad;
+};
+
+}  // namespace mosaic::cuda
