@@ -52,9 +52,8 @@ export const rowKinds: readonly Move["kind"][] = ["q", "out"];
 export const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
 const allKinds: readonly Move["kind"][] = [...rowKinds, ...columnKinds];
 
-interface Candidate {
-  readonly kind: Move["kind"];
-  readonly profit: number;
+function isSums(kind: Move["kind"]): kind is "out" | "dkv" {
+  return kind === "out" || kind === "dkv";
 }
 
 /** Moves along one dimension that one batch makes. */
@@ -107,38 +106,49 @@ export class Progress {
     return true;
   }
 
+  /** The kind to move first, of some; of equals the earlier. */
   #best(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
-    const [sums, chunks] = [this.#sums(), this.#chunks()].map((all) => all.filter(({ kind }) => kinds.includes(kind)));
-    const [preferred, other] = this.#rule.first === "sums" ? [sums!, chunks!] : [chunks!, sums!];
-    const candidates = preferred.length > 0 ? preferred : other;
-    if (candidates.length === 0) return undefined;
-    return candidates.reduce((best, each) => (each.profit > best.profit ? each : best)).kind;
+    const sums = kinds.filter(isSums);
+    const chunks = kinds.filter((kind) => !isSums(kind));
+    const [preferred, other] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
+    return this.#mostProfitable(preferred) ?? this.#mostProfitable(other);
   }
 
-  /** Complete sums, by how much is left to send of their kind. */
-  #sums(): Candidate[] {
-    const { queries, keys, backward, costs } = this.#options;
-    const { out, dkv } = this.#next;
-    const row = out < queries && this.#doneOfRow[out] === keys;
-    const column = backward && dkv < keys && this.#doneOfColumn[dkv] === queries;
-    return [
-      ...(row ? [{ kind: "out", profit: (queries - out) * costs.out } as const] : []),
-      ...(column ? [{ kind: "dkv", profit: (keys - dkv) * costs.dkv } as const] : []),
-    ];
-  }
-
-  /** Chunks, by how many blocks they unlock for what they cost. */
-  #chunks(): Candidate[] {
-    const { queries, keys, costs } = this.#options;
-    const { q, kv } = this.#next;
-    if (this.#rule.chunks) {
-      const kind = this.#rule.chunks[q + kv - 2];
-      return kind ? [{ kind, profit: 1 }] : [];
+  #mostProfitable(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+    let best: Move["kind"] | undefined;
+    let most = -Infinity;
+    for (const kind of kinds) {
+      const profit = this.#profit(kind);
+      if (profit === undefined || profit <= most) continue;
+      best = kind;
+      most = profit;
     }
-    return [
-      ...(q < queries ? [{ kind: "q", profit: this.#columns / costs.q } as const] : []),
-      ...(kv < keys ? [{ kind: "kv", profit: this.#rows / costs.kv } as const] : []),
-    ];
+    return best;
+  }
+
+  /**
+   * Of complete sums, how much is left to send of their kind; of chunks, how many blocks they unlock for what they cost.
+   * Nothing of what cannot go now.
+   */
+  #profit(kind: Move["kind"]): number | undefined {
+    const { queries, keys, backward, costs } = this.#options;
+    const next = this.#next[kind];
+    switch (kind) {
+      case "out":
+        return next < queries && this.#doneOfRow[next] === keys ? (queries - next) * costs.out : undefined;
+      case "dkv":
+        return backward && next < keys && this.#doneOfColumn[next] === queries ? (keys - next) * costs.dkv : undefined;
+      case "q":
+        return next < queries && this.#isNext(kind) ? this.#columns / costs.q : undefined;
+      default:
+        return next < keys && this.#isNext(kind) ? this.#rows / costs.kv : undefined;
+    }
+  }
+
+  /** Whether the order of chunks, if there is one, has this kind next. */
+  #isNext(kind: "q" | "kv"): boolean {
+    const { chunks } = this.#rule;
+    return chunks === undefined || chunks[this.#next.q + this.#next.kv - 2] === kind;
   }
 
   /** The block to begin now, if both of its chunks are here. */
