@@ -1,5 +1,6 @@
 import type { AttentionBackend } from "./attention/backend.ts";
 import { local } from "./attention/local.ts";
+import { drawn } from "./autograd/draws.ts";
 import type { Collectives, ProcessGroup } from "./collectives.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
@@ -213,7 +214,7 @@ class OpenContext implements Context {
   }
 
   nextRandomStream(): number {
-    return this.randomStream++;
+    return drawn(() => this.randomStream++);
   }
 
   assertOpen(where: string): void {

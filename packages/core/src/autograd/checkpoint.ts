@@ -1,12 +1,14 @@
 import { Tensor } from "../tensor.ts";
 import { backward } from "./backward.ts";
+import { repeatingDraws } from "./draws.ts";
 import { enableGrad, isRecording } from "./node.ts";
 
 /**
  * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
  * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
  *
- * `body` must be pure: the same inputs give the same result. Gradients reach the inputs and every leaf (parameter) that
+ * `body` must be pure: the same inputs give the same result. Random tensors are the same both times: dropout inside
+ * needs no care. Gradients reach the inputs and every leaf (parameter) that
  * `body` uses; another tensor with history must be passed as an input.
  *
  * @example
@@ -28,14 +30,16 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   for (const input of inputs) input.assertUsable("checkpoint");
   if (!isRecording()) return body(...inputs);
   // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
-  using traced = body(...inputs);
+  const within = repeatingDraws();
+  using traced = within(() => body(...inputs));
   if (!traced.node) return traced.detach();
   const kept = inputs.map((input) => input.detach());
   return traced.detach().record(
     inputs,
     {
       name: "checkpoint",
-      backward: (dOutput, needed) => recompute(body, kept, { dOutput, needed }),
+      backward: (dOutput, needed) =>
+        recompute((...each: Inputs) => within(() => body(...each)), kept, { dOutput, needed }),
       free: () => kept.forEach((input) => input.dispose()),
     },
     true,

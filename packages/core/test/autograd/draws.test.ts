@@ -1,0 +1,65 @@
+import { expect, test } from "vitest";
+import { checkpoint } from "../../src/autograd/checkpoint.ts";
+import type { Context } from "../../src/context.ts";
+import { ones, rand } from "../../src/creation.ts";
+import { add, mul } from "../../src/ops/arithmetic.ts";
+import { sum } from "../../src/ops/reduction.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { referenceWorld } from "../reference/index.ts";
+
+/** x times random numbers: the gradient tells which were drawn. */
+function noisy(ctx: Context, x: Tensor): Tensor {
+  using noise = rand(ctx, x.shape, { seed: 1 });
+  return mul(x, noise);
+}
+
+async function gradient(
+  body: (ctx: Context, x: Tensor) => Tensor,
+): Promise<{ output: number[]; gradient: number[]; next: number }> {
+  const ctx = (await referenceWorld(1))[0]!;
+  const x = ones(ctx, [3]);
+  x.requiresGrad = true;
+  using y = body(ctx, x);
+  using other = noisy(ctx, x); // drawn between forward and backward
+  using both = add(y, other);
+  using loss = sum(both);
+  loss.backward();
+  return {
+    output: Array.from(await both.read()),
+    gradient: Array.from(await x.grad!.read()),
+    next: ctx.randomStream,
+  };
+}
+
+const twice = (ctx: Context, x: Tensor): Tensor => noisy(ctx, noisy(ctx, x));
+
+test("random tensors in a checkpointed body are the same the second time, and no number is drawn twice", async () => {
+  const plain = await gradient(twice);
+  expect(plain.gradient).toEqual(plain.output);
+  expect(plain.next).toBe(3);
+  expect(await gradient((ctx, x) => checkpoint((each) => twice(ctx, each), x))).toEqual(plain);
+});
+
+test("so they are in bodies within bodies", async () => {
+  const plain = await gradient((ctx, x) => noisy(ctx, twice(ctx, noisy(ctx, x))));
+  const nested = await gradient((ctx, x) =>
+    checkpoint((each) => {
+      using inner = checkpoint((again) => twice(ctx, again), noisy(ctx, each));
+      return noisy(ctx, inner);
+    }, x),
+  );
+  expect(nested).toEqual(plain);
+});
+
+test("a body that fails leaves no trace", async () => {
+  const ctx = (await referenceWorld(1))[0]!;
+  using x = ones(ctx, [1]);
+  const failing = () => checkpoint((each: Tensor) => fail(each), x);
+  expect(failing).toThrow("no");
+  ctx.nextRandomStream();
+  expect(ctx.randomStream).toBe(1);
+});
+
+function fail({ shape }: Tensor): Tensor {
+  throw new Error(`no [${shape}]`);
+}
