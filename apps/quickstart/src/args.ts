@@ -21,6 +21,7 @@ const options = {
   seed: { type: "string", default: "0" },
   json: { type: "boolean", default: false },
   svg: { type: "string", default: "mosaic-quickstart.svg" },
+  predict: { type: "string", default: "" },
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
@@ -42,6 +43,7 @@ export const help: string = `Exact attention over one long real sequence that no
   --dim N          size of a head, 1 to 256, even (64)
   --seed N         what embedding and projections are drawn from (0)
   --svg FILE       picture of who computed and sent what when (mosaic-quickstart.svg; "" for none)
+  --predict FILE   picture of what the planner predicts for this machine beside what was measured (none)
   --json           one JSON object as the last line
   -h, --help       this text`;
 
@@ -63,6 +65,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
     svg: values.svg,
+    predict: values.predict,
   };
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
   throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);

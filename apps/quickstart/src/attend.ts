@@ -21,7 +21,8 @@ export async function attend(ctx: mosaic.Context, settings: Settings, finished: 
   const arrangement = arrange(settings);
   const backend = watched(arrangement.backend, finished);
   const layout = layoutFor(settings, arrangement);
-  const spans = layout.spans(ctx.mesh.coordinate);
+  const at = ctx.mesh.coordinate;
+  const spans = layout.spans(at);
   using shard = new Shard(ctx, settings, mosaic.positions(spans));
   const { q, k, v, dOut } = shard;
 
@@ -36,7 +37,7 @@ export async function attend(ctx: mosaic.Context, settings: Settings, finished: 
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
-  return { report: { rank: ctx.rank, spans, begin, end, bytesSent, peakBytes, events }, results };
+  return { report: { rank: ctx.rank, at, spans, begin, end, bytesSent, peakBytes, events }, results };
 }
 
 /** Along all mesh axes; two of them may be one group. */

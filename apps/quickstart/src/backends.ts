@@ -9,6 +9,7 @@ import {
   type Strategy,
   ulysses,
 } from "@mosaic/attention";
+import { choiceFor } from "./choice.ts";
 import type { Settings } from "./settings.ts";
 import { type Shape, shapesOf } from "./shape.ts";
 
@@ -47,6 +48,7 @@ const offers: Readonly<Record<string, Offer>> = {
     dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => shapesOf(ranks)[0]! },
     arrange: ({ ranks, shape }) => onItsMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
+  auto: { arrange: (settings) => onItsMesh(choiceFor(settings), settings.ranks) },
   local: { arrange: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
 };
 
@@ -68,11 +70,13 @@ export function dimensionsOf(name: string): Dimensions | undefined {
 
 /** "mesh2d, 2 rows × 4 columns". */
 export function nameOf(settings: Settings): string {
-  return [settings.backend, ...dimensionsInWords(settings)].join(", ");
+  return [settings.backend, ...details(settings)].join(", ");
 }
 
-/** "2 rows × 4 columns", or nothing for backends without two dimensions. */
-export function dimensionsInWords({ backend, shape }: Settings): readonly string[] {
+/** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name says it all. */
+export function details(settings: Settings): readonly string[] {
+  const { backend, shape } = settings;
+  if (backend === "auto") return [choiceFor(settings).plan.best.name];
   const names = dimensionsOf(backend)?.names;
   return shape && names ? [`${shape[0]} ${names[0]} × ${shape[1]} ${names[1]}`] : [];
 }

@@ -1,4 +1,4 @@
-import { dimensionsInWords } from "./backends.ts";
+import { details } from "./backends.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Caption } from "./picture.ts";
@@ -15,7 +15,7 @@ export function captionOf(findings: Findings): Caption {
     title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
     subtitle: [
       "bacteriophage λ (NC_001416.1)",
-      ...dimensionsInWords(settings),
+      ...details(settings),
       `${groupDigits(tokens)} tokens`,
       `${heads} heads × ${dim}`,
       dtype,

@@ -39,13 +39,17 @@ const formulas: Readonly<Record<string, (site: Site) => readonly Both[]>> = {
   hierarchical,
 };
 
-/** Bytes that all ranks together must send, by the formulas of the backends and not by running any of them. */
-export function closedForm(settings: Settings): number {
+/**
+ * Bytes that all ranks together must send, by the formulas of the backends and not by running any of them; undefined for
+ * what was chosen automatically, which may be any nest.
+ */
+export function closedForm(settings: Settings): number | undefined {
+  const formula = formulas[settings.backend];
+  if (!formula) return undefined;
   const arrangement = arrange(settings);
   const { mesh } = arrangement;
   const layout = layoutFor(settings, arrangement);
   const mask = maskFor(settings).slices(settings.tokens, settings.tokens);
-  const formula = formulas[settings.backend]!;
   let bytes = 0;
   for (let rank = 0; rank < settings.ranks; rank++) {
     const call = { at: coordinateOf(rank, mesh), mask, queries: layout, keys: layout };

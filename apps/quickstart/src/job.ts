@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Span, TraceEvent } from "@mosaic/attention";
+import type { Coordinate, Span, TraceEvent } from "@mosaic/attention";
 import type { Pieces } from "./meter.ts";
 import type { Settings } from "./settings.ts";
 
@@ -16,6 +16,8 @@ export interface Job {
 /** What one rank tells of itself; its tensors lie beside, one file each. */
 export interface RankReport {
   readonly rank: number;
+  /** Its place in the mesh. */
+  readonly at: Coordinate;
   /** Global positions of its rows, in order. */
   readonly spans: readonly Span[];
   /** Seconds of the host's monotonic clock. */

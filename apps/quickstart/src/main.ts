@@ -5,7 +5,10 @@ import { help, readSettings, UsageError } from "./args.ts";
 import { assemble } from "./assemble.ts";
 import { nameOf } from "./backends.ts";
 import { captionOf } from "./caption.ts";
+import { choiceFor } from "./choice.ts";
+import { comparison } from "./comparison.ts";
 import { groupDigits } from "./format.ts";
+import { measureMachine } from "./machine.ts";
 import type { Pieces } from "./meter.ts";
 import { picture } from "./picture.ts";
 import { planOf } from "./plan.ts";
@@ -49,10 +52,12 @@ async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
 }
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
-async function demonstrate(settings: Settings, folder: string): Promise<number> {
+async function demonstrate(asked: Settings, folder: string): Promise<number> {
   const started = performance.now();
   const progress = new Progress(process.stderr);
+  const settings = await prepared(asked);
   console.log(titleOf(settings));
+  if (settings.backend === "auto") console.log(`\n${choiceFor(settings).why.replace(/^/gm, "  ")}\n`);
   const plan = planOf(settings);
   const reports = await runRanks(
     { settings, folder, pieces: piecesOf(plan.scripts[0]!) },
@@ -82,8 +87,18 @@ async function demonstrate(settings: Settings, folder: string): Promise<number> 
     writeFileSync(settings.svg, picture(lanes, captionOf(findings)));
     console.log(`  picture of who computed and sent what when: ${settings.svg}`);
   }
+  if (settings.predict !== "" && plan.prediction) {
+    writeFileSync(settings.predict, comparison(plan.prediction, reports, captionOf(findings)));
+    console.log(`  picture of what was predicted beside what was measured: ${settings.predict}`);
+  }
   if (settings.json) console.log(JSON.stringify(summarize(findings)));
   return verdict.faults.length === 0 ? 0 : 1;
+}
+
+/** What is asked for; with the machine measured, if something is to be predicted. */
+async function prepared(settings: Settings): Promise<Settings> {
+  const isNeeded = settings.backend === "auto" || settings.predict !== "";
+  return isNeeded ? { ...settings, profile: await measureMachine(settings) } : settings;
 }
 
 function piecesOf({ tiles }: Script): Pieces {

@@ -1,4 +1,4 @@
-import { type AttentionRecord, count, record } from "@mosaic/attention";
+import { type AttentionRecord, count, record, type Simulation, simulate, type Timeline } from "@mosaic/attention";
 import { arrange } from "./backends.ts";
 import { maskFor, placementFor } from "./layout.ts";
 import { type Script, scriptsOf } from "./script.ts";
@@ -11,15 +11,29 @@ export interface Plan {
   readonly bytesSent: number;
   /** What each rank will do. */
   readonly scripts: readonly Script[];
+  /** When, if the machine was measured. */
+  readonly prediction?: Timeline;
 }
 
 /** Runs the very same call on the planner's symbolic devices, which have shapes and no data, and reads what they wrote down. */
 export function planOf(settings: Settings): Plan {
+  const { backward, profile } = settings;
   const written = recordOf(settings);
-  const sent = count(written).ranks.map(
-    ({ forward, backward }) => forward.sent.bytes + (settings.backward ? backward.sent.bytes : 0),
-  );
-  return { bytesSent: sent.reduce((a, b) => a + b, 0), scripts: scriptsOf(written, settings.backward) };
+  const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
+  return {
+    bytesSent: sent.reduce((a, b) => a + b, 0),
+    scripts: scriptsOf(written, backward),
+    ...(profile && { prediction: predictionOf(simulate(written, profile), backward) }),
+  };
+}
+
+/** The planner always predicts forward and backward. */
+function predictionOf(simulation: Simulation, backward: boolean): Timeline {
+  if (backward) return simulation;
+  const ranks = simulation.ranks.map(({ rank, at, pieces, forwardSeconds }) => {
+    return { rank, at, pieces: pieces.filter(({ start }) => start < forwardSeconds) };
+  });
+  return { seconds: simulation.forwardSeconds, ranks };
 }
 
 function recordOf(settings: Settings): AttentionRecord {

@@ -32,11 +32,13 @@ export interface Summary {
   readonly heads: number;
   readonly dim: number;
   readonly seconds: number;
+  /** By the planner, if the machine was measured. */
+  readonly secondsPredicted: number | null;
   readonly secondsOneDevice: number;
   readonly totalSeconds: number;
   readonly bytesSent: number;
   /** What they should be: by formula, and by running the same call on symbolic devices. */
-  readonly bytesSentClosedForm: number;
+  readonly bytesSentClosedForm: number | null;
   readonly bytesSentPlanned: number;
   readonly overlap: number | null;
   readonly peakBytesPerRank: number;
@@ -61,10 +63,11 @@ export function summarize({ settings, plan, reports, overlap, oneDevice, verdict
     heads,
     dim,
     seconds: elapsed(reports),
+    secondsPredicted: plan.prediction?.seconds ?? null,
     secondsOneDevice: elapsed([oneDevice]),
     totalSeconds,
     bytesSent: reports.reduce((sum, report) => sum + report.bytesSent, 0),
-    bytesSentClosedForm: closedForm(settings),
+    bytesSentClosedForm: closedForm(settings) ?? null,
     bytesSentPlanned: plan.bytesSent,
     overlap: overlap ?? null,
     peakBytesPerRank: Math.max(...reports.map(({ peakBytes }) => peakBytes)),
@@ -102,6 +105,7 @@ export function describe(findings: Findings): string {
       "wall time",
       `${seconds(sum.seconds)} on ${sum.ranks} ranks, ${seconds(sum.secondsOneDevice)} on one device with all cores`,
     ],
+    ...(sum.secondsPredicted === null ? [] : [["predicted", describePrediction(sum)] as const]),
     ...Object.entries(verdict.tensors).map(
       ([name, accuracy]) => [`error of ${name}`, describeAccuracy(accuracy)] as const,
     ),
@@ -120,9 +124,17 @@ export function describe(findings: Findings): string {
   ].join("\n");
 }
 
+function describePrediction({ secondsPredicted, seconds: measured }: Summary): string {
+  const off = secondsPredicted! / measured - 1;
+  return `${seconds(secondsPredicted!)} by the planner, ${percent(Math.abs(off))} ${off < 0 ? "below" : "above"} what it took`;
+}
+
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
-  if (bytesSent === bytesSentClosedForm && bytesSent === bytesSentPlanned) return "exactly the closed form";
-  return `closed form ${groupDigits(bytesSentClosedForm)}, planned ${groupDigits(bytesSentPlanned)}`;
+  const formula = bytesSentClosedForm ?? bytesSentPlanned;
+  if (bytesSent === formula && bytesSent === bytesSentPlanned) {
+    return `exactly ${bytesSentClosedForm === null ? "as planned" : "the closed form"}`;
+  }
+  return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
 export function holding({ tokens, ranks, causal }: Settings): string {

@@ -1,3 +1,4 @@
+import type { Profile } from "@mosaic/attention";
 import type { Shape } from "./shape.ts";
 
 /** What one run of the program does. */
@@ -18,4 +19,8 @@ export interface Settings {
   readonly json: boolean;
   /** Where the picture goes; empty for none. */
   readonly svg: string;
+  /** Where a picture of what was predicted beside what was measured goes; empty for none. */
+  readonly predict: string;
+  /** The machine, if it was measured: for `auto`, and to predict. */
+  readonly profile?: Profile;
 }

@@ -8,7 +8,7 @@ describe("the command line", () => {
 
   it("reads every option that the help names", () => {
     const line =
-      "--tokens 150000 --ranks 3 --backend ring --causal --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --json";
+      "--tokens 150000 --ranks 3 --backend ring --causal --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --predict y.svg --json";
     expect(readSettings(line.split(" "))).toEqual({
       tokens: 150_000,
       ranks: 3,
@@ -20,6 +20,7 @@ describe("the command line", () => {
       dim: 32,
       seed: 5,
       svg: "x.svg",
+      predict: "y.svg",
       json: true,
     });
     for (const option of line.match(/--[a-z]+/g) ?? []) expect(help).toContain(option);

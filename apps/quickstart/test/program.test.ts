@@ -47,6 +47,22 @@ describe("the program", () => {
     for (let rank = 0; rank < ranks; rank++) expect(readFileSync(svg, "utf8")).toContain(`>rank ${rank}<`);
   });
 
+  it("lets the planner choose, says why, and shows what it predicted", async () => {
+    const [svg, both] = [join(folder, "picture.svg"), join(folder, "both.svg")];
+    const options = ["--backend", "auto", "--ranks", "4", "--svg", svg, "--predict", both, "--backward"];
+    const ran = await run(...small, ...options);
+    expect(ran).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/auto chose (.*) on \{.*strategies were compared/s),
+    });
+    const chosen = /auto chose (.*?) on/.exec(ran.stdout)![1]!;
+    const summary = summaryOf(ran);
+    expect(summary["bytesSent"]).toBe(summary["bytesSentPlanned"]);
+    expect(summary["secondsPredicted"]).toBeGreaterThan(0);
+    for (const file of [svg, both]) expect(readFileSync(file, "utf8")).toContain(`· ${chosen} ·`);
+    for (const word of ["predicted", "measured", ">rank 3<"]) expect(readFileSync(both, "utf8")).toContain(word);
+  });
+
   it("moves what the formula of a full ring says, and needs less memory than one device", async () => {
     const summary = summaryOf(await run(...small, "--ranks", "3", "--backward", "--svg", ""));
     const keysAndValues = 2 * 1001 * 2 * 16 * 4;

@@ -21,6 +21,7 @@ const send = (start: number, end: number, bytesSent = 8, label = "ring(sp)"): Tr
 });
 const report = (rank: number, events: readonly TraceEvent[]): RankReport => ({
   rank,
+  at: { sp: rank },
   spans: [],
   begin: 10,
   end: 20,
