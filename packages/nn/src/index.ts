@@ -1,4 +1,4 @@
-export { checkpoint } from "./checkpoint.ts";
+export { checkpoint } from "@mosaic/core";
 export { type ActivationName, GELU } from "./layers/activations.ts";
 export { type Layer, ModuleList, Sequential } from "./layers/containers.ts";
 export { Dropout } from "./layers/dropout.ts";

@@ -11,8 +11,8 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { checkpoint, Dropout, MLP } from "../src/index.ts";
-import { numbers } from "./helpers/numbers.ts";
-import { alone, onMesh } from "./helpers/world.ts";
+import { numbers } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
 
 const [batch, length, embed] = [4, 10, 6];
 const whole = numbers(batch * length * embed, 2);
@@ -111,8 +111,8 @@ test("recomputed in the backward, it draws the same zeros", async () => {
     const x = fromArray(ctx, numbers(24, 1), [2, 3, 4]);
     x.requiresGrad = true;
     const run = (each: typeof x) => mlp.forward(each);
-    using first = kept ? run(x) : checkpoint(ctx, run, x);
-    using second = kept ? run(first) : checkpoint(ctx, run, first);
+    using first = kept ? run(x) : checkpoint(run, x);
+    using second = kept ? run(first) : checkpoint(run, first);
     using loss = sum(second);
     loss.backward();
     expect(ctx.randomStream).toBe(8); // four parameters, four masks

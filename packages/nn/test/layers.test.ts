@@ -1,10 +1,10 @@
-import { normalCdf } from "./helpers/normal.ts";
+import { normalCdf } from "./reference/normal.ts";
 import { DeviceError, fromArray, Linear, mul, OptionError, sum } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, Embedding, embedding, GELU, LayerNorm, MLP, ModuleList, RMSNorm, Sequential } from "../src/index.ts";
-import { byRow, checkLayer, linear } from "./helpers/gradients.ts";
-import { numbers } from "./helpers/numbers.ts";
-import { alone } from "./helpers/world.ts";
+import { byRow, checkLayer, linear } from "./reference/gradients.ts";
+import { numbers } from "./reference/numbers.ts";
+import { alone } from "./reference/world.ts";
 
 const gelu = (x: number) => x * normalCdf(x);
 const mean = (row: readonly number[]) => row.reduce((a, b) => a + b, 0) / row.length;

@@ -9,9 +9,9 @@ import {
   meanSquaredTerms,
   syncGradients,
 } from "../src/index.ts";
-import { byRow, linear } from "./helpers/gradients.ts";
-import { derivative, numbers, worst } from "./helpers/numbers.ts";
-import { alone, onMesh } from "./helpers/world.ts";
+import { byRow, linear } from "./reference/gradients.ts";
+import { derivative, numbers, worst } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
 
 const [rows, classes] = [12, 5];
 const logits = numbers(rows * classes, 1).map((x) => Math.fround(8 * x));

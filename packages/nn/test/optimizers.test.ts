@@ -6,7 +6,7 @@ import {
   constant,
   cosine,
   inverseSquareRoot,
-  linear,
+  linearDecay,
   linearWarmup,
   multiStep,
   type Optimizer,
@@ -15,8 +15,8 @@ import {
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
 } from "../src/index.ts";
-import { numbers, worst } from "./helpers/numbers.ts";
-import { alone } from "./helpers/world.ts";
+import { numbers, worst } from "./reference/numbers.ts";
+import { alone } from "./reference/world.ts";
 
 const steps = 60;
 
@@ -216,10 +216,10 @@ test("schedules", () => {
   expect(at(constant(), 0, 9)).toEqual([1, 1]);
   expect(at(linearWarmup(2), 0, 1, 2)).toEqual([0.5, 1, 1]);
   expect(at(cosine(4, { end: 0.2 }), 0, 1, 2, 4, 9)).toEqual([1, 0.8828, 0.6, 0.2, 0.2]);
-  expect(at(linear(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
+  expect(at(linearDecay(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
   expect(at(inverseSquareRoot(10), 0, 15, 30)).toEqual([1, 0.6325, 0.5]);
   expect(at(multiStep([2, 4]), 1, 2, 4)).toEqual([1, 0.1, 0.01]);
-  for (const wrong of [() => linearWarmup(0), () => cosine(-1), () => linear(Number.NaN), () => multiStep([0])]) {
+  for (const wrong of [() => linearWarmup(0), () => cosine(-1), () => linearDecay(Number.NaN), () => multiStep([0])]) {
     expect(wrong).toThrow(OptionError);
   }
 });

@@ -28,8 +28,8 @@ import {
   syncGradients,
   writeSafetensors,
 } from "../src/index.ts";
-import { folder } from "./helpers/files.ts";
-import { alone, onMesh } from "./helpers/world.ts";
+import { folder } from "./reference/files.ts";
+import { alone, onMesh } from "./reference/world.ts";
 
 function build(ctx: Context): Sequential {
   return new Sequential(

@@ -14,8 +14,8 @@ import {
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { RotaryEmbedding, syncGradients } from "../src/index.ts";
-import { derivative, numbers, worst } from "./helpers/numbers.ts";
-import { alone, onMesh } from "./helpers/world.ts";
+import { derivative, numbers, worst } from "./reference/numbers.ts";
+import { alone, onMesh } from "./reference/world.ts";
 
 const [heads, dim] = [2, 6];
 const spans: readonly Span[] = [

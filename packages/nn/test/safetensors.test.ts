@@ -3,9 +3,9 @@ import { join } from "node:path";
 import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { FileError, readSafetensors, writeSafetensors } from "../src/index.ts";
-import { file, folder } from "./helpers/files.ts";
-import { numbers } from "./helpers/numbers.ts";
-import { alone } from "./helpers/world.ts";
+import { file, folder } from "./reference/files.ts";
+import { numbers } from "./reference/numbers.ts";
+import { alone } from "./reference/world.ts";
 
 function write(bytes: Uint8Array): string {
   const path = join(folder(), "x.safetensors");

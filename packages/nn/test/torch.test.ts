@@ -1,9 +1,9 @@
 import { CrossAxisAttention, fromArray, type HostTensor, Module, MultiAxisAttention, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { fromTorch } from "../src/index.ts";
-import { byRow, linear } from "./helpers/gradients.ts";
-import { numbers, worst } from "./helpers/numbers.ts";
-import { alone } from "./helpers/world.ts";
+import { byRow, linear } from "./reference/gradients.ts";
+import { numbers, worst } from "./reference/numbers.ts";
+import { alone } from "./reference/world.ts";
 
 const [embed, heads, rows, keys] = [6, 2, 4, 5];
 const each = embed / heads;

@@ -24,8 +24,8 @@ import {
   ScheduleFreeAdamW,
   syncGradients,
 } from "../src/index.ts";
-import { numbers } from "./helpers/numbers.ts";
-import { onMesh } from "./helpers/world.ts";
+import { numbers } from "./reference/numbers.ts";
+import { onMesh } from "./reference/world.ts";
 
 // A small transformer that learns to map each token to another, on every mesh.
 
@@ -38,13 +38,11 @@ class Model extends Module {
   readonly norm: LayerNorm;
   readonly head: Linear;
   readonly drop: Dropout;
-  readonly #ctx: Context;
 
   constructor(ctx: Context) {
     super();
     const placement = "zigzag";
     const where = { placement, sequenceLength: length } as const;
-    this.#ctx = ctx;
     this.embed = this.addChild("embed", new Embedding(ctx, vocabulary, embedDim, { std: 0.5 }));
     this.attention = this.addChild(
       "attention",
@@ -69,7 +67,7 @@ class Model extends Module {
     using x = this.drop.forward(embedded);
     using attended = this.attention.forward(x);
     using y = add(x, attended);
-    using wide = checkpoint(this.#ctx, (y) => this.mlp.forward(y), y);
+    using wide = checkpoint((y) => this.mlp.forward(y), y);
     using z = add(y, wide);
     using normed = this.norm.forward(z);
     return this.head.forward(normed);

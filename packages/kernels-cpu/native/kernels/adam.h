@@ -57,7 +57,8 @@ template <class T, class Rule>
 MOSAIC_INLINE void stepRow(const Rule& rule, float* const (&to)[3], const float* const (&from)[4], int64_t n) {
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) {
-    const auto next = rule.step({T::load(from[0] + i), T::load(from[1] + i), T::load(from[2] + i)}, T::load(from[3] + i));
+    const auto next =
+        rule.step({T::load(from[0] + i), T::load(from[1] + i), T::load(from[2] + i)}, T::load(from[3] + i));
     T::store(to[0] + i, next.parameter);
     T::store(to[1] + i, next.first);
     T::store(to[2] + i, next.second);

@@ -13,7 +13,7 @@ MOSAIC_INLINE float numberAt(DType dtype, const char* data) {
   return *fetch<T>(dtype, data, 1, 1, buffer);
 }
 
-/// The first number of `index` that is neither whole and within [0, count) nor `ignored`; `ignored` may be NaN for none.
+/// The first number of `index` that is neither whole and within [0, count) nor `ignored`, which may be NaN for none.
 template <class T>
 MOSAIC_NOINLINE BadIndex findBadIndex(const View& index, int64_t count, float ignored) {
   const Loop<1> loop = makeLoop<1>({&index});

@@ -45,8 +45,8 @@ export function cosine(steps: number, { end = 0 }: DecayOptions = {}): Schedule 
 }
 
 /** From 1 to `end` on a straight line in `steps` steps, and `end` thereafter. */
-export function linear(steps: number, { end = 0 }: DecayOptions = {}): Schedule {
-  checkSteps("linear", steps);
+export function linearDecay(steps: number, { end = 0 }: DecayOptions = {}): Schedule {
+  checkSteps("linearDecay", steps);
   return (step) => 1 + (end - 1) * Math.min(1, step / steps);
 }
 
