@@ -73,8 +73,10 @@ BadIndex scatterAddRows(const View& into, const View& x, const View& index, Pool
       for (int64_t column = 0; column < width; column++) {
         const char* named = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
         const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], named));
-        const char* from = cursor.data[0] + (column * loop.stride[0][inner] + start * rowX.stride) * dtypeBytes(rowX.dtype);
-        char* to = static_cast<char*>(into.data) + (at * into.stride[0] + start * rowInto.stride) * dtypeBytes(into.dtype);
+        const int64_t read = column * loop.stride[0][inner] + start * rowX.stride;
+        const int64_t written = at * into.stride[0] + start * rowInto.stride;
+        const char* from = cursor.data[0] + read * dtypeBytes(rowX.dtype);
+        char* to = static_cast<char*>(into.data) + written * dtypeBytes(into.dtype);
         const float* values = fetch<T>(rowX.dtype, from, rowX.stride, n, buffers[0]);
         const float* before = fetch<T>(into.dtype, to, rowInto.stride, n, buffers[1]);
         float* sum = target(into.dtype, to, rowInto.stride, buffers[1]);

@@ -38,7 +38,7 @@ struct RandomSpec {
   uint64_t seed, stream;
 };
 
-/// `random`'s numbers, uniform in [0, 1); element [i, j, …] has that of index offset + i · strides[0] + j · strides[1] …
+/// `random`'s numbers, uniform in [0, 1): element [i, j, …] has number offset + i · strides[0] + j · strides[1] + ….
 struct DropoutSpec {
   float probability;
   uint64_t seed, stream;
