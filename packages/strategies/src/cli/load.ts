@@ -61,17 +61,16 @@ function stripsTypes(): boolean {
   return Boolean((process.features as { typescript?: unknown }).typescript);
 }
 
-/** The user's own tsx, beside the file or in the working directory. */
+/** Has Node load TypeScript by the user's own tsx, beside the file or in the working directory. */
 async function useTsx(path: string): Promise<void> {
   for (const from of [resolve(path), resolve("package.json")]) {
     let found: string;
     try {
-      found = createRequire(from).resolve("tsx/esm/api");
+      found = createRequire(from).resolve("tsx");
     } catch {
       continue;
     }
-    const { register } = (await import(pathToFileURL(found).href)) as { register: () => unknown };
-    register();
+    await import(pathToFileURL(found).href);
     return;
   }
   throw new UsageError(

@@ -1,9 +1,9 @@
-import type { Progress } from "../plan/job.ts";
+import type { PlanProgress } from "../plan/job.ts";
 
 /** Says on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
-export function progressOn(stream: NodeJS.WriteStream): { show(progress: Progress): void; end(): void } {
+export function progressOn(stream: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
   const words = { sketch: "sketching", simulate: "simulating" } as const;
-  let stage: Progress["stage"] | undefined;
+  let stage: PlanProgress["stage"] | undefined;
   return {
     show(progress) {
       const { done, of } = progress;

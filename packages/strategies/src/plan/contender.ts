@@ -1,7 +1,7 @@
 import { type AttentionBackend, type Coordinate, OptionError } from "@mosaic/core";
 import { formatMesh, type Strategy } from "../strategy.ts";
 import { enumerate } from "./enumerate.ts";
-import type { Candidate, Job, PlanOptions } from "./job.ts";
+import type { Candidate, PlanJob, PlanOptions } from "./job.ts";
 import { backendOf, codeOf, familyOf, nameOf } from "./nest.ts";
 
 /** A candidate, ready to be recorded. */
@@ -20,7 +20,7 @@ export interface Contender {
 export const SCOPE = "mosaic.";
 
 /** All candidates: the caller's own, and those built in. */
-export function contendersOf(job: Job, { candidates = [], mesh }: PlanOptions): readonly Contender[] {
+export function contendersOf(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly Contender[] {
   const builtIn = enumerate(job).map((nest) => {
     const [backend, code] = [backendOf(nest), codeOf(nest, SCOPE)];
     return { name: nameOf(nest), family: familyOf(nest), backend, mesh: nest.mesh, code, imports: [] };
@@ -30,7 +30,7 @@ export function contendersOf(job: Job, { candidates = [], mesh }: PlanOptions): 
   return mesh === undefined ? all : all.filter((contender) => sameMesh(contender.mesh, mesh));
 }
 
-function contenderOf(job: Job, candidate: Candidate): Contender {
+function contenderOf(job: PlanJob, candidate: Candidate): Contender {
   const { backend, name = backend.name, code = "yourBackend", imports = [] } = candidate;
   const mesh = candidate.mesh ?? meshOf(job, backend);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
@@ -42,7 +42,7 @@ function contenderOf(job: Job, candidate: Candidate): Contender {
   });
 }
 
-function meshOf({ ranks, nodes, gpusPerNode }: Job, backend: AttentionBackend): Coordinate {
+function meshOf({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
   if ("meshFor" in backend) return (backend as Strategy).meshFor(ranks);
   const [first, second, ...more] = backend.axes;
   if (first === undefined && ranks === 1) return { sp: 1 };

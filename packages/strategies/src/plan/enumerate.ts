@@ -1,5 +1,5 @@
 import type { Coordinate } from "@mosaic/core";
-import type { Job } from "./job.ts";
+import type { PlanJob } from "./job.ts";
 import type { Nest, Nested } from "./nest.ts";
 
 /** So many ranks that not every grid is worth recording. */
@@ -14,7 +14,7 @@ const MANY = 32;
  *
  * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends.
  */
-export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: Job): readonly Nest[] {
+export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const node = { nodes, gpusPerNode, group: heads / kvHeads, most: ranks > MANY ? 2 : Number.POSITIVE_INFINITY };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= heads ? [headLevel("sp", ranks)] : [])];

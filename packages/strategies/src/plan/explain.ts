@@ -1,5 +1,6 @@
 import { formatBytes, formatSeconds, formatShare } from "@mosaic/planner";
 import { formatMesh } from "../strategy.ts";
+import type { PlanJob } from "./job.ts";
 import type { Plan, Planned } from "./plan.ts";
 
 /** Alternatives that are worth a line. */
@@ -10,28 +11,43 @@ export function explain({ best, ranking, job, refused }: Plan): string {
   const others = ranking.filter((planned) => planned !== best);
   const families = new Set([best.family]);
   const first = ({ family }: Planned): boolean => !families.has(family) && families.add(family).size > 0;
-  const slower = others.filter((planned) => planned.fits && first(planned)).slice(0, SHOWN);
+  const next = others.filter((planned) => planned.fits && first(planned)).slice(0, SHOWN);
   const large = others.filter(({ fits }) => !fits);
+  const bytes = bytesOf(job);
   return [
-    `auto chose ${best.name} on ${formatMesh(best.mesh)}: ${costsOf(best)}, predicted for ${job.profile.name}.`,
-    ...slower.map((planned) => `${planned.name} on ${formatMesh(planned.mesh)}: ${comparedTo(best, planned)}.`),
+    `auto chose ${placeOf(best)}: ${costsOf(best, bytes)}, predicted for ${job.profile.name}.`,
+    ...next.map((planned) => `${placeOf(planned)}: ${comparedTo(best, planned, bytes)}.`),
+    ...(next.some(({ seconds }) => seconds < best.seconds)
+      ? ["Times within 1 % count as equal: then fewer bytes between nodes decide, then less memory."]
+      : []),
     ...(large.length === 0 ? [] : [`${large.length} more would hold over ${formatBytes(job.memoryLimit)}.`]),
     ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
     `${ranking.length} strategies were compared.`,
   ].join("\n");
 }
 
-function costsOf({ seconds, exposedSeconds, bytesWithinNodes, bytesBetweenNodes, peakBytes }: Planned): string {
-  return [
-    `${formatSeconds(seconds)} a step`,
-    `${formatSeconds(exposedSeconds)} of it waiting for transfers`,
-    `${formatBytes(bytesWithinNodes)} sent within nodes and ${formatBytes(bytesBetweenNodes)} between them`,
-    `${formatBytes(peakBytes)} held`,
-  ].join(", ");
+type Bytes = (planned: Planned) => string;
+
+/** A single node has no bytes between nodes to speak of. */
+function bytesOf({ nodes }: PlanJob): Bytes {
+  return ({ bytesWithinNodes, bytesBetweenNodes }) =>
+    nodes === 1
+      ? `${formatBytes(bytesWithinNodes)} sent`
+      : `${formatBytes(bytesWithinNodes)} sent within nodes and ${formatBytes(bytesBetweenNodes)} between them`;
 }
 
-function comparedTo(best: Planned, { seconds, bytesBetweenNodes, peakBytes }: Planned): string {
-  const slower = seconds / best.seconds - 1;
-  const by = `${formatShare(Math.abs(slower))} ${slower < 0 ? "less" : "more"}`;
-  return `${formatSeconds(seconds)} (${by}), ${formatBytes(bytesBetweenNodes)} between nodes, ${formatBytes(peakBytes)} held`;
+function placeOf({ name, mesh }: Planned): string {
+  return `${name} on ${formatMesh(mesh)}`;
+}
+
+function costsOf(planned: Planned, bytes: Bytes): string {
+  const { seconds, exposedSeconds, peakBytes } = planned;
+  const waiting = `${formatSeconds(exposedSeconds)} of it waiting for transfers`;
+  return `${formatSeconds(seconds)} a step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} held`;
+}
+
+function comparedTo(best: Planned, planned: Planned, bytes: Bytes): string {
+  const more = planned.seconds / best.seconds - 1;
+  const by = `${formatShare(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
+  return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
 }

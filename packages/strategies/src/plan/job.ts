@@ -68,11 +68,11 @@ export interface PlanOptions {
   /** Whether the simulations keep who did what when, to be drawn; false if absent. */
   readonly pieces?: boolean;
   /** Hears how far the planning is. */
-  readonly onProgress?: (progress: Progress) => void;
+  readonly onProgress?: (progress: PlanProgress) => void;
 }
 
 /** How far the planning is: so many of the candidates are sketched, or simulated. */
-export interface Progress {
+export interface PlanProgress {
   readonly stage: "sketch" | "simulate";
   readonly done: number;
   readonly of: number;
@@ -100,7 +100,7 @@ const legal = [
 ] as const satisfies readonly (keyof PlanOptions)[];
 
 /** What is to be computed, as the planner records it: all but backend and mesh. */
-export interface Shape {
+export interface CallShape {
   readonly tokens: number;
   readonly keyTokens: number;
   readonly heads: number;
@@ -113,8 +113,8 @@ export interface Shape {
 }
 
 /** Options checked, with their defaults. */
-export interface Job {
-  readonly shape: Shape;
+export interface PlanJob {
+  readonly shape: CallShape;
   readonly nodes: number;
   readonly gpusPerNode: number;
   readonly ranks: number;
@@ -124,7 +124,7 @@ export interface Job {
 }
 
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
-export function jobOf(where: string, options: PlanOptions): Job {
+export function jobOf(where: string, options: PlanOptions): PlanJob {
   checkOptionNames(where, options, legal);
   const { tokens, heads, headDim, nodes = 1, gpusPerNode, mask = full() } = options;
   const { keyTokens = tokens, kvHeads = heads, batch = 1, dtype = "bfloat16" } = options;

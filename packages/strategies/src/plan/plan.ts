@@ -2,7 +2,7 @@ import { type Coordinate, OptionError } from "@mosaic/core";
 import { formatBytes, type Prediction, predict, type Sketch, sketch } from "@mosaic/planner";
 import { type Strategy, strategyOf } from "../strategy.ts";
 import { type Contender, contendersOf } from "./contender.ts";
-import { type Job, jobOf, type PlanOptions } from "./job.ts";
+import { type PlanJob, jobOf, type PlanOptions } from "./job.ts";
 import { snippetOf } from "./snippet.ts";
 
 /** One way to attend, and what it is predicted to take. */
@@ -35,7 +35,7 @@ export interface Planned {
 
 /** What was found. */
 export interface Plan {
-  readonly job: Job;
+  readonly job: PlanJob;
   /** The first one. */
   readonly best: Planned;
   /** What the simulation of the best found: its timeline, if `pieces` were asked for, and the record, to prove or draw. */
@@ -117,13 +117,13 @@ interface Simulated {
   readonly prediction: Prediction;
 }
 
-function affordable({ ranks }: Job, fitting: readonly Sketched[]): number {
+function affordable({ ranks }: PlanJob, fitting: readonly Sketched[]): number {
   let events = 0;
   const over = fitting.findIndex(({ sketch: it }) => (events += it.events * ranks) > EVENTS);
   return over < 0 ? fitting.length : Math.max(1, over);
 }
 
-function simulatedOf(job: Job, contender: Contender, pieces: boolean): Simulated {
+function simulatedOf(job: PlanJob, contender: Contender, pieces: boolean): Simulated {
   const { backend, mesh } = contender;
   const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => pieces });
   return { planned: plannedOf(job, contender, { how: "simulated", ...prediction }), prediction };
@@ -131,7 +131,7 @@ function simulatedOf(job: Job, contender: Contender, pieces: boolean): Simulated
 
 type Found = Pick<Planned, "how"> & Omit<Sketch, "events">;
 
-function plannedOf(job: Job, contender: Contender, found: Found): Planned {
+function plannedOf(job: PlanJob, contender: Contender, found: Found): Planned {
   const { name, family, backend, mesh } = contender;
   const strategy = strategyOf(backend, {
     name,
@@ -191,7 +191,7 @@ function sorted<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
   return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
 }
 
-function nothingFits(job: Job, order: readonly Sketched[], refused: Plan["refused"]): Error {
+function nothingFits(job: PlanJob, order: readonly Sketched[], refused: Plan["refused"]): Error {
   const [first] = refused;
   if (order.length === 0) {
     const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";

@@ -2,10 +2,10 @@ import { type Mask, spansLength } from "@mosaic/core";
 import { formatSeconds } from "@mosaic/planner";
 import { formatMesh } from "../strategy.ts";
 import { type Contender, SCOPE } from "./contender.ts";
-import type { Job } from "./job.ts";
+import type { PlanJob } from "./job.ts";
 
 /** A whole program that attends in this way, for this call, on this mesh. */
-export function snippetOf(job: Job, contender: Contender, seconds: number): string {
+export function snippetOf(job: PlanJob, contender: Contender, seconds: number): string {
   const { shape, ranks, nodes, gpusPerNode, profile } = job;
   const { heads, kvHeads, headDim, tokens, batch, dtype, mask, placement } = shape;
   const embed = heads * headDim;
@@ -56,7 +56,7 @@ function maskOf({ name }: Mask): readonly string[] {
 }
 
 /** How many rows this rank has: a number if all have as many. */
-function rowsOf({ shape, ranks }: Job, { backend, mesh }: Contender): { before: readonly string[]; count: string } {
+function rowsOf({ shape, ranks }: PlanJob, { backend, mesh }: Contender): { before: readonly string[]; count: string } {
   const { placement, tokens } = shape;
   const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, tokens)));

@@ -1,0 +1,78 @@
+import { ring } from "@mosaic/backend-ring";
+import { expect, test } from "vitest";
+import { perfettoTrace, predict, profiles, type Timeline } from "../../src/index.ts";
+import { ringTimeline } from "./timelines.ts";
+
+interface Entry {
+  readonly ph: string;
+  readonly name: string;
+  readonly pid: number;
+  readonly tid: number;
+  readonly ts?: number;
+  readonly dur?: number;
+  readonly args?: Readonly<Record<string, unknown>>;
+}
+
+function entriesOf(timeline: Timeline): readonly Entry[] {
+  const trace = JSON.parse(perfettoTrace(timeline)) as { displayTimeUnit: string; traceEvents: readonly Entry[] };
+  expect(Object.keys(trace).toSorted()).toEqual(["displayTimeUnit", "traceEvents"]);
+  expect(trace.displayTimeUnit).toBe("ms");
+  return trace.traceEvents;
+}
+
+test("each piece is a complete event of its rank's process, in microseconds", () => {
+  const entries = entriesOf(ringTimeline(3, 4));
+  const slices = entries.filter(({ ph }) => ph === "X");
+  expect(slices).toHaveLength(3 * 4 * 2);
+  expect(slices.find(({ pid, name }) => pid === 2 && name === "attendBackward")).toMatchObject({ ts: 4000, dur: 3000 });
+  expect(slices.find(({ name }) => name === "ring(sp)")!.args).toEqual({
+    collective: "sendRecv",
+    bytesSent: 1e6,
+    bytesReceived: 1e6,
+  });
+  for (const entry of entries) {
+    expect(["X", "M"]).toContain(entry.ph);
+    expect(Number.isInteger(entry.pid) && Number.isInteger(entry.tid)).toBe(true);
+    if (entry.ph === "X") expect(entry.ts! >= 0 && entry.dur! >= 0).toBe(true);
+  }
+});
+
+test("processes and tracks have names", () => {
+  const names = entriesOf(ringTimeline(2, 1)).filter(({ ph }) => ph === "M");
+  const named = (kind: string) =>
+    names.filter(({ name }) => name === kind).map(({ pid, args }) => [pid, args!["name"]]);
+  expect(named("process_name")).toEqual([
+    [0, "rank 0 (sp 0)"],
+    [1, "rank 1 (sp 1)"],
+  ]);
+  expect(named("thread_name")).toEqual([
+    [0, "compute"],
+    [0, "communication"],
+    [1, "compute"],
+    [1, "communication"],
+  ]);
+});
+
+test("the slices of a track do not overlap, in a simulation too", () => {
+  const overlapping = ringTimeline(1, 4);
+  const pieces = overlapping.ranks[0]!.pieces.map((piece) => ({ ...piece, end: piece.end + 0.002 }));
+  const { simulation } = predict(
+    { backend: ring(), mesh: { sp: 4 }, tokens: 4096, heads: 8, headDim: 64 },
+    profiles["h100-ib400"],
+  );
+  for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, pieces }] }, simulation]) {
+    const slices = entriesOf(timeline).filter(({ ph }) => ph === "X");
+    expect(slices).toHaveLength(timeline.ranks.reduce((sum, rank) => sum + rank.pieces.length, 0));
+    const tracks = new Map<string, Entry[]>();
+    for (const slice of slices) {
+      const name = `${slice.pid} ${slice.tid}`;
+      tracks.set(name, [...(tracks.get(name) ?? []), slice]);
+    }
+    for (const track of tracks.values()) {
+      for (const [i, { ts }] of track.entries()) {
+        const before = track[i - 1];
+        if (before) expect(ts!).toBeGreaterThanOrEqual(before.ts! + before.dur! - 1e-3);
+      }
+    }
+  }
+});

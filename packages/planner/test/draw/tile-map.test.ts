@@ -1,0 +1,93 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, causal, type Coordinate, contiguous, documents, striped, zigzag } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { record, tileMapSvg } from "../../src/index.ts";
+import { tilesOf } from "../../src/draw/tiles.ts";
+import { all, parse } from "./xml.ts";
+
+const sizes = { tokens: 64, heads: 4, headDim: 8 };
+
+function made(backend: AttentionBackend, mesh: Coordinate, placement = zigzag()) {
+  return record({ backend, mesh, placement, mask: causal(), ...sizes });
+}
+
+test.each([
+  ["ring", ring(), { sp: 4 }],
+  ["mesh2d", mesh2d({ shape: [2, 2], form: "fused" }), { sp: 4 }],
+  ["mesh2d, scheduled", mesh2d({ shape: [2, 4], form: "scheduled" }), { sp: 8 }],
+] as const)("%s: one rank computes each tile that is seen, none those that are not", (_, backend, mesh) => {
+  for (const placement of [contiguous(), zigzag()]) {
+    const map = tilesOf(made(backend, mesh, placement));
+    for (const [i, query] of map.queries.entries()) {
+      for (const [j, key] of map.keys.entries()) {
+        expect(map.ranksOf(i, j), `${placement.name} ${i} ${j}`).toHaveLength(
+          key.start < query.start + query.length ? 1 : 0,
+        );
+      }
+    }
+  }
+});
+
+test("a ring's ranks compute the rows of their own queries", () => {
+  const map = tilesOf(made(ring(), { sp: 4 }, contiguous()));
+  expect(map.queries.map(({ start }) => start)).toEqual([0, 16, 32, 48]);
+  expect(map.keys.map((_, key) => map.ranksOf(3, key))).toEqual([[3], [3], [3], [3]]);
+  expect(map.keys.map((_, key) => map.ranksOf(1, key))).toEqual([[1], [1], [], []]);
+});
+
+test("where heads are shared out, each tile has as many ranks", () => {
+  const backend = ulysses({ axis: "head", inner: ring({ axis: "seq" }) });
+  const run = made(backend, { seq: 2, head: 2 });
+  const map = tilesOf(run);
+  const last = map.queries.length - 1;
+  expect(map.ranksOf(last, 0)).toHaveLength(2);
+  const svg = tileMapSvg(run);
+  parse(svg);
+  expect(svg).toContain("each for its share of the heads");
+});
+
+test("striped pieces are in the order of their first rows; ranks with sequences of their own are left out", () => {
+  const map = tilesOf(made(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
+  expect(map.queries.map(({ start, step }) => [start, step])).toEqual([
+    [0, 4],
+    [1, 4],
+    [2, 4],
+    [3, 4],
+  ]);
+  const ranks = map.queries.flatMap((_, query) => map.keys.flatMap((__, key) => map.ranksOf(query, key)));
+  expect(new Set(ranks)).toEqual(new Set([0, 1, 2, 3]));
+});
+
+test("the picture has a cell for each run of tiles, and a legend that counts them", () => {
+  const run = made(mesh2d({ shape: [2, 2] }), { sp: 4 });
+  const map = tilesOf(run);
+  const svg = parse(tileMapSvg(run, { title: "Tiles", subtitle: "of four" }));
+  expect(svg.children[0]!.text).toBe("Tiles");
+  const legend = all(svg, "text").filter(({ text }) => /^rank \d \(sp \d\): \d+ tiles$/.test(text));
+  expect(legend).toHaveLength(4);
+  const counted = legend.reduce((sum, { text }) => sum + Number(/: (\d+)/.exec(text)![1]), 0);
+  const tiles = map.queries.flatMap((_, query) => map.keys.filter((__, key) => map.ranksOf(query, key).length > 0));
+  expect(counted).toBe(tiles.length);
+  const cells = all(svg, "title").filter(({ text }) => text.includes("computed by rank"));
+  expect(cells.length).toBeGreaterThan(10);
+  expect(cells.length).toBeLessThanOrEqual(tiles.length);
+});
+
+test("of many ranks, eight are coloured and the others grey", () => {
+  const run = record({
+    backend: ring(),
+    mesh: { sp: 64 },
+    tokens: 640,
+    heads: 1,
+    headDim: 8,
+    mask: documents([320, 320]),
+  });
+  const svg = parse(tileMapSvg(run));
+  const legend = all(svg, "text").map(({ text }) => text);
+  expect(legend.filter((text) => /^rank \d+ \(/.test(text))).toHaveLength(8);
+  expect(legend).toContain("56 other ranks");
+  const asked = parse(tileMapSvg(run, { ranks: [7] }));
+  expect(all(asked, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
+});

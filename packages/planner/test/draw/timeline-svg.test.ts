@@ -1,0 +1,148 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { type Piece, type Timeline, timelineSvg, timeShares } from "../../src/index.ts";
+import { waits } from "../../src/draw/waiting.ts";
+import { ringTimeline } from "./timelines.ts";
+import { all, type Element, parse } from "./xml.ts";
+
+/** What pointing at each bar would tell. */
+function tips(svg: Element): readonly string[] {
+  return all(svg, "g").flatMap((group) => {
+    const [first] = group.children;
+    return first?.name === "title" ? [first.text] : [];
+  });
+}
+
+test("every piece has a bar that tells name, bytes and time, and every wait is hatched", () => {
+  const svg = parse(timelineSvg(ringTimeline(4, 6), { title: "A ring", subtitle: "of four" }));
+  const told = tips(svg);
+  expect(told.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
+  expect(told.filter((tip) => tip.startsWith("attendBackward: "))).toHaveLength(4 * 3);
+  expect(told.filter((tip) => tip.startsWith("ring(sp), sends 1 MB: "))).toHaveLength(4 * 6);
+  expect(told.filter((tip) => tip.startsWith("waits for transfers: "))).toHaveLength(4 * 6);
+  expect(told).toContain("attendBackward: 4 ms to 7 ms, 3 ms");
+  const words = all(svg, "text").map(({ text }) => text);
+  for (const expected of ["A ring", "of four", "rank 0", "rank 3", "sp 3", "20 ms", "ring(sp)"]) {
+    expect(words).toContain(expected);
+  }
+});
+
+test("who cannot see it hears title and description", () => {
+  const svg = parse(timelineSvg(ringTimeline(2, 2), { title: "Two ranks", facts: ["All is well."] }));
+  expect(svg.attributes).toMatchObject({ role: "img", "aria-labelledby": "title description" });
+  const [title, description] = svg.children;
+  expect(title).toMatchObject({ name: "title", text: "Two ranks", attributes: { id: "title" } });
+  expect(description!.attributes["id"]).toBe("description");
+  expect(description!.text).toBe(
+    "8 ms; of the ranks' time, 75 % computing, 25 % waiting for transfers, 0 % idle. All is well.",
+  );
+});
+
+test("predicted and measured share an axis, one under the other", () => {
+  const predicted = ringTimeline(3, 4);
+  const measured = { ...ringTimeline(3, 5), seconds: 0.02 };
+  const svg = parse(timelineSvg({ predicted, measured }));
+  const words = all(svg, "text").map(({ text }) => text);
+  expect(words.filter((text) => text === "predicted")).toHaveLength(3);
+  expect(words.filter((text) => text === "measured")).toHaveLength(3);
+  expect(words.filter((text) => text === "rank 1")).toHaveLength(1);
+  expect(tips(svg).filter((tip) => tip.startsWith("ring(sp)"))).toHaveLength(3 * 4 + 3 * 5);
+  expect(words).toContain("The prediction is 20 % below what was measured.");
+});
+
+test("of many ranks, all together and eight or nine of them are drawn, in a picture of bounded size", () => {
+  const text = timelineSvg(ringTimeline(512, 600));
+  const svg = parse(text);
+  const rows = all(svg, "text").filter(({ text: words }) => /^rank \d+$/.test(words));
+  expect(rows.length).toBeGreaterThanOrEqual(8);
+  expect(rows.length).toBeLessThanOrEqual(9);
+  expect(rows[0]!.text).toBe("rank 0");
+  expect(rows.at(-1)!.text).toBe("rank 511");
+  expect(all(svg, "text").some(({ text: words }) => words === "512 ranks")).toBe(true);
+  expect(all(svg, "path").length).toBeGreaterThanOrEqual(3);
+  expect(text.length).toBeLessThan(2e6);
+});
+
+test("the ranks that are asked for are drawn", () => {
+  const svg = parse(timelineSvg(ringTimeline(64, 4), { ranks: [5, 17, 99] }));
+  const rows = all(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
+  expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
+});
+
+test("colours stand for what the caller says, the same in both lanes", () => {
+  const group = ({ start }: Piece): string => `step ${Math.round(start / 0.004)}`;
+  const svg = parse(timelineSvg(ringTimeline(1, 3), { group }));
+  const bars = all(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
+  expect(bars).toHaveLength(2);
+  expect(new Set(bars.map(({ children }) => children[1]!.attributes["fill"])).size).toBe(1);
+});
+
+test("transfers at the same time lie beside one another", () => {
+  const transfer = { lane: "communication", name: "sendRecv", start: 0, end: 1 } as const;
+  const pieces = [
+    { ...transfer, label: "row" },
+    { ...transfer, label: "column" },
+  ];
+  const svg = parse(timelineSvg({ seconds: 1, ranks: [{ rank: 0, at: {}, pieces }] }));
+  const boxes = all(svg, "g")
+    .filter(({ children }) => /^(row|column),/.test(children[0]?.text ?? ""))
+    .map(({ children }) => children[1]!.attributes);
+  expect(boxes).toHaveLength(2);
+  expect(Number(boxes[1]!["y"])).toBeCloseTo(Number(boxes[0]!["y"]) + Number(boxes[0]!["height"]));
+});
+
+test("nothing done, and names that mean something in XML, are drawn too", () => {
+  for (const timeline of [
+    { seconds: 0, ranks: [] },
+    { seconds: 0, ranks: [{ rank: 0, at: {}, pieces: [] }] },
+  ]) {
+    expect(timelineSvg(timeline)).not.toMatch(/NaN|Infinity|undefined/);
+    parse(timelineSvg(timeline));
+  }
+  const hostile = `</svg>"&<b a='\u0000\ud800\uffff`;
+  const pieces = [{ lane: "compute", name: hostile, start: 0, end: 1 }] as const;
+  const timeline = { seconds: 1, ranks: [{ rank: 0, at: { [hostile]: 0 }, pieces }] };
+  const svg = parse(timelineSvg(timeline, { title: hostile, subtitle: hostile, facts: [hostile] }));
+  expect(svg.children[0]!.text).toBe(`</svg>"&<b a='\ufffd\ufffd\ufffd`);
+});
+
+const pieces = fc.array(
+  fc.record({
+    lane: fc.constantFrom("compute" as const, "communication" as const),
+    name: fc.constant("attend"),
+    start: fc.integer({ min: 0, max: 50 }),
+    end: fc.integer({ min: 0, max: 20 }),
+  }),
+  { maxLength: 12 },
+);
+
+test("waiting is when transfers are under way and nothing computes", () => {
+  fc.assert(
+    fc.property(pieces, (made) => {
+      const done: Piece[] = made.map((piece) => ({ ...piece, end: piece.start + piece.end }));
+      const within = (time: number) => (piece: { start: number; end: number }) =>
+        piece.start <= time && time < piece.end;
+      const waited = waits(done);
+      for (let time = 0; time < 72; time++) {
+        const busy = (lane: Piece["lane"]) => done.some((piece) => piece.lane === lane && within(time)(piece));
+        expect(waited.some(within(time))).toBe(busy("communication") && !busy("compute"));
+      }
+    }),
+  );
+});
+
+test("computing, waiting and idling are all of the time", () => {
+  fc.assert(
+    fc.property(fc.array(pieces, { minLength: 1, maxLength: 4 }), (made) => {
+      const ranks = made.map((own, rank) => {
+        return { rank, at: {}, pieces: own.map((piece) => ({ ...piece, end: piece.start + piece.end })) };
+      });
+      const timeline: Timeline = { seconds: 80, ranks };
+      const { computing, waiting, idle } = timeShares(timeline);
+      expect(Math.min(computing, waiting, idle)).toBeGreaterThanOrEqual(0);
+      expect(computing + waiting + idle).toBeCloseTo(1, 12);
+      parse(timelineSvg(timeline));
+    }),
+    { numRuns: 30 },
+  );
+});

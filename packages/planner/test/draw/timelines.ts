@@ -1,0 +1,23 @@
+import type { Piece, Timeline } from "../../src/index.ts";
+
+/** A ring of so many ranks: computing takes 3 ms a step, the transfer beside it 4 ms. */
+export function ringTimeline(ranks: number, steps: number): Timeline {
+  const made = Array.from({ length: ranks }, (_, rank) => {
+    const pieces = Array.from({ length: steps }, (__, step): Piece[] => {
+      const start = step * 0.004;
+      const compute = {
+        lane: "compute",
+        name: step % 2 ? "attendBackward" : "attend",
+        start,
+        end: start + 0.003,
+      } as const;
+      const bytes = { bytesSent: 1e6, bytesReceived: 1e6 };
+      return [
+        compute,
+        { lane: "communication", name: "sendRecv", label: "ring(sp)", start, end: start + 0.004, ...bytes },
+      ];
+    });
+    return { rank, at: { sp: rank }, pieces: pieces.flat() };
+  });
+  return { seconds: steps * 0.004, ranks: made };
+}

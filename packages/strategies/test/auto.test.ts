@@ -1,0 +1,75 @@
+import { backendSuite, onWorld } from "@mosaic/conformance";
+import { causal, MultiAxisAttention, OptionError, randn } from "@mosaic/core";
+import { profiles } from "@mosaic/planner";
+import { expect, test } from "vitest";
+import { auto, type PlanOptions } from "../src/index.ts";
+import { makeWorld, register } from "./world.ts";
+
+const call = { tokens: 8192, heads: 4, kvHeads: 2, headDim: 32, mask: causal(), gpusPerNode: 4 } as const;
+
+// A ring in a ring, a grid with two channels, heads shared out: what it chooses is right whatever it is.
+const choices: readonly PlanOptions[] = [
+  { ...call, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
+  { ...call, tokens: 131_072, kvHeads: 4, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
+  { ...call, profile: "cpu-local", dtype: "float32", mesh: { seq: 2, head: 2 } },
+];
+
+const arrangements = choices.map((options) => {
+  const backend = auto(options);
+  return { mesh: backend.meshFor(4), axes: backend.axes, backend };
+});
+
+test("other calls and machines, other choices", () => {
+  expect(new Set(arrangements.map(({ backend }) => backend.plan.best.name)).size).toBe(choices.length);
+});
+
+register(backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }));
+
+test("it says what it chose, why, and what else there was", () => {
+  const strategy = auto({ ...call, profile: "h100-ib400" });
+  const { best, ranking } = strategy.plan;
+  expect(strategy.name).toBe("auto");
+  expect(strategy.axes).toEqual(best.strategy.axes);
+  const [first, ...others] = strategy.why.split("\n");
+  expect(first).toMatch(
+    new RegExp(`^auto chose ${best.name} on \\{ .* \\}: .* a step, .* predicted for h100-ib400\\.$`),
+  );
+  expect(others.at(-1)).toBe(`${ranking.length} strategies were compared.`);
+  expect(others.length).toBeGreaterThan(2);
+  expect(others[0]).toMatch(/ on \{ .* \}: .* \(.* %.*\), .* sent, .* held\.$/);
+});
+
+test("the profile decides, and all ranks come to the same", () => {
+  const slow = {
+    ...profiles["h100-ib400"],
+    links: { ...profiles["h100-ib400"].links, "intra-node": profiles["cpu-local"].links["inter-node"] },
+  };
+  const on = (profile: PlanOptions["profile"]) => auto({ ...call, profile: profile! }).why;
+  expect(on(slow)).toBe(on(structuredClone(slow)));
+  expect(on(slow)).not.toBe(on("h100-ib400"));
+});
+
+test("a module takes it as its backend, on the mesh that it asks for", async () => {
+  const strategy = auto({ ...call, profile: "h100-ib400" });
+  await onWorld(makeWorld, { size: 4, mesh: strategy.meshFor(4) }, async (ctx) => {
+    const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, causal: true, placement: "zigzag" } as const;
+    using attn = new MultiAxisAttention(ctx, { ...options, backend: strategy });
+    using x = randn(ctx, [1, 8, 16]);
+    using out = attn.forward(x);
+    expect((await out.read()).every(Number.isFinite)).toBe(true);
+  });
+});
+
+test("another mesh is refused before anything is sent, with the one to pass to init", async () => {
+  const strategy = auto({ ...call, nodes: 2, gpusPerNode: 2, mesh: { node: 2, gpu: 2 }, profile: "h100-ib400" });
+  expect(strategy.meshFor(4)).toEqual({ node: 2, gpu: 2 });
+  expect(() => strategy.meshFor(8)).toThrow(/the 4 ranks that it was planned for, received 8/);
+  for (const mesh of [{ sp: 4 }, { gpu: 2, node: 2 }]) {
+    await onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
+      const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, backend: strategy } as const;
+      expect(() => new MultiAxisAttention(ctx, options)).toThrow(OptionError);
+      expect(() => new MultiAxisAttention(ctx, options)).toThrow("init({ mesh: { node: 2, gpu: 2 } })");
+      expect(ctx.world.traffic().messagesSent).toBe(0);
+    });
+  }
+});

@@ -1,0 +1,161 @@
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { profiles } from "@mosaic/planner";
+import { afterAll, describe, expect, test } from "vitest";
+
+const root = join(import.meta.dirname, "..");
+const folder = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Runs the command as npm links it. */
+function mosaicPlan(...args: string[]) {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, "bin/mosaic-plan.js"), ...args], {
+    cwd: root,
+    encoding: "utf8",
+  });
+  return { status, stdout, stderr };
+}
+
+const small = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
+
+test("--help says what there is", () => {
+  const { status, stdout } = mosaicPlan("--help");
+  expect(status).toBe(0);
+  for (const option of ["tokens", "kv-heads", "profile", "memory-limit", "backend", "prove", "json"]) {
+    expect(stdout).toContain(`--${option}`);
+  }
+  expect(stdout).toContain("h100-ib400");
+  for (const line of stdout.split("\n")) expect(line.length).toBeLessThanOrEqual(120);
+});
+
+test("a table, what its marks mean, and the code to paste", () => {
+  const { status, stdout, stderr } = mosaicPlan(...small, "--simulate", "2", "--top", "4");
+  expect(status).toBe(0);
+  expect(stderr).toMatch(/^mosaic-plan: sketching \d+\nmosaic-plan: simulating 2\n$/);
+  const lines = stdout.split("\n");
+  expect(lines[0]).toBe("16 384 tokens, 8 heads (2 for keys) of 64, bfloat16, causal, zigzag; 1 × 4 ranks, h100-ib400");
+  expect(lines[2]).toMatch(/a step +forward +waiting +in nodes +between +memory +strategy +mesh$/);
+  const rows = lines.slice(3, lines.indexOf("", 3));
+  expect(rows.length).toBeGreaterThanOrEqual(4);
+  expect(rows[0]).toMatch(/^ *1 .* (ms|µs) .* \{ .* \}$/);
+  expect(rows.some((row) => row.includes("≈"))).toBe(true);
+  expect(rows.some((row) => row.includes("ring 4 "))).toBe(true);
+  expect(stdout).toContain("≈ from two ranks");
+  expect(stdout).toContain(`import * as mosaic from "@mosaic/attention";`);
+  expect(stdout).toContain("numKvHeads: 2,");
+});
+
+test("--json: one object with everything", () => {
+  const { status, stdout } = mosaicPlan(
+    ...small,
+    "--json",
+    "--mask",
+    "slidingWindow:1k",
+    "--dtype",
+    "float16",
+    "--prove",
+  );
+  expect(status).toBe(0);
+  const found = JSON.parse(stdout);
+  expect(found).toMatchObject({
+    tokens: 16_384,
+    heads: 8,
+    kvHeads: 2,
+    mask: "slidingWindow(1024)",
+    placement: "contiguous",
+    dtype: "float16",
+    ranks: 4,
+    profile: { name: "h100-ib400" },
+    refused: [],
+    faults: [],
+  });
+  expect(found.best).toEqual(found.ranking[0]);
+  for (const planned of found.ranking) {
+    expect(planned.seconds).toBeGreaterThan(0);
+    expect(Object.values(planned.mesh as Record<string, number>).reduce((a, b) => a * b, 1)).toBe(4);
+    expect(planned.code).toContain("mask: mosaic.slidingWindow(1024),");
+  }
+});
+
+test("--prove, --svg, --tiles and --trace are about the best one", () => {
+  const [svg, tiles, trace] = ["a.svg", "b.svg", "c.json"].map((name) => join(folder, name)) as [
+    string,
+    string,
+    string,
+  ];
+  const { status, stdout } = mosaicPlan(...small, "--prove", "--svg", svg, "--tiles", tiles, "--trace", trace);
+  expect(status).toBe(0);
+  expect(stdout).toMatch(/is proved on all 4 ranks/);
+  expect(readFileSync(svg, "utf8")).toContain("computing");
+  expect(readFileSync(tiles, "utf8")).toContain("computed by rank");
+  expect(JSON.parse(readFileSync(trace, "utf8")).traceEvents.length).toBeGreaterThan(40);
+});
+
+test("a profile of one's own, and a limit on memory", () => {
+  const file = join(folder, "mine.json");
+  writeFileSync(file, JSON.stringify({ ...profiles["cpu-local"], name: "mine" }));
+  const run = mosaicPlan(...small, "--profile", file, "--memory-limit", "1GB");
+  expect(run.status).toBe(0);
+  expect(run.stdout).toContain("; 1 × 4 ranks, mine");
+  expect(run.stdout).toContain("await mosaic.init({ mesh:");
+  const tight = mosaicPlan(...small, "--memory-limit", "1MB");
+  expect(tight.status).toBe(1);
+  expect(tight.stderr).toMatch(/memoryLimit of at least \d+ \(.* MB\), received 1000000/);
+});
+
+describe("--backend", () => {
+  test.each([
+    ["third-party.mjs", "circle (third-party.mjs)"],
+    ["third-party.ts", "circle of 8 (third-party.ts)"],
+  ])("%s is compared with the others, and its code shown", (module, name) => {
+    const { status, stdout } = mosaicPlan(...small, "--json", "--backend", join(root, "test/programs", module));
+    expect(status).toBe(0);
+    const { ranking } = JSON.parse(stdout);
+    const own = ranking.find((planned: { name: string }) => planned.name === name);
+    expect(own.mesh).toEqual({ circle: 4 });
+    expect(own.code).toContain(`import makeBackend from ${JSON.stringify(join(root, "test/programs", module))};`);
+    expect(own.code).toContain("await makeBackend({ ranks: 4, nodes: 1, gpusPerNode: 4, tokens: 16384,");
+  });
+
+  test("one that is wrong may look fast; --prove finds it out", () => {
+    const { status, stdout } = mosaicPlan(...small, "--prove", "--backend", join(root, "test/programs/wrong.mjs"));
+    expect(status).toBe(1);
+    expect(stdout).toMatch(/forgetful \(wrong\.mjs\) is wrong in \d+ places/);
+  });
+
+  test.each([
+    ["nowhere.mjs", /--backend nowhere\.mjs: Cannot find module/],
+    ["test/build.ts", /--backend test\/build\.ts: expected it to make a backend/],
+    ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
+  ])("%s: says what is wrong with it", (module, message) => {
+    const { status, stderr } = mosaicPlan(...small, "--backend", module);
+    expect(status).toBe(2);
+    expect(stderr).toMatch(message);
+  });
+});
+
+test.each([
+  [[], /--tokens: expected|--heads: expected/],
+  [
+    ["--tokens", "lots", "--heads", "8"],
+    /--tokens: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "lots"/,
+  ],
+  [[...small, "--kv-heads", "3"], /--kv-heads: expected a divisor of --heads 8, received 3/],
+  [[...small, "--profile", "h100"], /--profile: expected one of h100-ib400, .* received "h100"/],
+  [[...small, "--profile", "missing.json"], /--profile missing\.json: ENOENT/],
+  [[...small, "--mask", "diagonal"], /--mask: expected one of full, causal, .* received "diagonal"/],
+  [[...small, "--mask", "slidingWindow"], /--mask: expected one of .*slidingWindow:N/],
+  [[...small, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
+  [[...small, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
+  [[...small, "--token", "3"], /Unknown option '--token'/],
+  [[...small, "ring"], /Unexpected argument 'ring'/],
+])("%j: exit code 2, and what was expected", (args, message) => {
+  const { status, stdout, stderr } = mosaicPlan(...args);
+  expect(status).toBe(2);
+  expect(stdout).toBe("");
+  expect(stderr).toMatch(/^mosaic-plan: /);
+  expect(stderr).toMatch(message);
+  expect(stderr).not.toContain("    at ");
+});

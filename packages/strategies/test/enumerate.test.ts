@@ -1,0 +1,73 @@
+import { causal } from "@mosaic/core";
+import { prove, record } from "@mosaic/planner";
+import { expect, test } from "vitest";
+import { contendersOf } from "../src/plan/contender.ts";
+import { divisorsOf } from "../src/plan/enumerate.ts";
+import { jobOf } from "../src/plan/job.ts";
+
+const shape = { tokens: 64, heads: 6, kvHeads: 3, headDim: 8, mask: causal() };
+
+function namesOn(nodes: number, gpusPerNode: number, heads = 6): readonly string[] {
+  const options = { ...shape, heads, kvHeads: heads / 2, nodes, gpusPerNode };
+  return contendersOf(jobOf("test", options), options).map(({ name }) => name);
+}
+
+test("one rank attends alone", () => {
+  expect(namesOn(1, 1)).toEqual(["local"]);
+});
+
+test("on one node: rings, every grid in both forms, heads shared out, and heads around either", () => {
+  expect(namesOn(1, 4)).toEqual([
+    "ring 4",
+    "mesh2d 1·4 fused",
+    "mesh2d 1·4 scheduled",
+    "mesh2d 2·2 fused",
+    "mesh2d 2·2 scheduled",
+    "mesh2d 4·1 fused",
+    "mesh2d 4·1 scheduled",
+    "ulysses 4",
+    "ulysses 2 × ring 2",
+    "ulysses 2 × mesh2d 1·2 fused",
+    "ulysses 2 × mesh2d 1·2 scheduled",
+    "ulysses 2 × mesh2d 2·1 fused",
+    "ulysses 2 × mesh2d 2·1 scheduled",
+  ]);
+});
+
+test("no more ranks share out heads than there are", () => {
+  expect(namesOn(1, 8, 4)).not.toContain("ulysses 8");
+  expect(namesOn(1, 8, 4)).toContain("ulysses 4 × ring 2");
+});
+
+test("on several nodes also rings between them, and grids with a channel for each kind of link", () => {
+  const names = namesOn(2, 4);
+  for (const name of ["ring 2 × ring 4", "ring 2 × mesh2d 2·2 fused", "ulysses 2 × ring 2 × ring 2"]) {
+    expect(names).toContain(name);
+  }
+  expect(names).toContain("mesh2d 4·2 scheduled, 2 channels");
+  expect(names.filter((name) => name === "ulysses 2 × ring 4")).toHaveLength(2);
+});
+
+test("of many ranks, grids that send much more than the best are left out", () => {
+  const names = namesOn(8, 8);
+  expect(names).toContain("mesh2d 16·4 scheduled");
+  expect(names).not.toContain("mesh2d 1·64 scheduled");
+  expect(names.length).toBeLessThan(110);
+});
+
+test("divisors", () => {
+  expect(divisorsOf(12)).toEqual([1, 2, 3, 4, 6, 12]);
+});
+
+test.each([
+  [1, 6],
+  [2, 4],
+])("every candidate on %i × %i ranks is proved", (nodes, gpusPerNode) => {
+  const options = { ...shape, nodes, gpusPerNode };
+  const job = jobOf("test", options);
+  const contenders = contendersOf(job, options);
+  expect(contenders.length).toBeGreaterThanOrEqual(20);
+  for (const { name, backend, mesh } of contenders) {
+    expect(prove(record({ ...job.shape, backend, mesh })).faults, name).toEqual([]);
+  }
+});

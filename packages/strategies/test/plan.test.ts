@@ -1,0 +1,176 @@
+import { ring } from "@mosaic/backend-ring";
+import { type AttentionBackend, causal, full, slidingWindow } from "@mosaic/core";
+import { predict, type Profile, profiles, prove } from "@mosaic/planner";
+import { describe, expect, test } from "vitest";
+import { composed, type Plan, plan, type PlanOptions } from "../src/index.ts";
+
+const call = { tokens: 16_384, heads: 8, kvHeads: 4, headDim: 64, mask: causal() } as const;
+const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;
+
+/** All that can be compared: not the strategies themselves, which are functions. */
+function numbers({ ranking }: Plan): string {
+  return JSON.stringify(ranking);
+}
+
+describe("the ranking", () => {
+  const found = plan({ ...call, ...machine });
+
+  test("the best is simulated and first; then those simulated, then those sketched, each by time", () => {
+    expect(found.best).toBe(found.ranking[0]);
+    expect(found.best.how).toBe("simulated");
+    const kinds = found.ranking.map(({ how }) => how);
+    expect(kinds).toEqual(kinds.toSorted());
+    for (const how of ["simulated", "sketched"]) {
+      const times = found.ranking.filter((planned) => planned.how === how).map(({ seconds }) => seconds);
+      // Within 1 %, bytes and memory decide.
+      for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
+    }
+  });
+
+  test("each has its costs", () => {
+    for (const planned of found.ranking) {
+      expect(planned.seconds).toBeGreaterThan(planned.forwardSeconds);
+      expect(planned.forwardSeconds).toBeGreaterThan(0);
+      expect(planned.computeSeconds).toBeGreaterThan(0);
+      expect(planned.bytesWithinNodes + planned.bytesBetweenNodes).toBeGreaterThan(0);
+      expect(planned.peakBytes).toBeGreaterThan(0);
+      expect(planned.fits).toBe(true);
+      expect(planned.strategy.meshFor(4)).toEqual(planned.mesh);
+    }
+  });
+
+  test("the best is what the planner predicts of it, and is proved", () => {
+    const { best, prediction, job } = found;
+    const again = predict({ ...job.shape, backend: best.strategy, mesh: best.mesh }, job.profile);
+    expect(again.seconds).toBe(best.seconds);
+    expect(again.peakBytes).toBe(best.peakBytes);
+    expect(prediction.seconds).toBe(best.seconds);
+    expect(prove(prediction.record).faults).toEqual([]);
+  });
+
+  test("it depends on the options alone", () => {
+    expect(numbers(plan({ ...call, ...machine }))).toBe(numbers(found));
+  });
+});
+
+test("what counts depends on the network: where it is slow, fewer bytes between nodes win", () => {
+  const links = profiles["h100-ib400"].links;
+  const slow: Profile = {
+    ...profiles["h100-ib400"],
+    links: { ...links, "inter-node": { ...links["inter-node"], bandwidth: 1e9 } },
+  };
+  const fast = plan({ ...call, ...machine });
+  const found = plan({ ...call, ...machine, profile: slow });
+  const least = Math.min(...found.ranking.map(({ bytesBetweenNodes }) => bytesBetweenNodes));
+  expect(found.best.bytesBetweenNodes).toBeLessThan(1.2 * least);
+  expect(found.best.seconds).toBeGreaterThan(fast.best.seconds);
+});
+
+test("a narrow window is no reason to gather everything", () => {
+  const found = plan({ ...call, ...machine, mask: slidingWindow(256) });
+  const whole = plan({ ...call, ...machine, mask: full() });
+  expect(found.best.bytesBetweenNodes).toBeLessThan(whole.best.bytesBetweenNodes / 1.5);
+});
+
+test("memory: what does not fit is last, and cannot be best", () => {
+  const free = plan({ ...call, ...machine });
+  const least = free.ranking.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const tight = plan({ ...call, ...machine, memoryLimit: least.peakBytes });
+  expect(tight.best.peakBytes).toBe(least.peakBytes);
+  const fits = tight.ranking.map((planned) => planned.fits);
+  expect(fits.indexOf(false)).toBe(fits.lastIndexOf(true) + 1);
+  expect(() => plan({ ...call, ...machine, memoryLimit: least.peakBytes - 1 })).toThrow(
+    new RegExp(`memoryLimit of at least ${least.peakBytes}`),
+  );
+});
+
+test("only one mesh, if that is what there is", () => {
+  const { ranking } = plan({ ...call, ...machine, mesh: { node: 2, gpu: 2 } });
+  expect(ranking.length).toBeGreaterThan(2);
+  for (const { mesh } of ranking)
+    expect(Object.entries(mesh)).toEqual([
+      ["node", 2],
+      ["gpu", 2],
+    ]);
+  expect(() => plan({ ...call, ...machine, mesh: { gpu: 2, node: 2 } })).toThrow("no candidate on this mesh");
+});
+
+describe("candidates of the caller's", () => {
+  const slowly: AttentionBackend = {
+    ...ring({ axis: "circle" }),
+    name: "slowly",
+  };
+
+  test("are compared like those built in, on the mesh that they say or seem to need", () => {
+    const candidates = [
+      { backend: slowly },
+      { backend: composed({ meshShape: [2, 2] }), name: "mine" },
+      { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "both" },
+      { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "turned", mesh: { a: 4, b: 1 } },
+    ];
+    const { ranking } = plan({ ...call, ...machine, candidates });
+    const meshes = new Map(ranking.map(({ name, mesh }) => [name, mesh]));
+    expect(meshes.get("slowly")).toEqual({ circle: 4 });
+    expect(meshes.get("mine")).toEqual({ seq: 2, head: 2 });
+    expect(meshes.get("both")).toEqual({ a: 2, b: 2 });
+    expect(meshes.get("turned")).toEqual({ a: 4, b: 1 });
+    const [own, builtIn] = ["slowly", "ring 4"].map((name) => ranking.find((planned) => planned.name === name)!);
+    expect(own!.seconds).toBe(builtIn!.seconds);
+  });
+
+  test("that throw are refused with their reason, and the others are compared", () => {
+    const broken: AttentionBackend = {
+      ...slowly,
+      name: "broken",
+      attend() {
+        throw new Error("not today");
+      },
+    };
+    const { refused, best } = plan({ ...call, ...machine, candidates: [{ backend: broken }] });
+    expect(refused.map(({ name, error }) => [name, error.message])).toEqual([["broken", "not today"]]);
+    expect(best.name).not.toBe("broken");
+  });
+
+  test("must be told their mesh where it cannot be guessed", () => {
+    const deep = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
+    expect(() => plan({ ...call, ...machine, candidates: [{ backend: deep }] })).toThrow(/its mesh.*along a, b, c/);
+    expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowly, mesh: { circle: 8 } }] })).toThrow(
+      /a mesh of 4 ranks, received \{ circle: 8 \}/,
+    );
+  });
+});
+
+test("how many are simulated can be said, and how far it is is told", () => {
+  const stages: string[] = [];
+  const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
+  const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
+  expect(ranking.filter(({ how }) => how === "simulated")).toHaveLength(2);
+  expect(stages[0]).toBe(`sketch 0/${ranking.length}`);
+  expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
+});
+
+test("pieces are kept if they are to be drawn", () => {
+  const without = plan({ ...call, ...machine, simulate: 1 });
+  expect(without.prediction.simulation.ranks.every(({ pieces }) => pieces.length === 0)).toBe(true);
+  const drawn = plan({ ...call, ...machine, simulate: 1, pieces: true });
+  expect(drawn.prediction.simulation.ranks.every(({ pieces }) => pieces.length > 0)).toBe(true);
+  expect(drawn.best.seconds).toBe(without.best.seconds);
+});
+
+test("options that do not exist or do not fit", () => {
+  const wrong: [object, RegExp][] = [
+    [{ tokenz: 3 }, /expected options among .*"tokenz"/],
+    [{ tokens: 0 }, /tokens a whole number ≥ 1, received 0/],
+    [{ heads: 1.5 }, /heads a whole number/],
+    [{ kvHeads: 3 }, /kvHeads a divisor of heads, received 3 of 8/],
+    [{ gpusPerNode: undefined }, /gpusPerNode a whole number ≥ 1, received undefined/],
+    [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
+    [{ placement: "zigzags" }, /received "zigzags"/],
+    [{ memoryLimit: -1 }, /memoryLimit a number of bytes > 0/],
+    [{ simulate: 0 }, /simulate a whole number ≥ 1/],
+    [{ headDim: 512 }, /a candidate that runs, received/],
+  ];
+  for (const [options, message] of wrong) {
+    expect(() => plan({ ...call, ...machine, ...options }), JSON.stringify(options)).toThrow(message);
+  }
+});

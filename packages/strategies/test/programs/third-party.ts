@@ -1,0 +1,8 @@
+import { ring } from "@mosaic/backend-ring";
+import type { AttentionBackend } from "@mosaic/core";
+import type { CandidateJob } from "../../src/cli/load.ts";
+
+/** The same in TypeScript, and without saying what mesh it needs. */
+export default async function makeBackend({ heads }: CandidateJob): Promise<AttentionBackend> {
+  return { ...ring({ axis: "circle" }), name: `circle of ${heads}` };
+}

@@ -1,0 +1,13 @@
+// A backend that computes its own keys only: no candidate may be believed unproved.
+export default () => ({
+  name: "forgetful",
+  axes: ["sp"],
+  attend(ctx, call, state, keys) {
+    const tile = { q: call.queries.spans(call.at), k: call.keys.spans(keys.from), mask: call.mask, scale: call.scale };
+    ctx.device.kernels.attend(state, call.q, keys, tile);
+  },
+  attendBackward(ctx, call, grads, keys) {
+    const tile = { q: call.queries.spans(call.at), k: call.keys.spans(keys.from), mask: call.mask, scale: call.scale };
+    ctx.device.kernels.attendBackward(grads, call.q, call, keys, tile);
+  },
+});

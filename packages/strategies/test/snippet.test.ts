@@ -1,0 +1,37 @@
+import { spawnSync } from "node:child_process";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { causal, slidingWindow } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { plan } from "../src/index.ts";
+
+const root = join(import.meta.dirname, "..");
+const umbrella = join(import.meta.dirname, "programs/umbrella.ts");
+const launcher = join(root, "../launcher/bin/mosaic-run.js");
+
+test.each([
+  { name: "equal shards", tokens: 64, mask: causal(), mesh: { seq: 2, head: 2 } },
+  { name: "ragged shards", tokens: 67, mask: slidingWindow(9), mesh: { sp: 4 } },
+])("the code to paste runs as it is: $name", ({ name, ...options }) => {
+  const { best } = plan({
+    ...options,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 8,
+    batch: 2,
+    gpusPerNode: 4,
+    profile: "cpu-local",
+  });
+  expect(best.code).toContain("npx mosaic-run --nproc-per-node 4 attend.ts");
+  const program = best.code.replace(`"@mosaic/attention"`, JSON.stringify(umbrella));
+  const folder = join(root, "build/snippets");
+  mkdirSync(folder, { recursive: true });
+  const file = join(folder, `${name.replace(" ", "-")}.ts`);
+  writeFileSync(file, `${program}console.log("done", out.shape.join());\n`);
+  const run = spawnSync(process.execPath, [launcher, "--nproc-per-node", "4", file], { cwd: root, encoding: "utf8" });
+  expect(run.stderr).toBe("");
+  expect(run.status).toBe(0);
+  const shapes = [...run.stdout.matchAll(/done 2,(\d+),32/g)].map(([, rows]) => Number(rows));
+  expect(shapes).toHaveLength(4);
+  expect(shapes.reduce((a, b) => a + b, 0)).toBe(options.tokens);
+});
