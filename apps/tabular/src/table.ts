@@ -1,0 +1,88 @@
+import { MosaicError } from "@mosaic/attention";
+
+/** Rows with numbers for features and a class, 0 or 1, each. */
+export interface Table {
+  readonly name: string;
+  readonly columns: readonly string[];
+  /** Row-major, rows × columns. */
+  readonly features: Float32Array;
+  /** 0 or 1, by row. */
+  readonly labels: Uint8Array;
+}
+
+export const rowsOf = ({ labels }: Table): number => labels.length;
+
+/** A cell as data sets come: text and null stand for what a number cannot. */
+export type Cell = number | string | boolean | null | undefined;
+
+/** How a table is made of records. */
+export interface TableRecipe {
+  readonly name: string;
+  readonly columns: readonly string[];
+  /** The class of a record; undefined where it has none. */
+  label(record: Readonly<Record<string, Cell>>): boolean | undefined;
+  /** What to do about a row without some number or its class; "refuse" if absent. */
+  readonly missing?: "refuse" | "drop";
+}
+
+/**
+ * Makes a table of records.
+ *
+ * @throws MosaicError for a missing or unreadable cell, with its place, unless such rows are to be dropped.
+ */
+export function tableOf(records: readonly Readonly<Record<string, Cell>>[], recipe: TableRecipe): Table {
+  const { name, columns, missing = "refuse" } = recipe;
+  const features: number[] = [];
+  const labels: number[] = [];
+  for (const [row, record] of records.entries()) {
+    const numbers = columns.map((column) => numberIn(record[column]));
+    const label = recipe.label(record);
+    const gap = label === undefined ? "its class" : columns.find((_, i) => numbers[i] === undefined);
+    if (gap === undefined) {
+      features.push(...(numbers as number[]));
+      labels.push(label ? 1 : 0);
+    } else if (missing === "refuse") {
+      throw new MosaicError({
+        where: `table ${name}, row ${row}`,
+        expected: "a number in every column, and a class",
+        received: gap === "its class" ? "no class" : `${JSON.stringify(record[gap]) ?? "nothing"} in ${gap}`,
+        remedy: 'complete the row, or leave such rows out with missing: "drop"',
+      });
+    }
+  }
+  return { name, columns, features: Float32Array.from(features), labels: Uint8Array.from(labels) };
+}
+
+function numberIn(cell: Cell): number | undefined {
+  const value = typeof cell === "string" && cell.trim() !== "" ? Number(cell) : cell;
+  return typeof value === "number" && Number.isFinite(value) ? value : undefined;
+}
+
+/** The rows of a table in a given order, or some of them. */
+export function selectRows(table: Table, rows: readonly number[]): Table {
+  const width = table.columns.length;
+  const features = new Float32Array(rows.length * width);
+  for (const [i, row] of rows.entries()) features.set(table.features.subarray(row * width, (row + 1) * width), i * width);
+  return { ...table, features, labels: Uint8Array.from(rows, (row) => table.labels[row]!) };
+}
+
+/**
+ * Centres and scales every column by the mean and standard deviation of the first `trainRows` rows, and cuts off at ±`limit`
+ * of those: nothing is learnt of the others, not even their spread.
+ */
+export function standardize(table: Table, trainRows: number, limit = 10): Float32Array {
+  const width = table.columns.length;
+  const out = new Float32Array(table.features.length);
+  for (let column = 0; column < width; column++) {
+    const at = (row: number): number => table.features[row * width + column]!;
+    let mean = 0;
+    for (let row = 0; row < trainRows; row++) mean += at(row) / trainRows;
+    let variance = 0;
+    for (let row = 0; row < trainRows; row++) variance += (at(row) - mean) ** 2 / trainRows;
+    const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
+    for (let row = 0; row < rowsOf(table); row++) {
+      out[row * width + column] = Math.max(-limit, Math.min(limit, (at(row) - mean) * scale));
+    }
+  }
+  return out;
+}
