@@ -3,6 +3,11 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { INDEX, type Outcome, program, run, temporaryDir, testDir } from "./harness.ts";
 
+/** Where the tsx of this project is found. */
+const PACKAGE = join(import.meta.dirname, "..");
+/** Node of this age runs TypeScript itself; elsewhere tsx does. */
+const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
+
 /** How often each fault is played. `MOSAIC_TEST_REPEAT=20` is the proof that no race is left. */
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
@@ -130,6 +135,16 @@ describe("a report translates", () => {
   it("a port that is taken, by naming who has it", async () => {
     const outcome = await fault("port-taken");
     expect(report(outcome)).toMatch(/EADDRINUSE[^✖]*hint: pid \d+ \(\S+\) has port \d+; listen on port 0/);
+  });
+
+  it("a module that is read as CommonJS", async () => {
+    writeFileSync(join(testDir(), "package.json"), '{ "type": "commonjs" }');
+    writeFileSync(join(testDir(), "imports.js"), 'import "node:fs";\n');
+    writeFileSync(join(testDir(), "awaits.ts"), "await Promise.resolve();\nexport {};\n");
+    for (const entry of ["imports.js", ...(stripsTypes ? [] : ["awaits.ts"])]) {
+      const outcome = await run(["-n1", join(testDir(), entry)], { cwd: PACKAGE });
+      expect(report(outcome)).toContain('hint: it is a module, but is read as CommonJS; put "type": "module" into');
+    }
   });
 
   it("what Node itself throws, by showing what it printed", async () => {

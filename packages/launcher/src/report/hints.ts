@@ -15,8 +15,14 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
-  if (thrown !== undefined) return addressInUse(thrown.error);
-  return undefined;
+  return readAsCommonJs(record) ?? (thrown === undefined ? undefined : addressInUse(thrown.error));
+}
+
+/** A new project's package.json often says "commonjs", or nothing. tsx throws what it finds, Node prints it. */
+function readAsCommonJs({ thrown, stderrTail }: RankRecord): string | undefined {
+  const signs = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
+  if (![thrown?.error.message ?? "", ...stderrTail].some((words) => signs.test(words))) return undefined;
+  return 'it is a module, but is read as CommonJS; put "type": "module" into package.json, or name it .mts or .mjs';
 }
 
 function addressInUse(error: RankError): string | undefined {
