@@ -161,7 +161,9 @@ export class Content implements Read {
     const covered = look.high - look.low === look.size;
     const isInside = ({ box: { low, high } }: Piece): boolean => look.low <= low && high <= look.high;
     if (covered && this.pieces.every(isInside)) return none;
-    return this.pieces.flatMap((piece) => rest(piece, look));
+    const outside: Piece[] = [];
+    for (const piece of this.pieces) addRest(outside, piece, look);
+    return outside;
   }
 }
 
@@ -217,18 +219,23 @@ function continues(a: Entry, b: Entry): boolean {
   return follows && x.batch === y.batch && x.head === y.head && x.positions.equals(y.positions);
 }
 
-/** What is left of a piece outside a view: nothing when they overlap in a way that no box describes. */
-function rest(piece: Piece, look: Look): Piece[] {
+/** Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. */
+function addRest(outside: Piece[], piece: Piece, look: Look): void {
   const { box } = piece;
-  if (look.low >= box.high || box.low >= look.high) return [piece];
+  if (look.low >= box.high || box.low >= look.high) {
+    outside.push(piece);
+    return;
+  }
   const dense = look.high - look.low === look.size;
-  if (dense && look.low <= box.low && box.high <= look.high) return [];
+  if (dense && look.low <= box.low && box.high <= look.high) return;
   if (dense && isDense(box)) {
-    const parts = [...within(box, box.low, look.low), ...within(box, look.high, box.high)];
-    return parts.map((part) => piece.part(part));
+    for (const part of within(box, box.low, look.low)) outside.push(piece.part(part));
+    for (const part of within(box, look.high, box.high)) outside.push(piece.part(part));
+    return;
   }
   const from = originIn(look.box, box);
-  if (!from) return differ(look.box, box) ? [] : [piece];
-  const { inOther, sizes } = sharedOf(look.box, box, from);
-  return around(box.sizes, { at: inOther, sizes }).map((part) => piece.part(part));
+  if (from) {
+    const { inOther, sizes } = sharedOf(look.box, box, from);
+    for (const part of around(box.sizes, { at: inOther, sizes })) outside.push(piece.part(part));
+  } else if (!differ(look.box, box)) outside.push(piece);
 }

@@ -14,7 +14,7 @@ interface Held {
 export function findDoubles(judging: Judging, question: Question): readonly [number, number] | undefined {
   const held: Held[] = question.tiles.flatMap((id) => {
     const tile = judging.tiles.at(id);
-    const { spans } = question.side === "queries" ? tile.k : tile.q;
+    const { sorted: spans } = question.side === "queries" ? tile.k : tile.q;
     const filled = spans.filter(({ length }) => length > 0);
     return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });

@@ -75,12 +75,19 @@ export function* pairsOf(a: Read, b: Read, columns: boolean): Generator<readonly
         yield [one, two];
         continue;
       }
+      if (areApart(one, two, axes)) continue;
       const at = one.at.map((c, i) => Math.max(c, two.at[i]!));
       const sizes = at.map((c, i) => Math.min(one.at[i]! + one.sizes[i]!, two.at[i]! + two.sizes[i]!) - c);
-      if (!sizes.every((size, i) => size > 0 || i >= axes)) continue;
       yield [part(one, at, { sizes, axes }), part(two, at, { sizes, axes })];
     }
   }
+}
+
+function areApart(a: Entry, b: Entry, axes: number): boolean {
+  for (let i = 0; i < axes; i++) {
+    if (a.at[i]! >= b.at[i]! + b.sizes[i]! || b.at[i]! >= a.at[i]! + a.sizes[i]!) return true;
+  }
+  return false;
 }
 
 function same(a: readonly number[], b: readonly number[], axes: number): boolean {

@@ -54,7 +54,7 @@ class Family {
   readonly isApart = (): boolean => {
     const ids = this.#judging.tiles.distinct[this.#side];
     for (; this.#apart && this.#compared < ids.length; this.#compared++) {
-      const { spans } = this.#judging.positions.at(ids[this.#compared]!);
+      const { sorted: spans } = this.#judging.positions.at(ids[this.#compared]!);
       this.#apart =
         this.#spans.length < MOST_SPANS && !spans.some((span) => this.#spans.some((known) => meet(known, span)));
       this.#spans.push(...spans);

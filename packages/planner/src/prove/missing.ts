@@ -17,7 +17,7 @@ export function missingText(
   const missing = [...shards].flat().filter((span) => {
     let found = 0;
     for (const id of question.tiles) {
-      const spans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).spans;
+      const spans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
       const common = spans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
       found += (side === "keys" ? tiles.headsOf(id) : 1) * pairs(judging, question, common, tiles.maskOf(id));
     }

@@ -8,6 +8,11 @@ export class Positions {
   readonly spans: readonly Span[];
   readonly length: number;
   readonly #table: PositionsTable;
+  /** The same, from left to right, in as few spans as neighbours make: what is counted does not depend on the order. */
+  readonly sorted: readonly Span[];
+  /** The first position, and the one after the last. */
+  readonly first: number;
+  readonly end: number;
   #parts: Map<number, Positions> | undefined;
   #runs: string | undefined;
 
@@ -16,6 +21,9 @@ export class Positions {
     this.id = id;
     this.spans = spans;
     this.length = spansLength(spans);
+    this.sorted = sortedSpans(spans);
+    this.first = this.sorted[0]?.start ?? 0;
+    this.end = this.sorted.reduce((end, { start, length, step }) => Math.max(end, start + (length - 1) * step + 1), 0);
   }
 
   /** `count` of them, from number `first` on. */
@@ -69,6 +77,19 @@ function cut(spans: readonly Span[], first: number, count: number): Span[] {
     const end = Math.min(first + count, row + length);
     if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
     row += length;
+  }
+  return found;
+}
+
+function sortedSpans(spans: readonly Span[]): readonly Span[] {
+  if (spans.length < 2) return spans;
+  const found: Span[] = [];
+  for (const span of spans.toSorted((a, b) => a.start - b.start)) {
+    const last = found.at(-1);
+    if (span.length === 0) continue;
+    const follows = last?.step === span.step && last.start + last.length * last.step === span.start;
+    if (follows) found[found.length - 1] = { ...last, length: last.length + span.length };
+    else found.push(span);
   }
   return found;
 }

@@ -32,18 +32,11 @@ class Sorted {
   }
 
   pairs(queries: Positions, keys: Positions): number {
-    let low = Infinity;
-    let high = 0;
-    for (const { start, length, step } of queries.spans) {
-      if (length === 0) continue;
-      low = Math.min(low, start);
-      high = Math.max(high, start + (length - 1) * step + 1);
-    }
+    if (this.#slices.length === 1) return pairsWithin(queries.sorted, keys.sorted, this.#slices[0]!);
     let pairs = 0;
-    for (let i = this.#firstEndingAfter(low); i < this.#slices.length; i++) {
-      const slice = this.#slices[i]!;
-      if (slice.q0 >= high) break;
-      pairs += pairsWithin(queries.spans, keys.spans, slice);
+    const begin = this.#firstEndingAfter(queries.first);
+    for (let i = begin; i < this.#slices.length && this.#slices[i]!.q0 < queries.end; i++) {
+      pairs += pairsWithin(queries.sorted, keys.sorted, this.#slices[i]!);
     }
     return pairs;
   }

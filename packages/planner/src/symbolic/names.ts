@@ -36,7 +36,7 @@ export class Names {
   readonly #words = new Map<string, number>();
   #mask: readonly Slice[] | undefined;
   #maskNumber = -1;
-  readonly #looks = new Map<string, Look>();
+  readonly #looks = new Map<number, Look[]>();
 
   rowsOf(spans: readonly Span[]): number {
     let hash = spans.length;
@@ -64,19 +64,33 @@ export class Names {
   }
 
   look(shape: Shape, strides: Shape, offset: number): Look {
-    const name = `${shape}/${strides}/${offset}`;
-    let look = this.#looks.get(name);
-    if (!look) {
-      const size = shape.reduce((product, length) => product * length, 1);
-      const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
-      const high = size === 0 ? offset : offset + reach;
-      const box = { ...fourAxes({ shape, strides, size }), offset, low: offset, high };
-      const dense = isContiguous(shape, strides);
-      look = { shape, strides, offset, size, dense, low: offset, high, box };
-      this.#looks.set(name, look);
+    let hash = mixed(shape.length, offset);
+    for (let i = 0; i < shape.length; i++) hash = mixed(mixed(hash, shape[i]!), strides[i]!);
+    let looks = this.#looks.get(hash);
+    if (!looks) this.#looks.set(hash, (looks = []));
+    for (const look of looks) {
+      if (look.offset === offset && sameNumbers(look.shape, shape) && sameNumbers(look.strides, strides)) return look;
     }
+    // Copies: whoever made the view may change its lists.
+    const look = lookOf([...shape], [...strides], offset);
+    looks.push(look);
     return look;
   }
+}
+
+function lookOf(shape: Shape, strides: Shape, offset: number): Look {
+  const size = shape.reduce((product, length) => product * length, 1);
+  const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
+  const high = size === 0 ? offset : offset + reach;
+  const box = { ...fourAxes({ shape, strides, size }), offset, low: offset, high };
+  return { shape, strides, offset, size, dense: isContiguous(shape, strides), low: offset, high, box };
+}
+
+/** Whether two lists have the same numbers. */
+export function sameNumbers(a: Shape, b: Shape): boolean {
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
+  return true;
 }
 
 /** Numbers values: equal ones have one number. */

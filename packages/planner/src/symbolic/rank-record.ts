@@ -1,5 +1,5 @@
-import { type DType, type Shape, Storage, type Tensor } from "@mosaic/core";
-import type { Look, Names } from "./names.ts";
+import { type DType, Storage, type Tensor } from "@mosaic/core";
+import { type Look, type Names, sameNumbers } from "./names.ts";
 import { type Op, type Reader, Tape } from "./tape.ts";
 
 /** A view that some event used. */
@@ -75,21 +75,12 @@ export class RankRecord {
     const { id, views } = storage as SymbolicStorage;
     for (let i = 0; i < views.length; i++) {
       const { look } = views[i]!.view;
-      if (look.offset === offset && equal(look.shape, shape) && equal(look.strides, strides)) return views[i]!.id;
+      if (look.offset === offset && sameNumbers(look.shape, shape) && sameNumbers(look.strides, strides))
+        return views[i]!.id;
     }
-    const view = { storage: id, look: this.names.look(copyOf(shape), copyOf(strides), offset), dtype };
+    const view = { storage: id, look: this.names.look(shape, strides, offset), dtype };
     const number = this.views.push(view) - 1;
     views.push({ view, id: number });
     return number;
   }
-}
-
-function equal(a: Shape, b: Shape): boolean {
-  if (a.length !== b.length) return false;
-  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
-  return true;
-}
-
-function copyOf(shape: Shape): Shape {
-  return [...shape];
 }
