@@ -28,7 +28,7 @@ import {
   syncGradients,
   writeSafetensors,
 } from "../src/index.ts";
-import { folder } from "./reference/files.ts";
+import { folder } from "./reference/folder.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
 function build(ctx: Context): Sequential {

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { FileError, readSafetensors, writeSafetensors } from "../src/index.ts";
-import { file, folder } from "./reference/files.ts";
+import { file, folder } from "./reference/folder.ts";
 import { numbers } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
 
