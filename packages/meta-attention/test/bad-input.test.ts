@@ -61,9 +61,7 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
 test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
   "options %s",
   async (_, options, message) => {
-    const error = await mistake(
-      (ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options } as typeof sizes & Options),
-    );
+    const error = await mistake((ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options }));
     expect(error).toBeInstanceOf(OptionError);
     expect(String(error)).toMatch(message);
   },

@@ -47,7 +47,8 @@ export interface Routing extends Disposable {
  * Multi-head attention over the summaries of all chunks, and from it a routing distribution for each chunk: how much chunk i
  * should look at chunk j. docs/algorithms.md has the formulas.
  *
- * Parameters: qkv_proj (laid out [q|k|v]) and out_proj of the attention; query_proj and key_proj (no bias) of the routing.
+ * Parameters: qkv_proj (laid out [q|k|v]) and out_proj of the attention; query_proj and key_proj (no
+ * bias; equal at first) of the routing.
  *
  * @example
  * ```ts
@@ -88,6 +89,9 @@ export class MetaAttention extends Module {
     this.queryProjection = this.addChild("query_proj", new Linear(ctx, summaryDim, summaryDim));
     // A bias here would add the same to all scores of a row: it could learn nothing.
     this.keyProjection = this.addChild("key_proj", new Linear(ctx, summaryDim, summaryDim, { bias: false }));
+    // Equal at first, so that chunks begin by looking at those like themselves: what is alike, training finds far sooner
+    // (measured on planted pairs: docs/decisions/0010-how-chunks-are-chosen.md).
+    ctx.device.kernels.copy(this.keyProjection.weight, this.queryProjection.weight);
   }
 
   /** Summaries [B,N,M] of all chunks → where each should look. `noise` [B,N,N] is added to the scores. Communicates nothing. */

@@ -1,0 +1,33 @@
+import { zeros } from "@mosaic/core";
+import { symbolicWorld } from "@mosaic/planner";
+import { expect, test } from "vitest";
+import { type Chosen, HierarchicalMetaAttention } from "../src/index.ts";
+
+const named = ["sendRecv", "wait", "attend", "attendBackward"];
+
+test("chunks travel while the own one is attended, and their gradients while it has its turn", async () => {
+  const chosen: Chosen = [Array.from({ length: 3 }, (_, i) => [(i + 1) % 3])];
+  const { contexts } = symbolicWorld({ mesh: { sp: 3 } });
+  for (const combine of ["soft", "exact"] as const) {
+    for (const ctx of contexts) {
+      using module = new HierarchicalMetaAttention(ctx, { embedDim: 16, numHeads: 2, combine, topK: 1 });
+      using x = zeros(ctx, [1, 64, 16]);
+      let seen = 0;
+      const since = () => {
+        const done: string[] = [];
+        const event = ctx.device.record.read();
+        while (event.next()) if (named.includes(event.op)) done.push(event.op);
+        const fresh = done.slice(seen);
+        seen = done.length;
+        return fresh;
+      };
+      since();
+      using result = await module.forward(x, { chosen, dryRun: true });
+      // The gather of summaries is waited for at once: everything else depends on it.
+      expect(since()).toEqual(["wait", "sendRecv", "attend", "wait", "attend"]);
+      using dOut = zeros(ctx, x.shape);
+      result.out.backward(dOut);
+      expect(since()).toEqual(["attendBackward", "sendRecv", "attendBackward", "wait", "wait"]);
+    }
+  }
+});

@@ -1,0 +1,21 @@
+import type { Trial } from "../step.ts";
+
+/** What the ranks of the process test do. */
+export const trial: Trial = {
+  options: {
+    embedDim: 16,
+    numHeads: 2,
+    summaryDim: 8,
+    metaHeads: 2,
+    topK: 1,
+    chunksPerRank: 2,
+    combine: "exact",
+    causal: true,
+    maxMissedMass: 0.5,
+    routingNoise: 0.1,
+  },
+  batch: 2,
+  length: 45,
+  seed: 7,
+  losses: [0.1, 0.1, 0.1],
+};

@@ -1,0 +1,104 @@
+import { onWorld } from "@mosaic/conformance";
+import { type Context, randn, reduceGradients, shard, type Tensor } from "@mosaic/core";
+import { AdamW } from "@mosaic/nn";
+import { expect, test } from "vitest";
+import {
+  type Chosen,
+  denseToSparse,
+  HierarchicalMetaAttention,
+  type HierarchicalMetaAttentionOptions,
+  loadBalanceLoss,
+  massLoss,
+  type MetaForwardOptions,
+} from "../src/index.ts";
+import { makeWorld } from "./world.ts";
+
+const sizes = { embedDim: 8, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
+
+/** What each of some calls chose, on every rank the same. */
+async function choices(
+  ranks: number,
+  options: Partial<HierarchicalMetaAttentionOptions>,
+  calls: readonly (MetaForwardOptions & { readonly training?: boolean })[],
+): Promise<{ chosen: Chosen; topK: number }[]> {
+  const results = await onWorld(makeWorld, { size: ranks }, async (ctx) => {
+    using module = new HierarchicalMetaAttention(ctx, { ...sizes, chunksPerRank: 8 / ranks, ...options });
+    using all = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
+    using x = shard(ctx, all, 1);
+    const made: { chosen: Chosen; topK: number }[] = [];
+    for (const { training = true, ...call } of calls) {
+      module.train(training);
+      using result = await module.forward(x, call);
+      made.push({ chosen: result.meta.chosen, topK: result.meta.topK });
+    }
+    return made;
+  });
+  for (const rank of results) expect(rank).toEqual(results[0]);
+  return results[0]!;
+}
+
+test("a warm-up begins with all chunks and ends with topK; outside training there is none", async () => {
+  const calls = [{}, {}, {}, {}, { step: 1 }, { training: false }, { step: 1000 }];
+  const made = await choices(2, { topK: 1, warmupSteps: 3 }, calls);
+  expect(made.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
+  for (const { chosen, topK } of made) for (const list of chosen.flat()) expect(list.length).toBe(topK);
+  expect(denseToSparse(0, { topK: 2, chunks: 4, steps: 0 })).toBe(2);
+});
+
+test("noise is that of the seed and the step, on any number of ranks, and only in training", async () => {
+  const calls = [{ step: 0 }, { step: 1 }, { step: 0 }, { training: false, step: 0 }];
+  const one = await choices(1, { topK: 2, routingNoise: 2 }, calls);
+  const quiet = await choices(1, { topK: 2 }, calls);
+  expect(one[0]).toEqual(one[2]);
+  expect(one[0]).not.toEqual(one[1]);
+  expect(one[3]).toEqual(quiet[0]);
+  expect(one[0]).not.toEqual(quiet[0]);
+  for (const ranks of [2, 8]) expect(await choices(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(one);
+});
+
+/** Of how many query chunks the best routed other chunk is the one with most of the attention. */
+async function recall(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<number> {
+  using result = await module.eval().forward(x);
+  module.train();
+  const [routing, mass] = [await result.meta.routingWeights.read(), await result.meta.attentionMass.read()];
+  const n = module.chunks;
+  const best = (values: Float32Array, row: number): number => {
+    const own = Array.from(values.subarray(row * n, row * n + n), (value, j) => (j === row % n ? -1 : value));
+    return own.indexOf(Math.max(...own));
+  };
+  const rows = Array.from({ length: routing.length / n }, (_, row) => row);
+  expect(ctx.size).toBe(1);
+  return rows.filter((row) => best(routing, row) === best(mass, row)).length / rows.length;
+}
+
+test("the mass loss teaches the router where attention looks", async () => {
+  await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+    const options = { ...sizes, topK: "all", combine: "exact", chunksPerRank: 6, softmaxScale: 4 } as const;
+    using module = new HierarchicalMetaAttention(ctx, options);
+    using optimizer = new AdamW(module, { lr: 0.02, weightDecay: 0 });
+    using x = randn(ctx, [2, 36, 8], { seed: 1, stream: 0 });
+    const before = await recall(ctx, module, x);
+    for (let step = 0; step < 120; step++) {
+      using result = await module.forward(x);
+      using loss = massLoss(result.meta);
+      loss.backward();
+      reduceGradients(ctx, module);
+      optimizer.step();
+      module.zeroGrad();
+    }
+    const after = await recall(ctx, module, x);
+    expect(before).toBeLessThan(0.6);
+    expect(after).toBeGreaterThan(0.85);
+  });
+});
+
+test("the load-balance loss is 1 where all chunks are chosen equally often", async () => {
+  const parts = await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+    using module = new HierarchicalMetaAttention(ctx, { ...sizes, topK: "all" });
+    using x = randn(ctx, [3, 5, 8]);
+    using result = await module.forward(x);
+    using loss = loadBalanceLoss(result.meta);
+    return loss.item();
+  });
+  expect(parts.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 5);
+});
