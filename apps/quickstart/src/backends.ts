@@ -1,23 +1,8 @@
-import {
-  type AttentionBackend,
-  type Coordinate,
-  composed,
-  hierarchical,
-  local,
-  mesh2d,
-  ring,
-  type Strategy,
-  ulysses,
-} from "@mosaic/attention";
+import { composed, hierarchical, local, mesh2d, ring, type Strategy, ulysses } from "@mosaic/attention";
+import type { Arrangement } from "./arrangement.ts";
 import { choiceFor } from "./choice.ts";
 import type { Settings } from "./settings.ts";
 import { type Shape, shapesOf } from "./shape.ts";
-
-/** A backend, and the mesh of ranks that it wants. */
-export interface Arrangement {
-  readonly backend: AttentionBackend;
-  readonly mesh: Coordinate;
-}
 
 /** A way to attend that this program offers. */
 interface Offer {

@@ -1,5 +1,5 @@
 import { causal, contiguous, full, type Layout, layoutOf, type Mask, type Placement, zigzag } from "@mosaic/attention";
-import type { Arrangement } from "./backends.ts";
+import type { Arrangement } from "./arrangement.ts";
 import type { Settings } from "./settings.ts";
 
 /** Which tokens each rank holds. */

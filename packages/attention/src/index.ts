@@ -4,11 +4,11 @@ export * from "@mosaic/backend-ring";
 export * from "@mosaic/backend-ulysses";
 export { type LocalOptions as LocalCollectivesOptions, local as localCollectives } from "@mosaic/collectives-local";
 export * from "@mosaic/core";
-export { checkpoint, linear, type Shape } from "@mosaic/core";
+export { checkpoint, type Shape } from "@mosaic/core";
 export * from "@mosaic/kernels-cpu";
 export * from "@mosaic/meta-attention";
 export * from "@mosaic/nn";
-// With its own `checkpoint`, which repeats random numbers, and `linear`, which is a schedule.
+// With its own `checkpoint`, which repeats random numbers.
 export * as nn from "@mosaic/nn";
 export * from "@mosaic/planner";
 export type { Flow } from "@mosaic/planner";

@@ -21,8 +21,7 @@ describe("the umbrella", () => {
     for (const each of [metaAttention, nn, planner, strategies]) {
       for (const name of Object.keys(each)) expect(mosaic).toHaveProperty(name);
     }
-    expect([mosaic.checkpoint, mosaic.linear]).toEqual([core.checkpoint, core.linear]);
-    expect([mosaic.nn.checkpoint, mosaic.nn.linear]).toEqual([nn.checkpoint, nn.linear]);
+    expect([mosaic.checkpoint, mosaic.nn.checkpoint]).toEqual([core.checkpoint, nn.checkpoint]);
   });
 });
 
