@@ -1,5 +1,5 @@
 import { availableParallelism } from "node:os";
-import { type Context, type DType, fromArray, OptionError } from "@mosaic/core";
+import { checkOptionNames, type Context, type DType, fromArray, OptionError } from "@mosaic/core";
 import { fitAttention, fitBytes } from "./fit.ts";
 import {
   type Crew,
@@ -47,6 +47,8 @@ const shapes = [
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
+  const legal = ["contexts", "name", "dtypes", "headDims", "repetitions", "cores"] as const;
+  checkOptionNames("calibrate", options, legal satisfies readonly (keyof CalibrateOptions)[]);
   const [first] = contexts;
   if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
   const crew: Crew = { contexts, repetitions: options.repetitions ?? 4 };

@@ -28,7 +28,8 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
     });
     return leastSquares(
       rows,
-      samples.map(({ seconds }) => Math.max(seconds - launch, seconds / 2)),
+      samples.map(({ seconds }) => seconds - launch),
+      samples.map(({ seconds }) => seconds),
     );
   };
   const halfDim = sizes.size > 1 ? least((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
@@ -53,33 +54,39 @@ interface Fit {
 }
 
 /**
- * Factors ≥ 0 of the columns whose sum is nearest to the values, each row weighed by its value. A factor that would be
- * negative is 0, and the others are fitted again; the first column must be of use.
+ * Factors ≥ 0 of the columns whose sum is nearest to the values, each error a share of its measure: of the value itself, if
+ * there are no measures. A factor that would be negative is 0, and the others are fitted again.
  */
-export function leastSquares(rows: readonly (readonly number[])[], values: readonly number[]): Fit {
-  const weighed = rows.map((row, i) => row.map((x) => x / values[i]!));
+export function leastSquares(
+  rows: readonly (readonly number[])[],
+  values: readonly number[],
+  measures: readonly number[] = values,
+): Fit {
+  const weighed = rows.map((row, i) => row.map((x) => x / measures[i]!));
+  const wanted = values.map((value, i) => value / measures[i]!);
   let used = weighed[0]!.map((_, column) => column);
   for (;;) {
-    const found = solve(weighed.map((row) => used.map((column) => row[column]!)));
+    const columns = weighed.map((row) => used.map((column) => row[column]!));
+    const found = solve(columns, wanted);
     const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
     if (found[worst]! < 0 && used.length > 1) {
       used = used.filter((_, i) => i !== worst);
       continue;
     }
     const factors = weighed[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
-    const error = weighed.reduce((sum, row) => sum + (dot(row, factors) - 1) ** 2, 0);
+    const error = weighed.reduce((sum, row, i) => sum + (dot(row, factors) - wanted[i]!) ** 2, 0);
     return { factors, error };
   }
 }
 
-/** The x with A·x nearest to ones: normal equations, columns scaled, Gauss–Jordan with pivots. */
-function solve(a: readonly (readonly number[])[]): number[] {
+/** The x with A·x nearest to b: normal equations, columns scaled, Gauss–Jordan with pivots. */
+function solve(a: readonly (readonly number[])[], b: readonly number[]): number[] {
   const n = a[0]!.length;
   const scale = Array.from({ length: n }, (_, i) => Math.sqrt(a.reduce((sum, row) => sum + row[i]! ** 2, 0)) || 1);
   const scaled = a.map((row) => row.map((x, i) => x / scale[i]!));
   const system = Array.from({ length: n }, (_, i) => [
     ...Array.from({ length: n }, (__, j) => scaled.reduce((sum, row) => sum + row[i]! * row[j]!, 0)),
-    scaled.reduce((sum, row) => sum + row[i]!, 0),
+    scaled.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
   ]);
   for (let i = 0; i < n; i++) {
     const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === maxOf(system, i));

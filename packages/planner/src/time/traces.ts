@@ -8,7 +8,19 @@ export interface RankTrace {
   readonly events: readonly TraceEvent[];
 }
 
-/** A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. */
+/** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
+const marks: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
+
+/**
+ * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank.
+ *
+ * @example
+ * ```ts
+ * import { timelineOf } from "@mosaic/planner";
+ * const event = { lane: "compute", name: "attend", start: 5e9, end: 5.25e9 } as const;
+ * timelineOf([{ rank: 0, at: { sp: 0 }, events: [event] }]).seconds; // => 0.25
+ * ```
+ */
 export function timelineOf(traces: readonly RankTrace[]): Timeline {
   const all = traces.flatMap(({ events }) => events);
   const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
@@ -17,6 +29,7 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
     .toSorted((a, b) => a.rank - b.rank)
     .map(({ rank, at, events }) => {
       const pieces = events
+        .filter(({ name }) => !marks.has(name))
         .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
         .toSorted((a, b) => a.start - b.start);
       return { rank, at, pieces };

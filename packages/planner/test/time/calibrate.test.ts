@@ -1,0 +1,74 @@
+import { world } from "@mosaic/collectives-local";
+import { type Context } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { afterEach, expect, test } from "vitest";
+import { calibrate, parseProfile, type Profile, profiles } from "../../src/index.ts";
+import { synthesize } from "./synthetic.ts";
+
+let open: readonly Context[] = [];
+
+afterEach(async () => {
+  await Promise.all(open.map((ctx) => ctx.close()));
+  open = [];
+});
+
+async function ranks(count: number): Promise<readonly Context[]> {
+  open = await world(count, { device: () => cpu({ threads: 1 }) });
+  return open;
+}
+
+const base = profiles["cpu-local"];
+const truth: Profile = {
+  ...base,
+  kernels: {
+    ...base.kernels,
+    launch: 2e-6,
+    bandwidth: 7e9,
+    attend: { float32: { flops: 50e9, halfRows: 12, halfKeys: 30, halfDim: 20 } },
+    attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8 } },
+  },
+  links: { ...base.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
+  cores: { perNode: 1.5 },
+};
+
+test("calibration recovers a machine that is made up", async () => {
+  const contexts = synthesize(await ranks(3), truth);
+  const found = await calibrate({ contexts, dtypes: ["float32"], repetitions: 1, cores: 2, name: "made up" });
+  const { attend, attendBackward, launch, bandwidth } = found.kernels;
+  expect(found).toMatchObject({ name: "made up", ranksPerNode: 3, communicationTax: 0 });
+  expect(launch * 1e6).toBeCloseTo(2, 3);
+  expect(bandwidth / 1e9).toBeCloseTo(7, 3);
+  for (const [speed, right] of [
+    [attend.float32!, truth.kernels.attend.float32!] as const,
+    [attendBackward.float32!, truth.kernels.attendBackward.float32!] as const,
+  ]) {
+    expect(speed.flops / right.flops).toBeCloseTo(1, 2);
+    expect(speed.halfKeys).toBeCloseTo(right.halfKeys, 0);
+    expect(speed.halfRows).toBeCloseTo(right.halfRows, 0);
+    expect(speed.halfDim).toBeCloseTo(right.halfDim, 0);
+  }
+  expect(found.cores!.perNode).toBeCloseTo(1.5, 6);
+  expect(found.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);
+  expect(found.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
+  expect(found.enqueue).toBeGreaterThan(0);
+});
+
+test("one rank has no links to measure, and tells of one core", async () => {
+  const contexts = synthesize(await ranks(1), truth);
+  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
+  expect(found.links).toEqual(base.links);
+  expect(found.cores).toEqual({ perNode: 4 });
+  expect(found.kernels.attend.float32!.halfDim).toBe(0);
+});
+
+test("a real device gives a profile that is one", async () => {
+  const found = await calibrate({ contexts: await ranks(2), dtypes: ["bfloat16"], headDims: [16], repetitions: 1 });
+  expect(parseProfile(JSON.stringify(found))).toEqual(found);
+  expect(Object.keys(found.kernels.attend)).toEqual(["bfloat16"]);
+});
+
+test("no contexts, and options that do not exist, are refused", async () => {
+  await expect(calibrate({ contexts: [] })).rejects.toThrow("calibrate: expected contexts, received none");
+  const unknown = { contexts: [], threads: 2 } as unknown as Parameters<typeof calibrate>[0];
+  await expect(calibrate(unknown)).rejects.toThrow('received "threads"');
+});

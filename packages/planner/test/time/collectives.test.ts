@@ -1,0 +1,53 @@
+import { expect, test } from "vitest";
+import type { Profile } from "../../src/index.ts";
+import { linked, play, type Stage } from "./toy.ts";
+
+const direct: Profile = linked({ latency: 0.5 });
+const around: Profile = { ...direct, collectives: "ring" };
+const n = 4;
+
+const collectives: Readonly<Record<string, (stage: Stage) => void>> = {
+  allGather: ({ ctx, tensor }) => ctx.world.allGather(tensor(2 * n), tensor(2)).wait(),
+  reduceScatter: ({ ctx, tensor }) => ctx.world.reduceScatter(tensor(2), tensor(2 * n)).wait(),
+  allReduce: ({ ctx, tensor }) => ctx.world.allReduce(tensor(2 * n)).wait(),
+  allToAll: ({ ctx, tensor }) => ctx.world.allToAll(tensor(2 * n), tensor(2 * n)).wait(),
+  broadcast: ({ ctx, tensor }) => ctx.world.broadcast(tensor(2), 1).wait(),
+  barrier: ({ ctx }) => ctx.world.barrier().wait(),
+};
+
+/** Seconds on the two machines: an element takes one, a latency half of one. Shares are of 2 elements, ranks are 4. */
+const expected: readonly (readonly [string, number, number])[] = [
+  ["allGather", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
+  ["reduceScatter", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
+  ["allReduce", 0.5 + 12, Math.max(6 * 0.5, 0.5 + 12)],
+  ["allToAll", 0.5 + 6, 0.5 + 6],
+  ["broadcast", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 2)],
+  ["barrier", 2 * 0.5, 2 * 0.5],
+];
+
+test.each(expected)("%s takes %d seconds directly, %d around a ring", (name, straight, circle) => {
+  expect(play({ sp: n }, direct, collectives[name]!).seconds).toBeCloseTo(straight, 9);
+  expect(play({ sp: n }, around, collectives[name]!).seconds).toBeCloseTo(circle, 9);
+});
+
+test("all wait for the last to come", () => {
+  const run = play({ sp: 2 }, direct, ({ ctx, rank, compute }) => {
+    if (rank === 1) compute();
+    ctx.world.barrier().wait();
+  });
+  expect(run.ranks.map(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds)).toEqual([1.5, 0.5]);
+});
+
+test("a ring crosses nodes on two links only, direct messages on all", () => {
+  const far = (profile: Profile): Profile => {
+    const { links } = profile;
+    return {
+      ...profile,
+      ranksPerNode: 2,
+      links: { ...links, "inter-node": { ...links["inter-node"], bandwidth: 2, sharedBy: 2 } },
+    };
+  };
+  // Directly, both ranks of a node send 2 shares of 2 elements each through one port of half an element a second.
+  expect(play({ sp: n }, far(direct), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 16, 9);
+  expect(play({ sp: n }, far(around), collectives["allGather"]!).seconds).toBeCloseTo(0.5 + 12, 9);
+});

@@ -1,0 +1,77 @@
+import { expect, test } from "vitest";
+import { fitAttention, fitBytes, leastSquares } from "../../src/time/fit.ts";
+import { attentionSeconds } from "../../src/time/kernel-time.ts";
+import { type AttentionSpeed, profiles } from "../../src/index.ts";
+
+const LAUNCH = 3e-6;
+const shapes = [
+  [64, 64],
+  [64, 768],
+  [768, 64],
+  [256, 256],
+  [768, 768],
+] as const;
+
+/** What a machine of this speed takes for the shapes, each time off by some share. */
+function samplesOf(truth: AttentionSpeed, kind: "attend" | "attendBackward", headDims: readonly number[], noise = 0) {
+  const { kernels } = profiles["cpu-local"];
+  const machine = { ...kernels, launch: LAUNCH, attend: { float32: truth }, attendBackward: { float32: truth } };
+  return headDims.flatMap((headDim) =>
+    shapes.map(([rows, keys], i) => {
+      const work = { dtype: "float32", heads: 2, rows, keys, headDim, pairs: rows * keys } as const;
+      return { ...work, seconds: attentionSeconds(machine, kind, work) * (1 + (i % 2 === 0 ? noise : -noise)) };
+    }),
+  );
+}
+
+const machines: readonly AttentionSpeed[] = [
+  { flops: 80e9, halfRows: 10, halfKeys: 40, halfDim: 16 },
+  { flops: 900e12, halfRows: 30, halfKeys: 160, halfDim: 57 },
+  { flops: 1e9, halfRows: 0, halfKeys: 0, halfDim: 0 },
+];
+
+test.each(machines)("the fit recovers a machine of %o", (truth) => {
+  for (const [kind, operations] of [
+    ["attend", 4],
+    ["attendBackward", 10],
+  ] as const) {
+    const found = fitAttention(samplesOf(truth, kind, [64, 128]), operations, LAUNCH);
+    expect(found.flops / truth.flops).toBeCloseTo(1, 2);
+    expect(found.halfKeys).toBeCloseTo(truth.halfKeys, 0);
+    expect(found.halfRows).toBeCloseTo(truth.halfRows, 0);
+    expect(found.halfDim).toBeCloseTo(truth.halfDim, 0);
+  }
+});
+
+test("noise in the samples moves the fit by as much, not by more", () => {
+  const truth = machines[0]!;
+  const noisy = fitAttention(samplesOf(truth, "attend", [64, 128], 0.02), 4, LAUNCH);
+  const [fitted] = samplesOf(noisy, "attend", [96]).slice(-1);
+  const [right] = samplesOf(truth, "attend", [96]).slice(-1);
+  expect(Math.abs(fitted!.seconds / right!.seconds - 1)).toBeLessThan(0.03);
+});
+
+test("of one size of heads, all of their loss is in the flops", () => {
+  const found = fitAttention(samplesOf(machines[0]!, "attend", [64]), 4, LAUNCH);
+  expect(found.halfDim).toBe(0);
+  expect(found.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
+});
+
+test("latency and bandwidth are those of a line", () => {
+  const line = [1e3, 1e5, 1e7].map((bytes) => ({ bytes, seconds: 20e-6 + bytes / 5e9 }));
+  const { latency, bandwidth } = fitBytes(line);
+  expect(latency * 1e6).toBeCloseTo(20, 6);
+  expect(bandwidth / 1e9).toBeCloseTo(5, 6);
+});
+
+test("no factor is below zero", () => {
+  const rows = [
+    [1, 1],
+    [2, 1],
+    [3, 1],
+  ];
+  expect(leastSquares(rows, [2, 4, 6]).factors).toEqual([expect.closeTo(2, 9), expect.closeTo(0, 9)]);
+  const { factors } = leastSquares(rows, [1, 3, 5]);
+  expect(factors[1]).toBe(0);
+  expect(factors[0]).toBeGreaterThan(1);
+});

@@ -1,0 +1,105 @@
+import { expect, test } from "vitest";
+import { attentionSeconds } from "../../src/time/kernel-time.ts";
+import { linkClass, parseProfile, type Profile, profiles } from "../../src/index.ts";
+
+test.each(Object.entries(profiles))("%s survives JSON and bears its name", (name, profile) => {
+  expect(profile.name).toBe(name);
+  expect(parseProfile(JSON.stringify(profile))).toEqual(profile);
+});
+
+test("ranks are joined by what lies between them", () => {
+  const nodes = { ranksPerNode: 4 };
+  expect(linkClass(nodes, 5, 5)).toBe("self");
+  expect(linkClass(nodes, 4, 7)).toBe("intra-node");
+  expect(linkClass(nodes, 3, 4)).toBe("inter-node");
+});
+
+const h100 = profiles["h100-ib400"];
+const link = h100.links["inter-node"];
+const wrong: readonly (readonly [string, unknown, string])[] = [
+  ["no JSON", "{", "profile: expected JSON"],
+  ["no object", "[1]", "profile: expected an object, received [1]"],
+  ["no name", { ...h100, name: 7 }, "profile: name: expected a name, received 7"],
+  ["an unknown field", { ...h100, speed: 1 }, "profile h100-ib400: expected options among name"],
+  ["no links", { ...h100, links: undefined }, "profile h100-ib400: links: expected an object, received nothing"],
+  [
+    "a link without bandwidth",
+    { ...h100, links: { ...h100.links, "inter-node": { ...link, bandwidth: 0 } } },
+    "profile h100-ib400: links.inter-node.bandwidth: expected a number > 0, received 0",
+  ],
+  [
+    "a time below zero",
+    { ...h100, links: { ...h100.links, self: { ...link, latency: -1 } } },
+    "links.self.latency: expected a number ≥ 0, received -1",
+  ],
+  ["half a rank", { ...h100, ranksPerNode: 0.5 }, "ranksPerNode: expected a number whole, ≥ 1, received 0.5"],
+  [
+    "all compute taxed away",
+    { ...h100, communicationTax: 1 },
+    "communicationTax: expected a number 0 to 1, received 1",
+  ],
+  [
+    "an unknown algorithm",
+    { ...h100, collectives: "tree" },
+    'collectives: expected "direct" or "ring", received "tree"',
+  ],
+  ["text for a number", { ...h100, enqueue: "1" }, 'enqueue: expected a number ≥ 0, received "1"'],
+  [
+    "an unknown dtype",
+    { ...h100, kernels: { ...h100.kernels, attend: { float8: {} } } },
+    'kernels.attend: expected options among float32, bfloat16, float16, received "float8"',
+  ],
+  [
+    "a speed without flops",
+    { ...h100, kernels: { ...h100.kernels, attend: { float32: { halfRows: 0, halfKeys: 0, halfDim: 0 } } } },
+    "kernels.attend.float32.flops: expected a number > 0, received nothing",
+  ],
+];
+
+test.each(wrong)("%s is refused with the place", (_, given, message) => {
+  const text = typeof given === "string" ? given : JSON.stringify(given);
+  expect(() => parseProfile(text)).toThrow(message);
+});
+
+/** TFLOP/s of square tiles, 16k tokens in all and 2048 numbers a token, as the FlashAttention papers measure. */
+function throughput(profile: Profile, kind: "attend" | "attendBackward", headDim: number, length: number): number {
+  const heads = (16_384 / length) * (2048 / headDim);
+  const work = { dtype: "float16", headDim, heads, rows: length, keys: length, pairs: length ** 2 } as const;
+  const flops = (kind === "attend" ? 4 : 10) * headDim * heads * length ** 2;
+  return flops / attentionSeconds(profile.kernels, kind, work) / 1e12;
+}
+
+// FlashAttention-3, figures 5 and 6: H100, FP16, no mask.
+const published: readonly (readonly ["attend" | "attendBackward", number, readonly number[]])[] = [
+  ["attend", 128, [467, 565, 625, 638, 646, 648]],
+  ["attend", 64, [333, 392, 460, 476, 496, 497]],
+  ["attendBackward", 128, [316, 424, 501, 542, 559, 561]],
+  ["attendBackward", 64, [272, 363, 422]],
+];
+
+test.each(published)(
+  "h100: %s with heads of %d is within 11 %% of FlashAttention-3 at every length",
+  (kind, d, speeds) => {
+    for (const [i, speed] of speeds.entries()) {
+      expect(Math.abs(throughput(h100, kind, d, 512 * 2 ** i) / speed - 1)).toBeLessThan(0.11);
+    }
+  },
+);
+
+test("a100: long sequences reach what FlashAttention-2 reports", () => {
+  const a100 = profiles["a100-ib200"];
+  expect(throughput(a100, "attend", 128, 16_384)).toBeCloseTo(230, -1);
+  expect(throughput(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
+});
+
+test("a call that sees nothing costs its launch, one of few rows a whole wave", () => {
+  const { kernels } = h100;
+  const tile = { dtype: "bfloat16", headDim: 128, heads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
+  expect(attentionSeconds(kernels, "attend", { ...tile, pairs: 0 })).toBe(kernels.launch);
+  const one = attentionSeconds(kernels, "attend", tile);
+  expect(attentionSeconds(kernels, "attend", { ...tile, heads: 132 })).toBeCloseTo(one, 9);
+  expect(attentionSeconds(kernels, "attend", { ...tile, heads: 133 }) - kernels.launch).toBeCloseTo(
+    2 * (one - kernels.launch),
+    9,
+  );
+});

@@ -1,0 +1,49 @@
+import { ring } from "@mosaic/backend-ring";
+import { expect, test } from "vitest";
+import { type AttentionBackend, type ProcessGroup, type Transfer } from "@mosaic/core";
+import { profiles, record, simulate } from "../../src/index.ts";
+import { tappedRing } from "../faulty.ts";
+import { play, toy } from "./toy.ts";
+
+const call = { mesh: { sp: 3 }, tokens: 12, heads: 1, headDim: 4, dtype: "float32" } as const;
+const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toy);
+
+test("a send that nobody receives is refused, with the place", () => {
+  const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
+    group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
+  expect(timed(tappedRing(lose))).toThrow(/simulate: expected a record that comes to its end, received rank \d waits/);
+});
+
+test("messages of two sizes are refused", () => {
+  const script = (): unknown =>
+    play({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+      ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(2), from: 0 }]).wait();
+    });
+  expect(script).toThrow("sends 12 bytes to rank 1, whose sendRecv #0 expects 8");
+});
+
+test("a circle of waiting ranks is refused", () => {
+  const script = (): unknown =>
+    play({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+      // Each sends first and receives after, one after the other: nobody's receive ever has its turn.
+      ctx.world.sendRecv([{ tensor: tensor(1), to: 1 - rank }]);
+      ctx.world.sendRecv([{ tensor: tensor(1), from: 1 - rank }]).wait();
+    });
+  expect(script).toThrow("rank 0 waits in sendRecv #0; rank 1 waits in sendRecv #0; prove(record)");
+});
+
+test("different collectives under one number are refused", () => {
+  const script = (): unknown =>
+    play({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
+      if (rank === 0) ctx.world.barrier().wait();
+      else ctx.world.allReduce(tensor(2)).wait();
+    });
+  expect(script).toThrow(/is barrier, where rank 1's is allReduce|is allReduce, where rank 0's is barrier/);
+});
+
+test("a dtype that the profile does not know is refused", () => {
+  const run = record({ ...call, backend: ring(), dtype: "float32" });
+  expect(() => simulate(run, profiles["h100-ib400"])).toThrow(
+    "profile: kernels.attend: expected float32, received bfloat16, float16; measure or state the speed",
+  );
+});

@@ -1,0 +1,131 @@
+import { ring } from "@mosaic/backend-ring";
+import { expect, test } from "vitest";
+import { type Profile, record, simulate } from "../../src/index.ts";
+import { HEAD_DIM, linked, play, ROWS, times, toy } from "./toy.ts";
+
+/** A ring of two, ROWS rows each, on links where its K and V take `transfer` seconds, and dK and dV as long. */
+function ringOfTwo(transfer: number): { readonly forward: number; readonly total: number; readonly exposed: number } {
+  const elements = 2 * ROWS * HEAD_DIM;
+  const profile = linked({ bandwidth: (4 * elements) / transfer });
+  const run = record({
+    backend: ring(),
+    mesh: { sp: 2 },
+    tokens: 2 * ROWS,
+    heads: 1,
+    headDim: HEAD_DIM,
+    dtype: "float32",
+  });
+  const { forwardSeconds, seconds, exposedCommunicationSeconds } = simulate(run, profile);
+  return { forward: forwardSeconds, total: seconds, exposed: exposedCommunicationSeconds };
+}
+
+test("a ring hides a transfer behind the tile before it", () => {
+  // Forward: own tile, foreign tile. Backward the same, then dK and dV go home, which nothing hides.
+  const { forward, total, exposed } = ringOfTwo(0.25);
+  expect(forward).toBeCloseTo(2, 9);
+  expect(total).toBeCloseTo(2 + 2 + 0.25, 9);
+  expect(exposed).toBeCloseTo(0.25, 9);
+});
+
+test("what takes longer than the tile is exposed", () => {
+  const { forward, total, exposed } = ringOfTwo(3);
+  expect(forward).toBeCloseTo(3 + 1, 9);
+  expect(total).toBeCloseTo(3 + 1 + 3 + 1 + 3, 9);
+  expect(exposed).toBeCloseTo(2 + 2 + 3, 9);
+});
+
+test("a message moves when both sides have their turn", () => {
+  const run = play({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+    if (rank === 1) compute();
+    ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(3), from: 0 }]).wait();
+  });
+  expect(times(run, 0, "sendRecv")).toEqual([[0, 4]]);
+  expect(times(run, 1, "sendRecv")).toEqual([[1, 4]]);
+  expect(run.ranks[0]!.exposedCommunicationSeconds).toBeCloseTo(4, 9);
+  expect(run.ranks[1]!.computeSeconds).toBeCloseTo(1, 9);
+  expect(run.seconds).toBeCloseTo(4, 9);
+});
+
+test("a rank's collectives run one after the other, beside its kernels", () => {
+  const run = play({ sp: 2 }, toy, ({ ctx, rank, compute, tensor }) => {
+    const to = 1 - rank;
+    const first = ctx.world.sendRecv([
+      { tensor: tensor(2), to },
+      { tensor: tensor(2), from: to },
+    ]);
+    const second = ctx.world.sendRecv([
+      { tensor: tensor(1), to },
+      { tensor: tensor(1), from: to },
+    ]);
+    compute();
+    first.wait();
+    compute();
+    second.wait();
+    compute();
+  });
+  expect(times(run, 0, "sendRecv")).toEqual([
+    [0, 2],
+    [2, 3],
+  ]);
+  expect(times(run, 0, "attend")).toEqual([
+    [0, 1],
+    [2, 3],
+    [3, 4],
+  ]);
+});
+
+test("groups have channels of their own if the machine says so", () => {
+  const both = (profile: Profile) =>
+    play({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
+      const works = ["a", "b"].map((axis) => {
+        const group = ctx.mesh.group(axis);
+        const peer = 1 - group.rank;
+        return group.sendRecv([
+          { tensor: tensor(2), to: peer },
+          { tensor: tensor(2), from: peer },
+        ]);
+      });
+      for (const work of works) work.wait();
+    });
+  expect(both(toy).seconds).toBeCloseTo(4, 9);
+  // Both at once still share the rank's port: they end together, no sooner than if they had waited for each other.
+  expect(times(both({ ...toy, channels: "group" }), 0, "sendRecv")).toEqual([
+    [0, 4],
+    [0, 4],
+  ]);
+});
+
+test("latency comes before the first byte, once for what two batches exchange", () => {
+  const run = play({ sp: 2 }, linked({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
+    const half = rank === 0 ? { to: 1 } : { from: 0 };
+    ctx.world
+      .sendRecv([
+        { tensor: tensor(1), ...half },
+        { tensor: tensor(2), ...half },
+      ])
+      .wait();
+  });
+  expect(run.seconds).toBeCloseTo(0.5 + 3, 9);
+});
+
+test("nothing begins before the host has enqueued it", () => {
+  const run = play({ sp: 1 }, { ...toy, enqueue: 0.1 }, ({ compute }) => {
+    compute();
+    compute();
+  });
+  // out and lse are filled first: operations 1 and 2.
+  expect(times(run, 0, "attend")).toEqual([
+    [0.3, 1.3],
+    [1.3, 2.3],
+  ]);
+});
+
+test("a machine with quick kernels is as slow as its hosts", () => {
+  const profile = { ...toy, enqueue: 1, kernels: { ...toy.kernels, bandwidth: 1e30, attend: { float32: fast } } };
+  const run = play({ sp: 1 }, profile, ({ compute }) => {
+    for (let i = 0; i < 5; i++) compute();
+  });
+  expect(times(run, 0, "attend").at(-1)![0]).toBeCloseTo(7, 6);
+});
+
+const fast = { flops: 1e12, halfRows: 0, halfKeys: 0, halfDim: 0 };

@@ -1,0 +1,61 @@
+import type { Context, Tensor, TraceEvent, Transfer } from "@mosaic/core";
+import type { Profile } from "../../src/index.ts";
+import { attentionSeconds } from "../../src/time/kernel-time.ts";
+
+interface Took {
+  readonly lane: "compute" | "communication";
+  readonly seconds: number;
+  /** Seconds of it that no core works on. */
+  readonly latency: number;
+}
+
+/**
+ * Gives contexts a clock that is made up: kernels that calibration times are noted instead of run, and their traces say what
+ * they would take on the machine that a profile describes. For contexts that nobody needs for anything else after.
+ */
+export function synthesize(contexts: readonly Context[], profile: Profile): readonly Context[] {
+  const logs = contexts.map(() => [] as Took[]);
+  for (const [i, ctx] of contexts.entries()) {
+    note(ctx, profile, logs[i]!);
+    // The first rank is in every measurement, and first.
+    ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
+    ctx.stopTrace = async () => eventsOf(logs[i]!, slowdownOf(logs, profile));
+  }
+  return contexts;
+}
+
+function note(ctx: Context, { kernels: speeds, links }: Profile, log: Took[]): void {
+  const { kernels } = ctx.device;
+  const compute = (seconds: number): void => void log.push({ lane: "compute", seconds, latency: 0 });
+  kernels.attend = (_, q, { k }) => compute(attentionSeconds(speeds, "attend", workOf(q, k)));
+  kernels.attendBackward = (_, q, __, { k }) => compute(attentionSeconds(speeds, "attendBackward", workOf(q, k)));
+  kernels.copy = (out) => compute(speeds.launch + (8 * out.size) / speeds.bandwidth);
+  const { latency, bandwidth } = links["intra-node"];
+  const { world } = ctx;
+  const sendRecv = world.sendRecv.bind(world);
+  world.sendRecv = (transfers: readonly Transfer[]) => {
+    const bytes = transfers.reduce((sum, { tensor }) => sum + 4 * tensor.size, 0);
+    log.push({ lane: "communication", seconds: bytes / bandwidth, latency });
+    return sendRecv(transfers);
+  };
+}
+
+function workOf(q: Tensor, k: Tensor) {
+  const [, heads, rows, headDim] = q.shape as [number, number, number, number];
+  const keys = k.shape[2]!;
+  return { dtype: q.dtype, heads, rows, keys, headDim, pairs: rows * keys };
+}
+
+/** When several ranks work at once, all get their share of the cores. */
+function slowdownOf(logs: readonly Took[][], { cores }: Profile): number {
+  return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
+}
+
+function eventsOf(log: readonly Took[], slowdown: number): TraceEvent[] {
+  let now = 0;
+  return log.map(({ lane, seconds, latency }) => {
+    const start = now;
+    now += 1e9 * (seconds * slowdown + latency);
+    return { lane, name: lane, start, end: now };
+  });
+}

@@ -1,0 +1,81 @@
+import { type AttentionBackend, type Context, local, type Tensor } from "@mosaic/core";
+import { type AttentionRecord, type Link, type Profile, record, simulate, type Simulation } from "../../src/index.ts";
+
+export const ROWS = 8;
+export const HEAD_DIM = 4;
+
+/** A link on which an element of float32 takes a second. */
+export const slow: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
+
+const second = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
+
+/** A machine for arithmetic in the head: a tile of ROWS × ROWS takes a second, either way, and memory takes no time. */
+export const toy: Profile = {
+  name: "toy",
+  ranksPerNode: 1024,
+  links: { self: slow, "intra-node": slow, "inter-node": slow },
+  kernels: {
+    launch: 0,
+    bandwidth: 1e30,
+    matmul: 1e30,
+    attend: { float32: second },
+    attendBackward: { float32: { ...second, flops: 2.5 * second.flops } },
+  },
+  enqueue: 0,
+  communicationTax: 0,
+  collectives: "direct",
+  channels: "rank",
+};
+
+/** All links of the toy, changed alike. */
+export function linked(change: Partial<Link>): Profile {
+  const link = { ...slow, ...change };
+  return { ...toy, links: { self: link, "intra-node": link, "inter-node": link } };
+}
+
+/** What a rank of a scripted attention may do. */
+export interface Stage {
+  readonly ctx: Context;
+  readonly rank: number;
+  /** Runs one tile of a second. */
+  compute(): void;
+  /** A tensor of so many elements, of a second each on the wire. */
+  tensor(elements: number): Tensor;
+}
+
+/** Records ranks that do in their forward what a script says, and nothing in their backward. */
+export function scripted(mesh: Readonly<Record<string, number>>, script: (stage: Stage) => void): AttentionRecord {
+  const inner = local();
+  const backend: AttentionBackend = {
+    name: "scripted",
+    axes: [],
+    attend(ctx, call, state, keys) {
+      const tensors: Tensor[] = [];
+      const tensor = (elements: number): Tensor => {
+        tensors.push(ctx.device.empty([elements], "float32"));
+        return tensors.at(-1)!;
+      };
+      script({ ctx, rank: ctx.rank, compute: () => inner.attend(ctx, call, state, keys), tensor });
+      for (const each of tensors) each[Symbol.dispose]();
+    },
+    attendBackward() {},
+  };
+  return record({ backend, mesh, tokens: ROWS, heads: 1, headDim: HEAD_DIM, dtype: "float32" });
+}
+
+/** Simulates a script on a profile. */
+export function play(
+  mesh: Readonly<Record<string, number>>,
+  profile: Profile,
+  script: (stage: Stage) => void,
+): Simulation {
+  return simulate(scripted(mesh, script), profile);
+}
+
+/** Start and end of a rank's pieces of a name, rounded off. */
+export function times(simulation: Simulation, rank: number, name: string): (readonly [number, number])[] {
+  const round = (x: number): number => Number(x.toFixed(9));
+  return simulation.ranks[rank]!.pieces.filter((piece) => piece.name === name).map(({ start, end }) => {
+    return [round(start), round(end)] as const;
+  });
+}

@@ -1,0 +1,77 @@
+import { ring } from "@mosaic/backend-ring";
+import { world } from "@mosaic/collectives-local";
+import { attention, type Context, contiguous, full, layoutOf, randn, type TraceEvent } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { expect, test } from "vitest";
+import { profiles, record, simulate, timelineOf } from "../../src/index.ts";
+
+test("time begins with the first event of any rank, in seconds; ranks and pieces are in order", () => {
+  const kernel = (start: number, end: number): TraceEvent => ({ lane: "compute", name: "attend", start, end });
+  const message = {
+    lane: "communication",
+    name: "sendRecv",
+    label: "ring(sp)",
+    bytesSent: 8,
+    bytesReceived: 4,
+  } as const;
+  const timeline = timelineOf([
+    { rank: 1, at: { sp: 1 }, events: [kernel(4e9, 5e9), { ...message, start: 3e9, end: 6e9 }] },
+    { rank: 0, at: { sp: 0 }, events: [kernel(2e9, 4e9), { ...kernel(4e9, 5e9), name: "collective wait" }] },
+  ]);
+  expect(timeline).toEqual({
+    seconds: 4,
+    ranks: [
+      { rank: 0, at: { sp: 0 }, pieces: [{ lane: "compute", name: "attend", start: 0, end: 2 }] },
+      {
+        rank: 1,
+        at: { sp: 1 },
+        pieces: [
+          { ...message, start: 1, end: 4 },
+          { lane: "compute", name: "attend", start: 2, end: 3 },
+        ],
+      },
+    ],
+  });
+  expect(timelineOf([])).toEqual({ seconds: 0, ranks: [] });
+});
+
+test("a measured run has the pieces of the predicted one, rank by rank", async () => {
+  const sizes = { tokens: 48, heads: 2, headDim: 8 };
+  const mesh = { sp: 3 };
+  const predicted = simulate(record({ ...sizes, backend: ring(), mesh, dtype: "float32" }), profiles["cpu-local"]);
+  const contexts = await world(3, { device: () => cpu({ threads: 1 }), mesh });
+  const traces = await traced(contexts, sizes);
+  const measured = timelineOf(
+    contexts.map(({ rank, mesh: { coordinate: at } }, i) => ({ rank, at, events: traces[i]! })),
+  );
+  for (const [rank, { at, pieces }] of predicted.ranks.entries()) {
+    expect(measured.ranks[rank]!.at).toEqual(at);
+    for (const lane of ["compute", "communication"] as const) {
+      const names = (all: typeof pieces) => all.filter((piece) => piece.lane === lane).map(({ name }) => name);
+      expect(names(measured.ranks[rank]!.pieces)).toEqual(names(pieces));
+    }
+    const sent = (all: typeof pieces) => all.reduce((sum, { bytesSent }) => sum + (bytesSent ?? 0), 0);
+    expect(sent(measured.ranks[rank]!.pieces)).toBe(sent(pieces));
+  }
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});
+
+/** Attention forward and backward on every rank, as `record` does it. */
+async function traced(
+  contexts: readonly Context[],
+  { tokens, heads, headDim }: { readonly tokens: number; readonly heads: number; readonly headDim: number },
+): Promise<(readonly TraceEvent[])[]> {
+  const layout = layoutOf({ mesh: { sp: 3 }, axes: ["sp"], placement: contiguous(), length: tokens });
+  const draw = (ctx: Context) => randn(ctx, [1, heads, tokens / 3, headDim]);
+  const operands = contexts.map((ctx) => [draw(ctx), draw(ctx), draw(ctx), draw(ctx)] as const);
+  await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
+  for (const [i, ctx] of contexts.entries()) {
+    const [q, k, v, dOut] = operands[i]!;
+    for (const input of [q, k, v]) input.requiresGrad = true;
+    ctx.startTrace();
+    const out = attention(ctx, q, k, v, { backend: ring(), mask: full(), queries: layout, keys: layout });
+    out.backward(dOut);
+  }
+  await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
+  return await Promise.all(contexts.map((ctx) => ctx.stopTrace()));
+}
