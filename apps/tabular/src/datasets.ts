@@ -6,11 +6,13 @@ import { type Cell, type Table, type TableRecipe, tableOf } from "./table.ts";
 // Tables of the npm package vega-datasets (BSD-3-Clause); its page says where each comes from.
 const folder = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
+export type DatasetName = "penguins" | "cars" | "weather" | "flights";
+
 interface Source extends TableRecipe {
   readonly file: string;
 }
 
-const sources = {
+const sources: Readonly<Record<DatasetName, Source>> = {
   /** Gorman, Williams and Fraser 2014: whether a penguin is male, by its measures. */
   penguins: {
     name: "penguins",
@@ -41,15 +43,13 @@ const sources = {
     columns: ["distance", "time"],
     label: ({ delay }) => (typeof delay === "number" ? delay > 15 : undefined),
   },
-} as const satisfies Record<string, Source>;
-
-export type DatasetName = keyof typeof sources;
+};
 
 /** The small tables, on which the model is measured. */
-export const measured = ["penguins", "cars", "weather"] as const satisfies readonly DatasetName[];
+export const measured: readonly DatasetName[] = ["penguins", "cars", "weather"];
 
 export function dataset(name: DatasetName): Table {
-  const source: Source = sources[name];
+  const source = sources[name];
   return tableOf(recordsIn(join(folder, source.file)), source);
 }
 

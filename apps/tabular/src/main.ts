@@ -1,1 +1,38 @@
-export {};
+// Measures the shipped weights on real tables, against logistic regression and nearest neighbours.
+//
+//   node dist/main.js [--weights file] [--seeds 5] [--json]
+import { parseArgs } from "node:util";
+import { init } from "@mosaic/attention";
+import { measured } from "./datasets.ts";
+import { type Comparison, compare, margin, mean } from "./evaluate.ts";
+import { loadModel, shipped } from "./weights.ts";
+
+const { values } = parseArgs({
+  options: {
+    weights: { type: "string", default: shipped },
+    seeds: { type: "string", default: "5" },
+    json: { type: "boolean", default: false },
+  },
+});
+const seeds = Array.from({ length: Number(values.seeds) }, (_, seed) => seed);
+
+await using ctx = await init({});
+using model = await loadModel(ctx, values.weights);
+const found: Comparison[] = [];
+for (const name of measured) found.push(await compare(ctx, model, name, seeds));
+if (values.json) for (const each of found) console.log(JSON.stringify(each));
+else {
+  console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
+  console.log(`${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`);
+  for (const each of found) {
+    const { name, rows, knownRows, model: own, logistic, neighbours } = each;
+    const numbers = [own, logistic, neighbours].map((scores) => describe(scores).padEnd(22)).join("");
+    console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
+  }
+  const least = Math.min(...found.map(margin));
+  console.log(`\nAgainst the better of the two, at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
+}
+
+function describe(scores: readonly number[]): string {
+  return `${mean(scores).toFixed(4)} ${Math.min(...scores).toFixed(3)}–${Math.max(...scores).toFixed(3)}`;
+}

@@ -1,0 +1,55 @@
+import type { Context } from "@mosaic/attention";
+import { logisticRegression, nearestNeighbours, rocAuc, type Task } from "./baselines.ts";
+import { planRows } from "./batch.ts";
+import { type DatasetName, dataset } from "./datasets.ts";
+import type { TabularModel } from "./model.ts";
+import { predict } from "./predict.ts";
+import { Random } from "./random.ts";
+import { rowsOf, selectRows, standardize } from "./table.ts";
+
+/** Areas under the ROC curve, one for each seed. */
+export interface Comparison {
+  readonly name: DatasetName;
+  readonly rows: number;
+  readonly knownRows: number;
+  readonly model: readonly number[];
+  readonly logistic: readonly number[];
+  readonly neighbours: readonly number[];
+}
+
+export const mean = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
+
+/** By how much the model's mean lies above the better baseline's; negative below. */
+export function margin({ model, logistic, neighbours }: Comparison): number {
+  return mean(model) - Math.max(mean(logistic), mean(neighbours));
+}
+
+/** Half of a table's rows, at most 500, known; the rest to be told: for each seed another half. */
+export async function compare(
+  ctx: Context,
+  model: TabularModel,
+  name: DatasetName,
+  seeds: readonly number[],
+): Promise<Comparison> {
+  const whole = dataset(name);
+  const rows = rowsOf(whole);
+  const knownRows = Math.min(500, Math.floor(rows / 2));
+  const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
+  for (const seed of seeds) {
+    const table = selectRows(whole, new Random(seed).permutation(rows));
+    const plan = planRows(rows, knownRows, { rank: 0, ranks: 1 });
+    const asked = table.labels.subarray(knownRows);
+    scores.model.push(rocAuc(asked, await predict(ctx, model, { table, knownRows, plan })));
+    const features = standardize(table, knownRows);
+    const width = table.columns.length;
+    const task: Task = {
+      width,
+      train: features.subarray(0, knownRows * width),
+      labels: table.labels.subarray(0, knownRows),
+      test: features.subarray(knownRows * width),
+    };
+    scores.logistic.push(rocAuc(asked, logisticRegression(task)));
+    scores.neighbours.push(rocAuc(asked, nearestNeighbours(task)));
+  }
+  return { name, rows, knownRows, ...scores };
+}

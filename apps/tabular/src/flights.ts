@@ -1,0 +1,51 @@
+// The whole table of flights, its rows over all ranks: each of the processes that `mosaic-run` starts runs this.
+//
+//   npx mosaic-run --nproc-per-node 4 dist/flights.js [--known 20000] [--rows 231083]
+import { parseArgs } from "node:util";
+import { init, ring } from "@mosaic/attention";
+import { rocAuc } from "./baselines.ts";
+import { planRows } from "./batch.ts";
+import { dataset } from "./datasets.ts";
+import { usual } from "./model.ts";
+import { predict } from "./predict.ts";
+import { Random } from "./random.ts";
+import { rowsOf, selectRows } from "./table.ts";
+import { loadModel, shipped } from "./weights.ts";
+
+const { values } = parseArgs({
+  options: {
+    known: { type: "string", default: "20000" },
+    rows: { type: "string" },
+    weights: { type: "string", default: shipped },
+  },
+});
+
+await using ctx = await init({});
+using model = await loadModel(ctx, values.weights, { ...usual, rows: ring() });
+const whole = dataset("flights");
+const rows = Math.min(rowsOf(whole), Number(values.rows ?? rowsOf(whole)));
+const table = selectRows(whole, new Random(0).permutation(rowsOf(whole)).slice(0, rows));
+const knownRows = Number(values.known);
+const plan = planRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
+
+ctx.world.barrier({ label: "start" }).wait();
+await ctx.device.stream.synchronize();
+ctx.device.resetPeakMemory();
+const begin = performance.now();
+const scores = await predict(ctx, model, { table, knownRows, plan });
+const seconds = (performance.now() - begin) / 1000;
+const { bytesSent } = ctx.mesh.group("sp").traffic();
+const labels = table.labels.subarray(plan.asked.first, plan.asked.first + plan.asked.count);
+console.log(
+  JSON.stringify({
+    rank: ctx.rank,
+    rows,
+    knownRows,
+    rowsHere: plan.known.count + plan.asked.count,
+    seconds: Number(seconds.toFixed(1)),
+    bytesSent,
+    peakDeviceBytes: ctx.device.memory().peak,
+    peakResidentBytes: process.resourceUsage().maxRSS * 1024,
+    auc: Number(rocAuc(labels, scores).toFixed(4)),
+  }),
+);

@@ -1,0 +1,123 @@
+import {
+  add,
+  type AttentionBackend,
+  concatenate,
+  type Context,
+  contiguous,
+  CrossAxisAttention,
+  LayerNorm,
+  Linear,
+  local,
+  MLP,
+  Module,
+  ModuleList,
+  MultiAxisAttention,
+  type Tensor,
+} from "@mosaic/attention";
+
+/** The size of a model. */
+export interface TabularOptions {
+  readonly embedDim: number;
+  readonly numHeads: number;
+  readonly hiddenDim: number;
+  readonly layers: number;
+  /** How ranks share the rows of a table; each has whole tables if absent. */
+  readonly rows?: AttentionBackend;
+}
+
+/** The model whose weights this folder holds. */
+export const usual: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
+
+/** This rank's rows of tables of one size: first rows whose class is known, then rows to be told. */
+export interface Batch {
+  /** [B, R, C], standardized. */
+  readonly features: Tensor;
+  /** [B, R]: the class of known rows, the mean class of all known rows for the others. */
+  readonly classes: Tensor;
+  /** How many of this rank's R rows are known, and of all ranks' rows. */
+  readonly known: { readonly here: number; readonly everywhere: number };
+  /** Rows of all ranks. */
+  readonly rows: number;
+}
+
+/** Attention among the features of each row, then from every row to the known rows; post-norm. */
+class Block extends Module {
+  readonly #features: MultiAxisAttention;
+  readonly #rows: CrossAxisAttention;
+  readonly #mlp: MLP;
+  readonly #norms: readonly LayerNorm[];
+
+  constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local() }: TabularOptions) {
+    super();
+    const attends = { embedDim, numHeads };
+    this.#features = this.addChild("features", new MultiAxisAttention(ctx, { ...attends, attentionAxis: 2 }));
+    this.#rows = this.addChild(
+      "rows",
+      new CrossAxisAttention(ctx, { ...attends, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),
+    );
+    this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim }));
+    this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim)));
+  }
+
+  /** x [B, R, C + 1, E] → the same shape. */
+  forward(x: Tensor, { known, rows }: Batch): Tensor {
+    const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
+    using amongFeatures = this.#features.forward(x);
+    using a = add(x, amongFeatures);
+    using b = first.forward(a);
+    // Known rows are the keys of all rows, so that no row to be told has a say about another.
+    using keys = b.slice(1, 0, known.here);
+    using fromRows = this.#rows.forward(b, keys, { sequenceLength: rows, kvSequenceLength: known.everywhere });
+    using c = add(b, fromRows);
+    using d = second.forward(c);
+    using mixed = this.#mlp.forward(d);
+    using e = add(d, mixed);
+    return third.forward(e);
+  }
+}
+
+/**
+ * nanoTabPFN's architecture (Pfefferle et al. 2025, after Hollmann et al. 2025): every cell is a token; a table's known
+ * rows are the examples, and one forward pass tells the classes of the others.
+ */
+export class TabularModel extends Module {
+  readonly #feature: Linear;
+  readonly #class: Linear;
+  readonly #blocks: ModuleList<Block>;
+  readonly #decoder: MLP;
+
+  constructor(ctx: Context, options: TabularOptions) {
+    super();
+    const { embedDim, hiddenDim, layers } = options;
+    this.#feature = this.addChild("feature", new Linear(ctx, 1, embedDim));
+    this.#class = this.addChild("class", new Linear(ctx, 1, embedDim));
+    this.#blocks = this.addChild("blocks", new ModuleList<Block>());
+    for (let i = 0; i < layers; i++) this.#blocks.append(new Block(ctx, options));
+    this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: 2 }));
+  }
+
+  /** Logits [B, R − known.here, 2] of this rank's rows to be told. Collective along the axes of `rows`. */
+  forward(batch: Batch): Tensor {
+    let x = this.#embed(batch);
+    for (const block of this.#blocks) {
+      const next = block.forward(x, batch);
+      x.dispose();
+      x = next;
+    }
+    using cells = x;
+    const [batches, rows, columns, embed] = cells.shape as [number, number, number, number];
+    using last = cells.slice(2, columns - 1, columns);
+    using asked = last.slice(1, batch.known.here, rows);
+    using flat = asked.reshape([batches, rows - batch.known.here, embed]);
+    return this.#decoder.forward(flat);
+  }
+
+  /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */
+  #embed({ features, classes }: Batch): Tensor {
+    using numbers = features.reshape([...features.shape, 1]);
+    using cells = this.#feature.forward(numbers);
+    using known = classes.reshape([...classes.shape, 1, 1]);
+    using last = this.#class.forward(known);
+    return concatenate([cells, last], 2);
+  }
+}

@@ -1,0 +1,69 @@
+import {
+  clipGradNorm,
+  type Context,
+  crossEntropy,
+  ScheduleFreeAdamW,
+  syncGradients,
+  type Tensor,
+} from "@mosaic/attention";
+import { loadBatch, planRows } from "./batch.ts";
+import type { TabularModel } from "./model.ts";
+import { drawTable } from "./prior.ts";
+import { Random } from "./random.ts";
+import type { Table } from "./table.ts";
+
+/** What a training needs to know. */
+export interface TrainingOptions {
+  readonly steps: number;
+  /** Tables a step, over all ranks. */
+  readonly tables: number;
+  readonly seed: number;
+  readonly learningRate: number;
+}
+
+export const usualTraining: TrainingOptions = { steps: 2500, tables: 16, seed: 0, learningRate: 4e-3 };
+
+/** The tables of one step: all of one size, which the step's seed decides on every rank alike. */
+export function tablesOf(step: number, { seed, tables }: TrainingOptions): { all: Table[]; knownRows: number } {
+  const random = new Random(seed * 1_000_003 + step);
+  const size = { rows: random.whole(48, 128), columns: random.whole(2, 7) };
+  const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
+  return { all: Array.from({ length: tables }, () => drawTable(random, size)), knownRows };
+}
+
+/** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
+export class Trainer implements Disposable {
+  readonly optimizer: ScheduleFreeAdamW;
+  readonly #ctx: Context;
+  readonly #model: TabularModel;
+  readonly #options: TrainingOptions;
+
+  constructor(ctx: Context, model: TabularModel, options: TrainingOptions) {
+    this.#ctx = ctx;
+    this.#model = model;
+    this.#options = options;
+    this.optimizer = new ScheduleFreeAdamW(model, { lr: options.learningRate, warmupSteps: 100 });
+  }
+
+  /** One step; resolves to the mean cross-entropy over all ranks' rows. */
+  async step(step: number): Promise<number> {
+    const ctx = this.#ctx;
+    const { all, knownRows } = tablesOf(step, this.#options);
+    const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
+    const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
+    const plan = planRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
+    using batch = loadBatch(ctx, mine, knownRows, plan);
+    using logits = this.#model.forward(batch);
+    using loss: Tensor = crossEntropy(ctx, logits, batch.targets);
+    this.#model.zeroGrad();
+    loss.backward();
+    syncGradients(ctx, this.#model);
+    clipGradNorm(this.#model, 1);
+    this.optimizer.step();
+    return loss.item();
+  }
+
+  [Symbol.dispose](): void {
+    this.optimizer[Symbol.dispose]();
+  }
+}
