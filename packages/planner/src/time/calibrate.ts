@@ -43,7 +43,22 @@ const shapes = [
 /**
  * Measures the machine at hand, in a few seconds: kernels over a handful of tile shapes, messages of several sizes, and how
  * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
- * same profile. Run it with the ranks and threads that are to be predicted.
+ * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
+ *
+ * Kernels are timed by their device's trace, alone and with all ranks at work; links by exchanges around all ranks; the host
+ * by a small attention. Of several repetitions the best counts: other load only ever slows things down.
+ *
+ * @example
+ * ```ts
+ * import { world } from "@mosaic/collectives-local";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { calibrate } from "@mosaic/planner";
+ * const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+ * const profile = await calibrate({ contexts, dtypes: ["float32"], headDims: [16], repetitions: 1 });
+ * Object.keys(profile.kernels.attend); // => ["float32"]
+ * await Promise.all(contexts.map((ctx) => ctx.close()));
+ * ```
+ * @throws OptionError without contexts, or with options that do not exist.
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;

@@ -14,6 +14,16 @@ interface Tally {
 /**
  * Counts what each rank of a record sends and receives by the class of the link: within its node, to other nodes. The second
  * argument is a profile, or what matters of it here. Collectives count in their direct form, as in `count`.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { countLinks, record } from "@mosaic/planner";
+ * const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, heads: 1, headDim: 8 });
+ * const [first, second] = countLinks(run, { ranksPerNode: 2 });
+ * first!.forward["inter-node"].sent.messages; // => 0
+ * second!.forward["inter-node"].sent.bytes; // => 1536
+ * ```
  */
 export function countLinks(
   record: AttentionRecord,

@@ -19,7 +19,20 @@ export interface Prediction {
   readonly record: AttentionRecord;
 }
 
-/** Records a backend and simulates the record. */
+/**
+ * Records a backend, forward and backward, and simulates the record.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { predict, profiles } from "@mosaic/planner";
+ * const call = { backend: ring(), tokens: 1_048_576, heads: 8, headDim: 128 };
+ * const near = predict({ ...call, mesh: { sp: 8 } }, profiles["h100-ib400"]);
+ * const far = predict({ ...call, mesh: { sp: 16 } }, profiles["h100-ib400"]);
+ * far.sent["intra-node"].messages > 0 && near.sent["inter-node"].messages === 0; // => true
+ * near.seconds / far.seconds > 1.8; // => true
+ * ```
+ */
 export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
   const run = record(options);
   const result = simulate(run, profile, simulation);
