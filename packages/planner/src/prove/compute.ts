@@ -104,7 +104,9 @@ export class Compute {
     const { box } = this.#memory.view(out).look;
     const from = this.#memory.view(x).look.box;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
-    this.#memory.write(out, same ? this.#memory.read(x).entries : []);
+    const only = same ? this.#memory.only(x) : undefined;
+    if (only) this.#memory.put(out, only.value, only.rows);
+    else this.#memory.write(out, same ? this.#memory.read(x).entries : []);
   }
 
   fill(event: Reader): void {

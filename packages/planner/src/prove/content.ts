@@ -36,11 +36,12 @@ export interface Read {
   memo?: { readonly name: string; readonly positions: object; readonly answer: unknown } | undefined;
 }
 
-/** A box of memory and what lies in it. An entry too, of a view that is just this box. */
-export class Piece implements Entry {
+/** A box of memory and what lies in it. An entry too, and all that is read, of a view that is just this box. */
+export class Piece implements Entry, Read {
   readonly value: Value;
   readonly rows: Rows;
   readonly box: Box;
+  memo: Read["memo"];
 
   constructor(value: Value, rows: Rows, box: Box) {
     this.value = value;
@@ -50,6 +51,14 @@ export class Piece implements Entry {
 
   get at(): readonly number[] {
     return origin;
+  }
+
+  get whole(): boolean {
+    return true;
+  }
+
+  get entries(): readonly Entry[] {
+    return [this];
   }
 
   get sizes(): readonly number[] {
@@ -86,10 +95,9 @@ export function rowsAt(
 }
 
 /** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
-export class Content implements Read {
+export class Content {
   static readonly empty: Content = new Content([]);
   readonly pieces: readonly Piece[];
-  memo: Read["memo"];
   #last: { readonly look: Look; readonly read: Read } | undefined;
   #reads: Map<Look, Read> | undefined;
 
@@ -97,24 +105,14 @@ export class Content implements Read {
     this.pieces = pieces;
   }
 
-  /** As what a view shows that is just the one piece. */
-  get entries(): readonly Entry[] {
-    return this.pieces;
-  }
-
-  get whole(): boolean {
-    return true;
-  }
-
-  /** The one piece, if it is all that there is and just what a view shows: so it is nearly always. */
+  /** The one piece that a view shows, if it is just that: so it is nearly always. */
   only(look: Look): Piece | undefined {
-    if (this.pieces.length !== 1) return undefined;
-    const piece = this.pieces[0]!;
-    return isSame(piece.box, look.box) ? piece : undefined;
+    return this.pieces[this.#find(look)];
   }
 
   read(look: Look): Read {
-    if (this.only(look)) return this;
+    const only = this.only(look);
+    if (only) return only;
     if (this.#last?.look === look) return this.#last.read;
     let read = this.#reads?.get(look);
     if (!read) {
@@ -130,7 +128,10 @@ export class Content implements Read {
   write(look: Look, entries: readonly Entry[]): Content {
     if (look.size === 0) return this;
     const made = entries.map((entry) => pieceOf(look, entry));
-    return new Content(this.only(look) ? made : [...this.#outside(look), ...made]);
+    const found = this.#find(look);
+    if (found < 0) return new Content([...this.#outside(look), ...made]);
+    if (made.length === 1) return new Content(this.pieces.with(found, made[0]!));
+    return new Content([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
   }
 
   /** What a range of elements holds, counted from its first: what a message carries. */
@@ -138,6 +139,7 @@ export class Content implements Read {
     if (low === 0 && this.pieces.every(({ box }) => box.high <= high)) return this;
     const inside: Piece[] = [];
     for (const piece of this.pieces) {
+      if (piece.box.low >= high || low >= piece.box.high) continue;
       for (const part of within(piece.box, low, high)) inside.push(piece.part(part).moved(-low));
     }
     return new Content(inside);
@@ -157,12 +159,25 @@ export class Content implements Read {
       : new Content([...outside, ...message.shifted(look.offset)]);
   }
 
+  /** Where the piece is that a view shows, and nothing else; −1 if it shows part of one, or several. */
+  #find({ box }: Look): number {
+    for (let i = 0; i < this.pieces.length; i++) {
+      const other = this.pieces[i]!.box;
+      if (other.offset === box.offset && isSame(other, box)) return i;
+    }
+    return -1;
+  }
+
   #outside(look: Look): readonly Piece[] {
     const covered = look.high - look.low === look.size;
     const isInside = ({ box: { low, high } }: Piece): boolean => look.low <= low && high <= look.high;
     if (covered && this.pieces.every(isInside)) return none;
     const outside: Piece[] = [];
-    for (const piece of this.pieces) addRest(outside, piece, look);
+    let left = look.size;
+    for (const piece of this.pieces) {
+      if (left > 0) left -= addRest(outside, piece, look);
+      else outside.push(piece);
+    }
     return outside;
   }
 }
@@ -175,11 +190,14 @@ function pieceOf({ box }: Look, { value, rows, at, sizes }: Entry): Piece {
 
 function readOf(look: Look, pieces: readonly Piece[]): Read {
   const entries: Entry[] = [];
-  for (const piece of pieces) {
-    const entry = entryOf(look, piece);
-    if (entry) entries.push(entry);
+  let known = 0;
+  // Pieces are apart: once all of the view is known, no other shows in it.
+  for (let i = 0; i < pieces.length && known < look.size; i++) {
+    const entry = entryOf(look, pieces[i]!);
+    if (!entry) continue;
+    entries.push(entry);
+    known += volume(entry.sizes);
   }
-  const known = entries.reduce((sum, { sizes }) => sum + volume(sizes), 0);
   return { entries: joined(entries, look.box.sizes[3]!), whole: known === look.size };
 }
 
@@ -219,23 +237,29 @@ function continues(a: Entry, b: Entry): boolean {
   return follows && x.batch === y.batch && x.head === y.head && x.positions.equals(y.positions);
 }
 
-/** Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. */
-function addRest(outside: Piece[], piece: Piece, look: Look): void {
+/**
+ * Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. Returns how many
+ * elements of the view were known to be the piece's.
+ */
+function addRest(outside: Piece[], piece: Piece, look: Look): number {
   const { box } = piece;
   if (look.low >= box.high || box.low >= look.high) {
     outside.push(piece);
-    return;
+    return 0;
   }
   const dense = look.high - look.low === look.size;
-  if (dense && look.low <= box.low && box.high <= look.high) return;
+  if (dense && look.low <= box.low && box.high <= look.high) return volume(box.sizes);
   if (dense && isDense(box)) {
     for (const part of within(box, box.low, look.low)) outside.push(piece.part(part));
     for (const part of within(box, look.high, box.high)) outside.push(piece.part(part));
-    return;
+    return Math.min(look.high, box.high) - Math.max(look.low, box.low);
   }
   const from = originIn(look.box, box);
   if (from) {
     const { inOther, sizes } = sharedOf(look.box, box, from);
     for (const part of around(box.sizes, { at: inOther, sizes })) outside.push(piece.part(part));
-  } else if (!differ(look.box, box)) outside.push(piece);
+    return volume(sizes);
+  }
+  if (!differ(look.box, box)) outside.push(piece);
+  return 0;
 }

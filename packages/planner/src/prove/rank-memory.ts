@@ -30,7 +30,7 @@ export class RankMemory {
     return this.#views[id]!;
   }
 
-  /** What a view shows, if it is one thing and nothing else is in the storage. */
+  /** What a view shows, if it is one thing. */
   only(id: number): Piece | undefined {
     const { storage, look } = this.#views[id]!;
     return this.#contents[storage]!.only(look);
@@ -51,7 +51,8 @@ export class RankMemory {
     const { storage, look } = this.#views[id]!;
     const before = this.#contents[storage]!;
     const piece = new Piece(value, rows, look.box);
-    const alone = before.pieces.length === 0 || before.only(look);
+    // Nearly always there is nothing else in the storage.
+    const alone = before.pieces.length === 0 || (before.pieces.length === 1 && before.only(look));
     if (look.size > 0) this.#contents[storage] = alone ? new Content([piece]) : before.write(look, [piece]);
   }
 

@@ -15,6 +15,8 @@ export class SymbolicStorage extends Storage {
   readonly id: number;
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
   override readonly net = undefined;
+  /** Where among its views to look first. */
+  next = 0;
   /** Views of it that events used, and their numbers: few, so that a walk finds one sooner than a hash would. */
   readonly views: { readonly view: View; readonly id: number }[] = [];
 
@@ -72,11 +74,16 @@ export class RankRecord {
   }
 
   viewOf({ storage, shape, strides, offset, dtype }: Tensor): number {
-    const { id, views } = storage as SymbolicStorage;
-    for (let i = 0; i < views.length; i++) {
-      const { look } = views[i]!.view;
-      if (look.offset === offset && sameNumbers(look.shape, shape) && sameNumbers(look.strides, strides))
-        return views[i]!.id;
+    const memory = storage as SymbolicStorage;
+    const { id, views } = memory;
+    const count = views.length;
+    // Views are mostly asked for again in the order in which they were first: the next one is looked at first.
+    for (let i = 0, at = memory.next; i < count; i++, at++) {
+      if (at >= count) at -= count;
+      const { look } = views[at]!.view;
+      if (look.offset !== offset || !sameNumbers(look.shape, shape) || !sameNumbers(look.strides, strides)) continue;
+      memory.next = at + 1;
+      return views[at]!.id;
     }
     const view = { storage: id, look: this.names.look(shape, strides, offset), dtype };
     const number = this.views.push(view) - 1;
