@@ -34,7 +34,9 @@ export function logisticRegression({ width, train, labels, test }: Task, penalty
     for (let i = 0; i < size; i++) weights[i]! -= change[i]!;
     if (Math.max(...change.map(Math.abs)) < 1e-9) break;
   }
-  return Float64Array.from({ length: test.length / width }, (_, row) => sigmoid(dot(weights, withOne(test, row, width))));
+  return Float64Array.from({ length: test.length / width }, (_, row) =>
+    sigmoid(dot(weights, withOne(test, row, width))),
+  );
 }
 
 /** The share of class 1 among the k nearest rows by Euclidean distance. Cover and Hart 1967. */

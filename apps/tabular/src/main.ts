@@ -23,7 +23,9 @@ for (const name of measured) found.push(await compare(ctx, model, name, seeds));
 if (values.json) for (const each of found) console.log(JSON.stringify(each));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
-  console.log(`${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`);
+  console.log(
+    `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`,
+  );
   for (const each of found) {
     const { name, rows, knownRows, model: own, logistic, neighbours } = each;
     const numbers = [own, logistic, neighbours].map((scores) => describe(scores).padEnd(22)).join("");

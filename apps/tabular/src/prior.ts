@@ -53,7 +53,10 @@ function network(random: Random, { rows, columns }: TableSize): Draft {
     const all = [...below, ...above];
     return Float64Array.from(chosen, (node) => all[node]!);
   });
-  return { features: nodes.map((node) => node.subarray(0, columns)), scores: Float64Array.from(nodes, (node) => node[columns]!) };
+  return {
+    features: nodes.map((node) => node.subarray(0, columns)),
+    scores: Float64Array.from(nodes, (node) => node[columns]!),
+  };
 }
 
 /** Correlated features, of which the score is a sum. */
@@ -66,7 +69,10 @@ function linear(random: Random, { rows, columns }: TableSize): Draft {
     const mixed = multiply(mixing, own);
     return own.map((x, i) => (1 - strength) * x + strength * mixed[i]!);
   });
-  return { features, scores: Float64Array.from(features, (x) => x.reduce((sum, value, i) => sum + value * weights[i]!, 0)) };
+  return {
+    features,
+    scores: Float64Array.from(features, (x) => x.reduce((sum, value, i) => sum + value * weights[i]!, 0)),
+  };
 }
 
 /** Independent features; the score is what the leaf of a random tree says, or the sum of a few trees. */
@@ -104,7 +110,9 @@ function bending(random: Random): (x: number) => number {
 
 function matrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
   const scale = 1 / Math.sqrt(columns);
-  return Array.from({ length: rows }, () => Float64Array.from({ length: columns }, () => 1.5 * scale * random.normal()));
+  return Array.from({ length: rows }, () =>
+    Float64Array.from({ length: columns }, () => 1.5 * scale * random.normal()),
+  );
 }
 
 function multiply(by: readonly Float64Array[], x: Float64Array): Float64Array {

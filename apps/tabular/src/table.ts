@@ -62,7 +62,8 @@ function numberIn(cell: Cell): number | undefined {
 export function selectRows(table: Table, rows: readonly number[]): Table {
   const width = table.columns.length;
   const features = new Float32Array(rows.length * width);
-  for (const [i, row] of rows.entries()) features.set(table.features.subarray(row * width, (row + 1) * width), i * width);
+  for (const [i, row] of rows.entries())
+    features.set(table.features.subarray(row * width, (row + 1) * width), i * width);
   return { ...table, features, labels: Uint8Array.from(rows, (row) => table.labels[row]!) };
 }
 

@@ -6,7 +6,11 @@ import { TabularModel, type TabularOptions, usual } from "./model.ts";
 export const shipped: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */
-export async function loadModel(ctx: Context, path: string = shipped, options: TabularOptions = usual): Promise<TabularModel> {
+export async function loadModel(
+  ctx: Context,
+  path: string = shipped,
+  options: TabularOptions = usual,
+): Promise<TabularModel> {
   const model = new TabularModel(ctx, options);
   const { tensors } = await readSafetensors(path);
   model.loadStateDict(tensors);

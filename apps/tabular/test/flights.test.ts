@@ -1,0 +1,32 @@
+import { fileURLToPath } from "node:url";
+import { launch } from "@mosaic/launcher";
+import { expect, it } from "vitest";
+import { usual } from "../src/model.ts";
+
+interface Report {
+  readonly rank: number;
+  readonly rowsHere: number;
+  readonly bytesSent: number;
+  readonly peakResidentBytes: number;
+}
+
+it("shares the rows of a table over four processes, and sends only what is known", async () => {
+  const lines: string[] = [];
+  const [rows, known, ranks] = [3001, 401, 4];
+  const result = await launch({
+    entry: fileURLToPath(new URL("../dist/flights.js", import.meta.url)),
+    args: ["--rows", String(rows), "--known", String(known)],
+    nprocPerNode: ranks,
+    onEvent: (event) => {
+      if (event.type === "line" && event.stream === "stdout") lines.push(event.text);
+    },
+  });
+  expect(result.outcome).toBe("succeeded");
+  const reports = lines.map((line) => JSON.parse(line) as Report);
+  expect(reports.map(({ rank }) => rank).toSorted()).toEqual([0, 1, 2, 3]);
+  expect(reports.reduce((sum, { rowsHere }) => sum + rowsHere, 0)).toBe(rows);
+  // Keys and values of the known rows, three columns of them (two features and the class), go round once a layer.
+  const sent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
+  expect(sent).toBe(usual.layers * (ranks - 1) * known * 3 * 2 * usual.embedDim * 4);
+  for (const { peakResidentBytes } of reports) expect(peakResidentBytes).toBeLessThan(6e9);
+});

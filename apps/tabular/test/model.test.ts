@@ -1,0 +1,113 @@
+import { type Context, cpu, ring, world } from "@mosaic/attention";
+import { describe, expect, it } from "vitest";
+import { planRows } from "../src/batch.ts";
+import { TabularModel, usual } from "../src/model.ts";
+import { predict } from "../src/predict.ts";
+import { drawTable } from "../src/prior.ts";
+import { Random } from "../src/random.ts";
+import { selectRows, type Table } from "../src/table.ts";
+import { Trainer, usualTraining } from "../src/training.ts";
+
+const small = { ...usual, layers: 2 };
+const table = drawTable(new Random(3), { rows: 61, columns: 4 });
+const knownRows = 37;
+
+async function onRanks<T>(ranks: number, run: (ctx: Context) => Promise<T>, spSize = ranks): Promise<T[]> {
+  const contexts = await world(ranks, { spSize, device: () => cpu({ threads: 1 }) });
+  try {
+    return await Promise.all(contexts.map(run));
+  } finally {
+    for (const ctx of contexts) await ctx.close();
+  }
+}
+
+/** Probabilities of all rows asked, in the table's order. */
+async function answers(given: Table, ranks = 1): Promise<number[]> {
+  const parts = await onRanks(ranks, async (ctx) => {
+    using model = new TabularModel(ctx, { ...small, rows: ring() });
+    const plan = planRows(given.labels.length, knownRows, { rank: ctx.rank, ranks });
+    return predict(ctx, model, { table: given, knownRows, plan });
+  });
+  return parts.flatMap((part) => [...part]);
+}
+
+describe("the model", () => {
+  it("lets no row to be told influence another, to the bit", async () => {
+    const before = await answers(table);
+    const width = table.columns.length;
+    const changed = table.features.slice();
+    changed.fill(9, (knownRows + 5) * width, (knownRows + 6) * width);
+    const after = await answers({ ...table, features: changed });
+    expect(after[5]).not.toBe(before[5]);
+    expect(after.filter((_, i) => i !== 5)).toEqual(before.filter((_, i) => i !== 5));
+  });
+
+  it("does not look at the classes that it is asked for", async () => {
+    const labels = table.labels.slice();
+    labels.fill(1, knownRows);
+    expect(await answers({ ...table, labels })).toEqual(await answers(table));
+  });
+
+  it("does not care in which order it is told what is known", async () => {
+    const order = new Random(1).permutation(knownRows);
+    const all = [...order, ...Array.from({ length: table.labels.length - knownRows }, (_, i) => knownRows + i)];
+    const [before, after] = [await answers(table), await answers(selectRows(table, all))];
+    for (const [i, p] of after.entries()) expect(p).toBeCloseTo(before[i]!, 5);
+  });
+
+  it.each([2, 3, 4])("answers on %d ranks as on one", async (ranks) => {
+    const [alone, together] = [await answers(table), await answers(table, ranks)];
+    expect(together).toHaveLength(alone.length);
+    for (const [i, p] of together.entries()) expect(p).toBeCloseTo(alone[i]!, 5);
+  });
+});
+
+describe("planRows", () => {
+  it.each([
+    [61, 37, 4],
+    [6, 3, 4],
+    [5, 1, 3],
+    [231_083, 20_000, 4],
+  ])("shares %d rows, %d of them known, over %d ranks: each once, evenly", (rows, known, ranks) => {
+    const plans = Array.from({ length: ranks }, (_, rank) => planRows(rows, known, { rank, ranks }));
+    const covered = (share: "known" | "asked"): number[] =>
+      plans.flatMap((plan) => [plan[share].first, plan[share].first + plan[share].count]);
+    expect(covered("known").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([covered("known")[0], covered("known").at(-1)]).toEqual([0, known]);
+    expect(covered("asked").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([covered("asked")[0], covered("asked").at(-1)]).toEqual([known, rows]);
+    const sizes = plans.map((plan) => plan.known.count + plan.asked.count);
+    expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(1);
+  });
+});
+
+describe("training", () => {
+  const options = { ...usualTraining, tables: 4, steps: 30, learningRate: 1e-2 };
+
+  const curve = (ranks: number, steps: number): Promise<number[][]> =>
+    onRanks(
+      ranks,
+      async (ctx) => {
+        using model = new TabularModel(ctx, { embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 });
+        using trainer = new Trainer(ctx, model, options);
+        const losses: number[] = [];
+        for (let step = 1; step <= steps; step++) losses.push(await trainer.step(step));
+        return losses;
+      },
+      1,
+    );
+
+  it.each([2, 4])("has the same loss curve on %d ranks that share the tables as on one", async (ranks) => {
+    const [[alone], together] = [await curve(1, 12), await curve(ranks, 12)];
+    for (const losses of together) {
+      expect(losses).toEqual(together[0]);
+      for (const [i, loss] of losses.entries()) expect(loss).toBeCloseTo(alone![i]!, 4);
+    }
+  });
+
+  it("learns", async () => {
+    const [losses] = await curve(1, 150);
+    const mean = (from: number, to: number): number => losses!.slice(from, to).reduce((a, b) => a + b, 0) / (to - from);
+    expect(mean(100, 150)).toBeLessThan(mean(0, 50) - 0.01);
+  });
+});
