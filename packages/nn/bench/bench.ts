@@ -1,0 +1,77 @@
+// What optimizers cost against the memory they touch: as ratios to a += b over as many numbers, which touches 12 bytes of
+// each where a step touches 28 and clipping 16. Prints one line a case.
+//   npm run build && npm run bench
+import { type Context, fromArray, init, Module, randn } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { AdamW, clipGradNorm, crossEntropy, Dropout, ScheduleFreeAdamW } from "../dist/index.js";
+
+const rounds = 25;
+
+class Parameters extends Module {
+  constructor(ctx: Context, shapes: readonly (readonly number[])[]) {
+    super();
+    for (const [i, shape] of shapes.entries()) this.addParameter(`p${i}`, randn(ctx, shape)).grad = randn(ctx, shape);
+  }
+}
+
+/** Best milliseconds of each, measured in turn so that a busy moment hits all. */
+async function timed<Names extends string>(
+  ctx: Context,
+  runs: Record<Names, () => void>,
+): Promise<Record<Names, number>> {
+  const entries = Object.entries(runs) as [Names, () => void][];
+  const best = Object.fromEntries(entries.map(([name]) => [name, Infinity])) as Record<Names, number>;
+  for (let round = 0; round < rounds; round++) {
+    for (const [name, run] of entries) {
+      await ctx.device.stream.synchronize();
+      const start = performance.now();
+      run();
+      await ctx.device.stream.synchronize();
+      best[name] = Math.min(best[name], performance.now() - start);
+    }
+  }
+  return best;
+}
+
+const layer = [[384, 128], [384], [128, 128], [128], [512, 128], [512], [128, 512], [128], [128], [128], [128], [128]];
+const models = { "one of 10 M": [[10_000_000]], "144 of 2.4 M": Array.from({ length: 12 }, () => layer).flat() };
+
+await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+for (const [name, shapes] of Object.entries(models)) {
+  using model = new Parameters(ctx, shapes);
+  using adamW = new AdamW(model);
+  using free = new ScheduleFreeAdamW(model);
+  const size = model.parameters().reduce((sum, each) => sum + each.size, 0);
+  using a = randn(ctx, [size]);
+  using b = randn(ctx, [size]);
+  const { sum, ...best } = await timed(ctx, {
+    sum: () => ctx.device.kernels.binary("add", a, a, b),
+    AdamW: () => adamW.step(),
+    ScheduleFreeAdamW: () => free.step(),
+    clipGradNorm: () => clipGradNorm(model, 1).dispose(),
+  });
+  const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
+  console.log(`parameters, ${name}: a += b ${sum.toFixed(2)} ms; ${ratios.join(", ")} times that`);
+}
+
+using x = randn(ctx, [4096, 1024]);
+using y = randn(ctx, [4096, 1024]);
+using targets = fromArray(
+  ctx,
+  Array.from({ length: 4096 }, (_, i) => i % 1024),
+  [4096],
+);
+x.requiresGrad = true;
+const drop = new Dropout(ctx, 0.1);
+const { sum, ...best } = await timed(ctx, {
+  sum: () => ctx.device.kernels.binary("add", y, y, y),
+  dropout: () => drop.forward(x).dispose(),
+  "cross-entropy and its gradient": () => {
+    using loss = crossEntropy(ctx, x, targets);
+    loss.backward();
+    x.grad?.dispose();
+    x.grad = null;
+  },
+});
+const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
+console.log(`[4096, 1024]: a += b ${sum.toFixed(2)} ms; ${ratios.join(", ")} times that`);
