@@ -1,0 +1,80 @@
+import { mesh2d, type Mesh2DOptions } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import {
+  type AttentionBackend,
+  type Coordinate,
+  causal,
+  contiguous,
+  documents,
+  full,
+  type Mask,
+  type Placement,
+  slidingWindow,
+  striped,
+  zigzag,
+} from "@mosaic/core";
+import type { RecordOptions } from "../src/index.ts";
+
+/** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each key head. */
+export const ragged = { tokens: 67, heads: 4, kvHeads: 2, headDim: 8, batch: 2 } as const;
+
+export const masks: readonly Mask[] = [full(), causal(), slidingWindow(9), documents([10, 30, 27], "causal")];
+export const placements: readonly Placement[] = [contiguous(), zigzag(), striped()];
+
+/** Every mask with every placement. */
+export const arrangements: readonly Pick<RecordOptions, "mask" | "placement">[] = masks.flatMap((mask) =>
+  placements.map((placement) => ({ mask, placement })),
+);
+
+export type GridShape = readonly [rows: number, columns: number];
+
+/** Every grid of up to so many ranks. */
+export function gridsUpTo(ranks: number): GridShape[] {
+  const lengths = Array.from({ length: ranks }, (_, i) => i + 1);
+  return lengths.flatMap((rows) => lengths.filter((c) => rows * c <= ranks).map((c): GridShape => [rows, c]));
+}
+
+/** How mesh2d can go about it. */
+export const ways: readonly Pick<Mesh2DOptions, "form" | "channels">[] = [
+  { form: "fused" },
+  { form: "scheduled" },
+  { form: "scheduled", channels: 2 },
+];
+
+export interface Nest {
+  readonly name: string;
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
+}
+
+function nest(name: string, mesh: Coordinate, backend: AttentionBackend): Nest {
+  return { name, mesh, backend };
+}
+
+/** What the strategies build: one backend within another. */
+export const nests: readonly Nest[] = [
+  nest("ring in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: ring({ axis: "gpu" }) })),
+  nest("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, rings("rack", "node", "gpu")),
+  nest("scheduled mesh2d in ring", { node: 2, gpu: 6 }, inRing({ shape: [3, 2], form: "scheduled" })),
+  nest("fused mesh2d in ring", { node: 3, gpu: 4 }, inRing({ shape: [2, 2], form: "fused" })),
+  nest("ring in ulysses", { node: 3, gpu: 2 }, ulysses({ axis: "gpu", inner: ring({ axis: "node" }) })),
+  nest("ring in ulysses, more ranks than heads", { node: 2, gpu: 5 }, rails(ring({ axis: "node" }))),
+  nest("mesh2d in ulysses", { node: 4, gpu: 2 }, rails(mesh2d({ axis: "node", shape: [2, 2], form: "scheduled" }))),
+  nest("ring in ring in ulysses", { rack: 2, node: 2, gpu: 2 }, rails(rings("rack", "node"))),
+  nest("ulysses in ring", { node: 3, gpu: 2 }, ring({ axis: "node", inner: ulysses({ axis: "gpu" }) })),
+  nest("ulysses in ulysses", { node: 2, gpu: 2 }, rails(ulysses({ axis: "node" }))),
+];
+
+function rings(...axes: readonly string[]): AttentionBackend {
+  const [axis, ...rest] = axes;
+  return rest.length > 0 ? ring({ axis: axis!, inner: rings(...rest) }) : ring({ axis: axis! });
+}
+
+function inRing(options: Mesh2DOptions): AttentionBackend {
+  return ring({ axis: "node", inner: mesh2d({ axis: "gpu", ...options }) });
+}
+
+function rails(inner: AttentionBackend): AttentionBackend {
+  return ulysses({ axis: "gpu", inner });
+}
