@@ -53,6 +53,12 @@ describe("the ranking", () => {
   });
 });
 
+test("without a profile, that of the device is meant", () => {
+  const nameOn = (options: object) => plan({ ...call, gpusPerNode: 2, simulate: 1, ...options }).job.profile.name;
+  expect(nameOn({})).toBe("cpu-local");
+  expect(nameOn({ device: "cuda" })).toBe("h100-ib400");
+});
+
 test("what counts depends on the network: where it is slow, fewer bytes between nodes win", () => {
   const links = profiles["h100-ib400"].links;
   const slow: Profile = {
@@ -165,6 +171,7 @@ test("options that do not exist or do not fit", () => {
     [{ kvHeads: 3 }, /kvHeads a divisor of heads, received 3 of 8/],
     [{ gpusPerNode: undefined }, /gpusPerNode a whole number ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
+    [{ profile: undefined, device: "npu" }, /device "cpu" or "cuda", or a profile, received "npu"/],
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit a number of bytes > 0/],
     [{ simulate: 0 }, /simulate a whole number ≥ 1/],

@@ -26,8 +26,12 @@ async function planWith(settings: Settings): Promise<number> {
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
   const progress = progressOn(process.stderr);
-  const found = plan({ ...settings.plan, candidates, onProgress: progress.show });
-  progress.end();
+  let found: Plan;
+  try {
+    found = plan({ ...settings.plan, candidates, onProgress: progress.show });
+  } finally {
+    progress.end();
+  }
   draw(found, settings);
   const proof = settings.prove ? proofOf(found) : undefined;
   if (settings.json) console.log(JSON.stringify(jsonOf(found, proof)));

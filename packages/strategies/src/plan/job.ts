@@ -52,9 +52,11 @@ export interface PlanOptions {
   /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. */
   readonly nodes?: number;
   readonly gpusPerNode: number;
+  /** What the ranks compute on, which says which profile is meant if none is given; "cpu" if absent, as in `init`. */
+  readonly device?: "cpu" | "cuda";
   /**
-   * The machine: measured by `calibrate`, or a name. "cpu-local" if absent. Ranks that plan on their own must be given the
-   * same one: measure on one and broadcast it.
+   * The machine: measured by `calibrate`, or a name; if absent "cpu-local", or "h100-ib400" on CUDA. Ranks that plan on their
+   * own must be given the same one: measure on one and broadcast it.
    */
   readonly profile?: Profile | ProfileName;
   /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. */
@@ -90,6 +92,7 @@ const legal = [
   "placement",
   "nodes",
   "gpusPerNode",
+  "device",
   "profile",
   "memoryLimit",
   "mesh",
@@ -144,7 +147,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,
-    profile: { ...profileOf(where, options.profile ?? "cpu-local"), ranksPerNode: gpusPerNode },
+    profile: { ...profileOf(where, options.profile ?? usual(where, options.device)), ranksPerNode: gpusPerNode },
     memoryLimit,
   };
 }
@@ -152,6 +155,17 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
 function checkCount(where: string, name: string, value: number): void {
   if (Number.isSafeInteger(value) && value >= 1) return;
   throw new OptionError({ where, expected: `${name} a whole number ≥ 1`, received: String(value) });
+}
+
+function usual(where: string, device: string = "cpu"): ProfileName {
+  if (device === "cpu") return "cpu-local";
+  if (device === "cuda") return "h100-ib400";
+  throw new OptionError({
+    where,
+    expected: `device "cpu" or "cuda", or a profile`,
+    received: JSON.stringify(device),
+    remedy: "measure this device with calibrate()",
+  });
 }
 
 /** The profile itself, checked, or the one of that name; throws an OptionError that lists the names. */
