@@ -1,0 +1,122 @@
+import type { AttentionRecord } from "@mosaic/planner";
+import { recordOf, ringOf, tile } from "./ways.ts";
+import { bytesPerMegaflop, least, profileOf, timingOf, type Wiring } from "./clusters.ts";
+import { lengths, type Model, models, stepSeconds } from "./stated.ts";
+import type { Table } from "./table.ts";
+
+/** Four GPUs a node are stated, by 64 on 16; links are not. */
+export const wirings: readonly Wiring[] = [
+  { name: "all links equal", ranksPerNode: 1, ports: 1, within: 1 },
+  { name: "nodes of 4, 4 ports", ranksPerNode: 4, ports: 4, within: 10 },
+  { name: "nodes of 4, 2 ports", ranksPerNode: 4, ports: 2, within: 10 },
+  { name: "nodes of 4, 1 port", ranksPerNode: 4, ports: 1, within: 10 },
+];
+
+/** A network, and how it explains what it was fitted to. */
+export interface Fit {
+  readonly wiring: Wiring;
+  readonly bandwidth: number;
+  /** Sequences of a step, if kernels run as fast as in the profile, by the ring's steps. */
+  readonly sequences: number;
+  /** Root mean square of the relative errors in the growth of both curves. */
+  readonly error: number;
+  /** The ring's steps over the gathering form's, predicted and read off, in the mean over lengths. */
+  readonly ratio: number;
+  readonly statedRatio: number;
+}
+
+/** A step: attention, and the layers around it, which all ways have alike. */
+export function stepOf(attentionSeconds: number, { heads, headDim }: Model, { tokens, ranks, matmul }: Step): number {
+  const width = heads * headDim;
+  // 12·width² weights a layer: two operations each forward, four backward.
+  return attentionSeconds + (6 * 12 * width ** 2 * tokens) / ranks / matmul;
+}
+
+export interface Step {
+  readonly tokens: number;
+  readonly ranks: number;
+  /** Operations per second of matrix products. */
+  readonly matmul: number;
+}
+
+interface Point {
+  readonly ring: AttentionRecord;
+  readonly mesh: AttentionRecord;
+  readonly tokens: number;
+  readonly stated: { readonly ring: number; readonly mesh: number };
+}
+
+/**
+ * Fits the bandwidth to how the ten steps on 16 GPUs grow with the length, each curve in a unit of its own: where transfers
+ * prevail they grow as n, where compute does as n². How far apart the curves are is then predicted, and so are 64 GPUs and
+ * the other models.
+ */
+export function fit(ranks: 16, tokens: readonly number[] = lengths): readonly Fit[] {
+  const side = Math.sqrt(ranks);
+  const { heads, headDim } = models[stepSeconds.model];
+  const points = tokens.map((length): Point => {
+    const problem = { heads, headDim, tokens: length };
+    const at = lengths.indexOf(length as (typeof lengths)[number]);
+    return {
+      ring: recordOf(ringOf(ranks), problem),
+      mesh: recordOf(tile([side, side], "fused"), problem),
+      tokens: length,
+      stated: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
+    };
+  });
+  return wirings.map((wiring) => {
+    const at = (bandwidth: number) => explained(points, wiring, bandwidth);
+    const bandwidth = least((x) => at(x).error, [3e8, 3e10]);
+    return { wiring, bandwidth, ...at(bandwidth) };
+  });
+}
+
+function explained(points: readonly Point[], wiring: Wiring, bandwidth: number): Omit<Fit, "wiring" | "bandwidth"> {
+  const profile = profileOf({ gpu: "a100", wiring, bandwidth });
+  const model = models[stepSeconds.model];
+  const logOf = (which: "ring" | "mesh") =>
+    points.map(({ tokens, stated, ...records }) => {
+      const step = { tokens, ranks: records[which].ranks.length, matmul: profile.kernels.matmul };
+      return Math.log(stated[which] / stepOf(timingOf(records[which], profile).seconds, model, step));
+    });
+  const [ring, mesh] = [logOf("ring"), logOf("mesh")];
+  const stated = points.map((point) => Math.log(point.stated.ring / point.stated.mesh));
+  return {
+    sequences: Math.exp(mean(ring)) / model.layers,
+    error: Math.sqrt(mean([...squares(ring), ...squares(mesh)])),
+    ratio: Math.exp(mean(stated) - mean(ring) + mean(mesh)),
+    statedRatio: Math.exp(mean(stated)),
+  };
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+/** Squares of the distances from the mean. */
+function squares(values: readonly number[]): number[] {
+  const middle = mean(values);
+  return values.map((value) => (value - middle) ** 2);
+}
+
+export function fitTable(fits: readonly Fit[]): Table {
+  return {
+    id: "attention2d.fit",
+    title: "Networks fitted to how the step times on 16 GPUs grow, 2.7B",
+    columns: [
+      { key: "wiring", head: "wiring" },
+      { key: "bandwidth", head: "GB/s a port", as: 2 },
+      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", as: 2 },
+      { key: "error", head: "error left", as: "percent" },
+      { key: "sequences", head: "sequences a step", as: "integer" },
+      { key: "ratio", head: "ring over NO, predicted", as: "times" },
+      { key: "statedRatio", head: "read off", as: "times" },
+    ],
+    rows: fits.map((each) => ({
+      ...each,
+      wiring: each.wiring.name,
+      bandwidth: each.bandwidth / 1e9,
+      bytesPerMegaflop: bytesPerMegaflop(profileOf({ gpu: "a100", ...each })),
+    })),
+  };
+}

@@ -1,0 +1,209 @@
+import { recordOf, ringOf, tile } from "./ways.ts";
+import { type Fit, fit, fitTable, stepOf } from "./attention2d-fit.ts";
+import { type Cluster, profileOf, timingOf, type Wiring } from "./clusters.ts";
+import { compare } from "./plans.ts";
+import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./stated.ts";
+import type { Table } from "./table.ts";
+import { formulas, type Passes, volumesOf } from "./volumes.ts";
+
+const sum = ({ forward, backward }: Passes): number => forward + backward;
+
+/** What each way sends: by the paper's analysis, and what ours does. */
+export function gridVolumes(sizes: readonly number[]): Table {
+  const rows = sizes.map((ranks) => {
+    const side = Math.sqrt(ranks);
+    const problem = { tokens: 32 * ranks, heads: 8, headDim: 128 };
+    const [ring, mesh] = [ringOf(ranks), tile([side, side], "fused")].map((each) =>
+      volumesOf(recordOf(each, problem), 1),
+    );
+    const theirs = { ring: sum(formulas.ring(ranks, 1, ranks)), mesh: sum(formulas.tile([side, side], 1, 1)) };
+    return {
+      ranks,
+      theirRing: theirs.ring,
+      theirMesh: theirs.mesh,
+      theirRatio: theirs.ring / theirs.mesh,
+      ring: ring!.both.chunks,
+      mesh: mesh!.both.chunks,
+      ratio: ring!.both.chunks / mesh!.both.chunks,
+      byteRatio: ring!.both.bytes / mesh!.both.bytes,
+    };
+  });
+  return {
+    id: "attention2d.volume",
+    title: "Chunks sent a rank, forward and backward: by Attention2D's analysis, and from our records",
+    columns: [
+      { key: "ranks", head: "ranks", as: "integer" },
+      { key: "theirRing", head: "ring, theirs", as: 1 },
+      { key: "theirMesh", head: "grid, theirs", as: 1 },
+      { key: "theirRatio", head: "ratio", as: "times" },
+      { key: "ring", head: "ring, ours", as: 1 },
+      { key: "mesh", head: "grid, ours", as: 1 },
+      { key: "ratio", head: "ratio", as: "times" },
+      { key: "byteRatio", head: "ratio of bytes", as: "times" },
+    ],
+    rows,
+  };
+}
+
+/** Each bar of the plots beside what the fitted network predicts. */
+export function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
+  const profile = profileOf(cluster);
+  const rows = shown.flatMap((panel) => {
+    const model = models[panel.model];
+    const { heads, headDim } = model;
+    const side = Math.sqrt(panel.ranks);
+    return tokens.map((length) => {
+      const ways = [ringOf(panel.ranks), tile([side, side], "fused"), tile([side, side])];
+      const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
+      const [ring, fused, scheduled] = ways.map((way) => {
+        const { seconds } = timingOf(recordOf(way, { heads, headDim, tokens: length }), profile);
+        return stepOf(seconds, model, step);
+      }) as [number, number, number];
+      const at = lengths.indexOf(length as (typeof lengths)[number]);
+      return {
+        model: panel.model,
+        ranks: panel.ranks,
+        tokens: length,
+        stated: panel.notOverlapped[at],
+        fused: ring / fused,
+        statedOverlapped: panel.overlapped[at],
+        scheduled: ring / scheduled,
+      };
+    });
+  });
+  return {
+    id: "attention2d.bars",
+    title: `Speedup of a step over the ring's on A100s, ${cluster.wiring.name}, ${(cluster.bandwidth / 1e9).toFixed(1)} GB/s`,
+    columns: [
+      { key: "model", head: "model" },
+      { key: "ranks", head: "GPUs", as: "integer" },
+      { key: "tokens", head: "tokens", as: "integer" },
+      { key: "stated", head: "NO, theirs", as: "times" },
+      { key: "fused", head: "fused, predicted", as: "times" },
+      { key: "statedOverlapped", head: "O, theirs", as: "times" },
+      { key: "scheduled", head: "scheduled, predicted", as: "times" },
+    ],
+    rows,
+  };
+}
+
+const apart: Wiring = { name: "one GPU a node", ranksPerNode: 1, ports: 1, within: 1 };
+
+/** Nothing of the H100s' network is stated: a range of bandwidths, and of what a message costs besides its bytes. */
+export interface Networks {
+  readonly ranks: number;
+  readonly tokens: readonly number[];
+  readonly bandwidths: readonly number[];
+  readonly latencies: readonly number[];
+}
+
+const h100Networks: Networks = {
+  ranks: attention2d.h100.ranks,
+  tokens: [lengths[0], lengths[2], lengths[4]],
+  bandwidths: [1e9, 5e9, 12.5e9, 50e9],
+  latencies: [5e-6, 22e-6, 100e-6, 500e-6],
+};
+
+export function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
+  const model = models["2.7B"];
+  const { heads, headDim } = model;
+  const side = Math.sqrt(ranks);
+  const rows = tokens.flatMap((length) => {
+    const problem = { heads, headDim, tokens: length };
+    const records = [recordOf(ringOf(ranks), problem), recordOf(tile([side, side], "fused"), problem)] as const;
+    return latencies.map((latency) => {
+      const speedups = bandwidths.map((bandwidth) => {
+        const profile = profileOf({ gpu: "h100", wiring: apart, bandwidth, latency });
+        const step = { tokens: length, ranks, matmul: profile.kernels.matmul };
+        const [ring, fused] = records.map((record) => stepOf(timingOf(record, profile).seconds, model, step));
+        return [`at${bandwidth / 1e9}`, ring! / fused!] as const;
+      });
+      return { tokens: length, latency: latency * 1e6, ...Object.fromEntries(speedups) };
+    });
+  });
+  const columns = bandwidths.map((bandwidth): Table["columns"][number] => {
+    return { key: `at${bandwidth / 1e9}`, head: `${bandwidth / 1e9} GB/s`, as: "times" };
+  });
+  return {
+    id: "attention2d.h100",
+    title: `A step on ${ranks} H100s, one a node, 2.7B: the fused grid over the ring (theirs: up to ${attention2d.h100.speedup})`,
+    columns: [
+      { key: "tokens", head: "tokens", as: "integer" },
+      { key: "latency", head: "µs a message besides its bytes", as: "integer" },
+      ...columns,
+    ],
+    rows,
+  };
+}
+
+/** The fit that explains the distance between the curves best. */
+export function bestFit(fits: readonly Fit[]): Fit {
+  const off = ({ ratio, statedRatio }: Fit) => Math.abs(Math.log(ratio / statedRatio));
+  return fits.reduce((best, each) => (off(each) < off(best) ? each : best));
+}
+
+/** Bars in the mean over lengths: what is left when their noise is out. */
+export function meanTable({ rows }: Table): Table {
+  const panelsOf = new Map<string, (typeof rows)[number][]>();
+  for (const row of rows) {
+    const key = `${row["model"]} ${row["ranks"]}`;
+    panelsOf.set(key, [...(panelsOf.get(key) ?? []), row]);
+  }
+  const means = [...panelsOf.values()].map((bars) => {
+    const mean = (key: string) =>
+      Math.exp(bars.reduce((sum, bar) => sum + Math.log(Number(bar[key])), 0) / bars.length);
+    const { model, ranks } = bars[0]!;
+    const [stated, fused] = [mean("stated"), mean("fused")];
+    const [statedOverlapped, scheduled] = [mean("statedOverlapped"), mean("scheduled")];
+    const off = { off: fused / stated - 1, offOverlapped: scheduled / statedOverlapped - 1 };
+    return { model, ranks, stated, fused, statedOverlapped, scheduled, ...off };
+  });
+  return {
+    id: "attention2d.means",
+    title: "The same, in the geometric mean over lengths",
+    columns: [
+      { key: "model", head: "model" },
+      { key: "ranks", head: "GPUs", as: "integer" },
+      { key: "stated", head: "NO, theirs", as: "times" },
+      { key: "fused", head: "fused, predicted", as: "times" },
+      { key: "off", head: "off by", as: "percent" },
+      { key: "statedOverlapped", head: "O, theirs", as: "times" },
+      { key: "scheduled", head: "scheduled, predicted", as: "times" },
+      { key: "offOverlapped", head: "off by", as: "percent" },
+    ],
+    rows: means,
+  };
+}
+
+/** All of Attention2D. */
+export function attention2dTables(): readonly Table[] {
+  const fits = fit(16);
+  const { wiring, bandwidth } = bestFit(fits);
+  const a100: Cluster = { gpu: "a100", wiring, bandwidth };
+  const bars = barTable(a100, panels, lengths);
+  const h100: Cluster = { gpu: "h100", wiring: apart, bandwidth: 5e9 };
+  const theirs = [tile([8, 8], "fused"), tile([8, 8])];
+  const problem = (name: ModelName) => {
+    const { heads, headDim } = models[name];
+    return { heads, headDim, tokens: lengths[4] };
+  };
+  const on = { id: "attention2d.plans", theirs };
+  return [
+    gridVolumes([16, 64]),
+    fitTable(fits),
+    meanTable(bars),
+    bars,
+    h100Table(h100Networks),
+    ...(["2.7B", "13B"] as const).map((model) =>
+      compare({
+        ...on,
+        title: `${model} on 64 A100s`,
+        problem: problem(model),
+        cluster: a100,
+        nodes: 16,
+        ranksPerNode: 4,
+      }),
+    ),
+    compare({ ...on, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100, nodes: 64, ranksPerNode: 1 }),
+  ];
+}

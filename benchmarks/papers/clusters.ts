@@ -1,0 +1,76 @@
+import { type AttentionRecord, type KernelSpeeds, type Profile, profiles, simulate } from "@mosaic/planner";
+
+/** How a network is laid out. What the papers leave open is varied. */
+export interface Wiring {
+  readonly name: string;
+  readonly ranksPerNode: number;
+  /** Ports of a node to the network, shared evenly by its ranks. */
+  readonly ports: number;
+  /** How many times faster than such a port a link within a node is. */
+  readonly within: number;
+}
+
+export interface Cluster {
+  readonly gpu: "a100" | "h100";
+  readonly wiring: Wiring;
+  /** Bytes per second and way of one port to the network. */
+  readonly bandwidth: number;
+  /** Seconds until a message's first byte moves; those of the named profiles if absent. */
+  readonly latency?: number;
+}
+
+const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
+
+/** Kernels are those of a named profile; links are as asked. */
+export function profileOf({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
+  const base = gpus[gpu];
+  const { name, ranksPerNode, ports, within } = wiring;
+  const late = latency === undefined ? {} : { latency };
+  const far = { ...base.links["inter-node"], ...late, bandwidth, sharedBy: ranksPerNode / ports };
+  const near = { ...base.links["intra-node"], ...late, bandwidth: bandwidth * within };
+  const links = { ...base.links, "intra-node": near, "inter-node": far };
+  return { ...base, name: `${gpu}, ${name}`, ranksPerNode, links };
+}
+
+/** One attention, forward and backward, on a cluster. */
+export interface Timing {
+  readonly seconds: number;
+  /** How long the mean rank's compute stands still for messages, and as a share of all its time. */
+  readonly waitSeconds: number;
+  readonly waits: number;
+}
+
+export function timingOf(record: AttentionRecord, profile: Profile): Timing {
+  const { seconds, ranks } = simulate(record, profile, { keep: () => false });
+  const waitSeconds = ranks.reduce((sum, rank) => sum + rank.exposedCommunicationSeconds, 0) / ranks.length;
+  return { seconds, waitSeconds, waits: waitSeconds / seconds };
+}
+
+/** What a rank computes on large tiles, forward and backward as they come, in operations per second. */
+export function attentionFlops({ attend, attendBackward }: KernelSpeeds): number {
+  return 14 / (4 / attend.bfloat16!.flops + 10 / attendBackward.bfloat16!.flops);
+}
+
+/** Bandwidth over kernel speed: all that speedups depend on, where latency does not matter. */
+export function bytesPerMegaflop({ kernels, links }: Profile): number {
+  return (links["inter-node"].bandwidth / attentionFlops(kernels)) * 1e6;
+}
+
+/** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
+export function least(of: (x: number) => number, [low, high]: readonly [number, number]): number {
+  const golden = (Math.sqrt(5) - 1) / 2;
+  let [lower, upper] = [Math.log(low), Math.log(high)];
+  const point = (at: number) => ({ at, value: of(Math.exp(at)) });
+  let left = point(upper - golden * (upper - lower));
+  let right = point(lower + golden * (upper - lower));
+  while (upper - lower > 0.02) {
+    if (left.value < right.value) {
+      upper = right.at;
+      [left, right] = [point(upper - golden * (upper - lower)), left];
+    } else {
+      lower = left.at;
+      [left, right] = [right, point(lower + golden * (upper - lower))];
+    }
+  }
+  return Math.exp((lower + upper) / 2);
+}

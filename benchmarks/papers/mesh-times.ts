@@ -1,0 +1,151 @@
+import type { AttentionRecord } from "@mosaic/planner";
+import { recordOf, ringOf, tile } from "./ways.ts";
+import { bytesPerMegaflop, profileOf, type Timing, timingOf, type Wiring } from "./clusters.ts";
+import { meshAttention } from "./stated.ts";
+import type { Table } from "./table.ts";
+
+/** GPU, heads and wiring are not stated to our knowledge; multi-head attention of this size is assumed. */
+export const heads = { heads: 32, headDim: 128 } as const;
+
+/** Ports: one a GPU, shared by two, four, all eight of a node; or a network in which all links are equal. */
+export const wirings: readonly Wiring[] = [
+  { name: "all links equal", ranksPerNode: 1, ports: 1, within: 1 },
+  { name: "nodes of 8, 8 ports", ranksPerNode: 8, ports: 8, within: 10 },
+  { name: "nodes of 8, 4 ports", ranksPerNode: 8, ports: 4, within: 10 },
+  { name: "nodes of 8, 2 ports", ranksPerNode: 8, ports: 2, within: 10 },
+  { name: "nodes of 8, 1 port", ranksPerNode: 8, ports: 1, within: 10 },
+];
+
+export interface TimeSizes {
+  /** Where the network is fitted. */
+  readonly fitted: { readonly ranks: number; readonly tokens: number; readonly share: number };
+  /** Where it is predicted. */
+  readonly ranks: number;
+  readonly tiles: readonly (readonly [number, number])[];
+  /** The lengths at which the closest wiring is looked at, with the first tile. */
+  readonly tokens: readonly number[];
+  readonly closest: string;
+}
+
+export const meshTimeSizes: TimeSizes = {
+  fitted: meshAttention.ringWaits,
+  ranks: meshAttention.ranks,
+  tiles: [
+    [8, 32],
+    [16, 16],
+  ],
+  tokens: [2 ** 18, 2 ** 19, 2 ** 21, 2 ** 22],
+  closest: "nodes of 8, 4 ports",
+};
+
+/** The bandwidth of a port at which the ring waits for so much of its time as stated. */
+export function fittedBandwidth(ring: AttentionRecord, wiring: Wiring, share: number): number {
+  let bandwidth = 10e9;
+  // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
+  for (let step = 0; step < 8; step++) {
+    const { seconds, waitSeconds, waits } = timingOf(ring, profileOf({ gpu: "h100", wiring, bandwidth }));
+    if (Math.abs(waits - share) < 2e-4) break;
+    bandwidth *= (seconds * (1 - share)) / (seconds - waitSeconds);
+  }
+  return bandwidth;
+}
+
+/** What is known of the networks: the bandwidth of their ports by the wiring's name. */
+export type Bandwidths = ReadonlyMap<string, number>;
+
+/** One network each, fitted to one stated number; the speedups are predicted. */
+export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
+  const { fitted, ranks, tiles, closest } = sizes;
+  const ring = recordOf(ringOf(fitted.ranks), { ...heads, tokens: fitted.tokens });
+  const fittedTo = byNode((wiring) => fittedBandwidth(ring, wiring, fitted.share));
+  const bandwidthOf = new Map(wirings.map((wiring) => [wiring.name, fittedTo(wiring)]));
+  const against = { ranks, bandwidthOf };
+  const wired = speedups(against, { tokens: fitted.tokens, tiles, among: wirings });
+  const one = { tiles: tiles.slice(0, 1), among: wirings.filter(({ name }) => name === closest) };
+  const longer = sizes.tokens.flatMap((tokens) => speedups(against, { tokens, ...one }));
+  const tables = [
+    fitTable(sizes, bandwidthOf),
+    speedupTable("mesh.speedup", ranks, wired),
+    speedupTable("mesh.lengths", ranks, longer),
+  ];
+  return { tables, bandwidthOf };
+}
+
+interface Against {
+  readonly ranks: number;
+  readonly bandwidthOf: Bandwidths;
+}
+
+interface Asked {
+  readonly tokens: number;
+  readonly tiles: TimeSizes["tiles"];
+  readonly among: readonly Wiring[];
+}
+
+function speedups({ ranks, bandwidthOf }: Against, { tokens, tiles, among }: Asked): Table["rows"] {
+  const problem = { ...heads, tokens };
+  const profileFor = (wiring: Wiring) => profileOf({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
+  const record = recordOf(ringOf(ranks), problem);
+  const ringTiming = byNode((wiring) => timingOf(record, profileFor(wiring)));
+  return tiles.flatMap((shape) => {
+    const mesh = recordOf(tile(shape), problem);
+    return among.map((wiring) => {
+      const times = { ring: ringTiming(wiring), mesh: timingOf(mesh, profileFor(wiring)) };
+      return { tokens, tile: shape.join(" × "), wiring: wiring.name, ...compared(times) };
+    });
+  });
+}
+
+/** A ring crosses the border of a node once each way, however many ports there are: what is known of one wiring is of all. */
+function byNode<T>(of: (wiring: Wiring) => T): (wiring: Wiring) => T {
+  const known = new Map<number, T>();
+  return (wiring) => {
+    const { ranksPerNode } = wiring;
+    if (!known.has(ranksPerNode)) known.set(ranksPerNode, of(wiring));
+    return known.get(ranksPerNode)!;
+  };
+}
+
+function compared({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing }): Record<string, number> {
+  return {
+    speedup: ring.seconds / mesh.seconds,
+    ringWaits: ring.waits,
+    meshWaits: mesh.waits,
+    lessWaiting: 1 - mesh.waitSeconds / ring.waitSeconds,
+  };
+}
+
+function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: Bandwidths): Table {
+  return {
+    id: "mesh.fit",
+    title: `Networks in which the ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of its time, ${tokens} tokens`,
+    columns: [
+      { key: "wiring", head: "wiring" },
+      { key: "bandwidth", head: "GB/s a port", as: 2 },
+      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", as: 2 },
+    ],
+    rows: wirings.map((wiring) => {
+      const bandwidth = bandwidthOf.get(wiring.name)!;
+      const profile = profileOf({ gpu: "h100", wiring, bandwidth });
+      return { wiring: wiring.name, bandwidth: bandwidth / 1e9, bytesPerMegaflop: bytesPerMegaflop(profile) };
+    }),
+  };
+}
+
+function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
+  const { speedup, waitReduction } = meshAttention;
+  return {
+    id,
+    title: `Tiles against the ring, ${ranks} ranks (theirs: ${speedup.average} on average, at most ${speedup.maximum}, and ${waitReduction * 100} % less waiting)`,
+    columns: [
+      { key: "tokens", head: "tokens", as: "integer" },
+      { key: "tile", head: "tile" },
+      { key: "wiring", head: "wiring" },
+      { key: "speedup", head: "speedup", as: "times" },
+      { key: "ringWaits", head: "ring waits", as: "percent" },
+      { key: "meshWaits", head: "mesh waits", as: "percent" },
+      { key: "lessWaiting", head: "less waiting", as: "percent" },
+    ],
+    rows,
+  };
+}

@@ -1,0 +1,98 @@
+import { causal } from "@mosaic/core";
+import { plan, type Planned } from "@mosaic/strategies";
+import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
+import type { Table } from "./table.ts";
+import { volumesOf } from "./volumes.ts";
+import { type Problem, recordOf, ringOf, type Way } from "./ways.ts";
+
+/** What is compared where. */
+export interface Comparison {
+  readonly id: string;
+  readonly title: string;
+  readonly problem: Problem;
+  readonly cluster: Cluster;
+  readonly nodes: number;
+  readonly ranksPerNode: number;
+  /** The tiles that the paper has. */
+  readonly theirs: readonly Way[];
+}
+
+/** Of the planner's sketches, what is not this much slower than the best is simulated whole, of all ways the first few. */
+const close = 1.3;
+const finalists = 3;
+
+/**
+ * The ring, the paper's own way, the strongest way in common use (ulysses × ring, "USP", over whatever numbers of ranks and in
+ * whatever order suit it best) and the best of all that the planner knows, every one of them simulated whole.
+ */
+export function compare(comparison: Comparison): Table {
+  const { problem, cluster, nodes, ranksPerNode, theirs } = comparison;
+  const profile = { ...profileOf(cluster), ranksPerNode };
+  const { ranking } = plan({ ...problem, mask: causal(), nodes, gpusPerNode: ranksPerNode, profile, simulate: 1 });
+  const timed = (kind: string, way: Way): Timed => {
+    const record = recordOf(way, problem);
+    const { both, betweenNodes } = volumesOf(record, ranksPerNode);
+    const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
+    return { kind, ...way, ...timingOf(record, profile), sent: both.bytes, betweenNodes: betweenNodes.bytes, peak };
+  };
+  const bestOf = (kind: string, from: readonly Planned[]): Timed =>
+    from
+      .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
+      .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))
+      .toSorted((one, other) => one.seconds - other.seconds)[0]!;
+  const ring = timed("ring attention", ringOf(nodes * ranksPerNode));
+  const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
+  const baseline = bestOf("strongest ulysses × ring", usual);
+  const best = bestOf("our best", ranking.slice(0, finalists));
+  const rows = [ring, ...theirs.map((way) => timed("the paper's", way)), baseline, best];
+  return tableOf(
+    comparison,
+    rows.map((row) => rowOf(row, ring, baseline)),
+  );
+}
+
+interface Timed extends Way, Timing {
+  readonly kind: string;
+  readonly sent: number;
+  readonly betweenNodes: number;
+  readonly peak: number;
+}
+
+function rowOf({ kind, name, mesh, ...row }: Timed, ring: Timed, baseline: Timed): Table["rows"][number] {
+  return {
+    kind,
+    way: name,
+    mesh: Object.entries(mesh)
+      .map(([axis, length]) => `${axis} ${length}`)
+      .join(" · "),
+    seconds: row.seconds,
+    overRing: ring.seconds / row.seconds,
+    overBaseline: baseline.seconds / row.seconds,
+    waits: row.waits,
+    sent: row.sent / 1e9,
+    betweenNodes: row.betweenNodes / 1e9,
+    peak: row.peak / 1e9,
+  };
+}
+
+function tableOf({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
+  const { heads, kvHeads = heads, headDim, tokens } = problem;
+  const where = `${wiring.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
+  return {
+    id,
+    title: `${title}: ${heads} heads, ${kvHeads} key heads of ${headDim}, ${tokens} tokens; ${where}`,
+    columns: [
+      { key: "kind", head: "" },
+      { key: "way", head: "way" },
+      { key: "mesh", head: "mesh, outer · inner" },
+      { key: "seconds", head: "seconds a layer", as: 3 },
+      { key: "overRing", head: "over ring", as: "times" },
+      { key: "overBaseline", head: "over the strongest baseline", as: "times" },
+      { key: "waits", head: "waits", as: "percent" },
+      { key: "sent", head: "GB sent a rank", as: 2 },
+      { key: "betweenNodes", head: "between nodes", as: 2 },
+      { key: "peak", head: "peak GB", as: 2 },
+    ],
+    rows,
+  };
+}

@@ -1,0 +1,89 @@
+/**
+ * What the papers say, and where we have it from. Both papers were at hand only in part: abstracts, some figures and
+ * algorithms, and what others write about them. What is not here they may well state; we have not seen it.
+ */
+
+/** Chen et al., "Mesh-Attention", 2025 (arXiv 2512.20968). */
+export const meshAttention = {
+  /** Abstract: at this many GPUs, against ring attention. */
+  ranks: 256,
+  volumeReduction: { average: 0.79, maximum: 0.854 },
+  speedup: { average: 2.9, maximum: 3.4 },
+  /** A digest of the paper: of the time of ring attention with so many GPUs and tokens, this share waits for messages. */
+  ringWaits: { ranks: 128, tokens: 1_048_576, share: 0.915 },
+  /** Another digest: at most so much less waiting, at similar compute time. */
+  waitReduction: 0.749,
+} as const;
+
+/** Elango, "Attention2D", 2025 (arXiv 2503.15758). */
+export const attention2d = {
+  /** Abstract. */
+  a100: { ranks: 64, nodes: 16, speedup: 5.0 },
+  h100: { ranks: 64, nodes: 64, speedup: 9.4 },
+} as const;
+
+/** One panel of Attention2D's speedups over ring attention, a training step on A100s. */
+export interface Panel {
+  readonly model: ModelName;
+  readonly ranks: 16 | 64;
+  /** At each of `lengths`. Not overlapped: gathers, one kernel call, reduction. */
+  readonly notOverlapped: readonly number[];
+  /** Overlapped: rings along columns and rows. */
+  readonly overlapped: readonly number[];
+}
+
+export const lengths = [8192, 16_384, 32_768, 65_536, 131_072] as const;
+
+/** Read off the bars of the plots, ±0.02. */
+export const panels: readonly Panel[] = [
+  {
+    model: "760M",
+    ranks: 16,
+    notOverlapped: [2.88, 3.15, 2.61, 2.43, 2.66],
+    overlapped: [3.04, 2.48, 3.33, 3.27, 2.91],
+  },
+  {
+    model: "2.7B",
+    ranks: 16,
+    notOverlapped: [2.97, 2.88, 2.93, 3.02, 2.54],
+    overlapped: [2.69, 2.57, 2.39, 2.61, 2.6],
+  },
+  { model: "13B", ranks: 16, notOverlapped: [2.39, 2.82, 3.24, 2.82, 2.75], overlapped: [2.39, 3.06, 2.3, 2.3, 2.75] },
+  {
+    model: "760M",
+    ranks: 64,
+    notOverlapped: [4.85, 4.5, 4.85, 4.21, 3.86],
+    overlapped: [2.89, 2.85, 2.63, 3.22, 2.96],
+  },
+  { model: "2.7B", ranks: 64, notOverlapped: [4.31, 4.1, 4.35, 4.5, 4.24], overlapped: [2.89, 3.46, 2.85, 2.96, 2.68] },
+  { model: "13B", ranks: 64, notOverlapped: [4.0, 3.88, 4.99, 4.85, 4.38], overlapped: [2.85, 2.96, 3.03, 2.78, 2.54] },
+];
+
+/**
+ * Seconds of a training step, read off the second plot, ±20 s. It does not name its model: the ratios of its curves are
+ * nearest to the 2.7B panels, 1 % off in the mean over lengths.
+ */
+export const stepSeconds = {
+  model: "2.7B",
+  ring: { 16: [361, 712, 1415, 2774, 5710], 64: [417, 911, 1532, 3000, 6540] },
+  notOverlapped: { 16: [122, 244, 478, 911, 2219], 64: [100, 209, 360, 662, 1537] },
+} as const;
+
+export type ModelName = "760M" | "2.7B" | "13B";
+
+/** What attention and the layers around it need to know of a model. */
+export interface Model {
+  readonly layers: number;
+  readonly heads: number;
+  readonly headDim: number;
+}
+
+/**
+ * "GPT-3-like" is stated, and the sizes; assumed: the layers, heads and head sizes that the GPT-3 paper (Brown et al. 2020,
+ * table 2.1) gives for them.
+ */
+export const models: Readonly<Record<ModelName, Model>> = {
+  "760M": { layers: 24, heads: 16, headDim: 96 },
+  "2.7B": { layers: 32, heads: 32, headDim: 80 },
+  "13B": { layers: 40, heads: 40, headDim: 128 },
+};

@@ -1,0 +1,40 @@
+/** A column: its key in JSON, its head on paper, and how its numbers are written. */
+export interface Column {
+  readonly key: string;
+  readonly head: string;
+  readonly as?: "percent" | "times" | "integer" | number;
+}
+
+export type Cell = string | number | undefined;
+
+export interface Table {
+  /** Names the table in JSON. */
+  readonly id: string;
+  readonly title: string;
+  readonly columns: readonly Column[];
+  readonly rows: readonly Readonly<Record<string, Cell>>[];
+}
+
+/** A heading and a table of GitHub's Markdown. */
+export function markdown({ title, columns, rows }: Table): string {
+  const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
+  const rule = columns.map(({ as }) => (as === undefined ? "---" : "--:"));
+  const body = rows.map((row) => line(columns.map((column) => written(row[column.key], column.as))));
+  return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(rule), ...body].join("\n");
+}
+
+/** One JSON object a row; numbers to four digits: more would claim a precision that no model has. */
+export function jsonLines({ id, rows }: Table): string {
+  const short = (cell: Cell) => (typeof cell === "number" ? Number(cell.toPrecision(4)) : cell);
+  const plain = rows.map((row) => Object.fromEntries(Object.entries(row).map(([key, cell]) => [key, short(cell)])));
+  return plain.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
+}
+
+function written(cell: Cell, as: Column["as"]): string {
+  if (cell === undefined) return "–";
+  if (typeof cell === "string") return cell;
+  if (as === "percent") return `${(cell * 100).toFixed(1)} %`;
+  if (as === "times") return `${cell.toFixed(2)} ×`;
+  if (as === "integer") return cell.toFixed(0);
+  return as === undefined ? String(cell) : cell.toFixed(as);
+}

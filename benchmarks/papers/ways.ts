@@ -1,0 +1,34 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { type AttentionBackend, causal, type Coordinate, zigzag } from "@mosaic/core";
+import { type AttentionRecord, record } from "@mosaic/planner";
+
+/** A way to attend on some number of ranks. */
+export interface Way {
+  readonly name: string;
+  readonly mesh: Coordinate;
+  readonly backend: AttentionBackend;
+}
+
+export function ringOf(ranks: number): Way {
+  return { name: "ring", mesh: { sp: ranks }, backend: ring() };
+}
+
+/** A tile as the papers name it: `a` chunks of queries × `b` of keys, a·b ranks; the `a` ranks of a row are neighbours. */
+export function tile([a, b]: readonly [number, number], form: "scheduled" | "fused" = "scheduled"): Way {
+  return { name: `mesh2d ${a}×${b} ${form}`, mesh: { sp: a * b }, backend: mesh2d({ shape: [b, a], form }) };
+}
+
+/** What is attended to: a causal mask over `tokens`, in bfloat16. */
+export interface Problem {
+  readonly tokens: number;
+  readonly heads: number;
+  /** As many as heads if absent. */
+  readonly kvHeads?: number;
+  readonly headDim: number;
+}
+
+/** Balanced by zigzag, forward and backward, by the backend's own code on symbolic devices. */
+export function recordOf({ backend, mesh }: Way, problem: Problem): AttentionRecord {
+  return record({ ...problem, backend, mesh, mask: causal(), placement: zigzag() });
+}

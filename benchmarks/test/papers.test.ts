@@ -1,0 +1,147 @@
+import { spawnSync } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+import { meanTable } from "../papers/attention2d.ts";
+import { stepOf } from "../papers/attention2d-fit.ts";
+import { least, profileOf, timingOf, type Wiring } from "../papers/clusters.ts";
+import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
+import { meshVolumes } from "../papers/mesh-volumes.ts";
+import { compare } from "../papers/plans.ts";
+import { lengths, models, panels, stepSeconds } from "../papers/stated.ts";
+import { jsonLines, markdown, type Table } from "../papers/table.ts";
+import { formulas, volumesOf } from "../papers/volumes.ts";
+import { recordOf, ringOf, tile } from "../papers/ways.ts";
+
+const nodesOf2: Wiring = { name: "nodes of 2", ranksPerNode: 2, ports: 2, within: 10 };
+
+describe("volumes", () => {
+  it("are the formulas', but for the statistics that travel with queries", () => {
+    const problem = { tokens: 256, heads: 4, kvHeads: 2, headDim: 32 };
+    const ring = volumesOf(recordOf(ringOf(8), problem), 2);
+    expect(ring.forward.chunks).toBeCloseTo(formulas.ring(8, 2).forward, 12);
+    expect(ring.backward.chunks).toBeCloseTo(formulas.ring(8, 2).backward, 12);
+    // Four nodes in a circle: one rank in two sends across a border.
+    expect(ring.betweenNodes.chunks).toBeCloseTo(ring.both.chunks / 2, 12);
+    const mesh = volumesOf(recordOf(tile([2, 4]), problem), 2);
+    const { forward, backward } = formulas.tile([2, 4], 2);
+    expect(mesh.forward.chunks).toBeCloseTo(forward + 1 / 32, 12);
+    expect(mesh.backward.chunks).toBeCloseTo(backward + 2 / 32, 12);
+    // Rows lie within nodes; keys, and dk and dv, cross.
+    expect(mesh.betweenNodes.chunks).toBeCloseTo(3 * (1 + 2), 12);
+  });
+
+  it("are below the ring's by as much as the formulas say, to a few tenths", () => {
+    const [reductions] = meshVolumes({ ranks: 16, tiles: [[4, 4]], groups: [1, 2] });
+    for (const row of reductions!.rows)
+      expect(Math.abs(Number(row["both"]) - Number(row["formula"]))).toBeLessThan(0.005);
+    expect(reductions!.rows).toHaveLength(2);
+  });
+
+  it("of Attention2D count the transposes too", () => {
+    expect(formulas.tile([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
+    expect(formulas.ring(16, 1, 16)).toEqual({ forward: 30, backward: 62 });
+  });
+});
+
+describe("networks", () => {
+  it("are fitted to how long the ring waits", () => {
+    const ring = recordOf(ringOf(8), { tokens: 65_536, heads: 8, headDim: 128 });
+    const bandwidth = fittedBandwidth(ring, nodesOf2, 0.9);
+    expect(timingOf(ring, profileOf({ gpu: "h100", wiring: nodesOf2, bandwidth })).waits).toBeCloseTo(0.9, 3);
+  });
+
+  it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
+    const fitted = { ranks: 16, tokens: 65_536, share: 0.9 };
+    const { tables } = meshTimes({ fitted, ranks: 16, tiles: [[8, 2]], tokens: [], closest: "" });
+    const rows = tables.find(({ id }) => id === "mesh.speedup")!.rows;
+    const speedups = rows
+      .filter(({ wiring }) => String(wiring).startsWith("nodes"))
+      .map(({ speedup }) => Number(speedup));
+    expect(speedups).toHaveLength(4);
+    expect(speedups).toEqual(speedups.toSorted((a, b) => b - a));
+  });
+
+  it("are sought where a function is least", () => {
+    expect(least((x) => (Math.log(x) - 2) ** 2, [1, 100])).toBeCloseTo(Math.exp(2), 0);
+  });
+});
+
+describe("comparisons", () => {
+  it("are with the ring, the paper's way and heads × ring, none of them faster than the best", () => {
+    const problem = { tokens: 16_384, heads: 4, headDim: 64 };
+    const cluster = { gpu: "a100", wiring: nodesOf2, bandwidth: 1e9 } as const;
+    const theirs = [tile([4, 2])];
+    const { rows } = compare({ id: "x", title: "x", problem, cluster, nodes: 4, ranksPerNode: 2, theirs });
+    expect(rows.map(({ kind }) => kind)).toEqual([
+      "ring attention",
+      "the paper's",
+      "strongest ulysses × ring",
+      "our best",
+    ]);
+    const seconds = rows.map((row) => Number(row["seconds"]));
+    expect(Math.min(...seconds)).toBe(seconds[3]);
+    expect(Number(rows[3]!["overRing"])).toBeGreaterThan(1);
+  });
+});
+
+describe("what was read off", () => {
+  it("has a number for each length, and steps that belong to the 2.7B panels", () => {
+    for (const { notOverlapped, overlapped } of panels) {
+      expect([notOverlapped.length, overlapped.length]).toEqual([lengths.length, lengths.length]);
+    }
+    for (const ranks of [16, 64] as const) {
+      const ratios = stepSeconds.ring[ranks].map((seconds, i) => seconds / stepSeconds.notOverlapped[ranks][i]!);
+      const off = (bars: readonly number[]) => bars.reduce((sum, bar, i) => sum + Math.log(ratios[i]! / bar) ** 2, 0);
+      const all = panels.filter((panel) => panel.ranks === ranks);
+      const nearest = all.toSorted((a, b) => off(a.notOverlapped) - off(b.notOverlapped))[0]!;
+      expect(nearest.model).toBe(stepSeconds.model);
+    }
+  });
+
+  it("is of steps: the layers around attention take their time too", () => {
+    const width = models["13B"].heads * models["13B"].headDim;
+    expect(stepOf(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
+  });
+});
+
+describe("tables", () => {
+  const table: Table = {
+    id: "t",
+    title: "A table",
+    columns: [
+      { key: "name", head: "name" },
+      { key: "share", head: "share", as: "percent" },
+      { key: "none", head: "none", as: 1 },
+    ],
+    rows: [{ name: "a", share: 0.85435 }],
+  };
+
+  it("are Markdown, or JSON lines", () => {
+    expect(markdown(table)).toBe("### A table\n\n| name | share | none |\n| --- | --: | --: |\n| a | 85.4 % | – |");
+    expect(jsonLines(table)).toBe('{"table":"t","name":"a","share":0.8544}');
+  });
+
+  it("of bars have their geometric means", () => {
+    const bar = { model: "13B", ranks: 16, fused: 2, statedOverlapped: 1, scheduled: 1 };
+    const { rows } = meanTable({
+      ...table,
+      rows: [
+        { ...bar, stated: 1 },
+        { ...bar, stated: 4 },
+      ],
+    });
+    expect(rows).toEqual([expect.objectContaining({ stated: 2, off: 0 })]);
+  });
+});
+
+describe("the command", () => {
+  const papers = fileURLToPath(new URL("../dist/papers.js", import.meta.url));
+  const run = (...args: string[]) => spawnSync(process.execPath, [papers, ...args], { encoding: "utf8" });
+
+  it("explains itself, and refuses papers that it does not know", () => {
+    expect(run("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
+    const unknown = { status: 2, stderr: expect.stringContaining("mesh-attention and attention2d") };
+    expect(run("--only", "ring")).toMatchObject(unknown);
+    expect(run("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("npm run bench:papers") });
+  });
+});
