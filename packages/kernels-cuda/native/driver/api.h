@@ -57,6 +57,7 @@ constexpr int MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
 constexpr int MEMPOOL_RELEASE_THRESHOLD = 4;
 constexpr int MEMPOOL_RESERVED_MEM_CURRENT = 5;
 constexpr unsigned STREAM_NON_BLOCKING = 1;
+constexpr unsigned EVENT_BLOCKING_SYNC = 1;
 constexpr unsigned EVENT_DISABLE_TIMING = 2;
 
 /// Name in the library, return type CUresult, parameters. One line a function, so that the loader, the table and the

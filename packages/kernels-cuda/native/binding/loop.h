@@ -1,0 +1,70 @@
+// Turns views into what kernels walk over: broadcast, with neighbouring axes merged where all operands allow it.
+#pragma once
+
+#include <algorithm>
+
+#include "device/device.h"
+#include "kernels/operand.h"
+
+namespace mosaic::cuda {
+
+/// The first view is the output and sets the shape; the others broadcast to it, by NumPy's rule.
+template <int N>
+Loop<N> loopOf(const View* const (&views)[N]) {
+  Loop<N> loop{};
+  const View& out = *views[0];
+  Extent& extent = loop.extent;
+  extent.count = 1;
+  for (int i = 0; i < N; i++) {
+    loop.operand[i].data = views[i]->data;
+    loop.operand[i].dtype = views[i]->dtype;
+  }
+  for (int axis = 0; axis < out.rank; axis++) {
+    extent.count *= out.shape[axis];
+    if (out.shape[axis] == 1) continue;
+    int64_t stride[N];
+    bool merges = extent.rank > 0;
+    for (int i = 0; i < N; i++) {
+      const int own = axis - out.rank + views[i]->rank;
+      stride[i] = own < 0 || views[i]->shape[own] == 1 ? 0 : views[i]->stride[own];
+      merges = merges && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
+    }
+    if (!merges) extent.length[extent.rank++] = 1;
+    const int last = extent.rank - 1;
+    extent.length[last] *= out.shape[axis];
+    for (int i = 0; i < N; i++) loop.operand[i].stride[last] = stride[i];
+  }
+  return loop;
+}
+
+inline View withoutLast(const View& view) {
+  View rows = view;
+  rows.rank -= 1;
+  return rows;
+}
+
+inline int64_t lastStep(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
+
+/// A null view becomes an operand without memory.
+inline Operand operandOf(const View* view) {
+  Operand operand{};
+  if (!view) return operand;
+  operand.data = view->data;
+  operand.dtype = view->dtype;
+  for (int axis = 0; axis < view->rank; axis++) operand.stride[axis] = view->stride[axis];
+  return operand;
+}
+
+constexpr unsigned kThreads = 256;
+
+/// Enough threads for `count` elements, a few waves at most: they take turns.
+inline Grid gridFor(const Device& device, int64_t count) {
+  const int64_t most = int64_t{device.multiprocessors()} * 16;
+  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, most);
+  return {{static_cast<unsigned>(blocks)}, {kThreads}};
+}
+
+/// Warps for `rows` rows.
+inline Grid gridForRows(const Device& device, int64_t rows) { return gridFor(device, rows * 32); }
+
+}  // namespace mosaic::cuda

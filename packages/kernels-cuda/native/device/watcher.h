@@ -1,0 +1,45 @@
+// Waits for events on a thread of its own, so that JavaScript never does.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "driver/api.h"
+
+namespace mosaic::cuda {
+
+/// Calls back once the work before an event is done, or has failed. A driver drops callbacks of its own when a context
+/// fails; a thread that waits for the event is told.
+class Watcher {
+ public:
+  /// Gets what waiting for the event returned. Must not throw.
+  using Then = std::function<void(CUresult)>;
+
+  explicit Watcher(CUcontext context);
+  /// What was asked for before still comes.
+  ~Watcher();
+
+  /// After all work in the stream so far. In the order of calls.
+  void after(CUstream stream, Then then);
+
+ private:
+  struct Awaited {
+    CUevent event;
+    Then then;
+  };
+  void loop();
+  CUevent takeEvent();
+
+  CUcontext context_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Awaited> queue_;   // under mutex_
+  std::deque<CUevent> spare_;   // under mutex_
+  bool closed_ = false;         // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace mosaic::cuda
