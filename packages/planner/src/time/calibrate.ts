@@ -31,13 +31,14 @@ export interface CalibrateOptions {
 const KIB = 2 ** 10;
 const HEADS = 2;
 
-/** Rows × keys of the tiles that are measured: short and long in either dimension. */
+/** Rows × keys of the tiles that are measured: short and long in either dimension, and too long for inner caches. */
 const shapes = [
   [64, 64],
-  [64, 768],
-  [768, 64],
+  [64, 1024],
+  [1024, 64],
   [256, 256],
-  [768, 768],
+  [512, 512],
+  [2048, 2048],
 ] as const;
 
 /**

@@ -104,6 +104,7 @@ export class KernelTimes {
   }
 }
 
-function bytesOf({ look, dtype }: View): number {
+/** Bytes of a view's elements. */
+export function bytesOf({ look, dtype }: View): number {
   return look.size * dtypeBytes[dtype];
 }

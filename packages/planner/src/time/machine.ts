@@ -1,4 +1,4 @@
-import { type Link, type LinkClass, linkClass, type Profile } from "./profile.ts";
+import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
 import { type Task, TaskQueue } from "./task.ts";
 
 /** Where messages pass, one after the other or at once: then they share its bandwidth evenly. */
@@ -64,7 +64,8 @@ export class Machine {
   now = 0;
   readonly #profile: Profile;
   readonly #queue = new TaskQueue<Work>();
-  readonly #ports = new Map<number, Port>();
+  /** By rank, class and way: ranks may have one in common. */
+  readonly #ports: Port[];
   readonly #nodes: Node[];
   /** Messages that move, by rank. */
   readonly #moving: Int32Array;
@@ -76,6 +77,7 @@ export class Machine {
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
     const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1 };
     this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, works: new Set<Work>() }));
+    this.#ports = portsOf(profile, ranks);
     this.#moving = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Work("compute", rank, rank, undefined));
   }
@@ -107,14 +109,13 @@ export class Machine {
   /** Sends a message: after the latency, its bytes move. */
   send({ from, to, bytes, owner }: Message): void {
     const kind = linkClass(this.#profile, from, to);
-    const link = this.#profile.links[kind];
     const work = new Work("flow", from, to, owner);
     work.remaining = bytes;
-    work.from = this.#port(kind, link, from, 0);
-    const into = this.#port(kind, link, to, link.duplex ? 1 : 0);
+    work.from = this.#ports[portOf(from, kind, 0)]!;
+    const into = this.#ports[portOf(to, kind, 1)]!;
     if (into !== work.from) work.into = into;
     work.latent = true;
-    work.at = this.now + link.latency;
+    work.at = this.now + this.#profile.links[kind].latency;
     this.#queue.set(work);
   }
 
@@ -257,19 +258,29 @@ export class Machine {
   #nodeOf(rank: number): Node {
     return this.#nodes[Math.floor(rank / this.#profile.ranksPerNode)]!;
   }
-
-  #port(kind: LinkClass, { sharedBy, bandwidth }: Link, rank: number, way: 0 | 1): Port {
-    const { ranksPerNode } = this.#profile;
-    const node = Math.floor(rank / ranksPerNode);
-    const place = Math.floor((rank % ranksPerNode) / sharedBy);
-    const key = ((node * ranksPerNode + place) * 3 + kinds[kind]) * 2 + way;
-    let port = this.#ports.get(key);
-    if (!port) this.#ports.set(key, (port = { bandwidth, flows: [] }));
-    return port;
-  }
 }
 
 const kinds: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
+
+function portOf(rank: number, kind: LinkClass, way: 0 | 1): number {
+  return (rank * 3 + kinds[kind]) * 2 + way;
+}
+
+/** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */
+function portsOf({ links, ranksPerNode }: Profile, ranks: number): Port[] {
+  const ports: Port[] = [];
+  for (const kind of linkClasses) {
+    const { bandwidth, sharedBy, duplex } = links[kind];
+    for (let rank = 0; rank < ranks; rank++) {
+      const first = rank - ((rank % ranksPerNode) % sharedBy);
+      const out = first === rank ? { bandwidth, flows: [] } : ports[portOf(first, kind, 0)]!;
+      const into = first === rank ? (duplex ? { bandwidth, flows: [] } : out) : ports[portOf(first, kind, 1)]!;
+      ports[portOf(rank, kind, 0)] = out;
+      ports[portOf(rank, kind, 1)] = into;
+    }
+  }
+  return ports;
+}
 
 /** Takes a message out of a port: the last one there takes its place. */
 function drop(port: Port, place: number): void {

@@ -1,6 +1,7 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import type { Op, Reader } from "../symbolic/tape.ts";
+import { bytesOf } from "./kernel-time.ts";
 import { latencyOf, type Part, trafficOf } from "./collective.ts";
 import type { Machine } from "./machine.ts";
 import type { Profile } from "./profile.ts";
@@ -81,6 +82,7 @@ export class Streams {
   /** By the rank that sends, then by group and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
   readonly #meetings = new Map<string, Batch[]>();
+  readonly #sizes: readonly number[][];
 
   // oxlint-disable-next-line max-params -- what it stands between
   constructor(record: AttentionRecord, profile: Profile, machine: Machine, finished: (batch: Batch) => void) {
@@ -89,6 +91,7 @@ export class Streams {
     this.#machine = machine;
     this.#finished = finished;
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
+    this.#sizes = record.ranks.map(() => []);
   }
 
   /** Compute has come to where a collective was posted. */
@@ -138,13 +141,13 @@ export class Streams {
       if (batch.arg(i + 1) === 1) {
         const channel = this.#channel(group, rank, peer);
         const other = channel.receives.shift();
-        if (other) match(flows, { batch, bytes }, other);
-        else channel.sends.push({ batch, bytes });
+        if (!other) channel.sends.push({ batch, bytes });
+        else addTo(flows, { from: batch, to: other.batch, bytes, expected: other.bytes });
       } else {
         const channel = this.#channel(group, peer, rank);
         const other = channel.sends.shift();
-        if (other) match(flows, other, { batch, bytes });
-        else channel.receives.push({ batch, bytes });
+        if (!other) channel.receives.push({ batch, bytes });
+        else addTo(flows, { from: other.batch, to: batch, bytes: other.bytes, expected: bytes });
       }
     }
     for (const flow of flows) {
@@ -197,9 +200,10 @@ export class Streams {
     };
   }
 
+  /** Views are many and far apart: their sizes are looked up once. */
   #bytes(rank: number, view: number): number {
-    const { look, dtype } = this.#record.ranks[rank]!.tape.views[view]!;
-    return look.size * dtypeBytes[dtype];
+    const known = this.#sizes[rank]!;
+    return (known[view] ??= bytesOf(this.#record.ranks[rank]!.tape.views[view]!));
   }
 
   #close(batch: Batch, count: number): void {
@@ -226,8 +230,16 @@ export class Streams {
   }
 }
 
+interface Matched {
+  readonly from: Batch;
+  readonly to: Batch;
+  readonly bytes: number;
+  /** What the receiver believes. */
+  readonly expected: number;
+}
+
 /** Adds a message to the flow of its two batches. */
-function match(flows: Flow[], { batch: from, bytes }: Half, { batch: to, bytes: expected }: Half): void {
+function addTo(flows: Flow[], { from, to, bytes, expected }: Matched): void {
   if (bytes !== expected) {
     const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
     throw refusal(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
