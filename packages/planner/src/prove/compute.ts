@@ -15,13 +15,20 @@ import {
   positionsText,
   type Rows,
   type SumName,
-  type Value,
   valueOf,
 } from "./values.ts";
 
 /** The rows of what has none: a fill. */
 function nowhere(positions: Positions): Rows {
   return { batch: 0, head: 0, column: 0, positions };
+}
+
+/** All orders of four axes, their own first: rows may be moved and added through views whose axes are not in attention's order. */
+const orders: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
+
+function permutations(axes: readonly number[]): number[][] {
+  if (axes.length === 0) return [[]];
+  return axes.flatMap((axis, i) => permutations(axes.toSpliced(i, 1)).map((rest) => [axis, ...rest]));
 }
 
 /**
@@ -106,7 +113,17 @@ export class Compute {
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
     const only = same ? this.#memory.only(x) : undefined;
     if (only) this.#memory.put(out, only.value, only.rows);
-    else this.#memory.write(out, same ? this.#memory.read(x).entries : []);
+    else if (!same || !this.#copyTurned(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
+  }
+
+  /** A copy through views whose axes are in some other order, as on the way to a message. */
+  #copyTurned(out: number, x: number): boolean {
+    for (const order of orders) {
+      const { whole, entries } = this.#memory.readTurned(x, order);
+      if (whole) this.#memory.writeTurned(out, order, entries);
+      if (whole) return true;
+    }
+    return false;
   }
 
   fill(event: Reader): void {
@@ -225,16 +242,19 @@ export class Compute {
       if (held) this.#memory.put(out, held.value, held.rows);
       return held !== undefined;
     }
-    const [x, y] = [this.#memory.read(a), this.#memory.read(b)];
-    if (!x.whole || !y.whole) return false;
-    const entries: Entry[] = [];
-    for (const [p, q] of pairsOf(x, y, true)) {
-      const held = joinedHeld(p, q, how, this.#means);
-      if (!held) return false;
-      entries.push({ value: held.value, rows: held.rows, at: p.at, sizes: p.sizes });
+    for (const order of orders) {
+      const [x, y] = [this.#memory.readTurned(a, order), this.#memory.readTurned(b, order)];
+      if (!x.whole || !y.whole) continue;
+      const entries: Entry[] = [];
+      for (const [p, q] of pairsOf(x, y, true)) {
+        const held = joinedHeld(p, q, how, this.#means);
+        if (!held) return false;
+        entries.push({ value: held.value, rows: held.rows, at: p.at, sizes: p.sizes });
+      }
+      this.#memory.writeTurned(out, order, entries);
+      return true;
     }
-    this.#memory.write(out, entries);
-    return true;
+    return false;
   }
 }
 

@@ -233,7 +233,7 @@ function continues(a: Entry, b: Entry): boolean {
   if (a.value !== b.value || a.at[3]! + a.sizes[3]! !== b.at[3]) return false;
   if (isFill(a.value)) return true;
   const [x, y] = [a.rows, b.rows];
-  const follows = x.column + a.sizes[3]! === y.column;
+  const follows = y.column === x.column + a.sizes[3]!;
   return follows && x.batch === y.batch && x.head === y.head && x.positions.equals(y.positions);
 }
 

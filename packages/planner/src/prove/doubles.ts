@@ -1,7 +1,7 @@
 import { slicesOverlap, type Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
 import type { Judging, Question } from "./complete.ts";
-import { tileText, type Tile } from "./sums.ts";
+import type { Tile } from "./sums.ts";
 
 interface Held {
   readonly span: Span;

@@ -1,4 +1,5 @@
 import { dtypeBytes } from "@mosaic/core";
+import type { Look, Names } from "../symbolic/names.ts";
 import type { RankRecord, View } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
 import { Content, type Entry, Piece, type Read } from "./content.ts";
@@ -6,6 +7,7 @@ import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
 export class RankMemory {
+  readonly #names: Names;
   readonly #views: readonly View[];
   /** Elements of every storage. */
   readonly #sizes: Float64Array;
@@ -15,7 +17,8 @@ export class RankMemory {
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
 
-  constructor({ views, storages }: RankRecord) {
+  constructor({ names, views, storages }: RankRecord) {
+    this.#names = names;
     this.#views = views;
     this.#sizes = Float64Array.from(storages);
     const bytes = new Int32Array(storages.length).fill(1);
@@ -44,6 +47,17 @@ export class RankMemory {
   write(id: number, entries: readonly Entry[]): void {
     const { storage, look } = this.#views[id]!;
     this.#contents[storage] = this.#contents[storage]!.write(look, entries);
+  }
+
+  /** As `read`, of the view with its four axes in another order. */
+  readTurned(id: number, order: readonly number[]): Read {
+    return this.#contents[this.#views[id]!.storage]!.read(this.#turned(id, order));
+  }
+
+  /** As `write`, through the view with its four axes in another order. */
+  writeTurned(id: number, order: readonly number[], entries: readonly Entry[]): void {
+    const { storage } = this.#views[id]!;
+    this.#contents[storage] = this.#contents[storage]!.write(this.#turned(id, order), entries);
   }
 
   /** Writes one thing in the place of all that a view shows. */
@@ -100,6 +114,12 @@ export class RankMemory {
       }
     }
     return undefined;
+  }
+
+  #turned(id: number, order: readonly number[]): Look {
+    const { offset, sizes, strides } = this.#views[id]!.look.box;
+    const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
+    return this.#names.look(pick(sizes), pick(strides), offset);
   }
 
   #count(batch: Batch, by: number): void {

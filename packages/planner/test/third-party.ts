@@ -1,0 +1,118 @@
+import {
+  type AttentionBackend,
+  type Call,
+  type Context,
+  type Keys,
+  local,
+  spansLength,
+  type Tensor,
+  zeros,
+} from "@mosaic/core";
+
+// Backends that know nothing of the planner, with reductions.
+
+/** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
+export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
+  function* everyone(ctx: Context, call: Call, keys: Keys) {
+    const group = ctx.mesh.group(axis);
+    for (let source = 0; source < group.size; source++) {
+      const from = { ...keys.from, [axis]: source };
+      const [batch, heads, , size] = keys.k.shape as [number, number, number, number];
+      const shape = [batch, heads, spansLength(call.keys.spans(from)), size];
+      const mine = source === group.rank;
+      using k = mine ? keys.k.contiguous() : ctx.device.empty(shape, keys.k.dtype);
+      using v = mine ? keys.v.contiguous() : ctx.device.empty(shape, keys.v.dtype);
+      for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
+      yield { k, v, from, mine };
+    }
+  }
+  return {
+    name: "broadcasting",
+    axes: [axis, ...inner.axes],
+    attend(ctx, call, state, keys) {
+      for (const theirs of everyone(ctx, call, keys)) inner.attend(ctx, call, state, theirs);
+    },
+    attendBackward(ctx, call, grads, keys) {
+      for (const { mine, ...theirs } of everyone(ctx, call, keys)) {
+        using dk = zeros(ctx, theirs.k.shape);
+        using dv = zeros(ctx, theirs.v.shape);
+        inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
+        for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
+        if (mine) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
+        if (mine) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
+      }
+    },
+  };
+}
+
+/** What `scattering` may do with a gradient's columns before it scatters them. */
+export interface ScatteringOptions {
+  /** Stretches of columns that gradients are cut into, each scattered on its own; 1 if absent. */
+  readonly cuts?: number;
+  readonly op?: "sum" | "mean";
+  /** Called with each part of a gradient before it is scattered. */
+  readonly meddle?: (ctx: Context, part: Tensor) => void;
+}
+
+/** Keys of all ranks by allGather, gradients home by reduceScatter, in stretches of columns. Any heads, ragged shards. */
+export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions = {}): AttentionBackend {
+  const inner = local();
+  return {
+    name: "scattering",
+    axes: ["sp"],
+    attend(ctx, call, state, keys) {
+      using k = gathered(ctx, call, keys.k);
+      using v = gathered(ctx, call, keys.v);
+      inner.attend(ctx, call, state, { k, v, from: {} });
+    },
+    attendBackward(ctx, call, { dq, ...home }, keys) {
+      using k = gathered(ctx, call, keys.k);
+      using v = gathered(ctx, call, keys.v);
+      using dk = zeros(ctx, k.shape);
+      using dv = zeros(ctx, v.shape);
+      inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: {} });
+      for (const [into, sum] of [[home.dk, dk] as const, [home.dv, dv] as const]) {
+        const width = into.shape[3]! / cuts;
+        for (let cut = 0; cut < cuts; cut++) {
+          using part = into.slice(3, cut * width, (cut + 1) * width);
+          using columns = sum.slice(3, cut * width, (cut + 1) * width);
+          using own = scattered(ctx, call, columns);
+          ctx.device.kernels.binary("add", part, part, own);
+        }
+      }
+    },
+  };
+
+  /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
+  function gathered(ctx: Context, call: Call, x: Tensor): Tensor {
+    const [batch, heads, , size] = x.shape as [number, number, number, number];
+    const lengths = lengthsOf(ctx, call);
+    const width = batch * heads * size;
+    using turned = x.permute([2, 0, 1, 3]);
+    using mine = turned.contiguous();
+    using all = ctx.device.empty([sum(lengths), batch, heads, size], x.dtype);
+    const counts = lengths.map((length) => length * width);
+    ctx.mesh.group("sp").allGather(all, mine, { counts }).wait();
+    return all.permute([1, 2, 0, 3]);
+  }
+
+  function scattered(ctx: Context, call: Call, x: Tensor): Tensor {
+    const [batch, heads, , size] = x.shape as [number, number, number, number];
+    const lengths = lengthsOf(ctx, call);
+    const counts = lengths.map((length) => length * batch * heads * size);
+    using turned = x.permute([2, 0, 1, 3]);
+    using all = turned.contiguous();
+    meddle?.(ctx, all);
+    using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, heads, size], x.dtype);
+    ctx.mesh.group("sp").reduceScatter(own, all, op, { counts }).wait();
+    return own.permute([1, 2, 0, 3]);
+  }
+}
+
+function lengthsOf(ctx: Context, call: Call): number[] {
+  return Array.from({ length: ctx.mesh.shape["sp"]! }, (_, sp) => spansLength(call.keys.spans({ sp })));
+}
+
+function sum(lengths: readonly number[]): number {
+  return lengths.reduce((total, length) => total + length, 0);
+}
