@@ -1,0 +1,154 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import { type AttentionBackend, type Context, causal, local, type ProcessGroup, type Span, tileOf } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { type Fault, prove, record } from "../src/index.ts";
+
+/** Which tile a kernel is called for. */
+interface Site {
+  readonly rank: number;
+  readonly backward: boolean;
+  readonly q: readonly Span[];
+  readonly k: readonly Span[];
+}
+
+/** A kernel that is called as often as somebody says. */
+function meddled(times: (site: Site) => number): AttentionBackend {
+  const right = local();
+  return {
+    name: "meddled",
+    axes: [],
+    attend(ctx, call, state, keys) {
+      const { q, k } = tileOf(call, keys);
+      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, keys);
+    },
+    attendBackward(ctx, call, grads, keys) {
+      const { q, k } = tileOf(call, keys);
+      for (let i = times({ rank: ctx.rank, backward: true, q, k }); i > 0; i--)
+        right.attendBackward(ctx, call, grads, keys);
+    },
+  };
+}
+
+const sizes = { tokens: 24, heads: 2, headDim: 4 };
+const grid = { shape: [2, 3], form: "scheduled" } as const;
+
+function faultsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Fault[] {
+  return prove(record({ backend, mesh, ...sizes })).faults;
+}
+
+const startsAt = ([span]: readonly Span[], position: number): boolean => span!.start === position;
+
+test("a block of a scheduled tile that is computed twice is found where its sums come home", () => {
+  // Rank 1 of 2 × 3 works on the queries of ranks 0 to 2 and the keys of 1 and 4.
+  const inner = meddled(({ rank, backward, q, k }) =>
+    !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
+  );
+  const faults = faultsOf(mesh2d({ ...grid, inner }), { sp: 6 });
+  expect(faults[0]!.kind).toBe("twice");
+  expect(faults.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
+  expect(faults[0]!.message).toContain("(queries 8..11, keys 16..19) repeats pairs of rank 1, forward, tile");
+});
+
+test("one that is forgotten in backward is missing in three gradients on three ranks", () => {
+  const inner = meddled(({ rank, backward, q, k }) =>
+    backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
+  );
+  expect(faultsOf(mesh2d({ ...grid, inner }), { sp: 6 }).map(({ message }) => message)).toEqual([
+    "rank 2, dq: queries 8..11 and keys 16..19 do not meet: 16 pairs are missing",
+    "rank 4, dk: keys 16..19 and queries 8..11 do not meet: 16 pairs are missing",
+    "rank 4, dv: keys 16..19 and queries 8..11 do not meet: 16 pairs are missing",
+  ]);
+});
+
+test("a fused tile that is forgotten leaves out what it gathered", () => {
+  const inner = meddled(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
+  const faults = faultsOf(mesh2d({ shape: [2, 3], form: "fused", inner }), { sp: 6 });
+  expect(faults.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
+    "rank 0, out: queries 0..3 and keys 0..3 and 12..15 do not meet: 32 pairs are missing",
+  );
+});
+
+test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
+  const inner = meddled(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
+  const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
+  const faults = faultsOf(backend, { node: 3, gpu: 2 });
+  expect(faults[0]!.kind).toBe("twice");
+  expect(faults[0]!.message).toContain("rank 3, backward, tile 3 (queries 8..15, keys 0..7) repeats pairs of rank 3");
+  // Head 1 of rows 8 to 15 lies with ranks 2 and 3, that of keys 0 to 7 with ranks 0 and 1.
+  expect(new Set(faults.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));
+});
+
+test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
+  const inner = meddled(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
+  const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
+  const faults = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: causal() })).faults;
+  expect(faults.map(({ message }) => message)).toContain(
+    "rank 4, out: queries 16..19 and keys 4..7 do not meet: 16 pairs are missing",
+  );
+});
+
+/** A backend some of whose ranks' groups do something else. */
+function tapped(
+  right: AttentionBackend,
+  tap: (group: ProcessGroup, axis: string, ctx: Context) => ProcessGroup,
+): AttentionBackend {
+  const at = (ctx: Context): Context => {
+    const { coordinate, axes, shape, world } = ctx.mesh;
+    const mesh = { coordinate, axes, shape, world, group: (axis: string) => tap(ctx.mesh.group(axis), axis, ctx) };
+    return Object.create(ctx, {
+      mesh: { value: mesh },
+      device: { value: ctx.device },
+      rank: { value: ctx.rank },
+      assertOpen: { value: () => undefined },
+    }) as Context;
+  };
+  return {
+    ...right,
+    attend: (ctx, call, state, keys) => right.attend(at(ctx), call, state, keys),
+    attendBackward: (ctx, call, grads, keys) => right.attendBackward(at(ctx), call, grads, keys),
+  };
+}
+
+/** The group with another sendRecv. */
+function sending(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): ProcessGroup {
+  const { rank, size, ranks, device, name } = group;
+  const values = Object.entries({ sendRecv, rank, size, ranks, device, name });
+  return Object.create(group, Object.fromEntries(values.map(([key, value]) => [key, { value }]))) as ProcessGroup;
+}
+
+test("a send that the other rank of a scheduled tile never receives is named", () => {
+  const backend = tapped(mesh2d(grid), (group, _, ctx) => {
+    if (ctx.rank !== 5) return group;
+    return sending(group, (transfers, options) =>
+      group.sendRecv(
+        transfers.filter((transfer) => "to" in transfer || transfer.from !== 4),
+        options,
+      ),
+    );
+  });
+  const faults = faultsOf(backend, { sp: 6 });
+  expect(faults.map(({ kind }) => kind)).toContain("message");
+  expect(faults.find(({ kind }) => kind === "message")!.message).toMatch(
+    /^rank 4, forward, mesh2d\(sp\) #\d+ sends to rank 5, which never receives it$/,
+  );
+});
+
+test("ranks of a nest that exchange their keys and queries in different orders wait in a circle", () => {
+  // Each batch cut in two: rank 0 sends first, the others receive first.
+  const backend = tapped(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
+    if (axis !== "gpu") return group;
+    return sending(group, (transfers, options) => {
+      const sends = transfers.filter((transfer) => "to" in transfer);
+      const receives = transfers.filter((transfer) => "from" in transfer);
+      group.sendRecv(receives, options).wait();
+      return group.sendRecv(sends, options);
+    });
+  });
+  const [fault] = faultsOf(backend, { node: 2, gpu: 2 });
+  expect(fault!.kind).toBe("cycle");
+  expect(fault!.message).toBe(
+    "rank 0, forward, ulysses(gpu) #1 waits for rank 1; rank 1, forward, ulysses(gpu) #1 waits for rank 0",
+  );
+});
