@@ -14,6 +14,8 @@ export class Fetch implements Disposable {
   readonly #rank: number;
   readonly #own: KeyBlock;
   readonly #memory: ChunkMemory;
+  /** What is sent, until it is. */
+  readonly #messages = new Scope();
   #work: Work | undefined;
 
   constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
@@ -27,7 +29,7 @@ export class Fetch implements Disposable {
   #post({ group, label, heads, headSize }: AttendPlan): Work | undefined {
     const { sends, receives } = this.edges;
     if (sends.length + receives.length === 0) return undefined;
-    using scope = new Scope();
+    const scope = this.#messages;
     const packed = new Map<number, ChunkMemory>();
     for (const run of sends) {
       if (packed.has(run.chunk.index)) continue;
@@ -40,7 +42,6 @@ export class Fetch implements Disposable {
       ...sends.map((run) => ({ tensor: scope.hold(packed.get(run.chunk.index)!.message(run)), to: run.peer })),
       ...receives.map((run) => ({ tensor: scope.hold(this.#memory.message(run)), from: run.peer })),
     ];
-    // The work keeps what it sends alive.
     return group.sendRecv(transfers, { label });
   }
 
@@ -57,6 +58,7 @@ export class Fetch implements Disposable {
   wait(): void {
     this.#work?.wait();
     this.#work = undefined;
+    this.#messages[Symbol.dispose]();
   }
 
   /** Keys and values of a run, wherever they lie. */
