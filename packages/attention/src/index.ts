@@ -8,7 +8,7 @@ export { checkpoint, type Shape } from "@mosaic/core";
 export * from "@mosaic/kernels-cpu";
 export * from "@mosaic/meta-attention";
 export * from "@mosaic/nn";
-// With its own `checkpoint`, which repeats random numbers.
+// Under a name of its own, too, as one says `torch.nn`.
 export * as nn from "@mosaic/nn";
 export * from "@mosaic/planner";
 export type { Flow } from "@mosaic/planner";
