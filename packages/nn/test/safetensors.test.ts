@@ -2,7 +2,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { FileError, readSafetensors, writeSafetensors } from "../src/index.ts";
+import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
 import { file, folder } from "./reference/folder.ts";
 import { numbers } from "./reference/numbers.ts";
 import { alone } from "./reference/world.ts";
@@ -159,6 +159,37 @@ describe("a file that is not what it should be is refused, with the reason", () 
     const error = await readSafetensors(write(bytes)).catch((each: unknown) => each);
     expect(error).toBeInstanceOf(FileError);
     expect((error as Error).message).toMatch(message);
+  });
+
+  test("whatever byte of a header changes, tensors have the bytes of their shapes, or a FileError says why not", async () => {
+    const path = join(folder(), "x");
+    await writeSafetensors(
+      path,
+      new Map([
+        ["x", host([1, 2], [2, 1])],
+        ["y", host([3])],
+      ]),
+      { note: "n" },
+    );
+    const whole = readFileSync(path);
+    const header = 8 + Number(whole.readBigUInt64LE(0));
+    const changed = join(folder(), "changed");
+    let refused = 0;
+    for (let at = 0; at < header; at++) {
+      for (const value of [0x00, 0x20, 0x22, 0x30 + (at % 10), 0x7b, 0xff]) {
+        writeFileSync(changed, whole.with(at, value));
+        const outcome = await readSafetensors(changed).catch((error: unknown) => error);
+        if (outcome instanceof Error) {
+          expect(outcome, `byte ${at} ${value}`).toBeInstanceOf(FileError);
+          refused++;
+          continue;
+        }
+        for (const { shape, bytes } of (outcome as SafetensorsFile).tensors.values()) {
+          expect(bytes.length % shape.reduce((product, length) => product * length, 1)).toBe(0);
+        }
+      }
+    }
+    expect(refused).toBeGreaterThan(header);
   });
 
   test("every file that was cut short, wherever", async () => {
