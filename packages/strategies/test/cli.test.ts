@@ -18,7 +18,8 @@ function mosaicPlan(...args: string[]) {
   return { status, stdout, stderr };
 }
 
-const small = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
+const call = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
+const small = [...call, "--simulate", "1"];
 
 test("--help says what there is", () => {
   const { status, stdout } = mosaicPlan("--help");
