@@ -264,7 +264,7 @@ describe("state", () => {
     alone(async (ctx) => {
       using model = new Point(fromArray(ctx, start, [7]));
       using twin = new Point(fromArray(ctx, start, [7]));
-      const options = { lr: 0.1, warmupSteps: 3 };
+      const options = { lr: 0.1, warmupSteps: 3, schedule: cosine(10) };
       using optimizer = new ScheduleFreeAdamW(model, options);
       const step = (each: Point, by: Optimizer, at: number): void => {
         each.x.grad?.dispose();
