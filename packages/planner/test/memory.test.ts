@@ -1,0 +1,48 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { world } from "@mosaic/collectives-local";
+import { type AttentionBackend, attention, causal, type Context, layoutOf, randn, zigzag } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { expect, test } from "vitest";
+import { prove, record } from "../src/index.ts";
+
+// Every tensor fills whole lines of 64 bytes, which the CPU's allocator counts in.
+const sizes = { tokens: 96, heads: 4, kvHeads: 2, headDim: 16, batch: 1, dtype: "bfloat16" } as const;
+const mesh = { sp: 6 };
+const arrangement = { mask: causal(), placement: zigzag() };
+
+/** What `record` does, on a device that computes: the most bytes that were allocated at once. */
+function measured(ctx: Context, backend: AttentionBackend): number {
+  const { tokens, heads, kvHeads, headDim, batch, dtype } = sizes;
+  const layout = layoutOf({ mesh, axes: ["sp"], placement: arrangement.placement, length: tokens });
+  const made = (of: number) => randn(ctx, [batch, of, tokens / mesh.sp, headDim], { dtype });
+  using q = made(heads);
+  using k = made(kvHeads);
+  using v = made(kvHeads);
+  using dOut = made(heads);
+  for (const x of [q, k, v]) x.requiresGrad = true;
+  ctx.device.resetPeakMemory();
+  using out = attention(ctx, q, k, v, { backend, mask: arrangement.mask, queries: layout, keys: layout });
+  out.backward(dOut);
+  using _dq = q.grad!;
+  using _dk = k.grad!;
+  using _dv = v.grad!;
+  return ctx.device.memory().peak;
+}
+
+test.each([
+  ["ring", ring()],
+  ["scheduled mesh2d", mesh2d({ shape: [3, 2], form: "scheduled" })],
+  ["fused mesh2d", mesh2d({ shape: [3, 2], form: "fused" })],
+])("the peak of bytes of a %s is what the CPU's allocator counts", async (_, backend) => {
+  const { faults, peakBytes } = prove(record({ backend, mesh, ...sizes, ...arrangement }));
+  expect(faults).toEqual([]);
+  const contexts = await world(mesh.sp, { mesh, device: () => cpu({ threads: 1 }) });
+  try {
+    const peaks = contexts.map((ctx) => measured(ctx, backend));
+    await Promise.all(contexts.map(({ device }) => device.stream.synchronize()));
+    expect(peaks).toEqual(peakBytes);
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
+});
