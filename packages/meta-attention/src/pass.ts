@@ -1,23 +1,7 @@
-import {
-  add,
-  type Context,
-  causal,
-  checkpoint,
-  full,
-  type Linear,
-  mean,
-  mul,
-  noGrad,
-  randn,
-  sigmoid,
-  softmax,
-  sub,
-  type Tensor,
-} from "@mosaic/core";
+import { add, type Context, causal, full, noGrad, randn, softmax, type Tensor } from "@mosaic/core";
 import { Attending } from "./attend/attending.ts";
 import { attentionMass } from "./attend/mass.ts";
 import type { AttendPlan } from "./attend/plan.ts";
-import { routed } from "./attend/routed.ts";
 import { headsOf } from "./attend/views.ts";
 import { bytesMoved } from "./bytes.ts";
 import type { KnownKeys } from "./certificate/bounds.ts";
@@ -26,6 +10,7 @@ import { chunksToAdd, joined } from "./certificate/extend.ts";
 import { keyStatistics, keyStatisticsWidth } from "./certificate/key-statistics.ts";
 import type { Chunks } from "./chunks.ts";
 import { type MetaResult, resultOf } from "./meta.ts";
+import { outputOf, type Projections } from "./output.ts";
 import type { Resume } from "./recording.ts";
 import { type Chosen, choose } from "./route/choose.ts";
 import { chosenOnly } from "./route/chosen-only.ts";
@@ -38,13 +23,10 @@ import type { ChunkSummaryEncoder } from "./summary/encoder.ts";
 import { beginSummaries, type PendingSummaries } from "./summary/own-summaries.ts";
 
 /** The module that runs, and the sequence. */
-export interface PassParts {
+export interface PassParts extends Projections {
   readonly ctx: Context;
   readonly settings: Settings;
   readonly chunks: Chunks;
-  readonly qkvProjection: Linear;
-  readonly outProjection: Linear;
-  readonly gateProjection: Linear | null;
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
 }
@@ -163,7 +145,9 @@ export class Pass implements Disposable {
       causal: settings.causal,
     };
     using numbers = this.#routerNumbers(router.scores, chosen);
-    const { out, gateValues } = this.#output(qkv, numbers, chosen);
+    this.#attending = undefined;
+    const attended = { attending, x: this.#x, qkv, router: numbers, chosen, useCheckpoint: settings.useCheckpoint };
+    const { out, gateValues } = outputOf(this.#parts, attended);
     return resultOf(out, {
       routingWeights: routing.routing.detach(),
       chunkAttention: routing.chunkAttention.detach(),
@@ -192,52 +176,6 @@ export class Pass implements Disposable {
     using mask = chosenOnly(this.#parts.ctx, chosen, this.#parts.chunks);
     using masked = add(scores, mask);
     return softmax(masked);
-  }
-
-  #output(qkv: Tensor, router: Tensor, chosen: Chosen): { out: Tensor; gateValues: Tensor | null } {
-    let gateValues: Tensor | null = null;
-    const end = (attending: Attending, qkv: Tensor, router: Tensor): Tensor => {
-      using packed = routed(attending, qkv, router);
-      const { out, gate } = this.#mix(packed);
-      gateValues ??= gate && noGrad(() => mean(gate, -1));
-      gate?.dispose();
-      return out;
-    };
-    const attending = this.#attending!;
-    this.#attending = undefined;
-    if (!this.#parts.settings.useCheckpoint) return { out: end(attending, qkv, router), gateValues };
-    const plan = this.#plan;
-    const { qkvProjection } = this.#parts;
-    let done: Attending | undefined = attending;
-    const out = checkpoint(
-      (x: Tensor, router: Tensor) => {
-        const first = done;
-        done = undefined;
-        if (first) return end(first, qkv, router);
-        using again = qkvProjection.forward(x);
-        const attending = new Attending(plan, again);
-        attending.look(chosen);
-        return end(attending, again, router);
-      },
-      this.#x,
-      router,
-    );
-    return { out, gateValues };
-  }
-
-  /** Gate and output projection of [B,S,parts·E]. */
-  #mix(packed: Tensor): { out: Tensor; gate: Tensor | null } {
-    const { gateProjection, outProjection, settings } = this.#parts;
-    if (!gateProjection) return { out: outProjection.forward(packed), gate: null };
-    const { embedDim } = settings;
-    using logits = gateProjection.forward(packed);
-    const gate = sigmoid(logits);
-    using own = packed.slice(2, 0, embedDim);
-    using combined = packed.slice(2, embedDim, 2 * embedDim);
-    using apart = sub(combined, own);
-    using part = mul(gate, apart);
-    using mixed = add(own, part);
-    return { out: outProjection.forward(mixed), gate };
   }
 
   [Symbol.dispose](): void {

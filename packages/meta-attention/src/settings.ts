@@ -32,7 +32,10 @@ export interface HierarchicalMetaAttentionOptions {
   readonly useCheckpoint?: boolean;
   /** Whether `meta` bounds what was missed; costs H·(D + 1) numbers a chunk in the gather. Default true. */
   readonly certificate?: boolean;
-  /** ε, more than 0 and less than 1: look at more chunks until no row can have missed more than this share of its softmax. */
+  /**
+   * ε, more than 0 and less than 1: look at more chunks until no row can have missed more than this share of its softmax. If
+   * causal, which chunks are added depends on all queries of a chunk: for inference.
+   */
   readonly maxMissedMass?: number;
   /** Standard deviation of normal noise on the scores while training. Default 0. */
   readonly routingNoise?: number;

@@ -2,6 +2,7 @@ import { type AttentionState, emptyState, type Tensor } from "@mosaic/core";
 import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
 import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
+import { runsWhere } from "../runs.ts";
 import { Scope } from "../scope.ts";
 import { addLse } from "./add-lse.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";
@@ -16,11 +17,6 @@ export interface Looked extends Look {
   readonly before?: Tensor;
   readonly after?: Tensor;
   readonly state?: AttentionState;
-}
-
-/** Whether a query chunk of this rank looked at any other, for a batch element. */
-export function hasLooked(looked: readonly Look[], query: number, b: number): boolean {
-  return looked.some((look) => look.query === query && look.b0 <= b && b < look.b1);
 }
 
 /**
@@ -40,6 +36,8 @@ export class Attending implements Disposable {
   /** Combined; its lse is that over everything looked at. */
   readonly combined: AttentionState;
   readonly looked: Looked[] = [];
+  /** Query chunks and batch elements that looked at any chunk but their own: query · B + b. */
+  readonly #curious = new Set<number>();
   readonly #scope = new Scope();
   readonly #fetches: Fetch[] = [];
 
@@ -73,6 +71,12 @@ export class Attending implements Disposable {
     for (const look of looksOf(chosen, plan.chunks)) this.looked.push(this.#fold(look, fetch));
   }
 
+  /** Batch elements [b0, b1) for which a query chunk of this rank looked, or did not look, at any chunk but its own. */
+  runsThat(looked: boolean, query: number): (readonly [b0: number, b1: number])[] {
+    const batch = this.q.shape[0]!;
+    return runsWhere(batch, (b) => this.#curious.has(query * batch + b) === looked);
+  }
+
   #attendOwn(): void {
     const { plan, own, combined, q } = this;
     const { kernels } = q.device;
@@ -94,6 +98,7 @@ export class Attending implements Disposable {
     using rows = this.#rows(this.combined, look);
     using keys = fetch.keys(look);
     const tile = tileOf(plan, plan.chunks.own[look.query]!, look.chunk);
+    for (let { b0 } = look; b0 < look.b1; b0++) this.#curious.add(look.query * this.q.shape[0]! + b0);
     if (plan.combine === "exact") {
       const before = this.#copy(rows.lse);
       kernels.attend(rows, rows.q, keys, tile);

@@ -1,7 +1,7 @@
 import type { Tensor } from "@mosaic/core";
 import { GradientReturn } from "../exchange/gradient-return.ts";
 import { Scope } from "../scope.ts";
-import { type Attending, hasLooked } from "./attending.ts";
+import type { Attending } from "./attending.ts";
 import { lookBackward } from "./look-backward.ts";
 import { tileOf } from "./plan.ts";
 import { headsOf, rowsOf, zerosLike } from "./views.ts";
@@ -81,7 +81,7 @@ interface OwnRows {
 
 /** What the kernel needs for the keys of own chunks. */
 function ownRows(attending: Attending, grads: Gradients, scope: Scope): OwnRows {
-  const { plan, own, combined, looked } = attending;
+  const { plan, own, combined } = attending;
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
   const { kernels } = device;
@@ -105,22 +105,17 @@ function ownRows(attending: Attending, grads: Gradients, scope: Scope): OwnRows 
     return { dOut, lse: own.lse, delta: sums };
   }
   kernels.copy(dOut, dOwn);
-  addWhereNothingWasChosen(dOut, dCombined, { plan, looked });
+  addWhereNothingWasChosen(dOut, dCombined, attending);
   kernels.rowDot(sums, dOut, own.out);
   return { dOut, lse: own.lse, delta: sums };
 }
 
 /** There the combined output is the own one. */
-function addWhereNothingWasChosen(
-  dOut: Tensor,
-  dCombined: Tensor,
-  { plan, looked }: Pick<Attending, "plan" | "looked">,
-): void {
-  for (const [query, chunk] of plan.chunks.own.entries()) {
-    for (let b = 0; b < dOut.shape[0]!; b++) {
-      if (hasLooked(looked, query, b)) continue;
-      using sum = rowsOf(dOut, chunk, b, b + 1);
-      using more = rowsOf(dCombined, chunk, b, b + 1);
+function addWhereNothingWasChosen(dOut: Tensor, dCombined: Tensor, attending: Attending): void {
+  for (const [query, chunk] of attending.plan.chunks.own.entries()) {
+    for (const [b0, b1] of attending.runsThat(false, query)) {
+      using sum = rowsOf(dOut, chunk, b0, b1);
+      using more = rowsOf(dCombined, chunk, b0, b1);
       dOut.device.kernels.binary("add", sum, sum, more);
     }
   }

@@ -1,5 +1,5 @@
 import type { Tensor } from "@mosaic/core";
-import { type Attending, hasLooked } from "./attending.ts";
+import type { Attending } from "./attending.ts";
 import { routedBackward } from "./backward.ts";
 import { pairOf, rowsOf } from "./views.ts";
 
@@ -23,12 +23,12 @@ export function routed(attending: Attending, qkv: Tensor, router: Tensor): Tenso
 }
 
 /** combined ← Σ w·o over chosen chunks; where none was chosen it stays what it is over the own chunk. */
-function weigh({ combined, looked, plan, q }: Attending, weights: Tensor): void {
+function weigh(attending: Attending, weights: Tensor): void {
+  const { combined, looked, plan, q } = attending;
   const { kernels } = q.device;
   for (const [query, chunk] of plan.chunks.own.entries()) {
-    for (let b = 0; b < q.shape[0]!; b++) {
-      if (!hasLooked(looked, query, b)) continue;
-      using rows = rowsOf(combined.out, chunk, b, b + 1);
+    for (const [b0, b1] of attending.runsThat(true, query)) {
+      using rows = rowsOf(combined.out, chunk, b0, b1);
       kernels.fill(rows, 0);
     }
   }

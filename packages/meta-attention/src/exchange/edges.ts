@@ -1,5 +1,6 @@
 import type { Chunk, Chunks } from "../chunks.ts";
 import type { Chosen } from "../route/choose.ts";
+import { runsWhere } from "../runs.ts";
 
 // Every rank knows what every query chunk chose, so each works out alone what it sends and receives.
 
@@ -56,15 +57,6 @@ export function looksOf(chosen: Chosen, { all, own }: Chunks): Look[] {
 }
 
 /** The chunks and batch elements for which a rule holds. */
-function runsOf(all: readonly Chunk[], batch: number, holds: (chunk: number, b: number) => boolean): Run[] {
-  const runs: Run[] = [];
-  for (const chunk of all) {
-    for (let b0 = 0; b0 < batch; ) {
-      let b1 = b0;
-      while (b1 < batch && holds(chunk.index, b1)) b1++;
-      if (b1 > b0) runs.push({ chunk, b0, b1 });
-      b0 = b1 + 1;
-    }
-  }
-  return runs;
+function runsOf(some: readonly Chunk[], batch: number, holds: (chunk: number, b: number) => boolean): Run[] {
+  return some.flatMap((chunk) => runsWhere(batch, (b) => holds(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })));
 }

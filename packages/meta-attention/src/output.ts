@@ -1,0 +1,66 @@
+import { add, checkpoint, type Linear, mean, mul, noGrad, sigmoid, sub, type Tensor } from "@mosaic/core";
+import { Attending } from "./attend/attending.ts";
+import { routed } from "./attend/routed.ts";
+import type { Chosen } from "./route/choose.ts";
+
+/** The projections around the attention. */
+export interface Projections {
+  readonly qkvProjection: Linear;
+  readonly outProjection: Linear;
+  readonly gateProjection: Linear | null;
+}
+
+/** What was attended, and what it was made from. */
+export interface Attended {
+  /** Taken. */
+  readonly attending: Attending;
+  readonly x: Tensor;
+  readonly qkv: Tensor;
+  /** What the attention takes of the router, [B,c,N]. */
+  readonly router: Tensor;
+  readonly chosen: Chosen;
+  readonly useCheckpoint: boolean;
+}
+
+/** The result [B,S,E], and the mean of the gate over the features [B,S] if there is one. */
+export interface Output {
+  readonly out: Tensor;
+  readonly gateValues: Tensor | null;
+}
+
+/** From what was attended to the result; with `useCheckpoint` the tape keeps x and the choice, and all else is done again. */
+export function outputOf(projections: Projections, attended: Attended): Output {
+  const { attending, x, qkv, router, chosen, useCheckpoint } = attended;
+  if (!useCheckpoint) return finish(projections, attending, { qkv, router });
+  const { plan } = attending;
+  let done: Output | undefined;
+  const body = (x: Tensor, router: Tensor): Tensor => {
+    if (!done) return (done = finish(projections, attending, { qkv, router })).out;
+    using again = projections.qkvProjection.forward(x);
+    const repeated = new Attending(plan, again);
+    repeated.look(chosen);
+    const { out, gateValues } = finish(projections, repeated, { qkv: again, router });
+    gateValues?.dispose();
+    return out;
+  };
+  const out = checkpoint(body, x, router);
+  return { out, gateValues: done!.gateValues };
+}
+
+function finish(
+  { gateProjection, outProjection }: Projections,
+  attending: Attending,
+  { qkv, router }: { qkv: Tensor; router: Tensor },
+): Output {
+  using packed = routed(attending, qkv, router);
+  if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
+  const embed = packed.shape[2]! / 2;
+  using logits = gateProjection.forward(packed);
+  using gate = sigmoid(logits);
+  using own = packed.slice(2, 0, embed);
+  using combined = packed.slice(2, embed, 2 * embed);
+  using apart = sub(combined, own);
+  using part = mul(gate, apart);
+  using mixed = add(own, part);
+  return { out: outProjection.forward(mixed), gateValues: noGrad(() => mean(gate, -1)) };
+}
