@@ -109,6 +109,23 @@ test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bi
   }),
 );
 
+test("values that 16 bits cannot hold are rounded as a device rounds them", () =>
+  alone(async (ctx) => {
+    const values = Float32Array.from([
+      ...numbers(2000, 1).map((x, i) => x * 2 ** ((i % 45) - 28)),
+      65_519,
+      65_520,
+      1e30,
+      Number.NaN,
+    ]);
+    for (const dtype of ["bfloat16", "float16"] as const) {
+      using x = fromArray(ctx, values, [values.length], dtype);
+      const path = join(folder(), dtype);
+      await writeSafetensors(path, new Map([["x", { dtype, shape: [values.length], values }]]));
+      expect((await readSafetensors(path)).tensors.get("x")!.values).toEqual(await x.read());
+    }
+  }));
+
 test("what is written is the state at the call, even if training goes on", () =>
   alone(async (ctx) => {
     using layer = new Linear(ctx, 3, 3);

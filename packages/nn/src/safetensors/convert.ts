@@ -50,7 +50,7 @@ function fromFloat16(half: number): number {
   return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1024 + fraction) * 2 ** (exponent - 25);
 }
 
-/** Values that a dtype holds exactly, as a device's are, as bytes. */
+/** Values as bytes, rounded to nearest even where the dtype cannot hold them. */
 export function toBytes(dtype: DType, values: Float32Array): Uint8Array {
   if (dtype === "float32") return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
   const halves = new Uint16Array(values.length);
@@ -61,16 +61,23 @@ export function toBytes(dtype: DType, values: Float32Array): Uint8Array {
 
 function toBfloat16(value: number): number {
   float[0] = value;
-  return word[0]! >>> 16;
+  if (Number.isNaN(value)) return (word[0]! >>> 16) | 0x40;
+  return (word[0]! + 0x7fff + ((word[0]! >>> 16) & 1)) >>> 16;
 }
 
 function toFloat16(value: number): number {
   float[0] = value;
   const sign = (word[0]! >>> 16) & 0x8000;
-  const size = Math.abs(value);
   if (Number.isNaN(value)) return sign | 0x7e00;
-  if (size === Infinity) return sign | 0x7c00;
-  if (size < 2 ** -14) return sign | Math.round(size * 2 ** 24);
-  const exponent = Math.floor(Math.log2(size));
-  return sign | (((exponent + 15) << 10) + Math.round((size / 2 ** exponent - 1) * 1024));
+  const size = Math.abs(value);
+  if (size >= 65_520) return sign | 0x7c00;
+  // 11 significant bits down to 2⁻¹⁴, a spacing of 2⁻²⁴ below; a carry runs into the exponent, as it should.
+  const exponent = Math.max(-14, Math.floor(Math.log2(size)));
+  return sign | (((exponent + 15) << 10) - 1024 + roundHalfEven(size / 2 ** (exponent - 10)));
+}
+
+function roundHalfEven(value: number): number {
+  const down = Math.floor(value);
+  if (value - down !== 0.5) return Math.round(value);
+  return down % 2 === 0 ? down : down + 1;
 }
