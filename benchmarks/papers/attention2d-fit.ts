@@ -116,7 +116,7 @@ export function fitTable(fits: readonly Fit[]): Table {
       ...each,
       wiring: each.wiring.name,
       bandwidth: each.bandwidth / 1e9,
-      bytesPerMegaflop: bytesPerMegaflop(profileOf({ gpu: "a100", ...each })),
+      bytesPerMegaflop: bytesPerMegaflop(profileOf({ gpu: "a100", ...each }), models[stepSeconds.model].headDim),
     })),
   };
 }

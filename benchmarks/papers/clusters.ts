@@ -1,4 +1,11 @@
-import { type AttentionRecord, type KernelSpeeds, type Profile, profiles, simulate } from "@mosaic/planner";
+import {
+  type AttentionRecord,
+  type AttentionSpeed,
+  type KernelSpeeds,
+  type Profile,
+  profiles,
+  simulate,
+} from "@mosaic/planner";
 
 /** How a network is laid out. What the papers leave open is varied. */
 export interface Wiring {
@@ -47,13 +54,14 @@ export function timingOf(record: AttentionRecord, profile: Profile): Timing {
 }
 
 /** What a rank computes on large tiles, forward and backward as they come, in operations per second. */
-export function attentionFlops({ attend, attendBackward }: KernelSpeeds): number {
-  return 14 / (4 / attend.bfloat16!.flops + 10 / attendBackward.bfloat16!.flops);
+function attentionFlops({ attend, attendBackward }: KernelSpeeds, headDim: number): number {
+  const seconds = ({ flops, halfDim }: AttentionSpeed) => (headDim + halfDim) / headDim / flops;
+  return 14 / (4 * seconds(attend.bfloat16!) + 10 * seconds(attendBackward.bfloat16!));
 }
 
 /** Bandwidth over kernel speed: all that speedups depend on, where latency does not matter. */
-export function bytesPerMegaflop({ kernels, links }: Profile): number {
-  return (links["inter-node"].bandwidth / attentionFlops(kernels)) * 1e6;
+export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): number {
+  return (links["inter-node"].bandwidth / attentionFlops(kernels, headDim)) * 1e6;
 }
 
 /** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */

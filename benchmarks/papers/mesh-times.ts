@@ -127,7 +127,11 @@ function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: 
     rows: wirings.map((wiring) => {
       const bandwidth = bandwidthOf.get(wiring.name)!;
       const profile = profileOf({ gpu: "h100", wiring, bandwidth });
-      return { wiring: wiring.name, bandwidth: bandwidth / 1e9, bytesPerMegaflop: bytesPerMegaflop(profile) };
+      return {
+        wiring: wiring.name,
+        bandwidth: bandwidth / 1e9,
+        bytesPerMegaflop: bytesPerMegaflop(profile, heads.headDim),
+      };
     }),
   };
 }
