@@ -5,6 +5,7 @@
 #include "binding/addon.h"
 #include "binding/attention.h"
 #include "binding/loop.h"
+#include "binding/rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
@@ -27,30 +28,6 @@ void launchEach(Device& device, const char* kernel, const Parameters& parameters
 template <class Parameters>
 void launchRows(Device& device, const char* kernel, const Parameters& parameters) {
   device.launch(kernel, gridForRows(device, parameters.over.rows.extent.count), parameters);
-}
-
-/// Rows of several views; `length` is that of the first's last axis.
-template <int N>
-Rows<N> rowsOf(const View* const (&views)[N]) {
-  View leads[N];
-  const View* pointers[N];
-  Rows<N> rows;
-  for (int i = 0; i < N; i++) {
-    leads[i] = withoutLast(*views[i]);
-    pointers[i] = &leads[i];
-    rows.step[i] = lastStep(*views[i]);
-  }
-  rows.length = views[0]->shape[views[0]->rank - 1];
-  rows.rows = loopOf<N>(pointers);
-  return rows;
-}
-
-/// A view with one element a row: [..] as [.., 1].
-View perRow(const View& view) {
-  View wide = view;
-  wide.shape[wide.rank] = 1;
-  wide.stride[wide.rank++] = 0;
-  return wide;
 }
 
 /// For what is absent: no memory, all strides 0.

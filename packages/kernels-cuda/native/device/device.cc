@@ -62,6 +62,7 @@ Device::~Device() {
   watcher_.reset();
   enter();
   const Driver& cuda = driver();
+  for (const CUdeviceptr address : live_) cuda.memFreeAsync(address, stream_);
   cuda.memFreeAsync(reinterpret_cast<uintptr_t>(badIndex_), stream_);
   cuda.streamSynchronize(stream_);
   cuda.streamDestroy(stream_);
@@ -121,12 +122,14 @@ CUdeviceptr Device::allocate(size_t bytes) {
   const CUresult code = driver().memAllocAsync(&address, std::max<size_t>(bytes, 1), stream_);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
   check(code, "taking memory");
+  live_.insert(address);
   allocated_ += bytes;
   peak_ = std::max(peak_.load(), allocated_.load());
   return address;
 }
 
 void Device::free(CUdeviceptr address, size_t bytes) {
+  if (live_.erase(address) == 0) return;
   driver().memFreeAsync(address, stream_);
   allocated_ -= bytes;
 }

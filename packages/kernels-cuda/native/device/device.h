@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "device/failure.h"
@@ -96,6 +97,7 @@ class Device {
   int capability_ = 0, multiprocessors_ = 1;
   size_t limit_;
   std::atomic<size_t> allocated_{0}, peak_{0};
+  std::unordered_set<CUdeviceptr> live_;
   std::unordered_map<std::string, CUfunction> functions_;
   std::unique_ptr<Watcher> watcher_;
   BadIndex* badIndex_ = nullptr;

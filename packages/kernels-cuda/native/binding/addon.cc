@@ -1,0 +1,59 @@
+// The addon's entry: makes the state of the environment, and exports.
+#include "binding/addon.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+// bind(scratch, deliver): at load, and again (without deliver) when the scratch array has to grow.
+napi_value bind(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  size_t count = 2;
+  napi_value arguments[2];
+  napi_get_cb_info(env, info, &count, arguments, nullptr, nullptr);
+  napi_typedarray_type type;
+  void* data;
+  if (napi_get_typedarray_info(env, arguments[0], &type, nullptr, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_float64_array) {
+    return throwError(env, MOSAIC_FAILURE_DEVICE, "bind: expected a Float64Array");
+  }
+  if (addon.scratchHolder) napi_delete_reference(env, addon.scratchHolder);
+  napi_create_reference(env, arguments[0], 1, &addon.scratchHolder);
+  addon.scratch = static_cast<double*>(data);
+  if (addon.mailbox) return nullptr;
+  addon.mailbox = std::make_shared<Mailbox>(env, arguments[1]);
+  // After the ThreadSafeFunction was made, so that this runs before it is torn down.
+  napi_add_env_cleanup_hook(
+      env, [](void* mailbox) { static_cast<Mailbox*>(mailbox)->close(); }, addon.mailbox.get());
+  return nullptr;
+}
+
+}  // namespace
+
+Addon& Addon::of(napi_env env) {
+  void* data = nullptr;
+  napi_get_instance_data(env, &data);
+  return *static_cast<Addon*>(data);
+}
+
+napi_value throwError(napi_env env, MosaicFailureCode code, const char* message) {
+  napi_throw_error(env, std::to_string(code).c_str(), message);
+  return nullptr;
+}
+
+}  // namespace mosaic::cuda
+
+NAPI_MODULE_INIT() {
+  using namespace mosaic::cuda;
+  auto* addon = new Addon{};
+  addon->env = env;
+  napi_set_instance_data(env, addon, [](napi_env, void* data, void*) { delete static_cast<Addon*>(data); }, nullptr);
+  napi_value function, protocol;
+  napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
+  napi_set_named_property(env, exports, "bind", function);
+  napi_create_int32(env, kProtocol, &protocol);
+  napi_set_named_property(env, exports, "protocol", protocol);
+  exportDevice(env, exports);
+  exportKernels(env, exports);
+  return exports;
+}

@@ -1,0 +1,18 @@
+#include "device/image.h"
+
+#if defined(MOSAIC_WITH_KERNELS)
+
+// The file that nvcc wrote, as it is.
+asm(".section .rodata\n"
+    ".balign 64\n"
+    "mosaicKernelImage: .incbin \"" MOSAIC_KERNEL_IMAGE "\"\n"
+    ".previous\n");
+extern "C" const unsigned char mosaicKernelImage[];
+
+const void* mosaic::cuda::kernelImage() { return mosaicKernelImage; }
+
+#else
+
+const void* mosaic::cuda::kernelImage() { return nullptr; }
+
+#endif

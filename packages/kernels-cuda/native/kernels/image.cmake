@@ -1,0 +1,30 @@
+# The kernels, compiled by nvcc into one fat binary that the addon carries: sm_80, sm_90a, and PTX for what comes later.
+set(KERNEL_SOURCES native/kernels/elementwise.cu native/kernels/rows.cu native/kernels/reduce.cu native/kernels/state.cu)
+
+find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
+
+# kernel_image(target sources…)
+function(kernel_image target)
+  if(NOT NVCC)
+    message(STATUS "nvcc was not found: ${target} is built without kernels, and says so when it is used")
+    return()
+  endif()
+  set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
+  set(all ${CMAKE_CURRENT_BINARY_DIR}/all-kernels.cu)
+  file(WRITE ${all}.new "")
+  foreach(source ${ARGN})
+    file(APPEND ${all}.new "#include \"${CMAKE_CURRENT_SOURCE_DIR}/${source}\"\n")
+    list(APPEND sources ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+  endforeach()
+  file(COPY_FILE ${all}.new ${all} ONLY_IF_DIFFERENT)
+  file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/*)
+  add_custom_command(OUTPUT ${image} DEPENDS ${all} ${sources} ${headers}
+    COMMAND ${NVCC} -std=c++20 -O3 --threads 2 -fatbin -o ${image} ${all}
+      -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/../core/include
+      -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
+    COMMENT "Compiling CUDA kernels" VERBATIM)
+  add_custom_target(${target}_kernels DEPENDS ${image})
+  add_dependencies(${target} ${target}_kernels)
+  set_source_files_properties(native/device/image.cc PROPERTIES OBJECT_DEPENDS ${image}
+    COMPILE_DEFINITIONS "MOSAIC_WITH_KERNELS;MOSAIC_KERNEL_IMAGE=\"${image}\"")
+endfunction()
