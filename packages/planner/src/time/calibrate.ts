@@ -1,6 +1,6 @@
 import { availableParallelism } from "node:os";
 import { checkOptionNames, type Context, type DType, fromArray, OptionError } from "@mosaic/core";
-import { fitAttention, fitBytes } from "./fit.ts";
+import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
 import {
   type Crew,
   timeCopies,
@@ -109,14 +109,20 @@ async function attentionSpeeds(
   const tiles = kinds.flatMap(({ dtype, kind }) =>
     headDims.flatMap((headDim) => shapes.map(([rows, keys]) => ({ dtype, kind, heads: HEADS, rows, keys, headDim }))),
   );
-  const samples = await timeTiles(crew, tiles);
+  // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
+  const square = { heads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
+  const all = await timeTiles(crew, [...tiles, ...pairs]);
+  const samples = all.slice(0, tiles.length);
   const speeds = { attend: {}, attendBackward: {} } as Record<
     "attend" | "attendBackward",
     Record<string, AttentionSpeed>
   >;
-  for (const { dtype, kind } of kinds) {
-    const own = samples.filter((_, i) => tiles[i]!.dtype === dtype && tiles[i]!.kind === kind);
-    speeds[kind][dtype] = fitAttention(own, kind === "attend" ? 4 : 10, launch);
+  for (const [i, { dtype, kind }] of kinds.entries()) {
+    const own = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
+    const [dense, interleaved] = all.slice(tiles.length + 2 * i) as [AttentionSample, AttentionSample];
+    const fitted = fitAttention(own, kind === "attend" ? 4 : 10, launch);
+    speeds[kind][dtype] = { ...fitted, interleaved: interleaved.seconds / dense.seconds };
   }
   return speeds;
 }

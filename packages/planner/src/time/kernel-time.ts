@@ -15,20 +15,23 @@ export interface AttentionWork {
   readonly keys: number;
   /** Sequences × query heads. */
   readonly heads: number;
+  /** Whether keys lie with the heads of a row side by side; not so if absent. */
+  readonly interleaved?: boolean;
 }
 
 /** Seconds that an attention kernel takes alone. Nothing visible costs the launch. */
 export function attentionSeconds(
   kernels: KernelSpeeds,
   kind: "attend" | "attendBackward",
-  { dtype, headDim, pairs, rows, keys, heads }: AttentionWork,
+  { dtype, headDim, pairs, rows, keys, heads, interleaved = false }: AttentionWork,
 ): number {
   if (pairs === 0 || heads === 0) return kernels.launch;
   const speed = kernels[kind][dtype] ?? unknownSpeed(kernels, kind, dtype);
   const { halfRows, halfKeys, halfDim } = speed;
   const each = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
   const flops = each * heads * (pairs + halfKeys * rows + halfRows * keys);
-  return kernels.launch + flops / speed.flops / filled(kernels, heads, rows);
+  const slower = interleaved ? (speed.interleaved ?? 1) : 1;
+  return kernels.launch + (slower * flops) / speed.flops / filled(kernels, heads, rows);
 }
 
 /** The share of the device that a call fills: its last wave may leave units idle. */
@@ -82,7 +85,9 @@ export class KernelTimes {
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
     const [batch, heads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
     const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
-    const work = { dtype: q.dtype, headDim, pairs, rows, keys: k.look.box.sizes[2]!, heads: batch * heads };
+    const { sizes, strides } = k.look.box;
+    const interleaved = strides[2]! > headDim;
+    const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, heads: batch * heads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
   }
 

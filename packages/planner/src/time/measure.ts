@@ -87,6 +87,8 @@ export interface TileShape {
   readonly rows: number;
   readonly keys: number;
   readonly headDim: number;
+  /** Whether the heads of a row lie side by side; not so if absent. */
+  readonly interleaved?: boolean;
 }
 
 /** Seconds of one call for each tile, on the first rank, the others at rest. */
@@ -162,13 +164,18 @@ class TileOperands implements Disposable {
 
   /** Inputs are random, as at work: there are machines on which zeros take less time. */
   #make(tile: TileShape): void {
-    const { heads, rows, keys, headDim, dtype } = tile;
+    const { heads, rows, keys, headDim, dtype, interleaved = false } = tile;
+    const random = (length: number) => (): Tensor => {
+      if (!interleaved) return randn(this.#ctx, [1, heads, length, headDim], { dtype });
+      using wire = randn(this.#ctx, [length, 1, heads, headDim], { dtype });
+      return wire.view({ shape: [1, heads, length, headDim], strides: [1, headDim, heads * headDim, 1] });
+    };
     const own = (name: string, make: () => Tensor): void => {
       if (!this.#tensors.has(nameOf(tile, name))) this.#tensors.set(nameOf(tile, name), make());
     };
     const zeros = (shape: readonly number[]) => () => filled(this.#ctx, shape, 0);
-    for (const name of ["q", "dOut"]) own(name, () => randn(this.#ctx, [1, heads, rows, headDim], { dtype }));
-    for (const name of ["k", "v"]) own(name, () => randn(this.#ctx, [1, heads, keys, headDim], { dtype }));
+    for (const name of ["q", "dOut"]) own(name, random(rows));
+    for (const name of ["k", "v"]) own(name, random(keys));
     own("out", zeros([1, heads, rows, headDim]));
     for (const name of ["lse", "delta"]) own(name, zeros([1, heads, rows]));
     for (const name of ["dk", "dv"]) own(name, zeros([1, heads, keys, headDim]));
@@ -179,8 +186,8 @@ class TileOperands implements Disposable {
   }
 }
 
-function nameOf({ heads, rows, keys, headDim, dtype }: TileShape, name: string): string {
-  return `${name} ${heads} ${rows} ${keys} ${headDim} ${dtype}`;
+function nameOf({ heads, rows, keys, headDim, dtype, interleaved }: TileShape, name: string): string {
+  return `${name} ${heads} ${rows} ${keys} ${headDim} ${dtype} ${interleaved ?? false}`;
 }
 
 /** Seconds of one copy of each size, on the first rank; its bytes are those read and those written. */

@@ -93,11 +93,12 @@ class Checker {
       this.#names(`kernels.${kind}`, kernels[kind], Object.keys(dtypeBytes));
       for (const [dtype, speed] of Object.entries(kernels[kind])) {
         const path = `kernels.${kind}.${dtype}`;
-        this.#names(path, speed, ["flops", "halfRows", "halfKeys", "halfDim"]);
+        this.#names(path, speed, ["flops", "halfRows", "halfKeys", "halfDim", "interleaved"]);
         this.#number(`${path}.flops`, speed.flops, "> 0");
         for (const half of ["halfRows", "halfKeys", "halfDim"] as const) {
           this.#number(`${path}.${half}`, speed[half], "≥ 0");
         }
+        if (speed.interleaved !== undefined) this.#number(`${path}.interleaved`, speed.interleaved, "> 0");
       }
     }
     if (kernels.waves === undefined) return;

@@ -31,6 +31,8 @@ export interface AttentionSpeed {
   readonly halfRows: number;
   readonly halfKeys: number;
   readonly halfDim: number;
+  /** How many times as long it takes where the rows of a head do not lie side by side, but the heads of a row; 1 if absent. */
+  readonly interleaved?: number;
 }
 
 /** How much of a device one call can fill: `units` multiprocessors each take `rows` query rows of a head at a time. */

@@ -24,8 +24,8 @@ const truth: Profile = {
     ...base.kernels,
     launch: 2e-6,
     bandwidth: 7e9,
-    attend: { float32: { flops: 50e9, halfRows: 12, halfKeys: 30, halfDim: 20 } },
-    attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8 } },
+    attend: { float32: { flops: 50e9, halfRows: 12, halfKeys: 30, halfDim: 20, interleaved: 1.25 } },
+    attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8, interleaved: 1.5 } },
   },
   links: { ...base.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
   cores: { perNode: 1.5 },
@@ -46,6 +46,7 @@ test("calibration recovers a machine that is made up", async () => {
     expect(speed.halfKeys).toBeCloseTo(right.halfKeys, 0);
     expect(speed.halfRows).toBeCloseTo(right.halfRows, 0);
     expect(speed.halfDim).toBeCloseTo(right.halfDim, 0);
+    expect(speed.interleaved).toBeCloseTo(right.interleaved!, 2);
   }
   expect(found.cores!.perNode).toBeCloseTo(1.5, 6);
   expect(found.links["intra-node"].latency * 1e6).toBeCloseTo(40, 3);

@@ -92,6 +92,19 @@ test("a100: long sequences reach what FlashAttention-2 reports", () => {
   expect(throughput(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
 });
 
+test("interleaved heads take longer where a profile says so", () => {
+  const { kernels } = profiles["cpu-local"];
+  const tile = { dtype: "float32", headDim: 64, heads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
+  const [dense, interleaved] = [false, true].map((is) =>
+    attentionSeconds(kernels, "attend", { ...tile, interleaved: is }),
+  );
+  expect(interleaved! / dense!).toBeCloseTo(kernels.attend.float32!.interleaved!, 3);
+  const bare = { ...tile, dtype: "bfloat16", interleaved: true } as const;
+  expect(attentionSeconds(h100.kernels, "attend", bare)).toBe(
+    attentionSeconds(h100.kernels, "attend", { ...bare, interleaved: false }),
+  );
+});
+
 test("a call that sees nothing costs its launch, one of few rows a whole wave", () => {
   const { kernels } = h100;
   const tile = { dtype: "bfloat16", headDim: 128, heads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
