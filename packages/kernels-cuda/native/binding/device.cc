@@ -35,7 +35,9 @@ void report(napi_env env, Held& held, int64_t bytes) {
 /// Host memory that the GPU reaches directly.
 class Pinned {
  public:
-  explicit Pinned(size_t bytes) { check(driver().memAllocHost(&memory_, std::max<size_t>(bytes, 1)), "pinning memory"); }
+  explicit Pinned(size_t bytes) {
+    check(driver().memAllocHost(&memory_, std::max<size_t>(bytes, 1)), "pinning memory");
+  }
   ~Pinned() { driver().memFreeHost(memory_); }
   Pinned(const Pinned&) = delete;
   float* floats() const { return static_cast<float*>(memory_); }
@@ -51,9 +53,9 @@ const MosaicFailure* failureAfter(Device& device, CUresult code, const BadIndex&
     const char *name = nullptr, *text = nullptr;
     driver().getErrorName(code, &name);
     driver().getErrorString(code, &text);
-    device.fail(MOSAIC_FAILURE_DEVICE, device.name() + ": " + (text ? text : "unknown error") + " (" +
-                                           (name ? name : "?") +
-                                           "); a kernel failed some time before: set CUDA_LAUNCH_BLOCKING=1 to find it");
+    const std::string what = std::string(text ? text : "unknown error") + " (" + (name ? name : "?") + ")";
+    device.fail(MOSAIC_FAILURE_DEVICE, device.name() + ": " + what +
+                                           "; a kernel failed some time before: CUDA_LAUNCH_BLOCKING=1 finds it");
   } else if (bad.found) {
     device.fail(MOSAIC_FAILURE_DEVICE, "an index names no row or class: received " + std::to_string(bad.value));
   }

@@ -26,9 +26,8 @@ Device::Device(int ordinal, size_t memoryLimit) : limit_(memoryLimit) {
   int count = 0;
   check(cuda.deviceGetCount(&count), "counting GPUs");
   if (ordinal < 0 || ordinal >= count) {
-    throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) + ": there " + (count == 1 ? "is" : "are") + " " +
-                                             std::to_string(count) + " GPU" + (count == 1 ? "" : "s") +
-                                             ", numbered from 0; check CUDA_VISIBLE_DEVICES");
+    throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) + ": GPUs are numbered from 0, and " +
+                                             std::to_string(count) + " can be seen; check CUDA_VISIBLE_DEVICES");
   }
   check(cuda.deviceGet(&device_, ordinal), "opening the GPU");
   char text[256] = "";
@@ -74,8 +73,8 @@ void Device::load() {
   const void* image = kernelImage();
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "@mosaic/kernels-cuda was built without kernels, for nvcc was not found. Install the CUDA Toolkit 12 or "
-                  "newer, put nvcc on the PATH, and run `npm run build:native` in packages/kernels-cuda");
+                  "@mosaic/kernels-cuda was built without kernels, for nvcc was not found. Install the CUDA Toolkit, 12 "
+                  "or newer, put nvcc on the PATH, and run `npm run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
   if (code == CUDA_ERROR_NO_BINARY_FOR_GPU || code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {

@@ -157,7 +157,8 @@ __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p)
 __global__ void randomNumbers(const __grid_constant__ RandomParameters p) {
   forEachElement(p.loop, [&](int64_t index, const int64_t(&at)[1]) {
     const auto i = static_cast<uint64_t>(index);
-    const float value = p.kind == RandomKind::Uniform ? uniformOf(p.philox, i, p.a, p.b) : normalOf(p.philox, i, p.a, p.b);
+    const bool even = p.kind == RandomKind::Uniform;
+    const float value = even ? uniformOf(p.philox, i, p.a, p.b) : normalOf(p.philox, i, p.a, p.b);
     storeElement(p.loop.operand[0], at[0], value);
   });
 }

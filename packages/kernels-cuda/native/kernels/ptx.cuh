@@ -1,8 +1,8 @@
 // The only file with PTX for every GPU since sm_80 (ptx_sm90.cuh: Hopper's). Under nvcc inline assembly; under a host
 // compiler the emulation, which checks what the device would not (../emulation/engine/instructions.h).
 //
-// Shared memory is reached by 32-bit addresses of the shared window, through these functions and no others: that is what
-// lets the emulation see every access. Instructions: PTX ISA 8.0, sections 9.7.9 (copies), 9.7.12 (barriers), 9.7.14 (mma).
+// Shared memory is reached by 32-bit addresses of the shared window, through these functions and no others: that lets the
+// emulation see every access. Instructions: PTX ISA 8.0, §9.7.9 (copies), §9.7.12 (barriers), §9.7.14 (mma).
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,9 @@ DEVICE float2 loadShared2(SharedAddress a) {
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(a) : "memory");
   return v;
 }
-DEVICE void storeShared(SharedAddress a, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(v) : "memory"); }
+DEVICE void storeShared(SharedAddress a, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(a), "f"(v) : "memory");
+}
 DEVICE void storeSharedBits(SharedAddress a, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory");
 }

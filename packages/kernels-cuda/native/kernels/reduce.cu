@@ -43,7 +43,8 @@ __global__ void matmul(const __grid_constant__ MatmulParameters p) {
   const auto& [out, a, b] = p.batch.operand;
   int64_t at[3];
   offsetsOf(p.batch.extent, p.batch.operand, static_cast<int64_t>(blockIdx.z), at);
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kMatmulTile, column0 = static_cast<int64_t>(blockIdx.x) * kMatmulTile;
+  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kMatmulTile;
+  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kMatmulTile;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const SharedAddress aTile = sharedBase(), bTile = aTile + kMatmulDepth * (kMatmulTile + 1) * 4;
   const auto place = [](SharedAddress tile, int depth, int i) { return tile + (depth * (kMatmulTile + 1) + i) * 4; };

@@ -84,7 +84,7 @@ __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters
   });
 }
 
-/// Blocks of 32 × 8 threads: each thread sums every eighth row of its column, then the first row of threads sums those.
+/// Blocks of 32 × 8 threads: each thread sums every eighth row of its column, the first row of threads sums those.
 __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
   const auto& [x, dOut, mean, rstd] = p.over.rows.operand;
   const auto& step = p.over.step;

@@ -219,7 +219,8 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
-    if (!deviceMemory().contain(memory, bytes)) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset leaves its allocation");
+    const bool inside = deviceMemory().contain(memory, bytes);
+    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset leaves its allocation");
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

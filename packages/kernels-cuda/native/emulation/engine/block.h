@@ -194,7 +194,9 @@ struct Block {
       const auto place = [word] { return " at +" + std::to_string(word * 4); };
       if (seen.pending & kInFlight) fail("read of shared memory with a copy in flight" + place());
       if (!seen.writer) fail("read of uninitialised shared memory" + place());
-      if (!ordered(seen.writer, actor, warp)) fail("race: read" + place() + " of data written by " + nameOf(seen.writer));
+      if (!ordered(seen.writer, actor, warp)) {
+        fail("race: read" + place() + " of data written by " + nameOf(seen.writer));
+      }
       if (warpOf(seen.read0) != warp) seen.read1 = seen.read0;  // keep another warp's record too
       seen.read0 = record;
     }
