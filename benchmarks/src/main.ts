@@ -3,6 +3,7 @@ import type { Case, Effort, Row } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
 import { gemmCases, localCases } from "./local.ts";
 import { predictionCases } from "./prediction.ts";
+import { proofCases } from "./proof.ts";
 import { ringCases } from "./ring.ts";
 
 const help = `Measures Mosaic on this machine, as ratios to what the machine can do at the same moment.
@@ -15,7 +16,14 @@ const help = `Measures Mosaic on this machine, as ratios to what the machine can
   --list          the names of the cases
   -h, --help      this text`;
 
-const cases: readonly Case[] = [...localCases, ...ringCases, ...gemmCases, ...collectiveCases, ...predictionCases];
+const cases: readonly Case[] = [
+  ...localCases,
+  ...ringCases,
+  ...gemmCases,
+  ...collectiveCases,
+  ...predictionCases,
+  ...proofCases,
+];
 
 process.exitCode = await main(process.argv.slice(2));
 

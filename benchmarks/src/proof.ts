@@ -1,0 +1,81 @@
+import { execFile } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
+import type { AttentionBackend, Coordinate } from "@mosaic/core";
+import { composed, hierarchical } from "@mosaic/strategies";
+import type { Case, Row } from "./case.ts";
+
+/** What is proved: a strategy, and a mesh of a thousand ranks for it. */
+export interface ProofProblem {
+  readonly mesh: Coordinate;
+  backend(): AttentionBackend;
+}
+
+export const HEADS = 64;
+export const KV_HEADS = 8;
+export const HEAD_DIM = 128;
+export const TOKENS: number = 2 ** 20;
+
+const nodes = { node: 128, gpu: 8 };
+const pods = { node: 32, gpu: 32 };
+
+/** By name; every one on 1 024 ranks, forward and backward. */
+export const proofs: Readonly<Record<string, ProofProblem>> = {
+  ring: { mesh: { sp: 1024 }, backend: () => ring() },
+  "mesh2d-32x32": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], form: "scheduled" }) },
+  "mesh2d-32x32-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], form: "fused" }) },
+  "mesh2d-128x8": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], form: "scheduled" }) },
+  "mesh2d-128x8-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], form: "fused" }) },
+  "ulysses-64": { mesh: { dp: 16, sp: 64 }, backend: () => ulysses() },
+  "ring-in-ulysses": {
+    mesh: { seq: 128, head: 8 },
+    backend: () => composed({ meshShape: [8, 128], seqParallel: "ring" }),
+  },
+  "mesh2d-in-ulysses": {
+    mesh: { seq: 128, head: 8 },
+    backend: () => composed({ meshShape: [8, 128], seqParallel: "mesh2d" }),
+  },
+  "ring-in-ring": { mesh: nodes, backend: () => hierarchical({ intraNodeSize: 8 }) },
+  "mesh2d-in-ring": {
+    mesh: pods,
+    backend: () => hierarchical({ intraNodeSize: 32, intraNodeStrategy: "mesh2d" }),
+  },
+};
+
+/** Seconds of CPU, of all threads, and the most memory that the process had. */
+export interface ProofTimes {
+  readonly record: number;
+  readonly prove: number;
+  readonly count: number;
+  readonly gigabytes: number;
+  readonly faults: number;
+}
+
+/**
+ * The planner on 1 024 ranks of every strategy: seconds of CPU that it takes to record, prove and count them, each in a
+ * process of its own. These are no ratios: compare them only on one machine.
+ */
+export const proofCases: readonly Case[] = Object.keys(proofs).flatMap((strategy) =>
+  (["full", "causal"] as const).map((mask) => ({
+    names: [nameOf(strategy, mask)],
+    async run() {
+      const script = fileURLToPath(new URL("./proof-run.js", import.meta.url));
+      const { stdout } = await promisify(execFile)(process.execPath, [script, strategy, mask]);
+      return [rowOf(nameOf(strategy, mask), JSON.parse(stdout) as ProofTimes)];
+    },
+  })),
+);
+
+function nameOf(strategy: string, mask: "full" | "causal"): string {
+  return `proof.1024.${strategy}.${mask}`;
+}
+
+function rowOf(name: string, { record, prove, count, gigabytes, faults }: ProofTimes): Row {
+  const seconds = record + prove + count;
+  const parts = [record, prove, count].map((part) => part.toFixed(1)).join(" + ");
+  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${faults} faults`;
+  return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults }, text };
+}
