@@ -3,7 +3,7 @@ export type { BytesMoved, Flow } from "./bytes.ts";
 export type { Certificate } from "./certificate/certificate.ts";
 export type { Chunk, Chunks } from "./chunks.ts";
 export { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
-export { entropyLoss, loadBalanceLoss, massLoss } from "./losses.ts";
+export { entropyLoss, loadBalanceLoss, massLoss, type MassLossOptions } from "./losses.ts";
 export type { Meta, MetaResult, RouterRows } from "./meta.ts";
 export type { Chosen } from "./route/choose.ts";
 export { MetaAttention, type MetaAttentionOptions, type Routing } from "./route/meta-attention.ts";

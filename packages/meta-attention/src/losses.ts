@@ -1,4 +1,4 @@
-import { add, fromArray, mul, neg, scale, sum, type Tensor } from "@mosaic/core";
+import { add, checkOptionNames, fromArray, mul, neg, scale, sum, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { allowedCount } from "./route/allowed.ts";
 import { FORBIDDEN } from "./route/allowed.ts";
@@ -42,12 +42,22 @@ export function entropyLoss(meta: Meta): Tensor {
   return scale(total, -1 / rowsOf(meta));
 }
 
+/** What `massLoss` takes. */
+export interface MassLossOptions {
+  /**
+   * What counts of the attention of a query chunk on another: the largest share that any head and row gave it ("peak"), or
+   * the mean. Default "peak": what one row cannot do without is lost in a mean over hundreds.
+   */
+  readonly pool?: "peak" | "mean";
+}
+
 /**
  * −Σ_j m_j · ln w_j, mean over query chunks: w the routing renormalised over the chosen chunks, m the share of the attention
- * that fell on each of them (a constant). Teaches the router to foresee where attention puts its mass; densely chosen chunks
- * teach most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
+ * that fell on each of them (a constant). Teaches the router to foresee where attention looks; densely chosen chunks teach
+ * most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
  */
-export function massLoss(meta: Meta): Tensor {
+export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
+  checkOptionNames("massLoss", options, ["pool"]);
   const { scores, chunks, mass } = meta.router;
   const mask = meta.chosen.flatMap((ofBatch) =>
     chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
@@ -60,7 +70,7 @@ export function massLoss(meta: Meta): Tensor {
   );
   using masked = add(scores, apart);
   using logs = logSoftmax(masked);
-  using target = mul(mass, only);
+  using target = mul(mass[options.pool ?? "peak"], only);
   using terms = mul(logs, target);
   using total = sum(terms);
   using negative = neg(total);

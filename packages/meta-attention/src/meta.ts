@@ -1,4 +1,5 @@
 import type { Shape, Tensor } from "@mosaic/core";
+import type { AttentionMass } from "./attend/mass.ts";
 import type { BytesMoved } from "./bytes.ts";
 import type { Certificate } from "./certificate/certificate.ts";
 import type { Chunks } from "./chunks.ts";
@@ -11,8 +12,8 @@ export interface RouterRows {
   /** Scores and routing distribution of this rank's chunks [B,c,N]. */
   readonly scores: Tensor;
   readonly routing: Tensor;
-  /** `attentionMass`, a constant [B,c,N]. */
-  readonly mass: Tensor;
+  /** Where attention fell, constants. */
+  readonly mass: AttentionMass;
   readonly chunks: Chunks;
   readonly causal: boolean;
 }
@@ -64,5 +65,6 @@ export function resultOf(out: Tensor, parts: Omit<Meta, typeof Symbol.dispose>):
 function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
   const { routingWeights, chunkAttention, attentionMass, gateValues, certificate, router } = meta;
   const tensors = [routingWeights, chunkAttention, attentionMass, gateValues, certificate?.missedMass];
-  for (const tensor of [...tensors, router.scores, router.routing, router.mass]) tensor?.dispose();
+  for (const tensor of [...tensors, router.scores, router.routing, router.mass.mean, router.mass.peak])
+    tensor?.dispose();
 }

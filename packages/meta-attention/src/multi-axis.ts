@@ -72,7 +72,7 @@ function inCallersShape({ out, meta }: MetaResult, { batchShape, restore }: Axis
       ...router,
       scores: again(router.scores),
       routing: again(router.routing),
-      mass: router.mass.detach(),
+      mass: { mean: router.mass.mean.detach(), peak: router.mass.peak.detach() },
     },
   });
 }

@@ -140,7 +140,7 @@ export class Pass implements Disposable {
     const router = {
       scores: routing.scores.slice(1, from, to),
       routing: routing.routing.slice(1, from, to),
-      mass: mass.detach(),
+      mass: { mean: mass.mean.detach(), peak: mass.peak },
       chunks,
       causal: settings.causal,
     };
@@ -151,7 +151,7 @@ export class Pass implements Disposable {
     return resultOf(out, {
       routingWeights: routing.routing.detach(),
       chunkAttention: routing.chunkAttention.detach(),
-      attentionMass: mass,
+      attentionMass: mass.mean,
       gateValues,
       chosen,
       topK: call.topK,

@@ -51,6 +51,7 @@ const trials: Row[] = [
       batch: 1,
       length: 8,
       losses: [0, 0, 1],
+      pool: "mean",
     },
   },
 ];

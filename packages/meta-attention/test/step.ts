@@ -21,6 +21,8 @@ export interface Trial {
   readonly forward?: MetaForwardOptions;
   /** Factors of the auxiliary losses: load balance, entropy, mass. */
   readonly losses?: readonly [number, number, number];
+  /** Of the mass loss. */
+  readonly pool?: "peak" | "mean";
   /** Instead of normal numbers. */
   readonly x?: Float64Array;
 }
@@ -70,7 +72,7 @@ export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
   using first = sum(main);
   using second = scale(loadBalanceLoss(meta), balance);
   using third = scale(entropyLoss(meta), entropy);
-  using fourth = scale(massLoss(meta), mass);
+  using fourth = scale(massLoss(meta, trial.pool && { pool: trial.pool }), mass);
   using half = add(first, second);
   using most = add(half, third);
   using loss = add(most, fourth);

@@ -80,7 +80,7 @@ test("the mass loss teaches the router where attention looks", async () => {
     const before = await recall(ctx, module, x);
     for (let step = 0; step < 120; step++) {
       using result = await module.forward(x);
-      using loss = massLoss(result.meta);
+      using loss = massLoss(result.meta, { pool: "mean" });
       loss.backward();
       reduceGradients(ctx, module);
       optimizer.step();

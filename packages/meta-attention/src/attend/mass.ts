@@ -20,18 +20,27 @@ export function massOf({ combined, plan }: Attending, { query, b0, b1, before, a
   return mass;
 }
 
-/** [B,c,N]: how the softmax of each of this rank's chunks is spread, mean over heads and rows; 0 where it did not look. */
-export function attentionMass(attending: Attending): Tensor {
+/** How the softmax of each of this rank's chunks is spread over chunks, [B,c,N] each; 0 where it did not look. */
+export interface AttentionMass {
+  /** Mean over heads and rows. */
+  readonly mean: Tensor;
+  /** The largest of any head and row. */
+  readonly peak: Tensor;
+}
+
+export function attentionMass(attending: Attending): AttentionMass {
   const { own, combined, plan, q } = attending;
   const { kernels } = q.device;
   const { chunks } = plan;
   const batch = q.shape[0]!;
   using shape = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
-  const result = zerosLike(shape);
+  const result = { mean: zerosLike(shape), peak: zerosLike(shape) };
   const put = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
-    using place = pairOf(result, at, 3);
-    reduceInto("sum", place, mass);
-    kernels.scalar("mul", place, place, 1 / (mass.shape[1]! * mass.shape[2]!));
+    using mean = pairOf(result.mean, at, 3);
+    using peak = pairOf(result.peak, at, 3);
+    reduceInto("sum", mean, mass);
+    kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
+    reduceInto("max", peak, mass);
   };
   using shares = q.device.empty(own.lse.shape, "float32");
   kernels.binary("sub", shares, own.lse, combined.lse);

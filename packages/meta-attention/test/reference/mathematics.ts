@@ -1,4 +1,4 @@
-import { cut, dot, logSumExp, mixed, normalized, plus, type Rows, softmax, times, total } from "./rows.ts";
+import { cut, dot, logSumExp, mixed, normalized, plus, type Rows, softmax, total } from "./rows.ts";
 
 // The mathematics of docs/algorithms.md for the whole sequence on one machine, in float64, forward only: gradients are taken
 // by differences. What has no derivative there, or is stopped, is given as `frozen`.
@@ -23,8 +23,9 @@ export interface Frozen {
   readonly chosen: readonly (readonly number[])[];
   /** ln ρ, whose value `exact` takes away again. */
   readonly logRouting: Rows;
-  /** The share of attention on each chunk. */
+  /** The share of attention on each chunk: mean of heads and rows, and the largest. */
   readonly mass: Rows;
+  readonly peak: Rows;
   /** What summaries are made of if exact. */
   readonly x: Rows;
 }
@@ -36,6 +37,7 @@ export interface Answer {
   readonly routing: Rows;
   readonly chunkAttention: Rows;
   readonly mass: Rows;
+  readonly peak: Rows;
   /** By row, head and token, full attention's logits and which chunk each token is in. */
   readonly logits: readonly Rows[];
   readonly gate: Rows;
@@ -68,7 +70,7 @@ export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: 
   const logRouting = scores.map((row) => row.map((score) => score - logSumExp(row)));
   const looks = frozen?.chosen ?? scores.map(() => []);
   const attended = attend(problem, { qkv: layers.linear("qkv_proj", x), chunkOf, looks });
-  const { own, combined, mass, logits } = combine(problem, attended, { scores, logRouting, frozen, looks });
+  const { own, combined, mass, peak, logits } = combine(problem, attended, { scores, logRouting, frozen, looks });
   const gate = problem.gate
     ? layers
         .linear(
@@ -79,7 +81,7 @@ export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: 
     : own.map((row) => row.map(() => 1));
   const blended = gate.map((row, i) => row.map((g, e) => g * combined[i]![e]! + (1 - g) * own[i]![e]!));
   const out = layers.linear("out_proj", blended);
-  return { out, scores, logRouting, routing, chunkAttention, mass, logits, gate };
+  return { out, scores, logRouting, routing, chunkAttention, mass, peak, logits, gate };
 }
 
 const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
@@ -198,7 +200,7 @@ function combine(
   problem: Problem,
   { rows, chunkOf }: Attended,
   router: Router,
-): Pick<Answer, "mass" | "logits"> & { own: Rows; combined: Rows } {
+): Pick<Answer, "mass" | "peak" | "logits"> & { own: Rows; combined: Rows } {
   const { scores, logRouting, frozen, looks } = router;
   const own = rows.map((heads, at) => heads.flatMap(({ states }) => states.get(chunkOf[at]!)!.out));
   const combined = rows.map((heads, at) => {
@@ -220,18 +222,18 @@ function combine(
       );
     });
   });
-  const mass = problem.lengths.map((length, i) =>
-    problem.lengths.map((_, j) => {
-      const shares = rows.flatMap((heads, at) =>
-        chunkOf[at] !== i
-          ? []
-          : heads.map(({ states }) => {
-              const all = logSumExp([...states.values()].map(({ lse }) => lse));
-              return states.has(j) ? Math.exp(states.get(j)!.lse - all) : 0;
-            }),
-      );
-      return total(times(shares, 1 / (length * problem.heads)));
-    }),
-  );
-  return { own, combined, mass, logits: rows.map((heads) => heads.map(({ logits }) => logits)) };
+  const shares = (i: number, j: number): number[] =>
+    rows.flatMap((heads, at) =>
+      chunkOf[at] !== i
+        ? []
+        : heads.map(({ states }) => {
+            const all = logSumExp([...states.values()].map(({ lse }) => lse));
+            return states.has(j) ? Math.exp(states.get(j)!.lse - all) : 0;
+          }),
+    );
+  const pairs = (pool: (shares: readonly number[]) => number): Rows =>
+    problem.lengths.map((_, i) => problem.lengths.map((_, j) => pool(shares(i, j))));
+  const mass = pairs((of) => total(of) / of.length);
+  const peak = pairs((of) => Math.max(...of));
+  return { own, combined, mass, peak, logits: rows.map((heads) => heads.map(({ logits }) => logits)) };
 }

@@ -4,7 +4,6 @@ export type Rows = readonly (readonly number[])[];
 
 export const dot = (a: readonly number[], b: readonly number[]): number => a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 export const plus = (a: readonly number[], b: readonly number[]): number[] => a.map((x, i) => x + b[i]!);
-export const times = (a: readonly number[], factor: number): number[] => a.map((x) => x * factor);
 export const total = (a: readonly number[]): number => a.reduce((sum, x) => sum + x, 0);
 
 /** ln Σ eˣ; −Infinity of nothing. */

@@ -33,10 +33,10 @@ export function expectedStep(
       Float64Array,
     ];
     const rows = cut(own, problem.embed);
-    const begin = { chosen: ofBatch, mass: [], x: rows };
+    const begin = { chosen: ofBatch, mass: [], peak: [], x: rows };
     const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(lengths.length) });
-    const { mass } = mathematics(problem, values, rows, { ...begin, logRouting });
-    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, x: rows } };
+    const { mass, peak } = mathematics(problem, values, rows, { ...begin, logRouting });
+    return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, peak, x: rows } };
   });
   const answer = ({ x: own, frozen }: Sequence): Answer =>
     mathematics(problem, values, cut(own, problem.embed), frozen);
@@ -70,7 +70,7 @@ interface Sequence {
 
 /** Σ out·dOut and the auxiliary losses, a sequence's part of the mean over the batch. */
 function sequenceLoss(
-  { losses = [0, 0, 0] }: Trial,
+  { losses = [0, 0, 0], pool = "peak" }: Trial,
   { causal, lengths }: Problem,
   { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: Chosen },
 ): number {
@@ -87,11 +87,12 @@ function sequenceLoss(
   );
   const finite = (x: number): number => (Number.isFinite(x) ? x : 0);
   const entropy = -total(rows.map((i) => total(routing[i]!.map((p, j) => p * finite(logRouting[i]![j]!)))));
+  const target = pool === "peak" ? frozen.peak : frozen.mass;
   const mass = -total(
     rows.map((i) => {
       const picked = frozen.chosen[i]!;
       const weights = softmax(picked.map((j) => scores[i]![j]!));
-      return total(picked.map((j, t) => frozen.mass[i]![j]! * Math.log(weights[t]!)));
+      return total(picked.map((j, t) => target[i]![j]! * Math.log(weights[t]!)));
     }),
   );
   const main = total(out.map((row, i) => total(row.map((value, e) => value * dOut[i]![e]!))));
