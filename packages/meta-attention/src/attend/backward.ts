@@ -2,24 +2,10 @@ import type { Tensor } from "@mosaic/core";
 import { GradientReturn } from "../exchange/gradient-return.ts";
 import { Scope } from "../scope.ts";
 import type { Attending } from "./attending.ts";
+import type { Gradients } from "./gradients.ts";
 import { lookBackward } from "./look-backward.ts";
 import { tileOf } from "./plan.ts";
 import { headsOf, rowsOf, zerosLike } from "./views.ts";
-
-/** The gradients that a backward works on: [B,H,S,D] each, and the rows' dot products [B,H,S]. */
-export interface Gradients {
-  /** Of the combined output, and of that over own chunks alone if there is a gate. */
-  readonly dCombined: Tensor;
-  readonly dOwn: Tensor | null;
-  /** rowsum(dCombined · combined). */
-  readonly delta: Tensor;
-  /** To add to. */
-  readonly dq: Tensor;
-  readonly dk: Tensor;
-  readonly dv: Tensor;
-  /** [B,c,N]. */
-  readonly dRouter: Tensor;
-}
 
 /**
  * Gradients of qkv and of the router's numbers. Chosen chunks first; what they are owed travels home while the own chunk's

@@ -2,7 +2,7 @@ import type { KeyBlock, SavedRows, Tensor } from "@mosaic/core";
 import { reduceInto } from "../reduce.ts";
 import { Scope } from "../scope.ts";
 import type { Attending, Looked } from "./attending.ts";
-import type { Gradients } from "./backward.ts";
+import type { Gradients } from "./gradients.ts";
 import { massOf } from "./mass.ts";
 import { tileOf } from "./plan.ts";
 import { pairOf, rowsOf, zerosLike } from "./views.ts";
