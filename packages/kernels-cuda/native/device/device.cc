@@ -73,8 +73,8 @@ void Device::load() {
   const void* image = kernelImage();
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "@mosaic/kernels-cuda was built without kernels, for nvcc was not found. Install the CUDA Toolkit, 12 "
-                  "or newer, put nvcc on the PATH, and run `npm run build:native` in packages/kernels-cuda");
+                  "@mosaic/kernels-cuda was built without kernels, for nvcc was not found. Install the CUDA Toolkit, "
+                  "12 or newer, put nvcc on the PATH, and run `npm run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
   if (code == CUDA_ERROR_NO_BINARY_FOR_GPU || code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {

@@ -1,8 +1,8 @@
 // The only file with PTX for every GPU since sm_80 (ptx_sm90.cuh: Hopper's). Under nvcc inline assembly; under a host
 // compiler the emulation, which checks what the device would not (../emulation/engine/instructions.h).
 //
-// Shared memory is reached by 32-bit addresses of the shared window, through these functions and no others: that lets the
-// emulation see every access. Instructions: PTX ISA 8.0, §9.7.9 (copies), §9.7.12 (barriers), §9.7.14 (mma).
+// Shared memory is reached by 32-bit addresses of the shared window, through these functions and no others: that lets
+// the emulation see every access. Instructions: PTX ISA 8.0, §9.7.9 (copies), §9.7.12 (barriers), §9.7.14 (mma).
 #pragma once
 
 #include <cstdint>

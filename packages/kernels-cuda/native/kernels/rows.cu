@@ -63,7 +63,7 @@ __global__ void normalize(const __grid_constant__ NormParameters p) {
   });
 }
 
-/// With x̂ = (x − mean) · rstd and g = dOut · weight: dx = rstd · (g − mean g − x̂ · mean(g · x̂)); RMSNorm lacks mean g.
+/// With x̂ = (x − mean) · rstd and g = dOut · weight: dx = rstd · (g − mean g − x̂ · mean(g · x̂)). RMSNorm: no mean g.
 __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters p) {
   const auto& [dx, x, dOut, mean, rstd] = p.over.rows.operand;
   const int64_t n = p.over.length;
