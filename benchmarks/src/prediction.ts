@@ -36,22 +36,27 @@ export interface Round {
 }
 
 const lengths = [1024, 2048, 4096, 8192];
-const problems: readonly StepProblem[] = (["ring", "mesh2d"] as const).flatMap((backend) =>
-  lengths.map((n) => ({ backend, n })),
-);
 
 /**
  * The planner's prediction against the clock: ranks of one thread each, real processes, calibrate and take steps in turns, so
  * that both see the same machine. Nothing of the steps goes into the prediction.
  */
-export const predictionCases: readonly Case[] = [2, 4].map((ranks) => ({
-  names: problems.map((problem) => nameOf(ranks, problem)),
-  async run({ repetitions }) {
-    const job: PredictionJob = { problems, rounds: repetitions, steps: 3 };
-    const said = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-    return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(said, i)));
-  },
-}));
+export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
+  lengths.map((n) => {
+    const problems: readonly StepProblem[] = [
+      { backend: "ring", n },
+      { backend: "mesh2d", n },
+    ];
+    return {
+      names: problems.map((problem) => nameOf(ranks, problem)),
+      async run({ repetitions }) {
+        const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
+        const said = await runProcesses<Round>("./prediction-rank.js", ranks, job);
+        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(said, i)));
+      },
+    };
+  }),
+);
 
 function nameOf(ranks: number, { backend, n }: StepProblem): string {
   return `prediction.${ranks}x1.${backend}.n${n}`;
