@@ -45,6 +45,9 @@ export class Compute {
   /** What was found complete last: for every tile of a backward the same. */
   #complete: { sum: number; rows: Positions | undefined } = { sum: nothing, rows: undefined };
 
+  /** The statistics that were found right last: for which queries, the views, and what their storages held. */
+  #right: readonly unknown[] = [];
+
   constructor(means: Means, recorded: RecordedRank, memory: RankMemory) {
     this.#means = means;
     this.#memory = memory;
@@ -202,10 +205,13 @@ export class Compute {
         return true;
       }
     }
+    const right = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
+    if (right.every((each, i) => each === this.#right[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
     let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
     for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#mismatch(x, y, queries);
     if (problem) this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
+    else this.#right = right;
     return problem === undefined;
   }
 

@@ -13,7 +13,7 @@ import {
   volume,
   within,
 } from "./box.ts";
-import { isFill, type Rows, type Value } from "./values.ts";
+import { isFill, isSource, type Rows, type Value } from "./values.ts";
 
 // What a storage holds, as strided boxes of elements: intervals, never single elements. A box that is read through other
 // strides than it was written through is not found, so whatever scrambles rows is refused.
@@ -107,12 +107,16 @@ export class Content {
 
   /** The one piece that a view shows, if it is just that: so it is nearly always. */
   only(look: Look): Piece | undefined {
-    return this.pieces[this.#find(look)];
+    const found = this.#find(look);
+    if (found >= 0) return this.pieces[found];
+    if (this.pieces.length < 2) return undefined;
+    const read = this.read(look);
+    return read instanceof Piece ? read : undefined;
   }
 
   read(look: Look): Read {
-    const only = this.only(look);
-    if (only) return only;
+    const found = this.#find(look);
+    if (found >= 0) return this.pieces[found]!;
     if (this.#last?.look === look) return this.#last.read;
     let read = this.#reads?.get(look);
     if (!read) {
@@ -198,7 +202,30 @@ function readOf(look: Look, pieces: readonly Piece[]): Read {
     entries.push(entry);
     known += volume(entry.sizes);
   }
-  return { entries: joined(entries, look.box.sizes[3]!), whole: known === look.size };
+  const whole = known === look.size;
+  const joined = joinedRows(joinedColumns(entries, look.box.sizes[3]!), look.box.sizes[2]!);
+  const [only] = joined;
+  if (whole && joined.length === 1) return new Piece(only!.value, only!.rows, look.box);
+  return { entries: joined, whole };
+}
+
+/** Rows of an input that were put together again from several ranks' become one. */
+function joinedRows(entries: readonly Entry[], count: number): readonly Entry[] {
+  const [first] = entries;
+  if (!first || entries.length === 1 || !isSource(first.value)) return entries;
+  const sorted = entries.toSorted((a, b) => a.at[2]! - b.at[2]!);
+  let next = 0;
+  for (const { value, rows, at, sizes } of sorted) {
+    const alike = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
+    const whole = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
+    const wide = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
+    if (!alike || !whole || !wide || at[2] !== next) return entries;
+    next += sizes[2]!;
+  }
+  if (next !== count) return entries;
+  const [top, ...rest] = sorted.map(({ rows }) => rows.positions);
+  const rows = { ...sorted[0]!.rows, positions: top!.with(rest) };
+  return [{ value: first.value, rows, at: origin, sizes: first.sizes.with(2, count) }];
 }
 
 /** What of a piece a view shows. */
@@ -217,7 +244,7 @@ function entryOf(look: Look, piece: Piece): Entry | undefined {
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
-function joined(entries: Entry[], columns: number): Entry[] {
+function joinedColumns(entries: Entry[], columns: number): Entry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: Entry[] = [];
   for (const entry of entries.toSorted((a, b) => a.at[3]! - b.at[3]!)) {

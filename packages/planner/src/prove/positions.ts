@@ -38,6 +38,11 @@ export class Positions {
     return part;
   }
 
+  /** These, and others after them. */
+  with(others: readonly Positions[]): Positions {
+    return this.#table.of(neighboursJoined([this, ...others].flatMap(({ spans }) => spans)));
+  }
+
   /** Whether the other ones are the same, in the same order, however both are cut into spans. */
   equals(other: Positions): boolean {
     return this === other || (this.length === other.length && this.#asRuns() === other.#asRuns());
@@ -82,9 +87,13 @@ function cut(spans: readonly Span[], first: number, count: number): Span[] {
 }
 
 function sortedSpans(spans: readonly Span[]): readonly Span[] {
-  if (spans.length < 2) return spans;
+  return spans.length < 2 ? spans : neighboursJoined(spans.toSorted((a, b) => a.start - b.start));
+}
+
+/** The same positions in as few spans as neighbours make, as layouts have them. */
+function neighboursJoined(spans: readonly Span[]): readonly Span[] {
   const found: Span[] = [];
-  for (const span of spans.toSorted((a, b) => a.start - b.start)) {
+  for (const span of spans) {
     const last = found.at(-1);
     if (span.length === 0) continue;
     const follows = last?.step === span.step && last.start + last.length * last.step === span.start;

@@ -39,6 +39,11 @@ export class RankMemory {
     return this.#contents[storage]!.only(look);
   }
 
+  /** What the storage of a view holds. */
+  content(id: number): Content {
+    return this.#contents[this.#views[id]!.storage]!;
+  }
+
   read(id: number): Read {
     const { storage, look } = this.#views[id]!;
     return this.#contents[storage]!.read(look);
@@ -66,7 +71,7 @@ export class RankMemory {
     const before = this.#contents[storage]!;
     const piece = new Piece(value, rows, look.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before.pieces.length === 0 || (before.pieces.length === 1 && before.only(look));
+    const alone = before.pieces.length === 0 || (before.pieces.length === 1 && before.only(look) !== undefined);
     if (look.size > 0) this.#contents[storage] = alone ? new Content([piece]) : before.write(look, [piece]);
   }
 
@@ -117,7 +122,9 @@ export class RankMemory {
   }
 
   #turned(id: number, order: readonly number[]): Look {
-    const { offset, sizes, strides } = this.#views[id]!.look.box;
+    const { look } = this.#views[id]!;
+    const { offset, sizes, strides } = look.box;
+    if (order.every((axis, i) => axis === i)) return look;
     const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
     return this.#names.look(pick(sizes), pick(strides), offset);
   }
