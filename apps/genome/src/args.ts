@@ -1,0 +1,130 @@
+import { parseArgs } from "node:util";
+import { methods, type Settings, tasks } from "./settings.ts";
+
+/** The command line cannot be understood; the message says what would be. */
+export class UsageError extends Error {
+  override readonly name: string = "UsageError";
+}
+
+const common = {
+  method: "meta",
+  topK: 2,
+  ranks: 4,
+  seed: 0,
+  checkpointEvery: 25,
+  evaluateEvery: 25,
+  folder: "",
+} as const;
+
+/** What each task does unless told otherwise. */
+const defaults: Readonly<Record<Settings["task"], Settings>> = {
+  genome: {
+    ...common,
+    task: "genome",
+    embedDim: 64,
+    heads: 2,
+    layers: 2,
+    chunks: 16,
+    chunkLength: 128,
+    warmup: 40,
+    batch: 1,
+    steps: 200,
+    learningRate: 3e-3,
+    teacher: 0.1,
+  },
+  planted: {
+    ...common,
+    task: "planted",
+    embedDim: 128,
+    heads: 1,
+    layers: 1,
+    chunks: 16,
+    chunkLength: 48,
+    warmup: 300,
+    batch: 4,
+    steps: 400,
+    learningRate: 2e-3,
+    teacher: 10,
+  },
+};
+
+const wholeNumbers = [
+  "topK",
+  "embedDim",
+  "heads",
+  "layers",
+  "chunks",
+  "chunkLength",
+  "warmup",
+  "ranks",
+  "batch",
+  "steps",
+  "seed",
+  "checkpointEvery",
+  "evaluateEvery",
+] as const satisfies readonly (keyof Settings)[];
+const numbers = ["learningRate", "teacher"] as const satisfies readonly (keyof Settings)[];
+
+const flagOf = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+
+/** What each option means, as the help shows it. */
+export const help: string = `  --task genome|planted   bases hidden in λ, or repeats planted in it (genome)
+  --method ring|meta|local   what the model attends with (meta)
+${[...wholeNumbers, ...numbers]
+  .map((name) => `  --${flagOf(name)} N   ${Object.values(defaults).map((of) => `${of.task}: ${of[name]}`).join(", ")}`)
+  .join("\n")}
+  --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
+
+/** Reads options of a training; throws a UsageError. */
+export function readSettings(args: readonly string[]): Settings {
+  const values = parse(args);
+  const task = oneOf("task", values["task"] ?? "genome", tasks);
+  const base = defaults[task];
+  const read: Record<string, number> = {};
+  for (const name of [...wholeNumbers, ...numbers]) {
+    const text = values[flagOf(name)];
+    if (text !== undefined) read[name] = numberIn(flagOf(name), text, name in { learningRate: 0, teacher: 0 });
+  }
+  const method = oneOf("method", values["method"] ?? base.method, methods);
+  const settings: Settings = { ...base, ...read, method };
+  const folder = values["folder"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
+  return checked({ ...settings, folder });
+}
+
+/** The command line that `readSettings` understands as these settings. */
+export function argsOf(settings: Settings): readonly string[] {
+  return Object.entries(settings).flatMap(([name, value]) => [`--${flagOf(name)}`, String(value)]);
+}
+
+function checked(settings: Settings): Settings {
+  const { chunks, ranks, method, topK } = settings;
+  if (chunks % ranks !== 0) {
+    throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
+  }
+  if (method === "meta" && topK >= chunks) {
+    throw new UsageError(`--top-k: expected less than the ${chunks} chunks, received ${topK}`);
+  }
+  return settings;
+}
+
+function parse(args: readonly string[]): Readonly<Record<string, string | undefined>> {
+  const names = ["task", "method", "folder", ...[...wholeNumbers, ...numbers].map(flagOf)];
+  const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
+  try {
+    return parseArgs({ args: [...args], options, strict: true }).values as Record<string, string | undefined>;
+  } catch (error) {
+    throw new UsageError((error as Error).message, { cause: error });
+  }
+}
+
+function numberIn(name: string, text: string, isReal: boolean): number {
+  const value = Number(text);
+  if (text.trim() !== "" && value >= 0 && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
+  throw new UsageError(`--${name}: expected a ${isReal ? "" : "whole "}number ≥ 0, received "${text}"`);
+}
+
+function oneOf<T extends string>(name: string, text: string, choices: readonly T[]): T {
+  const found = choices.find((choice) => choice === text);
+  if (found !== undefined) return found;
+  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
+}

@@ -1,0 +1,98 @@
+import {
+  type Context,
+  HierarchicalMetaAttention,
+  type Linear,
+  type MetaForwardOptions,
+  type MetaResult,
+  Module,
+  MultiAxisAttention,
+  type Tensor,
+} from "@mosaic/attention";
+import type { ModelSettings } from "./settings.ts";
+
+/** Attention's result [B,S,E], and what meta-attention did for it. */
+export interface Attended {
+  readonly out: Tensor;
+  readonly result: MetaResult | null;
+}
+
+/** Attention of one of the methods, over this rank's rows [B,S,E]. */
+export abstract class Attending extends Module {
+  abstract forward(x: Tensor, options?: MetaForwardOptions): Promise<Attended>;
+}
+
+/** Every query sees every key: keys and values go around the ranks. */
+class RingAttending extends Attending {
+  readonly #inner: MultiAxisAttention;
+
+  constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
+    super();
+    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 1, backend: "ring" };
+    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, options));
+    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+  }
+
+  async forward(x: Tensor): Promise<Attended> {
+    return { out: this.#inner.forward(x), result: null };
+  }
+}
+
+/** Every query sees its own chunk: the chunks of a rank are an axis of their own. */
+class LocalAttending extends Attending {
+  readonly #inner: MultiAxisAttention;
+  readonly #chunkLength: number;
+
+  constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
+    super();
+    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 2 }));
+    this.#chunkLength = chunkLength;
+    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+  }
+
+  async forward(x: Tensor): Promise<Attended> {
+    const [batch, rows, embed] = x.shape as [number, number, number];
+    using chunks = x.reshape([batch, rows / this.#chunkLength, this.#chunkLength, embed]);
+    using out = this.#inner.forward(chunks);
+    return { out: out.reshape(x.shape), result: null };
+  }
+}
+
+/** Every query sees its own chunk and those that the router chose for it. */
+class MetaAttending extends Attending {
+  readonly #inner: HierarchicalMetaAttention;
+
+  constructor(ctx: Context, { embedDim, heads: numHeads, topK, chunks, warmup: warmupSteps }: ModelSettings) {
+    super();
+    const chunksPerRank = chunks / ctx.mesh.shape["sp"]!;
+    const routing = { ...JSON.parse(process.env["META"] ?? "{}"), topK, chunksPerRank, warmupSteps, combine: "exact", gate: false, certificate: false } as const;
+    this.#inner = this.addChild("inner", new HierarchicalMetaAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), ...routing }));
+    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+  }
+
+  async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<Attended> {
+    const result = await this.#inner.forward(x, options);
+    return { out: result.out, result };
+  }
+}
+
+const SHARP = Number(process.env["SHARP"] ?? 3);
+const sharp = (headDim: number): number => SHARP * headDim ** -0.5;
+
+/** Attention of the method that the settings name. */
+export function attendingOf(ctx: Context, settings: ModelSettings): Attending {
+  if (settings.method === "ring") return new RingAttending(ctx, settings);
+  if (settings.method === "local") return new LocalAttending(ctx, settings);
+  return new MetaAttending(ctx, settings);
+}
+
+/**
+ * Queries and keys begin equal, so that a base looks at first at bases with surroundings like its own: what repeats, it
+ * finds thousands of steps sooner than from nothing.
+ */
+function lookAtTheAlike(ctx: Context, { weight, bias }: Linear, embed: number): void {
+  for (const parameter of [weight, bias!]) {
+    using queries = parameter.slice(0, 0, embed);
+    using keys = parameter.slice(0, embed, 2 * embed);
+    ctx.device.kernels.copy(keys, queries);
+  }
+}

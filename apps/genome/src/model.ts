@@ -1,0 +1,113 @@
+import {
+  add,
+  type Context,
+  Embedding,
+  fromArray,
+  Linear,
+  type MetaForwardOptions,
+  type MetaResult,
+  MLP,
+  Module,
+  ModuleList,
+  RMSNorm,
+  sum,
+  type Tensor,
+} from "@mosaic/attention";
+import { type Attending, attendingOf } from "./attending.ts";
+import type { ModelSettings } from "./settings.ts";
+import { knownWords, WORD_ROWS } from "./words.ts";
+
+const BASES = 4;
+
+/** What the model says of each base, and what its meta-attention did. Disposing it disposes all. */
+export interface Said extends Disposable {
+  /** [B,S,4], this rank's rows. */
+  readonly logits: Tensor;
+  /** One for each layer; none but with "meta". */
+  readonly results: readonly MetaResult[];
+}
+
+/** This rank's rows: the words around each base [B,S,W], and each base's place in its chunk [S]. */
+export interface Tokens {
+  readonly words: Tensor;
+  readonly places: Tensor;
+}
+
+class Block extends Module {
+  readonly attention: Attending;
+  readonly #before: RMSNorm;
+  readonly #between: RMSNorm;
+  readonly #mlp: MLP;
+
+  constructor(ctx: Context, settings: ModelSettings) {
+    super();
+    const { embedDim } = settings;
+    this.#before = this.addChild("norm1", new RMSNorm(ctx, embedDim));
+    this.attention = this.addChild("attention", attendingOf(ctx, settings));
+    this.#between = this.addChild("norm2", new RMSNorm(ctx, embedDim));
+    this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim }));
+  }
+
+  async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
+    using normal = this.#before.forward(x);
+    const { out: found, result } = await this.attention.forward(normal, options);
+    using attended = add(x, found);
+    using again = this.#between.forward(attended);
+    using update = this.#mlp.forward(again);
+    if (!result) found.dispose();
+    return { out: add(attended, update), result };
+  }
+}
+
+/** What is hidden says nothing at first: so tokens that are alike but for what is hidden begin alike. */
+function forget(ctx: Context, { weight }: Embedding): void {
+  using known = fromArray(ctx, knownWords(), [WORD_ROWS, 1]);
+  ctx.device.kernels.binary("mul", weight, weight, known);
+}
+
+/**
+ * A small transformer that says which base stands at each position: words around it and its place in its chunk, layers of
+ * attention and MLP, four logits.
+ */
+export class GenomeModel extends Module {
+  readonly blocks: ModuleList<Block>;
+  readonly #words: Embedding;
+  readonly #places: Embedding;
+  readonly #norm: RMSNorm;
+  readonly #head: Linear;
+
+  constructor(ctx: Context, settings: ModelSettings) {
+    super();
+    const { embedDim, layers, chunkLength } = settings;
+    this.#words = this.addChild("words", new Embedding(ctx, WORD_ROWS, embedDim, { std: 0.5 }));
+    forget(ctx, this.#words);
+    this.#places = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
+    const blocks = Array.from({ length: layers }, () => new Block(ctx, settings));
+    this.blocks = this.addChild("blocks", new ModuleList(blocks));
+    this.#norm = this.addChild("norm", new RMSNorm(ctx, embedDim));
+    this.#head = this.addChild("head", new Linear(ctx, embedDim, BASES));
+  }
+
+  /** Collective: every rank passes its rows. */
+  async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<Said> {
+    using apart = this.#words.forward(words);
+    using together = sum(apart, 2);
+    using where = this.#places.forward(places);
+    let x = add(together, where);
+    const results: MetaResult[] = [];
+    for (const block of this.blocks) {
+      using before = x;
+      const { out, result } = await block.forward(before, options);
+      x = out;
+      if (result) results.push(result);
+    }
+    using last = x;
+    using normal = this.#norm.forward(last);
+    const logits = this.#head.forward(normal);
+    return {
+      logits,
+      results,
+      [Symbol.dispose]: () => [logits, ...results].forEach((each) => each[Symbol.dispose]()),
+    };
+  }
+}

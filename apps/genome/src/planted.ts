@@ -1,0 +1,67 @@
+import { type Bases, basesOf, MASKED } from "./bases.ts";
+import type { Random } from "./random.ts";
+import { IGNORED, type Planted } from "./sample.ts";
+
+// What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
+// the same repeat, and in one of them the repeat is hidden. Bases of keys and repeats are drawn evenly, so that nothing but
+// the other chunk tells them.
+
+/** Stands before every key: eight bases that λ itself never has in this order. */
+export const MARKER: Uint8Array = basesOf("CCTAGGCT");
+const KEY = 8;
+const REPEAT = 6;
+/** Bases of all that is planted in a chunk. */
+export const PLANT: number = MARKER.length + KEY + REPEAT + KEY;
+/** Chunks of a pair are at least so many apart. */
+const APART = 2;
+
+/** How a sequence is cut. */
+export interface Cut {
+  readonly chunks: number;
+  readonly chunkLength: number;
+}
+
+/** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
+export function plantRepeats(genome: Bases, { chunks, chunkLength }: Cut, random: Random): Planted {
+  const length = chunks * chunkLength;
+  const from = random.below(genome.length);
+  const letters = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
+  const targets = new Float32Array(length).fill(IGNORED);
+  const sources = new Map<number, number>();
+  const known = new Set<string>();
+  for (const [query, source] of pairsOf(chunks, random)) {
+    const plant = drawPlant(random, known);
+    for (const chunk of [query, source]) {
+      const start = chunk * chunkLength + random.below(chunkLength - PLANT + 1);
+      letters.set(plant, start);
+      if (chunk === query) hideRepeat(letters, targets, start + MARKER.length + KEY);
+    }
+    sources.set(query, source);
+  }
+  return { letters, targets, sources };
+}
+
+function hideRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {
+  for (let i = start; i < start + REPEAT; i++) {
+    targets[i] = letters[i]!;
+    letters[i] = MASKED;
+  }
+}
+
+/** A plant whose first key no other of the sequence has. */
+function drawPlant(random: Random, known: Set<string>): Uint8Array {
+  const drawn = Uint8Array.from({ length: PLANT - MARKER.length }, () => random.below(4));
+  const key = drawn.slice(0, KEY).join("");
+  if (known.has(key)) return drawPlant(random, known);
+  known.add(key);
+  return Uint8Array.from([...MARKER, ...drawn]);
+}
+
+/** All chunks in pairs (query, source), neighbours never together. */
+function pairsOf(chunks: number, random: Random): readonly (readonly [number, number])[] {
+  for (;;) {
+    const order = random.order(chunks);
+    const pairs = Array.from({ length: chunks / 2 }, (_, i) => [order[2 * i]!, order[2 * i + 1]!] as const);
+    if (pairs.every(([a, b]) => Math.abs(a - b) >= APART)) return pairs;
+  }
+}

@@ -1,0 +1,54 @@
+import { existsSync, mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { type Context, loadCheckpoint, saveCheckpoint } from "@mosaic/attention";
+import { workOf } from "./cost.ts";
+import { Curve } from "./curve.ts";
+import { judge } from "./judge.ts";
+import type { Settings } from "./settings.ts";
+import { Trainer } from "./trainer.ts";
+
+/** What a training's folder holds. */
+export const filesOf = (folder: string): { curve: string; checkpoint: string } => ({
+  curve: join(folder, "curve.jsonl"),
+  checkpoint: join(folder, "model.safetensors"),
+});
+
+/** What is remembered beside the weights. */
+interface Sums {
+  readonly bytes: number;
+  readonly work: number;
+}
+
+/**
+ * What each rank does: trains to the last step, from the checkpoint in the folder if there is one. Rank 0 writes the curve.
+ * `told` hears of every step.
+ */
+export async function train(
+  ctx: Context,
+  settings: Settings,
+  told: (step: number, loss: number) => void,
+): Promise<Trainer> {
+  const { steps, checkpointEvery, evaluateEvery, folder } = settings;
+  const { curve: curvePath, checkpoint } = filesOf(folder);
+  const trainer = new Trainer(ctx, settings);
+  const { model, optimizer } = trainer;
+  let sums: Sums = { bytes: 0, work: 0 };
+  if (ctx.rank === 0) mkdirSync(folder, { recursive: true });
+  if (existsSync(checkpoint)) sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as Sums;
+  const curve = ctx.rank === 0 ? new Curve(curvePath) : undefined;
+  curve?.resumeAt(optimizer.steps);
+  while (optimizer.steps < steps) {
+    const work = sums.work + workOf(optimizer.steps, settings);
+    const { loss, bytes } = await trainer.step();
+    sums = { bytes: sums.bytes + bytes, work };
+    const step = optimizer.steps;
+    const isJudged = step % evaluateEvery === 0 || step === steps;
+    const held = isJudged ? { held: await judge(trainer) } : {};
+    curve?.add({ step, loss, ...sums, ...held });
+    if (step % checkpointEvery === 0 || step === steps) {
+      await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: sums });
+    }
+    told(step, loss);
+  }
+  return trainer;
+}

@@ -1,0 +1,45 @@
+import { type Bases, readLambda } from "./bases.ts";
+import { HELD_OUT, hideBases, trainingStart } from "./masked-bases.ts";
+import { plantRepeats } from "./planted.ts";
+import { Random } from "./random.ts";
+import type { Planted, Sample } from "./sample.ts";
+import type { Settings } from "./settings.ts";
+
+/** Where the numbers of a sequence come from; none of one purpose is ever that of another. */
+const purposes = { training: 0, judging: 1 } as const;
+type Purpose = keyof typeof purposes;
+
+/** The sequences of a task: the same on every rank, in every run, after every restart. */
+export class Samples {
+  readonly #settings: Settings;
+  readonly #genome: Bases = readLambda();
+
+  constructor(settings: Settings) {
+    this.#settings = settings;
+  }
+
+  /** Those of one step. */
+  ofStep(step: number): readonly Sample[] {
+    const { batch } = this.#settings;
+    return Array.from({ length: batch }, (_, i) => this.#make("training", step * batch + i));
+  }
+
+  /** The i-th of those that are never trained on. */
+  held(i: number): Sample | Planted {
+    return this.#make("judging", i);
+  }
+
+  #make(purpose: Purpose, i: number): Sample | Planted {
+    const { task, chunks, chunkLength, seed } = this.#settings;
+    const random = new Random(seed, purposes[purpose], i);
+    if (task === "planted") return plantRepeats(this.#genome, { chunks, chunkLength }, random);
+    const length = chunks * chunkLength;
+    return hideBases(this.#genome, { start: this.#start(purpose, { length, i, random }), length }, random);
+  }
+
+  #start(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
+    if (purpose === "training") return trainingStart(this.#genome, length, random);
+    const room = HELD_OUT.end - HELD_OUT.start - length;
+    return HELD_OUT.start + (room > 0 ? (i * Math.min(length, 1 + Math.floor(room / 4))) % (room + 1) : 0);
+  }
+}

@@ -1,0 +1,91 @@
+import {
+  AdamW,
+  add,
+  clipGradNorm,
+  type Context,
+  cosine,
+  crossEntropy,
+  linearWarmup,
+  massLoss,
+  type MetaResult,
+  type ParameterOverrides,
+  scale,
+  syncGradients,
+  type Tensor,
+} from "@mosaic/attention";
+import { loadBatch } from "./batch.ts";
+import { GenomeModel } from "./model.ts";
+import { IGNORED } from "./sample.ts";
+import { Samples } from "./samples.ts";
+import type { Settings } from "./settings.ts";
+import { SentByAttention } from "./traffic.ts";
+
+/** Steps in which the learning rate rises. */
+const RISING = 20;
+
+/** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
+const forParameter = (name: string): ParameterOverrides => {
+  if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_RATE };
+  if (/^words\.|qkv_proj/.test(name)) return { lrScale: Number(process.env["SLOW"] ?? 0.05) };
+  return {};
+};
+const ROUTER_RATE = Number(process.env["RR"] ?? 4);
+
+/** A model in training: any number of ranks, each with its part of every sequence. */
+export class Trainer implements Disposable {
+  readonly ctx: Context;
+  readonly settings: Settings;
+  readonly samples: Samples;
+  readonly model: GenomeModel;
+  readonly optimizer: AdamW;
+  readonly #sent: SentByAttention;
+
+  constructor(ctx: Context, settings: Settings) {
+    const { learningRate: lr, steps } = settings;
+    this.ctx = ctx;
+    this.settings = settings;
+    this.#sent = new SentByAttention(ctx);
+    this.samples = new Samples(settings);
+    this.model = new GenomeModel(ctx, settings);
+    const schedule = linearWarmup(Math.min(RISING, steps), cosine(Math.max(1, steps - RISING), { end: 0.05 }));
+    this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.01, betas: [0.9, 0.98], forParameter });
+  }
+
+  /** One step: the mean cross-entropy, in nats, of the bases that were hidden, and the bytes that attention sent. */
+  async step(): Promise<{ loss: number; bytes: number }> {
+    const { ctx, model, optimizer, settings } = this;
+    const step = optimizer.steps;
+    using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
+    this.#sent.begin();
+    using said = await model.forward(batch.tokens, { step });
+    using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
+    using whole = this.#withTeacher(loss, said.results);
+    whole.backward();
+    const bytes = this.#sent.end();
+    syncGradients(ctx, model);
+    using norm = clipGradNorm(model, 1);
+    optimizer.step();
+    optimizer.zeroGrad();
+    norm.assertUsable("training");
+    return { loss: await loss.item(), bytes: await bytes };
+  }
+
+  /** The loss with that of the routers, which hear where attention found something. */
+  #withTeacher(loss: Tensor, results: readonly MetaResult[]): Tensor {
+    const { teacher } = this.settings;
+    let whole = loss.reshape(loss.shape);
+    if (teacher === 0) return whole;
+    for (const { meta } of results) {
+      using part = massLoss(meta);
+      using weighed = scale(part, teacher);
+      using before = whole;
+      whole = add(before, weighed);
+    }
+    return whole;
+  }
+
+  [Symbol.dispose](): void {
+    this.optimizer[Symbol.dispose]();
+    this.model[Symbol.dispose]();
+  }
+}

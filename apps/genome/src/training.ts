@@ -1,0 +1,49 @@
+import { fileURLToPath } from "node:url";
+import { type LaunchEvent, type Result, launch } from "@mosaic/launcher";
+import { argsOf } from "./args.ts";
+import type { Settings } from "./settings.ts";
+
+/** What a rank tells while it trains. */
+export interface Told {
+  readonly step: number;
+  readonly of: number;
+  readonly loss: number;
+}
+
+/** How a training is started. */
+export interface Start {
+  /** Hears how far it is. */
+  readonly progress?: (told: Told) => void;
+  /** Hears of everything. */
+  readonly onEvent?: (event: LaunchEvent) => void;
+  readonly maxRestarts?: number;
+  readonly restartBackoffMs?: number;
+  readonly minUptimeMs?: number;
+  readonly abort?: AbortSignal;
+}
+
+/**
+ * Trains on `settings.ranks` processes. If one dies all are started again, and go on from the last checkpoint. Resolves to how
+ * that ended.
+ */
+export function startTraining(settings: Settings, { progress, onEvent, ...options }: Start = {}): Promise<Result> {
+  return launch({
+    maxRestarts: 3,
+    ...options,
+    entry: fileURLToPath(new URL("../dist/rank.js", import.meta.url)),
+    args: argsOf(settings),
+    nprocPerNode: settings.ranks,
+    onEvent(event) {
+      onEvent?.(event);
+      if (event.type !== "line") return;
+      const told = event.rank === 0 && event.stream === "stdout" ? toldIn(event.text) : undefined;
+      if (told) progress?.(told);
+      else process.stderr.write(`[${event.rank}] ${event.text}\n`);
+    },
+  });
+}
+
+function toldIn(line: string): Told | undefined {
+  if (!line.startsWith('{"step":')) return undefined;
+  return JSON.parse(line) as Told;
+}
