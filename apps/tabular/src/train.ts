@@ -1,29 +1,32 @@
 // Trains on the prior: each of the processes that `mosaic-run` starts runs this. Ranks share the tables of a step.
 //
 //   npx mosaic-run --nproc-per-node 2 dist/train.js [--steps 2500] [--tables 16] [--seed 0] [--out weights.safetensors]
+//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors   # goes on from there
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, usual } from "./model.ts";
-import { Trainer, usualTraining } from "./training.ts";
-import { saveModel, shipped } from "./weights.ts";
+import { refinement, Trainer, usualTraining } from "./training.ts";
+import { loadModel, saveModel, shipped } from "./weights.ts";
 
 const { values } = parseArgs({
   options: {
-    steps: { type: "string", default: String(usualTraining.steps) },
-    tables: { type: "string", default: String(usualTraining.tables) },
-    seed: { type: "string", default: String(usualTraining.seed) },
+    refine: { type: "string" },
+    steps: { type: "string" },
+    tables: { type: "string" },
+    seed: { type: "string" },
     out: { type: "string", default: shipped },
   },
 });
+const given = values.refine === undefined ? usualTraining : refinement;
 const options = {
-  ...usualTraining,
-  steps: whole("--steps", values.steps),
-  tables: whole("--tables", values.tables),
-  seed: whole("--seed", values.seed),
+  ...given,
+  steps: whole("--steps", values.steps, given.steps),
+  tables: whole("--tables", values.tables, given.tables),
+  seed: whole("--seed", values.seed, given.seed),
 };
 
 await using ctx = await init({ spSize: 1, seed: options.seed });
-using model = new TabularModel(ctx, usual);
+using model = values.refine === undefined ? new TabularModel(ctx, usual) : await loadModel(ctx, values.refine);
 using trainer = new Trainer(ctx, model, options);
 const begin = performance.now();
 let sum = 0;
@@ -37,11 +40,11 @@ for (let step = 1; step <= options.steps; step++) {
   }
   sum = 0;
 }
-trainer.optimizer.eval();
+trainer.finish();
 if (ctx.rank === 0) await saveModel(model, values.out);
 
-function whole(name: string, text: string): number {
-  const value = Number(text);
+function whole(name: string, text: string | undefined, otherwise: number): number {
+  const value = Number(text ?? otherwise);
   if (Number.isSafeInteger(value) && value >= 0) return value;
   throw new Error(`${name}: expected a whole number, received "${text}"`);
 }

@@ -1,7 +1,10 @@
 import {
+  AdamW,
   clipGradNorm,
   type Context,
+  cosine,
   crossEntropy,
+  linearWarmup,
   ScheduleFreeAdamW,
   syncGradients,
   type Tensor,
@@ -19,21 +22,43 @@ export interface TrainingOptions {
   readonly tables: number;
   readonly seed: number;
   readonly learningRate: number;
+  /** Least and most rows of a table. */
+  readonly rows: readonly [least: number, most: number];
+  /** "free": schedule-free, on the way for as long as one likes. "cosine": a learning rate that falls to 0 in `steps`. */
+  readonly schedule: "free" | "cosine";
 }
 
-export const usualTraining: TrainingOptions = { steps: 2500, tables: 16, seed: 0, learningRate: 4e-3 };
+/** From random weights. */
+export const usualTraining: TrainingOptions = {
+  steps: 2500,
+  tables: 16,
+  seed: 0,
+  learningRate: 4e-3,
+  rows: [48, 128],
+  schedule: "free",
+};
+
+/** From trained ones: larger tables, and ever smaller steps. */
+export const refinement: TrainingOptions = {
+  ...usualTraining,
+  steps: 800,
+  seed: 1,
+  learningRate: 1e-3,
+  rows: [64, 288],
+  schedule: "cosine",
+};
 
 /** The tables of one step: all of one size, which the step's seed decides on every rank alike. */
-export function tablesOf(step: number, { seed, tables }: TrainingOptions): { all: Table[]; knownRows: number } {
+export function tablesOf(step: number, { seed, tables, rows }: TrainingOptions): { all: Table[]; knownRows: number } {
   const random = new Random(seed * 1_000_003 + step);
-  const size = { rows: random.whole(48, 128), columns: random.whole(2, 7) };
+  const size = { rows: random.whole(...rows), columns: random.whole(2, 7) };
   const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
   return { all: Array.from({ length: tables }, () => drawTable(random, size)), knownRows };
 }
 
 /** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
 export class Trainer implements Disposable {
-  readonly optimizer: ScheduleFreeAdamW;
+  readonly #optimizer: AdamW | ScheduleFreeAdamW;
   readonly #ctx: Context;
   readonly #model: TabularModel;
   readonly #options: TrainingOptions;
@@ -42,7 +67,11 @@ export class Trainer implements Disposable {
     this.#ctx = ctx;
     this.#model = model;
     this.#options = options;
-    this.optimizer = new ScheduleFreeAdamW(model, { lr: options.learningRate, warmupSteps: 100 });
+    const { learningRate: lr, schedule, steps } = options;
+    this.#optimizer =
+      schedule === "free"
+        ? new ScheduleFreeAdamW(model, { lr, warmupSteps: 100 })
+        : new AdamW(model, { lr, weightDecay: 0, schedule: linearWarmup(20, cosine(steps - 20)) });
   }
 
   /** One step; resolves to the mean cross-entropy over all ranks' rows. */
@@ -58,12 +87,17 @@ export class Trainer implements Disposable {
     this.#model.zeroGrad();
     loss.backward();
     syncGradients(ctx, this.#model);
-    clipGradNorm(this.#model, 1);
-    this.optimizer.step();
+    using _ = clipGradNorm(this.#model, 1);
+    this.#optimizer.step();
     return loss.item();
   }
 
+  /** Puts into the model what the training has come to. */
+  finish(): void {
+    if (this.#optimizer instanceof ScheduleFreeAdamW) this.#optimizer.eval();
+  }
+
   [Symbol.dispose](): void {
-    this.optimizer[Symbol.dispose]();
+    this.#optimizer[Symbol.dispose]();
   }
 }

@@ -24,7 +24,7 @@ void* open(const std::string& library) {
   if (void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
   throw DriverError("no CUDA driver: cannot load " + library + " (" + firstLine(dlerror()) +
                     "). Install NVIDIA's driver (libcuda.so.1 belongs to it, not to the CUDA Toolkit); start a "
-                    "container with the NVIDIA Container Toolkit (--gpus all); or name the library in MOSAIC_CUDA_LIBRARY");
+                    "container with the NVIDIA Container Toolkit (--gpus all); or name it in MOSAIC_CUDA_LIBRARY");
 }
 
 Driver functionsOf(void* handle, const std::string& library) {
