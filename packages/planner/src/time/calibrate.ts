@@ -122,7 +122,7 @@ async function attentionSpeeds(
     const own = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
     const [dense, interleaved] = all.slice(tiles.length + 2 * i) as [AttentionSample, AttentionSample];
     const fitted = fitAttention(own, kind === "attend" ? 4 : 10, launch);
-    speeds[kind][dtype] = { ...fitted, interleaved: interleaved.seconds / dense.seconds };
+    speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaved.seconds / dense.seconds) };
   }
   return speeds;
 }

@@ -36,7 +36,10 @@ interface Timing {
   readonly ranks: "first" | "all";
 }
 
-/** Seconds that a chain took, the mean over the ranks that ran it; the same on every process. */
+/**
+ * Seconds from when the first of the ranks that run a chain begins until the last of them ends; the same on every process.
+ * Chains are to be longer than the slices of time in which a system gives cores to threads.
+ */
 async function timed({ contexts }: Crew, { lane, ranks }: Timing, chain: Chain): Promise<number> {
   for (const { world } of contexts) world.barrier().wait();
   await together(contexts, (ctx) => ctx.device.stream.synchronize());
@@ -46,25 +49,48 @@ async function timed({ contexts }: Crew, { lane, ranks }: Timing, chain: Chain):
     chain(ctx);
   }
   await together(contexts, (ctx) => ctx.device.stream.synchronize());
-  const took = new Map<Context, number>();
+  const spans = new Map<Context, Span>();
   for (const ctx of runners) {
     const events = (await ctx.stopTrace()).filter((event) => event.lane === lane);
     const start = events.reduce((min, event) => Math.min(min, event.start), Number.POSITIVE_INFINITY);
-    const end = events.reduce((max, event) => Math.max(max, event.end), 0);
-    took.set(ctx, (end - start) / 1e9);
+    spans.set(ctx, { start, end: events.reduce((max, event) => Math.max(max, event.end), 0) });
   }
-  const sums = await together(contexts, (ctx) => sum(ctx, took.get(ctx) ?? 0));
-  return sums[0]! / (ranks === "all" ? contexts[0]!.size : 1);
+  return await union(contexts, spans);
+}
+
+/** Nanoseconds of the clock that all processes of a host share. */
+interface Span {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
+async function union(contexts: readonly Context[], spans: ReadonlyMap<Context, Span>): Promise<number> {
+  const begins = await together(contexts, (ctx) => tell(ctx, spans.get(ctx)?.start ?? 0));
+  const widest = await together(contexts, async (ctx) => {
+    const span = spans.get(ctx);
+    const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
+    using ends = fromArray(ctx, span ? [-since(span.start), since(span.end)] : [0, 0], [2]);
+    ctx.world.allReduce(ends, "max").wait();
+    const [before, after] = await ends.read();
+    return before! + after!;
+  });
+  return widest[0]!;
 }
 
 async function together<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
   return await Promise.all(contexts.map(call));
 }
 
-async function sum(ctx: Context, seconds: number): Promise<number> {
-  using total = fromArray(ctx, [seconds], [1]);
-  ctx.world.allReduce(total).wait();
-  return (await total.read())[0]!;
+/** The number that rank 0 has, to the last of its 53 bits: in parts that float32 holds. */
+async function tell(ctx: Context, whole: number): Promise<number> {
+  const part = 2 ** 20;
+  const rounded = Math.round(whole);
+  const parts = [Math.floor(rounded / part ** 2), Math.floor(rounded / part) % part, rounded % part];
+  using numbers = fromArray(ctx, parts, [3]);
+  ctx.world.broadcast(numbers, 0).wait();
+  const [high, middle, low] = await numbers.read();
+  return (high! * part + middle!) * part + low!;
 }
 
 /** Runs every timing once more than asked for, in turns, and returns the best of each; the first round only warms up. */
@@ -97,7 +123,7 @@ export async function timeTiles(crew: Crew, tiles: readonly TileShape[]): Promis
   try {
     const seconds = await best(
       crew,
-      tiles.map((tile) => () => timeTile(crew, operands, tile, "first")),
+      tiles.map((tile) => () => timeTile(crew, operands, tile)),
     );
     return tiles.map(({ heads, rows, keys, headDim }, i) => ({ heads, rows, keys, headDim, seconds: seconds[i]! }));
   } finally {
@@ -108,31 +134,27 @@ export async function timeTiles(crew: Crew, tiles: readonly TileShape[]): Promis
 /** How many times one rank's work all ranks do together in the time that one alone takes for its own. */
 export async function timeTogether(crew: Crew, tile: TileShape): Promise<number> {
   const operands = crew.contexts.map((ctx) => new TileOperands(ctx, [tile]));
+  const calls = 8;
+  const timing = (ranks: Timing["ranks"]) => () =>
+    timed(crew, { lane: "compute", ranks }, (ctx) => {
+      for (let i = 0; i < calls; i++) operands[crew.contexts.indexOf(ctx)]!.call(tile);
+    });
   try {
-    const [alone, all] = await best(crew, [
-      () => timeTile(crew, operands, tile, "first"),
-      () => timeTile(crew, operands, tile, "all"),
-    ]);
+    const [alone, all] = await best(crew, [timing("first"), timing("all")]);
     return (crew.contexts[0]!.size * alone!) / all!;
   } finally {
     for (const each of operands) each[Symbol.dispose]();
   }
 }
 
-// oxlint-disable-next-line max-params -- who, on what, what, and how many of them
-async function timeTile(
-  crew: Crew,
-  operands: readonly TileOperands[],
-  tile: TileShape,
-  ranks: Timing["ranks"],
-): Promise<number> {
+async function timeTile(crew: Crew, operands: readonly TileOperands[], tile: TileShape): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones speak for themselves.
   const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.heads * tile.rows * tile.keys))));
   const chain: Chain = (ctx) => {
     const mine = operands[crew.contexts.indexOf(ctx)]!;
     for (let i = 0; i < calls; i++) mine.call(tile);
   };
-  return (await timed(crew, { lane: "compute", ranks }, chain)) / calls;
+  return (await timed(crew, { lane: "compute", ranks: "first" }, chain)) / calls;
 }
 
 /** Memory for the largest of several tiles, and calls on it. */
