@@ -1,14 +1,13 @@
 import { defineConfig } from "tsup";
 
 export default defineConfig({
-  entry: [
-    "src/main.ts",
-    "src/ring-rank.ts",
-    "src/collectives-rank.ts",
-    "src/prediction-rank.ts",
-    "src/proof-run.ts",
-    "src/papers.ts",
-  ],
+  entry: {
+    main: "src/main.ts",
+    "ring-rank": "src/ring-rank.ts",
+    "collectives-rank": "src/collectives-rank.ts",
+    "prediction-rank": "src/prediction-rank.ts",
+    papers: "papers/main.ts",
+  },
   format: ["esm"],
   target: "node20",
   sourcemap: true,

@@ -187,7 +187,7 @@ export function attention2dTables(): readonly Table[] {
     const { heads, headDim } = models[name];
     return { heads, headDim, tokens: lengths[4] };
   };
-  const on = { id: "attention2d.plans", theirs };
+  const on = { id: "attention2d.plans", ranks: 64, theirs };
   return [
     gridVolumes([16, 64]),
     fitTable(fits),
@@ -200,10 +200,8 @@ export function attention2dTables(): readonly Table[] {
         title: `${model} on 64 A100s`,
         problem: problem(model),
         cluster: a100,
-        nodes: 16,
-        ranksPerNode: 4,
       }),
     ),
-    compare({ ...on, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100, nodes: 64, ranksPerNode: 1 }),
+    compare({ ...on, title: "2.7B on 64 H100s", problem: problem("2.7B"), cluster: h100 }),
   ];
 }

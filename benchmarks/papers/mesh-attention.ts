@@ -22,8 +22,8 @@ export function meshAttentionTables(): readonly Table[] {
     .map((wiring): Cluster => ({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! }));
   const comparisons = clusters.flatMap((cluster) =>
     sizes.map((size): Comparison => {
-      const on = { cluster, nodes: 32, ranksPerNode: 8, theirs: [tile([8, 32])] };
-      return { id: "mesh.plans", title: "256 ranks in nodes of 8", problem: { ...size, tokens }, ...on };
+      const on = { cluster, ranks: meshTimeSizes.ranks, theirs: [tile([8, 32])] };
+      return { id: "mesh.plans", title: "256 ranks", problem: { ...size, tokens }, ...on };
     }),
   );
   return [...meshVolumes(meshVolumeSizes), ...tables, ...comparisons.map(compare)];

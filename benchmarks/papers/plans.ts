@@ -11,8 +11,7 @@ export interface Comparison {
   readonly title: string;
   readonly problem: Problem;
   readonly cluster: Cluster;
-  readonly nodes: number;
-  readonly ranksPerNode: number;
+  readonly ranks: number;
   /** The tiles that the paper has. */
   readonly theirs: readonly Way[];
 }
@@ -26,9 +25,11 @@ const finalists = 3;
  * whatever order suit it best) and the best of all that the planner knows, every one of them simulated whole.
  */
 export function compare(comparison: Comparison): Table {
-  const { problem, cluster, nodes, ranksPerNode, theirs } = comparison;
-  const profile = { ...profileOf(cluster), ranksPerNode };
-  const { ranking } = plan({ ...problem, mask: causal(), nodes, gpusPerNode: ranksPerNode, profile, simulate: 1 });
+  const { problem, cluster, ranks, theirs } = comparison;
+  const profile = profileOf(cluster);
+  const { ranksPerNode } = profile;
+  const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
+  const { ranking } = plan({ ...problem, ...size, mask: causal(), profile, simulate: 1 });
   const timed = (kind: string, way: Way): Timed => {
     const record = recordOf(way, problem);
     const { both, betweenNodes } = volumesOf(record, ranksPerNode);
@@ -40,7 +41,7 @@ export function compare(comparison: Comparison): Table {
       .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
       .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))
       .toSorted((one, other) => one.seconds - other.seconds)[0]!;
-  const ring = timed("ring attention", ringOf(nodes * ranksPerNode));
+  const ring = timed("ring attention", ringOf(ranks));
   const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
   const baseline = bestOf("strongest ulysses × ring", usual);
   const best = bestOf("our best", ranking.slice(0, finalists));

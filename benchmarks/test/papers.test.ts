@@ -71,7 +71,7 @@ describe("comparisons", () => {
     const problem = { tokens: 16_384, heads: 4, headDim: 64 };
     const cluster = { gpu: "a100", wiring: nodesOf2, bandwidth: 1e9 } as const;
     const theirs = [tile([4, 2])];
-    const { rows } = compare({ id: "x", title: "x", problem, cluster, nodes: 4, ranksPerNode: 2, theirs });
+    const { rows } = compare({ id: "x", title: "x", problem, cluster, ranks: 8, theirs });
     expect(rows.map(({ kind }) => kind)).toEqual([
       "ring attention",
       "the paper's",

@@ -1,6 +1,6 @@
 import { parseArgs } from "node:util";
-import { jsonLines, markdown, type Table } from "../papers/table.ts";
-import { papers } from "../papers/tables.ts";
+import { jsonLines, markdown, type Table } from "./table.ts";
+import { papers } from "./tables.ts";
 
 const help = `Predicts what Mesh-Attention and Attention2D report of their clusters, and what Mosaic's best plan does there.
 
