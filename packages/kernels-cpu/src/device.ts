@@ -1,119 +1,32 @@
-import {
-  contiguousStrides,
-  type Device,
-  type DType,
-  dtypeBytes,
-  formatShape,
-  type Kernels,
-  type MemoryStats,
-  type Shape,
-  ShapeError,
-  sizeOf,
-  Tensor,
-  type TraceEvent,
-} from "@mosaic/core";
-import { NativeKernels } from "@mosaic/core/native";
-import { Handle } from "./handle.ts";
+import { NativeDevice, NativeHandle } from "@mosaic/core/native";
+import type { Native } from "./addon.ts";
 import { type CpuOptions, memoryLimit, threadCount } from "./options.ts";
-import type { Isa } from "./runtime.ts";
+import { type Isa, instructionSets, runtime } from "./runtime.ts";
 import { CpuStream } from "./stream.ts";
 
 /**
  * The processor as a device: a native thread runs what is enqueued, in order, with a pool of workers to help; the host
  * only enqueues. Disposing it lets enqueued work finish, then frees all of its memory.
  */
-export class CpuDevice implements Device {
+export class CpuDevice extends NativeDevice<Native> {
   readonly type = "cpu";
-  readonly index: number;
   readonly stream: CpuStream;
-  readonly kernels: Kernels;
   /** Threads that compute, the stream's own included. */
   readonly threads: number;
   /** The instruction set that its kernels run on. */
   readonly isa: Isa;
-  readonly #handle: Handle;
 
-  constructor(options: CpuOptions = {}) {
-    this.index = options.index ?? 0;
-    this.threads = threadCount(options.threads);
-    this.#handle = new Handle({
-      name: `cpu:${this.index}`,
-      threads: this.threads,
-      memoryLimit: memoryLimit(options.memoryLimit),
+  constructor({ index = 0, threads, memoryLimit: limit }: CpuOptions = {}) {
+    const count = threadCount(threads);
+    const handle = new NativeHandle(runtime(), {
+      name: `cpu:${index}`,
+      options: [count, memoryLimit(limit)],
+      remedy: "dispose tensors, cut the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });
-    this.isa = this.#handle.isa;
-    this.stream = new CpuStream(this.#handle);
-    this.kernels = new NativeKernels(this.#handle);
-  }
-
-  /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
-  empty(shape: Shape, dtype: DType): Tensor {
-    const where = `empty ${formatShape(shape)} ${dtype}`;
-    const storage = this.#handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);
-    return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
-  }
-
-  write(out: Tensor, values: ArrayLike<number>): void {
-    if (values.length !== out.size) {
-      throw new ShapeError({
-        where: "write",
-        expected: `${out.size} values for ${formatShape(out.shape)}`,
-        received: String(values.length),
-      });
-    }
-    const floats = values instanceof Float32Array ? values : Float32Array.from(values);
-    this.#handle.begin("write").view(out);
-    this.#handle.launch(() => this.#handle.native.write(floats));
-  }
-
-  async read(x: Tensor): Promise<Float32Array> {
-    const values = new Float32Array(x.size);
-    await this.#handle.expect("read", values, (_, scratch) => {
-      scratch.view(x);
-      this.#handle.native.read(values);
-    });
-    return values;
-  }
-
-  memory(): MemoryStats {
-    const [allocated, reserved, peak] = this.#handle.memory();
-    return { allocated, reserved, peak };
-  }
-
-  resetPeakMemory(): void {
-    this.#handle.begin("resetPeakMemory");
-    this.#handle.native.resetPeak();
-  }
-
-  /** Gives cached memory that no tensor uses back to the system, once the work so far is done. */
-  trim(): void {
-    this.#handle.begin("trim");
-    this.#handle.native.trim();
-  }
-
-  startTrace(): void {
-    this.#handle.begin("startTrace");
-    this.#handle.native.startTrace();
-  }
-
-  async stopTrace(): Promise<readonly TraceEvent[]> {
-    let announced = 0;
-    await this.#handle.expect("stopTrace", undefined, (letter) => {
-      announced = letter;
-      this.#handle.native.stopTrace();
-    });
-    this.#handle.begin("stopTrace").number(announced);
-    const flat = this.#handle.native.takeTrace();
-    return Array.from({ length: flat.length / 3 }, (_, i) => ({
-      lane: "compute",
-      name: flat[3 * i] as string,
-      start: flat[3 * i + 1] as number,
-      end: flat[3 * i + 2] as number,
-    }));
-  }
-
-  [Symbol.dispose](): void {
-    this.#handle.close();
+    super(index, handle);
+    this.threads = count;
+    this.isa = instructionSets()[0]!;
+    this.stream = new CpuStream(handle);
   }
 }
 

@@ -1,5 +1,6 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
-import type { Handle } from "./handle.ts";
+import type { NativeHandle } from "@mosaic/core/native";
+import type { Native } from "./addon.ts";
 
 class CpuFence implements Fence {
   readonly stream: CpuStream;
@@ -15,9 +16,9 @@ class CpuFence implements Fence {
 /** The queue of one CPU device; its `handle` is a `MosaicStream *` (packages/core/include/mosaic/stream.h). */
 export class CpuStream implements Stream {
   readonly handle: bigint;
-  readonly #device: Handle;
+  readonly #device: NativeHandle<Native>;
 
-  constructor(device: Handle) {
+  constructor(device: NativeHandle<Native>) {
     this.#device = device;
     this.handle = device.streamAddress;
   }

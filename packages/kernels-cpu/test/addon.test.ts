@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadAddon } from "../src/addon.ts";
+import { addonPath, loadCpu } from "../src/addon.ts";
 import { cpu, features, fmaPeak } from "../src/index.ts";
 import { memoryLimit, threadCount } from "../src/options.ts";
 
@@ -11,8 +11,8 @@ afterEach(() => vi.unstubAllEnvs());
 
 test("a missing addon says where it looked, why it may be missing, and what to do", () => {
   const missing = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
-  expect(() => loadAddon(missing)).toThrow(AddonLoadError);
-  expect(() => loadAddon(missing)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
+  expect(() => loadCpu(missing)).toThrow(AddonLoadError);
+  expect(() => loadCpu(missing)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
 });
 
 test("a file that is no addon says so", () => {
@@ -20,10 +20,10 @@ test("a file that is no addon says so", () => {
   try {
     const broken = join(folder, "mosaic_kernels_cpu.node");
     writeFileSync(broken, "not an addon");
-    expect(() => loadAddon(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
+    expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
     const foreign = join(folder, "foreign.cjs");
     writeFileSync(foreign, "exports.protocol = 0;");
-    expect(() => loadAddon(foreign)).toThrow(/speaks protocol 0[\s\S]*rebuild it/);
+    expect(() => loadCpu(foreign)).toThrow(/speaks protocol 0[\s\S]*rebuild it/);
   } finally {
     rmSync(folder, { recursive: true });
   }

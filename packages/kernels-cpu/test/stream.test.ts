@@ -1,11 +1,11 @@
 import { type Tensor, ClosedError, DeviceError, OptionError, errorFromFailure } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import { loadAddon } from "../src/addon.ts";
+import { loadCpu } from "../src/addon.ts";
 import { type CpuDevice, cpu } from "../src/index.ts";
 
 /** Makes the stream of a device fail, through the ABI that other packages' native code uses. */
 function fail(device: CpuDevice, message: string): void {
-  loadAddon().fail(device.stream.handle, message);
+  loadCpu().fail(device.stream.handle, message);
 }
 
 describe("a stream", () => {

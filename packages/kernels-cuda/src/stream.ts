@@ -1,6 +1,6 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
-import type { Event } from "./addon.ts";
-import type { Handle } from "./handle.ts";
+import type { Event, Native } from "./addon.ts";
+import type { NativeHandle } from "@mosaic/core/native";
 
 class CudaFence implements Fence {
   readonly stream: CudaStream;
@@ -15,9 +15,9 @@ class CudaFence implements Fence {
 /** The compute stream of one GPU; its `handle` is a cudaStream_t. */
 export class CudaStream implements Stream {
   readonly handle: bigint;
-  readonly #device: Handle;
+  readonly #device: NativeHandle<Native>;
 
-  constructor(device: Handle) {
+  constructor(device: NativeHandle<Native>) {
     this.#device = device;
     this.handle = device.streamAddress;
   }

@@ -1,4 +1,5 @@
-import { runtime, translated } from "./runtime.ts";
+import { translated } from "@mosaic/core/native";
+import { runtime } from "./runtime.ts";
 
 /** One GPU that the driver shows. */
 export interface CudaGpu {

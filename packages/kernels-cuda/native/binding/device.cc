@@ -119,13 +119,14 @@ napi_value account(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// allocate: scratch = device, bytes → scratch = address or 0.
+// allocate: scratch = device, bytes → scratch = address or 0, and the same again to free it by.
 napi_value allocate(napi_env env, napi_callback_info) {
   return guarded(env, [&]() -> napi_value {
     Addon& addon = Addon::of(env);
     Device& device = addon.device();
     device.enter();
     addon.scratch[0] = static_cast<double>(device.allocate(static_cast<size_t>(addon.scratch[1])));
+    addon.scratch[1] = addon.scratch[0];
     return nullptr;
   });
 }

@@ -1,45 +1,48 @@
-import { ClosedError, errorFromFailure, OutOfMemoryError } from "@mosaic/core";
-import { NativeStorage, type Scratch } from "@mosaic/core/native";
-import type { External, Native } from "./addon.ts";
-import { type Isa, instructionSets, type Runtime, runtime } from "./runtime.ts";
+import { ClosedError, errorFromFailure, OutOfMemoryError } from "../errors.ts";
+import type { KernelCall } from "./kernels.ts";
+import { type DeviceCalls, type External, type NativeRuntime, translated } from "./runtime.ts";
+import type { Scratch } from "./scratch.ts";
+import { NativeStorage } from "./storage.ts";
 
+/** How a native device is opened. */
 export interface HandleOptions {
+  /** As it shall stand in messages: "cpu:0". */
   readonly name: string;
-  readonly threads: number;
-  /** Bytes; 0 for no limit. */
-  readonly memoryLimit: number;
+  /** Numbers for `open`, in its order. */
+  readonly options: readonly number[];
+  /** What to do when memory runs out. */
+  readonly remedy: string;
 }
 
 /** V8 hears of changes in native memory of this size, to know when collecting garbage is worth it. */
 const accountBytes = 4 * 2 ** 20;
 
-/** A native device, as the parts of CpuDevice use it. */
-export class Handle {
+/** A native device, as the parts of its JavaScript use it. */
+export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
   readonly name: string;
   readonly native: Native;
+  /** The address of the device, by which another device's stream may wait for it. */
+  readonly address: number;
   readonly streamAddress: bigint;
-  readonly isa: Isa;
-  readonly #runtime: Runtime;
+  /** What `open` told beside the two addresses. */
+  readonly facts: readonly number[];
+  readonly #runtime: NativeRuntime<Native>;
   readonly #external: External;
-  readonly #address: number;
+  readonly #remedy: string;
   #closed = false;
   #unaccounted = 0;
 
-  constructor(options: HandleOptions) {
-    this.name = options.name;
-    this.#runtime = runtime();
-    this.native = this.#runtime.native;
-    this.isa = instructionSets()[0]!;
-    const { scratch } = this.#runtime;
-    scratch.values[0] = options.threads;
-    scratch.values[1] = options.memoryLimit;
-    this.#external = this.native.open();
-    this.#address = scratch.values[0];
-    this.streamAddress = BigInt(scratch.values[1]);
-  }
-
-  get isClosed(): boolean {
-    return this.#closed;
+  constructor(runtime: NativeRuntime<Native>, { name, options, remedy }: HandleOptions) {
+    this.name = name;
+    this.#runtime = runtime;
+    this.#remedy = remedy;
+    this.native = runtime.native;
+    const { values } = runtime.scratch;
+    for (const [i, option] of options.entries()) values[i] = option;
+    this.#external = translated(() => this.native.open());
+    this.address = values[0]!;
+    this.streamAddress = BigInt(values[1]!);
+    this.facts = [...values.subarray(2, 6)];
   }
 
   /** Results of the last native call. */
@@ -50,34 +53,32 @@ export class Handle {
   /** The scratch array, ready for the arguments of a call. */
   begin(where: string): Scratch {
     if (this.#closed) this.#rejectClosed(where);
-    return this.#runtime.scratch.begin(this, this.#address, where);
+    return this.#runtime.scratch.begin(this, this.address, where);
   }
 
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
-  launch(call: () => void): void {
+  launch(call: KernelCall): void {
     call();
-    if (this.results[0] !== 0) throw this.failure();
+    if (this.results[0] !== 0) throw this.#failure();
   }
 
   /** Makes a call that answers by letter. */
   expect(where: string, held: unknown, call: (letter: number, scratch: Scratch) => void): Promise<void> {
-    return this.#runtime.letters.expect(held, (letter) => call(letter, this.begin(where).number(letter)));
+    return this.#runtime.letters.expect(held, (letter) => {
+      const scratch = this.begin(where).number(letter);
+      translated(() => call(letter, scratch));
+    });
   }
 
-  failure(): Error {
-    this.results[0] = this.#address;
-    const [code, message] = this.native.failure() ?? [1, "the stream failed"];
+  #failure(): Error {
+    this.results[0] = this.address;
+    const [code, message] = this.native.failure() ?? [1, "the device failed"];
     return errorFromFailure(code, message);
-  }
-
-  /** The address of a device whose stream is waited for. */
-  get address(): number {
-    return this.#address;
   }
 
   allocate(byteLength: number, where: string): NativeStorage {
     this.begin(where).number(byteLength);
-    this.native.allocate();
+    translated(this.native.allocate);
     const [address, block] = this.results;
     if (address === 0) throw this.#outOfMemory(byteLength, where);
     this.#account(byteLength);
@@ -86,7 +87,7 @@ export class Handle {
 
   #free(block: number, byteLength: number): void {
     if (this.#closed) return; // all memory went with the device
-    this.begin("free").number(block);
+    this.begin("free").number(block).number(byteLength);
     this.native.free();
     this.#account(-byteLength);
   }
@@ -106,7 +107,7 @@ export class Handle {
     return [allocated!, reserved!, peak!, limit!];
   }
 
-  /** What was submitted still runs, then the stream's thread ends and all memory goes. */
+  /** What was submitted still runs, then all memory goes. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -120,7 +121,7 @@ export class Handle {
       where: `${this.name}: ${where}`,
       expected: `room for ${mebibytes(byteLength)}`,
       received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${bound}`,
-      remedy: "dispose tensors, cut the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
+      remedy: this.#remedy,
     });
   }
 
