@@ -87,6 +87,26 @@ export function barTable(cluster: Cluster, shown: readonly Panel[], tokens: read
   };
 }
 
+/** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which nobody states. */
+export function wiringTable(fits: readonly Fit[], shown: Panel, tokens: readonly number[]): Table {
+  const rows = fits.map(({ wiring, bandwidth }) => {
+    const [mean] = meanTable(barTable({ gpu: "a100", wiring, bandwidth }, [shown], tokens)).rows;
+    return { ...mean, wiring: wiring.name };
+  });
+  return {
+    id: "attention2d.wirings",
+    title: `${shown.model} on ${shown.ranks} A100s by wiring, mean over ${tokens.length} lengths`,
+    columns: [
+      { key: "wiring", head: "wiring" },
+      { key: "stated", head: "NO, theirs", as: "times" },
+      { key: "fused", head: "fused, predicted", as: "times" },
+      { key: "statedOverlapped", head: "O, theirs", as: "times" },
+      { key: "scheduled", head: "scheduled, predicted", as: "times" },
+    ],
+    rows,
+  };
+}
+
 const apart: Wiring = { name: "one GPU a node", ranksPerNode: 1, ports: 1, within: 1 };
 
 /** Nothing of the H100s' network is stated: a range of bandwidths, and of what a message costs besides its bytes. */
@@ -193,6 +213,7 @@ export function attention2dTables(): readonly Table[] {
     fitTable(fits),
     meanTable(bars),
     bars,
+    wiringTable(fits, panels.find(({ model, ranks }) => model === "2.7B" && ranks === 64)!, [lengths[0], lengths[4]]),
     h100Table(h100Networks),
     ...(["2.7B", "13B"] as const).map((model) =>
       compare({
