@@ -45,8 +45,8 @@ export function prove(record: AttentionRecord, { limit = 10 }: { readonly limit?
   const replays = record.ranks.map((recorded, rank) => {
     return new Replay(means, recorded, { memory: memories[rank]!, streams });
   });
-  for (const replay of replays) replay.run();
-  for (let rank = streams.freed.pop(); rank !== undefined; rank = streams.freed.pop()) replays[rank]!.run();
+  for (const { rank } of replays) streams.free(rank);
+  for (let rank = streams.takeFree(); rank !== undefined; rank = streams.takeFree()) replays[rank]!.run();
   for (const fault of whyStuck(record, streams)) faults.report(fault);
   for (const [rank, recorded] of record.ranks.entries()) {
     if (replays[rank]!.ended) checkResults(means, recorded, memories[rank]!);

@@ -30,6 +30,12 @@ interface Meeting {
   missing: number;
 }
 
+/**
+ * Neighbours mostly wait for one another only, so they can go on for a while without the rest: what a cache holds of a few
+ * ranks is used many times before others push it out.
+ */
+const NEIGHBOURS = 32;
+
 /** What streams work on. */
 export interface StreamMeans {
   readonly memories: readonly RankMemory[];
@@ -54,13 +60,15 @@ export class Streams {
   readonly #places: (Map<number, number> | undefined)[] = [];
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: Batch[] = [];
-  /** Ranks that may go on since somebody last looked. */
-  readonly freed: number[] = [];
+  /** By neighbourhood: ranks that may go on since somebody last looked. */
+  readonly #freed: number[][];
+  #here = 0;
 
   constructor(record: AttentionRecord, means: StreamMeans) {
     this.#record = record;
     this.#means = means;
     this.queues = record.ranks.map(() => []);
+    this.#freed = Array.from({ length: Math.ceil(record.ranks.length / NEIGHBOURS) }, () => []);
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
     this.#meetings = record.groups.map(() => new Map<number, Meeting>());
   }
@@ -72,6 +80,21 @@ export class Streams {
     queue.push(batch);
     if (queue.length === 1) this.#ready.push(batch);
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
+  }
+
+  /** Says that a rank may go on. */
+  free(rank: number): void {
+    this.#freed[Math.floor(rank / NEIGHBOURS)]!.push(rank);
+  }
+
+  /** A rank that may go on, a neighbour of the last one if there is one; undefined if none may. */
+  takeFree(): number | undefined {
+    for (let i = 0; i < this.#freed.length; i++) {
+      const rank = this.#freed[this.#here]!.pop();
+      if (rank !== undefined) return rank;
+      this.#here = (this.#here + 1) % this.#freed.length;
+    }
+    return undefined;
   }
 
   /** The ranks that a batch still needs. */
@@ -166,7 +189,7 @@ export class Streams {
     batch.isDone = true;
     const queue = this.queues[batch.rank]!;
     queue.shift();
-    this.freed.push(batch.rank);
+    this.free(batch.rank);
     const [next] = queue;
     if (next) this.#ready.push(next);
   }
