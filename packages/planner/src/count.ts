@@ -52,16 +52,32 @@ function both(): Both {
 
 function countRank(record: AttentionRecord, recorded: RecordedRank): Count["ranks"][number] {
   const phases = { forward: new Map<string, Both>(), backward: new Map<string, Both>() };
-  for (const { phase, group, sent, elements, bytes } of messagesOf(record, recorded)) {
-    const { name } = record.groups[group]!;
+  const { views } = recorded.tape;
+  let phase: Message["phase"] = "forward";
+  const event = recorded.tape.read();
+  while (event.next()) {
+    if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
+    if (event.op !== "sendRecv" && !collectives.has(event.op)) continue;
+    const { name } = record.groups[event.arg(1)]!;
     let known = phases[phase].get(name);
     if (!known) phases[phase].set(name, (known = both()));
-    const tally = sent ? known.sent : known.received;
-    tally.elements += elements;
-    tally.bytes += bytes;
-    tally.messages++;
+    // Messages are most of what there is: millions, and not worth an object each.
+    for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
+      const { look, dtype } = views[event.arg(i + 2)]!;
+      tally(event.arg(i + 1) === 1 ? known.sent : known.received, look.size, dtypeBytes[dtype]);
+    }
+    if (event.op === "sendRecv") continue;
+    for (const { sent, elements, bytes } of flowsOf(record, recorded, event) ?? []) {
+      tally(sent ? known.sent : known.received, elements, elements > 0 ? bytes / elements : 0);
+    }
   }
   return { forward: volumeOf(phases.forward), backward: volumeOf(phases.backward) };
+}
+
+function tally(into: Tally, elements: number, width: number): void {
+  into.elements += elements;
+  into.bytes += elements * width;
+  into.messages++;
 }
 
 /** One message of one rank. */

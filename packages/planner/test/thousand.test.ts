@@ -1,0 +1,25 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
+import { causal, zigzag } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { count, prove, record } from "../src/index.ts";
+
+// Every strategy at 1 024 ranks, with its seconds, is `npm run bench -- --filter proof`; here is one that takes little.
+
+test("1 024 ranks in a grid of 32 × 32 are proved", () => {
+  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
+  const run = record({
+    backend: mesh2d({ shape: [32, 32], form: "fused" }),
+    mask: causal(),
+    placement: zigzag(),
+    ...sizes,
+  });
+  expect(prove(run).faults).toEqual([]);
+  const { ranks } = count(run);
+  const sent = ranks.reduce((sum, { forward, backward }) => sum + forward.sent.bytes + backward.sent.bytes, 0);
+  const received = ranks.reduce(
+    (sum, { forward, backward }) => sum + forward.received.bytes + backward.received.bytes,
+    0,
+  );
+  expect(sent).toBe(received);
+  expect(sent).toBeGreaterThan(0);
+}, 240_000);
