@@ -11,8 +11,8 @@ const common = {
   topK: 2,
   ranks: 4,
   seed: 0,
-  checkpointEvery: 25,
-  evaluateEvery: 25,
+  checkpointEvery: 50,
+  evaluateEvery: 50,
   folder: "",
 } as const;
 
@@ -40,9 +40,9 @@ const defaults: Readonly<Record<Settings["task"], Settings>> = {
     layers: 1,
     chunks: 16,
     chunkLength: 48,
-    warmup: 300,
+    warmup: 400,
     batch: 4,
-    steps: 400,
+    steps: 500,
     learningRate: 2e-3,
     teacher: 10,
   },
@@ -71,7 +71,12 @@ const flagOf = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${
 export const help: string = `  --task genome|planted   bases hidden in λ, or repeats planted in it (genome)
   --method ring|meta|local   what the model attends with (meta)
 ${[...wholeNumbers, ...numbers]
-  .map((name) => `  --${flagOf(name)} N   ${Object.values(defaults).map((of) => `${of.task}: ${of[name]}`).join(", ")}`)
+  .map(
+    (name) =>
+      `  --${flagOf(name)} N   ${Object.values(defaults)
+        .map((of) => `${of.task}: ${of[name]}`)
+        .join(", ")}`,
+  )
   .join("\n")}
   --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
 

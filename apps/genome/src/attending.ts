@@ -10,6 +10,12 @@ import {
 } from "@mosaic/attention";
 import type { ModelSettings } from "./settings.ts";
 
+/** Times the usual scale of q·k: one key among thousands must stand out from the start for a model to learn from it. */
+const SHARPNESS = 3;
+const sharp = (headDim: number): number => SHARPNESS * headDim ** -0.5;
+/** Learned queries of a chunk's summary. */
+export const SUMMARY_HEADS = 8;
+
 /** Attention's result [B,S,E], and what meta-attention did for it. */
 export interface Attended {
   readonly out: Tensor;
@@ -44,7 +50,10 @@ class LocalAttending extends Attending {
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
-    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 2 }));
+    this.#inner = this.addChild(
+      "inner",
+      new MultiAxisAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 2 }),
+    );
     this.#chunkLength = chunkLength;
     lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
   }
@@ -63,9 +72,19 @@ class MetaAttending extends Attending {
 
   constructor(ctx: Context, { embedDim, heads: numHeads, topK, chunks, warmup: warmupSteps }: ModelSettings) {
     super();
-    const chunksPerRank = chunks / ctx.mesh.shape["sp"]!;
-    const routing = { ...JSON.parse(process.env["META"] ?? "{}"), topK, chunksPerRank, warmupSteps, combine: "exact", gate: false, certificate: false } as const;
-    this.#inner = this.addChild("inner", new HierarchicalMetaAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), ...routing }));
+    const options = {
+      embedDim,
+      numHeads,
+      summaryHeads: SUMMARY_HEADS,
+      topK,
+      chunksPerRank: chunks / ctx.mesh.shape["sp"]!,
+      warmupSteps,
+      softmaxScale: sharp(embedDim / numHeads),
+      combine: "exact",
+      gate: false,
+      certificate: false,
+    } as const;
+    this.#inner = this.addChild("inner", new HierarchicalMetaAttention(ctx, options));
     lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
   }
 
@@ -74,9 +93,6 @@ class MetaAttending extends Attending {
     return { out: result.out, result };
   }
 }
-
-const SHARP = Number(process.env["SHARP"] ?? 3);
-const sharp = (headDim: number): number => SHARP * headDim ** -0.5;
 
 /** Attention of the method that the settings name. */
 export function attendingOf(ctx: Context, settings: ModelSettings): Attending {

@@ -1,6 +1,7 @@
+import { denseToSparse } from "@mosaic/attention";
+import { SUMMARY_HEADS } from "./attending.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 import { WORDS } from "./words.ts";
-import { denseToSparse } from "@mosaic/attention";
 
 // What a training costs, by closed form. A multiply-add of a forward counts once more for each of the two products that its
 // backward makes of it.
@@ -15,10 +16,10 @@ export function looksAt(step: number, { method, topK, chunks, warmup: steps }: M
 
 /** Multiply-adds of a step, all ranks together. */
 export function workOf(step: number, settings: Settings): number {
-  const { embedDim: e, layers, heads, chunks, chunkLength, batch, method } = settings;
+  const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
   const keys = (1 + looksAt(step, settings)) * chunkLength;
   const projectionsAndMlp = (3 + 1 + 4 + 4) * e * e;
-  const summaries = method === "meta" ? 2 * heads * e : 0;
+  const summaries = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
   const perToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS * e + 4 * e;
   return FORWARD_AND_BACKWARD * batch * chunks * chunkLength * perToken;
 }

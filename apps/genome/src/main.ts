@@ -1,1 +1,111 @@
-export {};
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+
+import { help, readSettings, UsageError } from "./args.ts";
+import { compare } from "./compare.ts";
+import { drawAll } from "./draw/files.ts";
+import { findRepeats } from "./find-repeats.ts";
+import { Progress } from "./progress.ts";
+import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
+import { nameOf, type Settings } from "./settings.ts";
+import { mustSucceed, startTraining, type Told, TrainingFailed } from "./training.ts";
+
+const usage = `Models that read bacteriophage λ, and learn where to look in it.
+
+  npm run train   -w @mosaic/genome -- [options]   trains one model, on 4 ranks; restarts and resumes if a rank dies
+  npm run compare -w @mosaic/genome -- [options]   local, meta (topK 1, 2, 4) and ring at equal compute → results/
+  npm run planted -w @mosaic/genome -- [options]   repeats planted far apart, seeds 0, 1, 2 → results/
+  npm run draw    -w @mosaic/genome                pictures of results/: SVG, PNG, one HTML page
+
+${help}`;
+
+const abort = new AbortController();
+for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => abort.abort());
+const progress = new Progress(process.stderr);
+
+process.exitCode = await main(process.argv.slice(2));
+
+async function main([command = "--help", ...args]: readonly string[]): Promise<number> {
+  const commands: Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>> = {
+    train: trainOne,
+    compare: compareAll,
+    planted: plantedSeeds,
+    draw: drawAll,
+    "--help": () => console.log(usage),
+  };
+  try {
+    const run = Object.hasOwn(commands, command) ? commands[command] : undefined;
+    if (!run) throw new UsageError(`expected one of ${Object.keys(commands).join(", ")}; received "${command}"`);
+    await run(args);
+    return 0;
+  } catch (error) {
+    if (error instanceof UsageError) console.error(`${error.message}\n\n${usage}`);
+    else if (error instanceof TrainingFailed) console.error(error.message);
+    else throw error;
+    return error instanceof UsageError ? 2 : 1;
+  } finally {
+    progress.end();
+  }
+}
+
+/** Shows each step of a training of that name. */
+function watch(name: string): (told: Told) => void {
+  const show = progress.begin();
+  return ({ step, of, loss }) => show(step / of, `${name}: step ${step} of ${of}, loss ${loss.toFixed(3)}`);
+}
+
+async function trainOne(args: readonly string[]): Promise<void> {
+  const settings = readSettings(args);
+  const folder = resolve(settings.folder);
+  const name = `${settings.task}, ${nameOf(settings)}, ${settings.ranks} ranks`;
+  mustSucceed(await startTraining({ ...settings, folder }, { progress: watch(name), abort: abort.signal }));
+  progress.end();
+  console.log(`curve.jsonl and model.safetensors are in ${folder}`);
+}
+
+async function compareAll(args: readonly string[]): Promise<void> {
+  const settings = readSettings(["--task", "genome", ...args]);
+  const { methods, map } = await withFolder((folder) => compare({ ...settings, folder }, watch));
+  writeResult(new URL("genome.json", RESULTS), { ...origin("compare", args), methods: methods.map(unplaced), map });
+  progress.end();
+  for (const { name, curve, recall } of methods) {
+    const { step, bytes, held } = curve.at(-1)!;
+    const found = recall ? `, recall ${recall.recall.toFixed(3)} where chance is ${recall.chance.toFixed(3)}` : "";
+    console.log(`${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB${found}`);
+  }
+}
+
+async function plantedSeeds(args: readonly string[]): Promise<void> {
+  const runs: PlantedRun[] = [];
+  const first = readSettings(["--task", "planted", ...args]);
+  for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
+    const own = (folder: string): Settings => ({ ...first, seed, folder });
+    const run = await withFolder((folder) => findRepeats(own(folder), watch(`planted, seed ${seed}`)));
+    progress.end();
+    console.log(
+      `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
+    );
+    runs.push(unplaced(run));
+    writeResult(new URL("planted.json", RESULTS), { ...origin("planted", args), runs });
+  }
+}
+
+/** Without the folder, which is gone. */
+function unplaced<T extends { readonly settings: Settings }>(result: T): T {
+  return { ...result, settings: { ...result.settings, folder: "" } };
+}
+
+function origin(command: string, args: readonly string[]): { date: string; command: string } {
+  const options = args.length > 0 ? ` -- ${args.join(" ")}` : "";
+  return { date: new Date().toISOString().slice(0, 10), command: `npm run ${command} -w @mosaic/genome${options}` };
+}
+
+async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-genome-"));
+  try {
+    return await body(folder);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}

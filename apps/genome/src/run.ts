@@ -52,3 +52,11 @@ export async function train(
   }
   return trainer;
 }
+
+/** A finished training's model, from its checkpoint, on however many ranks this context has. */
+export async function openTrained(ctx: Context, settings: Settings): Promise<Trainer> {
+  const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
+  const { model, optimizer } = trainer;
+  await loadCheckpoint(ctx, filesOf(settings.folder).checkpoint, { model, optimizer });
+  return trainer;
+}

@@ -1,35 +1,26 @@
-import { type Context, fromArray } from "@mosaic/attention";
+import { type Context, fromArray, type MetaResult } from "@mosaic/attention";
+import type { Settings } from "./settings.ts";
 
-const WORD = 4;
+const FLOAT = 4;
 
-/**
- * What attention has sent, all ranks together: what was sent along the sequence while it ran. Two waits, and a message of
- * one number.
- */
-export class SentByAttention {
-  readonly #ctx: Context;
-  #before = 0;
+/** Bytes that attention sends in a step, forward and backward, all ranks together. Collective. */
+export async function sentByAttention(
+  ctx: Context,
+  settings: Settings,
+  results: readonly MetaResult[],
+): Promise<number> {
+  if (settings.method === "local" || ctx.size === 1) return 0;
+  if (settings.method === "ring") return ringBytes(settings, ctx.size);
+  const own = results.reduce((sum, { meta }) => {
+    return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
+  }, 0);
+  // In floats, so that a float32 holds the number exactly.
+  using floats = fromArray(ctx, [own / FLOAT], [1]);
+  ctx.world.allReduce(floats, "sum", { label: "bytes" }).wait();
+  return (await floats.item()) * FLOAT;
+}
 
-  constructor(ctx: Context) {
-    this.#ctx = ctx;
-  }
-
-  /** Attention begins here. */
-  begin(): void {
-    this.#before = this.#now();
-  }
-
-  /** It has ended here; resolves to the bytes that all ranks sent meanwhile. */
-  async end(): Promise<number> {
-    const ctx = this.#ctx;
-    if (ctx.size === 1) return 0;
-    // Counted in words, so that float32 holds it exactly.
-    using words = fromArray(ctx, [(this.#now() - this.#before) / WORD], [1]);
-    ctx.world.allReduce(words, "sum", { label: "bytes" }).wait();
-    return (await words.item()) * WORD;
-  }
-
-  #now(): number {
-    return this.#ctx.mesh.group("sp").traffic().bytesSent;
-  }
+/** Keys and values to all other ranks, forward and again backward, and their gradients home. */
+function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, ranks: number): number {
+  return layers * 3 * (ranks - 1) * 2 * batch * chunks * chunkLength * embedDim * FLOAT;
 }

@@ -18,18 +18,20 @@ import { GenomeModel } from "./model.ts";
 import { IGNORED } from "./sample.ts";
 import { Samples } from "./samples.ts";
 import type { Settings } from "./settings.ts";
-import { SentByAttention } from "./traffic.ts";
+import { sentByAttention } from "./traffic.ts";
 
 /** Steps in which the learning rate rises. */
 const RISING = 20;
 
+/** What matches words with words begins right, and must not be unlearned while nothing yet reads what it finds. */
+const MATCHING_RATE = 0.05;
 /** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
-const forParameter = (name: string): ParameterOverrides => {
+const ROUTER_RATE = 3;
+
+const plantedRates = (name: string): ParameterOverrides => {
   if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_RATE };
-  if (/^words\.|qkv_proj/.test(name)) return { lrScale: Number(process.env["SLOW"] ?? 0.05) };
-  return {};
+  return /^words\.|qkv_proj/.test(name) && !name.includes(".meta.") ? { lrScale: MATCHING_RATE } : {};
 };
-const ROUTER_RATE = Number(process.env["RR"] ?? 4);
 
 /** A model in training: any number of ranks, each with its part of every sequence. */
 export class Trainer implements Disposable {
@@ -38,15 +40,14 @@ export class Trainer implements Disposable {
   readonly samples: Samples;
   readonly model: GenomeModel;
   readonly optimizer: AdamW;
-  readonly #sent: SentByAttention;
 
   constructor(ctx: Context, settings: Settings) {
-    const { learningRate: lr, steps } = settings;
+    const { learningRate: lr, steps, task } = settings;
     this.ctx = ctx;
     this.settings = settings;
-    this.#sent = new SentByAttention(ctx);
     this.samples = new Samples(settings);
     this.model = new GenomeModel(ctx, settings);
+    const forParameter = task === "planted" ? plantedRates : () => ({});
     const schedule = linearWarmup(Math.min(RISING, steps), cosine(Math.max(1, steps - RISING), { end: 0.05 }));
     this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.01, betas: [0.9, 0.98], forParameter });
   }
@@ -56,18 +57,16 @@ export class Trainer implements Disposable {
     const { ctx, model, optimizer, settings } = this;
     const step = optimizer.steps;
     using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
-    this.#sent.begin();
     using said = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
     using whole = this.#withTeacher(loss, said.results);
     whole.backward();
-    const bytes = this.#sent.end();
     syncGradients(ctx, model);
     using norm = clipGradNorm(model, 1);
     optimizer.step();
     optimizer.zeroGrad();
     norm.assertUsable("training");
-    return { loss: await loss.item(), bytes: await bytes };
+    return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, said.results) };
   }
 
   /** The loss with that of the routers, which hear where attention found something. */

@@ -47,3 +47,15 @@ function toldIn(line: string): Told | undefined {
   if (!line.startsWith('{"step":')) return undefined;
   return JSON.parse(line) as Told;
 }
+
+/** The ranks did not come through. */
+export class TrainingFailed extends Error {
+  override readonly name: string = "TrainingFailed";
+}
+
+/** Throws a TrainingFailed that tells of the first failure, unless all went well. */
+export function mustSucceed({ outcome, failure }: Result): void {
+  if (outcome === "succeeded") return;
+  const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;
+  throw new TrainingFailed(failure ? `rank ${failure.rank} failed: ${why}` : why);
+}

@@ -1,0 +1,60 @@
+import { join } from "node:path";
+import { type Context, init } from "@mosaic/attention";
+import { stepsWithin, workOf } from "./cost.ts";
+import { readCurve } from "./curve.ts";
+import type { MethodResult } from "./results.ts";
+import { filesOf, openTrained } from "./run.ts";
+import { nameOf, type Settings } from "./settings.ts";
+import { type RoutingMap, surveyGenome, surveyRecall } from "./survey.ts";
+import { mustSucceed, startTraining, type Told } from "./training.ts";
+
+/** Of all methods, in the order of what they move. */
+const contenders: readonly Pick<Settings, "method" | "topK">[] = [
+  { method: "local", topK: 0 },
+  { method: "meta", topK: 1 },
+  { method: "meta", topK: 2 },
+  { method: "meta", topK: 4 },
+  { method: "ring", topK: 0 },
+];
+
+/** Whose map is drawn. */
+const MAPPED = 2;
+
+/** Hears how far each training is. */
+export type Watch = (name: string) => (told: Told) => void;
+
+/**
+ * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
+ * who looks at fewer keys takes more steps; and surveys the routers.
+ */
+export async function compare(
+  settings: Settings,
+  watch: Watch,
+): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
+  const budget = settings.steps * workOf(0, { ...settings, method: "ring" });
+  const methods: MethodResult[] = [];
+  let map: RoutingMap | undefined;
+  for (const contender of contenders) {
+    const name = nameOf(contender);
+    const own = { ...settings, ...contender, folder: join(settings.folder, name.replace(" ", "-")) };
+    const steps = stepsWithin(budget, own);
+    const result = await trained({ ...own, steps }, watch(name));
+    if (contender.method !== "meta") {
+      methods.push(result);
+      continue;
+    }
+    await using ctx: Context = await init({ seed: settings.seed });
+    using trainer = await openTrained(ctx, result.settings);
+    methods.push({ ...result, recall: await surveyRecall(trainer) });
+    if (contender.topK === MAPPED) map = await surveyGenome(ctx, result.settings, trainer.model);
+  }
+  return { methods, map: map! };
+}
+
+async function trained(settings: Settings, progress: (told: Told) => void): Promise<MethodResult> {
+  const began = performance.now();
+  mustSucceed(await startTraining(settings, { progress }));
+  const seconds = Math.round((performance.now() - began) / 1000);
+  const curve = readCurve(filesOf(settings.folder).curve).filter(({ held }) => held);
+  return { name: nameOf(settings), settings, seconds, curve };
+}

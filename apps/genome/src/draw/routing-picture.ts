@@ -1,0 +1,61 @@
+import type { MethodResult } from "../results.ts";
+import type { RoutingMap } from "../survey.ts";
+import { GENE_MAP_HEIGHT, geneMap } from "./gene-map.ts";
+import { line, linearAxis, note, rect, svg, ticks } from "./plot.ts";
+
+const SIDE = 760;
+const [LEFT, TOP] = [96, 84 + GENE_MAP_HEIGHT];
+/** From white over blue to nearly black. */
+const RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
+const LENGTH_OF_LAMBDA = 48_502;
+
+/** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
+export function routingPicture(map: RoutingMap, { name, curve }: MethodResult): string {
+  const size = { width: LEFT + SIDE + 40, height: TOP + SIDE + 92 };
+  const bases = map.bin * map.bins;
+  const across = linearAxis([0, bases], [LEFT, LEFT + SIDE]);
+  const down = linearAxis([0, bases], [TOP, TOP + SIDE]);
+  const held = curve.at(-1)!.held!.loss.toFixed(3);
+  const title = "Where the router looks along the genome of bacteriophage λ";
+  const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${held}`;
+  return svg({ ...size, title, subtitle }, [
+    ...geneMap(across, 76, LENGTH_OF_LAMBDA),
+    rect({ x: LEFT, y: TOP, width: SIDE, height: SIDE }, 'fill="#f7f8fa"'),
+    ...cells(map),
+    ...ticks([0, LENGTH_OF_LAMBDA / 1000], 10).flatMap((kilobases) => [
+      line([across(kilobases * 1000), TOP + SIDE, across(kilobases * 1000), TOP + SIDE + 5], 'stroke="#69727f"'),
+      note({ x: across(kilobases * 1000), y: TOP + SIDE + 18 }, String(kilobases), 'text-anchor="middle"'),
+      note({ x: LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
+    ]),
+    note({ x: LEFT + SIDE / 2, y: TOP + SIDE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
+    `<g transform="translate(${LEFT - 50} ${TOP + SIDE / 2}) rotate(-90)">${note({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
+    ...scale(),
+  ]);
+}
+
+/** All cells of one shade are one path. Shades double from each to the next, from the even share on. */
+function cells({ bins, weights }: RoutingMap): readonly string[] {
+  const side = SIDE / bins;
+  const paths = RAMP.map(() => "");
+  weights.forEach((weight, at) => {
+    const shade = Math.min(RAMP.length - 1, Math.floor(2 * Math.log2(Math.max(weight * bins, 1e-9))));
+    if (shade < 0) return;
+    paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
+  });
+  const transform = `transform="translate(${LEFT} ${TOP}) scale(${side.toFixed(5)})"`;
+  return paths.map((path, shade) => `<path ${transform} fill="${RAMP[shade]}" d="${path}"/>`);
+}
+
+function scale(): readonly string[] {
+  const y = TOP + SIDE + 58;
+  return [
+    note({ x: LEFT, y: y + 11 }, "times an even share:"),
+    ...RAMP.flatMap((colour, shade) => [
+      rect({ x: LEFT + 130 + shade * 62, y, width: 14, height: 14 }, `fill="${colour}"`),
+      note(
+        { x: LEFT + 149 + shade * 62, y: y + 11 },
+        `${Number((2 ** (shade / 2)).toPrecision(2))}${shade === RAMP.length - 1 ? "+" : ""}`,
+      ),
+    ]),
+  ];
+}

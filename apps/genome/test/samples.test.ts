@@ -1,0 +1,91 @@
+import { describe, expect, it } from "vitest";
+import { readSettings } from "../src/args.ts";
+import { lettersOf, MASKED, readLambda } from "../src/bases.ts";
+import { HELD_OUT, hideBases, trainingStart } from "../src/masked-bases.ts";
+import { MARKER, PLANT, plantRepeats } from "../src/planted.ts";
+import { Random } from "../src/random.ts";
+import { IGNORED } from "../src/sample.ts";
+import { Samples } from "../src/samples.ts";
+import { REACH, WORD_ROWS, WORDS, wordsAt } from "../src/words.ts";
+
+const genome = readLambda();
+
+describe("masked bases", () => {
+  it("hides some 15 %, and asks for just those", () => {
+    const { letters, targets } = hideBases(genome, { start: 48_000, length: 4000 }, new Random(1));
+    const hidden = Array.from(letters).filter((letter) => letter === MASKED).length;
+    expect(hidden / 4000).toBeCloseTo(0.15, 1);
+    letters.forEach((letter, i) => {
+      const base = genome[(48_000 + i) % genome.length]!;
+      expect([letter, targets[i]]).toEqual(letter === MASKED ? [MASKED, base] : [base, IGNORED]);
+    });
+  });
+
+  it("never trains on what is held out", () => {
+    const random = new Random(2);
+    const length = 2048;
+    for (let i = 0; i < 500; i++) {
+      const start = trainingStart(genome, length, random);
+      const touched = [start, start + length - 1].map((place) => place % genome.length);
+      for (const place of touched) expect(place < HELD_OUT.start || place >= HELD_OUT.end).toBe(true);
+    }
+  });
+});
+
+describe("planted repeats", () => {
+  const cut = { chunks: 16, chunkLength: 48 };
+
+  it("uses a marker that λ does not have", () => {
+    expect(lettersOf(genome).includes(lettersOf(MARKER))).toBe(false);
+  });
+
+  it.each([0, 1, 2, 3])("explains each hidden repeat by one other chunk, seed %i", (seed) => {
+    const { letters, targets, sources } = plantRepeats(genome, cut, new Random(seed));
+    const marker = lettersOf(MARKER);
+    const plants = Array.from({ length: cut.chunks }, (_, chunk) => {
+      const from = chunk * cut.chunkLength;
+      const start = from + lettersOf(letters.subarray(from, from + cut.chunkLength)).indexOf(marker);
+      const asked = Array.from(targets.subarray(start, start + PLANT));
+      const seen = letters.subarray(start, start + PLANT);
+      const whole = seen.map((letter, i) => (letter === MASKED ? asked[i]! : letter));
+      return { seen: lettersOf(seen), whole: lettersOf(whole) };
+    });
+    expect(sources.size).toBe(cut.chunks / 2);
+    expect(new Set([...sources.keys(), ...sources.values()]).size).toBe(cut.chunks);
+    for (const [query, source] of sources) {
+      expect(Math.abs(query - source)).toBeGreaterThan(1);
+      expect(plants[query]!.seen).toContain("------");
+      expect(plants[source]!.seen).toBe(plants[query]!.whole);
+      // The key stands in no third chunk.
+      const key = plants[source]!.whole.slice(marker.length, marker.length + 8);
+      expect(plants.filter(({ whole }) => whole.startsWith(marker + key)).length).toBe(2);
+    }
+    expect(targets.filter((target) => target !== IGNORED).length).toBe(6 * sources.size);
+  });
+
+  it("gives the same sequences again, others for other steps, seeds and purposes", () => {
+    const samples = (seed: string): Samples => new Samples(readSettings(["--task", "planted", "--seed", seed]));
+    const first = samples("3");
+    const text = (sample: { letters: Uint8Array }): string => lettersOf(sample.letters);
+    expect(first.ofStep(4).map(text)).toEqual(samples("3").ofStep(4).map(text));
+    const all = [...first.ofStep(4), ...first.ofStep(5), ...samples("4").ofStep(4), first.held(16)].map(text);
+    expect(new Set(all).size).toBe(all.length);
+  });
+});
+
+describe("words", () => {
+  it("tell what stands around a base, and nothing beyond the ends or the reach", () => {
+    const { letters } = hideBases(genome, { start: 0, length: 60 }, new Random(0));
+    const whole = wordsAt(letters, 0, 60);
+    expect(whole.length).toBe(60 * WORDS);
+    expect(Math.max(...whole)).toBeLessThan(WORD_ROWS);
+    // A rank that makes only its own rows makes the same.
+    expect(wordsAt(letters, 20, 40)).toEqual(whole.slice(20 * WORDS, 40 * WORDS));
+    const changed = letters.slice();
+    changed[30] = (letters[30]! + 1) % 4;
+    const differs = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
+      wordsAt(changed, i, i + 1).some((word, j) => word !== whole[i * WORDS + j]),
+    );
+    expect(differs).toEqual(Array.from({ length: 2 * REACH + 1 }, (_, i) => 30 - REACH + i));
+  });
+});

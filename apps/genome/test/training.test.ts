@@ -1,0 +1,105 @@
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Context, full, layoutOf, ringTraffic, world } from "@mosaic/attention";
+import { afterAll, describe, expect, it } from "vitest";
+import { readSettings } from "../src/args.ts";
+import { stepsWithin, workOf } from "../src/cost.ts";
+import { type Entry, readCurve } from "../src/curve.ts";
+import { filesOf, train } from "../src/run.ts";
+import type { Settings } from "../src/settings.ts";
+import { startTraining } from "../src/training.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "genome-test-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const tiny = (name: string, ...more: readonly string[]): Settings => {
+  const sizes =
+    "--chunks 8 --chunk-length 32 --embed-dim 16 --heads 1 --layers 1 --batch 2 --warmup 4 --learning-rate 0.01".split(
+      " ",
+    );
+  const run = ["--steps", "12", "--evaluate-every", "6", "--checkpoint-every", "4", "--folder", join(folder, name)];
+  return readSettings([...sizes, ...run, ...more]);
+};
+
+/** Trains on ranks of this process; the curve. */
+async function curveOn(ranks: number, settings: Settings): Promise<readonly Entry[]> {
+  const contexts = await world(ranks, { seed: settings.seed });
+  const one = async (ctx: Context): Promise<void> => {
+    using _trainer = await train(ctx, { ...settings, ranks }, () => {});
+    await ctx.close();
+  };
+  await Promise.all(contexts.map(one));
+  return readCurve(filesOf(settings.folder).curve);
+}
+
+describe("training", () => {
+  it.each(["meta", "ring", "local"])("has the same curve on 1 and on 4 ranks, and learns: %s", async (method) => {
+    const one = await curveOn(1, tiny(`${method}-1`, "--method", method));
+    const four = await curveOn(4, tiny(`${method}-4`, "--method", method));
+    expect(one.length).toBe(12);
+    one.forEach(({ loss, step, work }, i) => {
+      expect(four[i]).toMatchObject({ step, work });
+      expect(Math.abs(four[i]!.loss - loss)).toBeLessThan(2e-4);
+    });
+    const held = four.flatMap((entry) => (entry.held ? [entry.held.loss] : []));
+    expect(held.at(-1)).toBeLessThan(held[0]! - 0.01);
+    expect(one.at(-1)!.bytes).toBe(0);
+  });
+
+  it("counts the bytes that attention sends: ring's closed form; nothing for local", async () => {
+    const settings = tiny("bytes", "--method", "ring", "--steps", "2");
+    const [first, second] = await curveOn(4, settings);
+    const tokens = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 8 * 32 });
+    const call = { at: { sp: 1 }, mask: full().slices(8 * 32, 8 * 32), queries: tokens, keys: tokens };
+    const { forward, backward } = ringTraffic({ mesh: { sp: 4 }, call, width: 16, dtype: "float32" });
+    expect(first!.bytes).toBe(4 * (forward.bytesSent + backward.bytesSent));
+    expect(second!.bytes).toBe(2 * first!.bytes);
+    const local = await curveOn(4, tiny("bytes-local", "--method", "local", "--steps", "1"));
+    expect(local[0]!.bytes).toBe(0);
+  });
+
+  it("gives whoever looks at fewer keys more steps, never more work", () => {
+    const of = (...more: readonly string[]): Settings => readSettings(more);
+    const budget = 200 * workOf(0, of("--method", "ring"));
+    const steps = ["4", "2", "1"].map((topK) => stepsWithin(budget, of("--method", "meta", "--top-k", topK)));
+    expect(stepsWithin(budget, of("--method", "ring"))).toBe(200);
+    expect(steps).toEqual(steps.toSorted((a, b) => a - b));
+    expect(steps[0]).toBeGreaterThan(200);
+    const last = of("--method", "meta", "--top-k", "4");
+    const done = Array.from({ length: steps[0]! }, (_, step) => workOf(step, last)).reduce((a, b) => a + b, 0);
+    expect(done).toBeLessThanOrEqual(budget);
+    expect(done + workOf(steps[0]!, last)).toBeGreaterThan(budget);
+  });
+});
+
+describe("a rank that is killed", () => {
+  it("is started again with the others, and the curve is that of an undisturbed run, to the last bit", async () => {
+    const [calm, disturbed] = [tiny("calm", "--ranks", "2"), tiny("killed", "--ranks", "2")];
+    expect(await startTraining(calm)).toMatchObject({ outcome: "succeeded" });
+    const pids = new Map<number, number>();
+    const attempts = new Set<number>();
+    let killed = false;
+    const result = await startTraining(disturbed, {
+      restartBackoffMs: 10,
+      minUptimeMs: 0,
+      onEvent(event) {
+        if (event.type === "line") attempts.add(event.attempt);
+        if (event.type === "spawn" && !killed) pids.set(event.rank, event.pid);
+      },
+      progress({ step }) {
+        if (killed || step < 7) return;
+        killed = true;
+        process.kill(pids.get(1)!, "SIGKILL");
+      },
+    });
+    expect(result).toMatchObject({ outcome: "succeeded" });
+    expect(killed).toBe(true);
+    expect(attempts.size).toBe(2);
+    const read = (settings: Settings): string => readFileSync(filesOf(settings.folder).curve, "utf8");
+    expect(read(disturbed)).toBe(read(calm));
+    expect(readCurve(filesOf(calm.folder).curve).map(({ step }) => step)).toEqual(
+      Array.from({ length: 12 }, (_, i) => i + 1),
+    );
+  });
+});
