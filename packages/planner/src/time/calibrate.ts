@@ -24,6 +24,8 @@ export interface CalibrateOptions {
   readonly headDims?: readonly number[];
   /** How often each measurement is repeated, for the best of them to count; 4 if absent. */
   readonly repetitions?: number;
+  /** Threads of each rank's device; 1 if absent. */
+  readonly threads?: number;
   /** Cores of this machine; what the system says if absent. */
   readonly cores?: number;
 }
@@ -63,7 +65,7 @@ const shapes = [
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
-  const legal = ["contexts", "name", "dtypes", "headDims", "repetitions", "cores"] as const;
+  const legal = ["contexts", "name", "dtypes", "headDims", "repetitions", "threads", "cores"] as const;
   checkOptionNames("calibrate", options, legal satisfies readonly (keyof CalibrateOptions)[]);
   const [first] = contexts;
   if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
@@ -79,7 +81,8 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     headDim: headDims[0]!,
   };
   const parallel = first.size > 1 ? await timeTogether(crew, probe) : 1;
-  const here = options.cores ?? availableParallelism();
+  // As many ranks as this machine has cores for.
+  const here = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
   // Ranks that leave cores idle tell only of the cores that they use.
   const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];

@@ -60,6 +60,8 @@ test("one rank has no links to measure, and tells of one core", async () => {
   expect(found.links).toEqual(base.links);
   expect(found.cores).toEqual({ perNode: 4 });
   expect(found.kernels.attend.float32!.halfDim).toBe(0);
+  const wide = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 8, threads: 4 });
+  expect(wide.cores).toEqual({ perNode: 2 });
 });
 
 test("a real device gives a profile that is one", async () => {
@@ -70,6 +72,6 @@ test("a real device gives a profile that is one", async () => {
 
 test("no contexts, and options that do not exist, are refused", async () => {
   await expect(calibrate({ contexts: [] })).rejects.toThrow("calibrate: expected contexts, received none");
-  const unknown = { contexts: [], threads: 2 } as unknown as Parameters<typeof calibrate>[0];
-  await expect(calibrate(unknown)).rejects.toThrow('received "threads"');
+  const unknown = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
+  await expect(calibrate(unknown)).rejects.toThrow('received "ranks"');
 });
