@@ -1,4 +1,5 @@
 import { parseArgs } from "node:util";
+import { PLANT } from "./planted.ts";
 import { methods, type Settings, tasks } from "./settings.ts";
 
 /** The command line cannot be understood; the message says what would be. */
@@ -28,7 +29,7 @@ const defaults: Readonly<Record<Settings["task"], Settings>> = {
     chunkLength: 128,
     warmup: 40,
     batch: 1,
-    steps: 200,
+    steps: 100,
     learningRate: 3e-3,
     teacher: 0.1,
   },
@@ -102,12 +103,20 @@ export function argsOf(settings: Settings): readonly string[] {
 }
 
 function checked(settings: Settings): Settings {
-  const { chunks, ranks, method, topK } = settings;
+  const { task, chunks, chunkLength, ranks, method, topK } = settings;
   if (chunks % ranks !== 0) {
     throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
   }
   if (method === "meta" && topK >= chunks) {
     throw new UsageError(`--top-k: expected less than the ${chunks} chunks, received ${topK}`);
+  }
+  if (task === "planted" && (chunks % 2 !== 0 || chunks < 4)) {
+    throw new UsageError(`--chunks: expected an even number ≥ 4, as planted chunks come in pairs; received ${chunks}`);
+  }
+  if (task === "planted" && chunkLength < PLANT) {
+    throw new UsageError(
+      `--chunk-length: expected at least the ${PLANT} bases that are planted in each, received ${chunkLength}`,
+    );
   }
   return settings;
 }
@@ -116,7 +125,7 @@ function parse(args: readonly string[]): Readonly<Record<string, string | undefi
   const names = ["task", "method", "folder", ...[...wholeNumbers, ...numbers].map(flagOf)];
   const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
   try {
-    return parseArgs({ args: [...args], options, strict: true }).values as Record<string, string | undefined>;
+    return parseArgs({ args: [...args], options, strict: true }).values;
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
   }

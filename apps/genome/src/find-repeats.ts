@@ -21,7 +21,7 @@ export async function findRepeats(settings: Settings, progress: (told: Told) => 
   return {
     settings: { ...settings, folder: "" },
     seconds,
-    curve: readCurve(filesOf(folder).curve).filter(({ held }) => held),
+    curve: readCurve(filesOf(folder).curve).flatMap(({ step, loss, held }) => (held ? [{ step, loss, held }] : [])),
     recall: recall!,
     pairs: (SEQUENCES * chunks) / 2,
     chance: topK / (chunks - 1),

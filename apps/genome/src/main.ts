@@ -67,7 +67,7 @@ async function trainOne(args: readonly string[]): Promise<void> {
 async function compareAll(args: readonly string[]): Promise<void> {
   const settings = readSettings(["--task", "genome", ...args]);
   const { methods, map } = await withFolder((folder) => compare({ ...settings, folder }, watch));
-  writeResult(new URL("genome.json", RESULTS), { ...origin("compare", args), methods: methods.map(unplaced), map });
+  writeResult(new URL("genome.jsonl", RESULTS), { ...origin("compare", args), methods: methods.map(unplaced), map });
   progress.end();
   for (const { name, curve, recall } of methods) {
     const { step, bytes, held } = curve.at(-1)!;
@@ -87,7 +87,7 @@ async function plantedSeeds(args: readonly string[]): Promise<void> {
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
     );
     runs.push(unplaced(run));
-    writeResult(new URL("planted.json", RESULTS), { ...origin("planted", args), runs });
+    writeResult(new URL("planted.jsonl", RESULTS), { ...origin("planted", args), runs });
   }
 }
 

@@ -6,6 +6,7 @@ import { train } from "./run.ts";
 const ranks = process.env["WORLD_SIZE"] ?? "1";
 const settings = readSettings([...process.argv.slice(2), "--ranks", ranks]);
 await using ctx = await mosaic.init({ seed: settings.seed });
-using _trainer = await train(ctx, settings, (step, loss) => {
+const trainer = await train(ctx, settings, (step, loss) => {
   if (ctx.rank === 0) console.log(JSON.stringify({ step, of: settings.steps, loss: Number(loss.toFixed(4)) }));
 });
+trainer[Symbol.dispose]();

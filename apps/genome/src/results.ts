@@ -33,7 +33,7 @@ export interface PlantedResult extends Origin {
 export interface PlantedRun {
   readonly settings: Settings;
   readonly seconds: number;
-  readonly curve: readonly Entry[];
+  readonly curve: readonly Pick<Entry, "step" | "loss" | "held">[];
   /** Over so many held-out pairs. */
   readonly recall: number;
   readonly pairs: number;

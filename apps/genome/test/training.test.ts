@@ -26,7 +26,7 @@ const tiny = (name: string, ...more: readonly string[]): Settings => {
 async function curveOn(ranks: number, settings: Settings): Promise<readonly Entry[]> {
   const contexts = await world(ranks, { seed: settings.seed });
   const one = async (ctx: Context): Promise<void> => {
-    using _trainer = await train(ctx, { ...settings, ranks }, () => {});
+    (await train(ctx, { ...settings, ranks }, () => {}))[Symbol.dispose]();
     await ctx.close();
   };
   await Promise.all(contexts.map(one));
@@ -52,7 +52,7 @@ describe("training", () => {
     const [first, second] = await curveOn(4, settings);
     const tokens = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 8 * 32 });
     const call = { at: { sp: 1 }, mask: full().slices(8 * 32, 8 * 32), queries: tokens, keys: tokens };
-    const { forward, backward } = ringTraffic({ mesh: { sp: 4 }, call, width: 16, dtype: "float32" });
+    const { forward, backward } = ringTraffic({ mesh: { sp: 4 }, call, width: 2 * 16, dtype: "float32" });
     expect(first!.bytes).toBe(4 * (forward.bytesSent + backward.bytesSent));
     expect(second!.bytes).toBe(2 * first!.bytes);
     const local = await curveOn(4, tiny("bytes-local", "--method", "local", "--steps", "1"));

@@ -27,8 +27,8 @@ export function png(svg: string): Uint8Array {
 
 /** Draws all results: SVG and PNG of each picture, and a page of all. */
 export function drawAll(): void {
-  const comparison = readResult<Comparison>(new URL("genome.json", RESULTS));
-  const planted = readResult<PlantedResult>(new URL("planted.json", RESULTS));
+  const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS));
+  const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS));
   const drawn = pictures(comparison, planted);
   for (const [name, svg] of Object.entries(drawn)) {
     writeFileSync(new URL(`${name}.svg`, RESULTS), svg);

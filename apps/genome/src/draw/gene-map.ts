@@ -1,5 +1,5 @@
 import { type Gene, genes, type Role } from "../genes.ts";
-import { type Axis, label, line, note, rect, tipped } from "./plot.ts";
+import { type Axis, line, note, rect, text, tipped } from "./plot.ts";
 
 const colours: Readonly<Record<Role, string>> = {
   head: "#3366cc",
@@ -12,6 +12,7 @@ const colours: Readonly<Record<Role, string>> = {
 };
 
 const HEIGHT = 13;
+const NAME = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 
 /** Pixels that the map takes. */
 export const GENE_MAP_HEIGHT = 64;
@@ -32,15 +33,7 @@ function drawn(gene: Gene, axis: Axis, middle: number): string {
   const top = complement ? middle + 2 : middle - 2 - HEIGHT;
   const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${colours[role]}" rx="1.5"`);
   const fits = width > 6.5 * name.length + 2;
-  const words = fits
-    ? [
-        label(
-          { x: x + width / 2, y: top + 10 },
-          name,
-          'text-anchor="middle" font-size="9.5" fill="#ffffff" style="fill:#ffffff;font-size:9.5px"',
-        ),
-      ]
-    : [];
+  const words = fits ? [text({ x: x + width / 2, y: top + 10 }, name, NAME)] : [];
   return tipped(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words]);
 }
 
