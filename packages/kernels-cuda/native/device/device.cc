@@ -37,6 +37,7 @@ Device::Device(int ordinal, size_t memoryLimit) : limit_(memoryLimit) {
   cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device_);
   cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device_);
   cuda.deviceGetAttribute(&multiprocessors_, MULTIPROCESSOR_COUNT, device_);
+  cuda.deviceGetAttribute(&mostSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
   capability_ = major * 10 + minor;
   if (capability_ < kOldestCapability) {
     throw Failure(MOSAIC_FAILURE_DEVICE, name_ + " has compute capability " + std::to_string(major) + "." +
@@ -70,7 +71,7 @@ Device::~Device() {
 }
 
 void Device::load() {
-  const void* image = kernelImage();
+  const void* image = imageOfDriver() ? imageOfDriver() : kernelImage();
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
                   "@mosaic/kernels-cuda was built without kernels, for nvcc was not found. Install the CUDA Toolkit, "

@@ -48,6 +48,8 @@ class Device {
   /// 80 for 8.0.
   int capability() const { return capability_; }
   int multiprocessors() const { return multiprocessors_; }
+  /// That a block may have, if it asks.
+  unsigned mostSharedBytes() const { return static_cast<unsigned>(mostSharedBytes_); }
   const std::string& name() const { return name_; }
 
   /// Makes this device's context the calling thread's.
@@ -94,7 +96,7 @@ class Device {
   CUmodule module_ = nullptr;
   CUmemoryPool pool_ = nullptr;
   std::string name_;
-  int capability_ = 0, multiprocessors_ = 1;
+  int capability_ = 0, multiprocessors_ = 1, mostSharedBytes_ = 48 * 1024;
   size_t limit_;
   std::atomic<size_t> allocated_{0}, peak_{0};
   std::unordered_set<CUdeviceptr> live_;

@@ -13,6 +13,7 @@ struct Loaded {
   Driver functions;
   std::string library;
   int version = 0;
+  const void* image = nullptr;
 };
 
 std::string firstLine(const char* text) {
@@ -44,7 +45,9 @@ Loaded load() {
   const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
   Loaded loaded;
   loaded.library = named && *named ? named : "libcuda.so.1";
-  loaded.functions = functionsOf(open(loaded.library), loaded.library);
+  void* handle = open(loaded.library);
+  loaded.functions = functionsOf(handle, loaded.library);
+  loaded.image = dlsym(handle, "mosaicEmulatedImage");
   const Driver& found = loaded.functions;
   if (const CUresult code = found.init(0); code != CUDA_SUCCESS) {
     const char* text = nullptr;
@@ -81,6 +84,8 @@ const Driver& driver() { return loaded().functions; }
 int driverVersion() { return loaded().version; }
 
 const std::string& driverLibrary() { return loaded().library; }
+
+const void* imageOfDriver() { return loaded().image; }
 
 std::string versionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);

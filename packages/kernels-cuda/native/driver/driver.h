@@ -34,6 +34,9 @@ const Driver& driver();
 int driverVersion();
 const std::string& driverLibrary();
 
+/// The image of kernels that a stand-in for the driver brings along (native/emulation), null of NVIDIA's.
+const void* imageOfDriver();
+
 /// "12.4" for 12040.
 std::string versionText(int version);
 

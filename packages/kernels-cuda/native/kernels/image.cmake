@@ -1,12 +1,15 @@
 # The kernels, compiled by nvcc into one fat binary that the addon carries: sm_80, sm_90a, and PTX for what comes later.
-set(KERNEL_SOURCES native/kernels/elementwise.cu native/kernels/rows.cu native/kernels/reduce.cu native/kernels/state.cu)
+set(KERNEL_SOURCES
+  native/kernels/elementwise.cu native/kernels/rows.cu native/kernels/reduce.cu native/kernels/state.cu
+  native/kernels/attend_mma.cu native/kernels/attend_backward_mma.cu
+  native/kernels/attend_float.cu native/kernels/attend_backward_float.cu)
 
 find_program(NVCC nvcc HINTS /usr/local/cuda/bin)
 
 # kernel_image(target sources…)
 function(kernel_image target)
   if(NOT NVCC)
-    message(STATUS "nvcc was not found: ${target} is built without kernels, and says so when it is used")
+    message(NOTICE "note: nvcc was not found: ${target} is built without CUDA kernels, and says so when a GPU is opened")
     return()
   endif()
   set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)

@@ -92,6 +92,9 @@ CUresult describe(CUresult code, const char** out, const char* ErrorText::*field
 
 extern "C" {
 
+/// Tells the addon that kernels come with this driver, so that it works when it was built without nvcc.
+extern const char mosaicEmulatedImage[] = "kernels compiled for the host";
+
 // ── the driver and its devices
 
 CUresult cuInit(unsigned) {

@@ -1,0 +1,102 @@
+// Attention's kernels as the host starts them: what they are given, how they are cut into blocks, how much they share.
+//
+// One launch folds one rectangle: consecutive rows and consecutive keys, where each row sees one interval (visible.h).
+// Masks and spans of several parts take several launches, for the state is carried. Names end in the dtype of the inputs
+// and the head size that is provided for: attend_bfloat16_64 takes heads of up to 64.
+#pragma once
+
+#include "kernels/visible.h"
+#include "mosaic/dtype.h"
+
+namespace mosaic::cuda {
+
+/// q, k, v or dOut [B,H,S,D]: strides count elements, along D it is 1.
+struct Matrix {
+  const void* data;
+  int64_t batch, head, row;
+  DType dtype;
+  bool aligned;  // rows begin at multiples of 16 bytes, and are as long
+};
+
+/// What is read and written, float32 [B,H,S,D]: out, dq, dk, dv.
+struct Sum {
+  float* data;
+  int64_t batch, head, row, column;
+  bool paired;  // columns 2i and 2i + 1 are 8 aligned bytes
+};
+
+/// One float32 a row, [B,H,S]: lse, delta.
+struct PerRow {
+  float* data;
+  int64_t batch, head, row;
+};
+
+struct AttendParameters {
+  Matrix q, k, v;
+  Sum out;
+  PerRow lse;
+  Visible visible;
+  int32_t headDim, group;  // group: heads of queries to a head of keys
+  float scale;
+};
+
+struct AttendBackwardParameters {
+  Matrix q, k, v, dOut;
+  PerRow lse, delta;  // of the whole attention
+  Sum dq, dk, dv;
+  Visible visible;
+  int32_t headDim, group;
+  float scale;
+};
+
+/// A block owns `own` rows (or keys) and walks over the others `other` at a time.
+struct BlockShape {
+  int own, other, warps;
+  /// Into how many parts its columns are split, a block each.
+  int parts = 1;
+
+  HOST_AND_DEVICE constexpr int threads() const { return warps * 32; }
+};
+
+// ── 16-bit inputs, tensor cores: the head size is rounded up to 32, 64, 128 or 256
+
+HOST_AND_DEVICE constexpr BlockShape forwardShape(int headDim) {
+  return headDim <= 64 ? BlockShape{128, 64, 4} : headDim <= 128 ? BlockShape{128, 64, 8} : BlockShape{128, 32, 8};
+}
+HOST_AND_DEVICE constexpr BlockShape keysShape(int headDim) {
+  return headDim <= 64 ? BlockShape{128, 64, 8} : headDim <= 128 ? BlockShape{128, 32, 8} : BlockShape{64, 32, 4, 2};
+}
+HOST_AND_DEVICE constexpr BlockShape queriesShape(int headDim) {
+  if (headDim == 64) return {128, 32, 8};
+  return headDim <= 128 ? BlockShape{128, 64, 8} : BlockShape{64, 32, 4};
+}
+
+HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
+  const BlockShape shape = forwardShape(headDim);
+  return static_cast<unsigned>((shape.own + 2 * shape.other) * headDim * 2);
+}
+/// k and v; q and dOut twice; lse and delta twice.
+HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
+  const BlockShape shape = keysShape(headDim);
+  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 16 * shape.other);
+}
+/// q and dOut; k and v twice.
+HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {
+  const BlockShape shape = queriesShape(headDim);
+  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2);
+}
+
+// ── float32, or a mixture: every thread has floatReach(D)² products of 8 × 8 threads
+
+HOST_AND_DEVICE constexpr int floatReach(int headDim) { return headDim <= 128 ? 4 : 2; }
+HOST_AND_DEVICE constexpr BlockShape floatShape(int headDim) {
+  const int tile = 8 * floatReach(headDim);
+  return {tile, tile, 2};
+}
+/// `tiles` of rows, and `squares` of products, each row one longer against bank conflicts; 2 numbers a row.
+HOST_AND_DEVICE constexpr unsigned floatBytes(int headDim, int tiles, int squares) {
+  const int tile = floatShape(headDim).own;
+  return static_cast<unsigned>((tiles * tile * (headDim + 1) + squares * tile * (tile + 1) + 2 * tile) * 4);
+}
+
+}  // namespace mosaic::cuda

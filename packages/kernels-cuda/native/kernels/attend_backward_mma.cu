@@ -1,0 +1,26 @@
+#include "kernels/attend_backward_mma.cuh"
+
+using namespace mosaic::cuda;
+
+#define ATTEND_BACKWARD(T, NAME, D)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(keysShape(D).threads())                                               \
+      attendKeys_##NAME##_##D(const __grid_constant__ AttendBackwardParameters p) {                                  \
+    attendKeysTile<T, D>(p);                                                                                         \
+  }                                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(queriesShape(D).threads())                                            \
+      attendQueries_##NAME##_##D(const __grid_constant__ AttendBackwardParameters p) {                               \
+    attendQueriesTile<T, D>(p);                                                                                      \
+  }                                                                                                                  \
+  EMULATED_KERNEL(attendKeys_##NAME##_##D, AttendBackwardParameters)                                                 \
+  EMULATED_KERNEL(attendQueries_##NAME##_##D, AttendBackwardParameters)
+
+ATTEND_BACKWARD(bf16, bfloat16, 32)
+ATTEND_BACKWARD(bf16, bfloat16, 64)
+ATTEND_BACKWARD(bf16, bfloat16, 128)
+ATTEND_BACKWARD(bf16, bfloat16, 256)
+ATTEND_BACKWARD(fp16, float16, 32)
+ATTEND_BACKWARD(fp16, float16, 64)
+ATTEND_BACKWARD(fp16, float16, 128)
+ATTEND_BACKWARD(fp16, float16, 256)
+
+#undef ATTEND_BACKWARD

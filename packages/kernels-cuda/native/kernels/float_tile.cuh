@@ -1,0 +1,113 @@
+// Tiles of float32 in shared memory and their products, without tensor cores: for float32 inputs, and for inputs of several
+// dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right first, fast never.
+#pragma once
+
+#include "kernels/attend.h"
+#include "kernels/element.cuh"
+#include "kernels/sum.cuh"
+
+namespace mosaic::cuda {
+
+constexpr int kFloatThreads = 64;
+
+template <int D>
+struct FloatTile {
+  static constexpr int kReach = floatReach(D), kSide = 8 * kReach, kColumns = D / 8;
+  /// Rows one element longer: 8 rows of one column lie in 8 banks.
+  static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
+
+  DEVICE static SharedAddress at(SharedAddress tile, int row, int column) { return tile + (row * (D + 1) + column) * 4; }
+  DEVICE static SharedAddress squareAt(SharedAddress square, int row, int column) {
+    return square + (row * (kSide + 1) + column) * 4;
+  }
+};
+
+DEVICE int ownY() { return static_cast<int>(threadIdx.x) / 8; }
+DEVICE int ownX() { return static_cast<int>(threadIdx.x) % 8; }
+
+DEVICE float loadAny(const Matrix& x, int64_t at) {
+  if (x.dtype == DType::Float32) return load(static_cast<const float*>(x.data) + at);
+  const uint16_t bits = load(static_cast<const uint16_t*>(x.data) + at);
+  return x.dtype == DType::BFloat16 ? widen<bf16>(bits) : widen<fp16>(bits);
+}
+
+/// The first row that a block has, and where all rows end.
+struct RowRange {
+  int first, end;
+};
+
+/// The kSide rows of a head from the first on; 0 past the end and right of the last column. `head`: where it begins.
+template <int D>
+DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, int64_t head, RowRange rows, int columns) {
+  for (int i = threadIdx.x; i < FloatTile<D>::kSide * D; i += kFloatThreads) {
+    const int r = i / D, c = i % D;
+    const bool real = rows.first + r < rows.end && c < columns;
+    storeShared(FloatTile<D>::at(tile, r, c), real ? loadAny(x, head + (rows.first + r) * x.row + c) : 0.f);
+  }
+}
+
+/// s[i][j] = Σ over columns of a[y + 8i] · b[x + 8j].
+template <int D, int R = floatReach(D)>
+DEVICE void dotRows(float (&s)[R][R], SharedAddress a, SharedAddress b, int columns) {
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+#pragma unroll
+    for (int j = 0; j < R; j++) s[i][j] = 0.f;
+  }
+  for (int d = 0; d < columns; d++) {
+    float left[R], right[R];
+#pragma unroll
+    for (int i = 0; i < R; i++) left[i] = loadShared(FloatTile<D>::at(a, ownY() + 8 * i, d));
+#pragma unroll
+    for (int j = 0; j < R; j++) right[j] = loadShared(FloatTile<D>::at(b, ownX() + 8 * j, d));
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+#pragma unroll
+      for (int j = 0; j < R; j++) s[i][j] = fmaf(left[i], right[j], s[i][j]);
+    }
+  }
+}
+
+/// Leaves a product in a square; its rows are read by the 8 lanes that wrote them, after syncWarp.
+template <int D, int R = floatReach(D)>
+DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+#pragma unroll
+    for (int j = 0; j < R; j++) storeShared(FloatTile<D>::squareAt(square, ownY() + 8 * i, ownX() + 8 * j), s[i][j]);
+  }
+}
+
+/// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n].
+template <int D, int R = floatReach(D)>
+DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddress tile, int length) {
+  for (int k = 0; k < length; k++) {
+    float weight[R];
+#pragma unroll
+    for (int i = 0; i < R; i++) weight[i] = loadShared(FloatTile<D>::squareAt(square, ownY() + 8 * i, k));
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+      const float value = loadShared(FloatTile<D>::at(tile, k, ownX() + 8 * n));
+#pragma unroll
+      for (int i = 0; i < R; i++) acc[i][n] = fmaf(weight[i], value, acc[i][n]);
+    }
+  }
+}
+
+/// Adds scale · acc to rows y + 8i from the first on.
+template <int D, int R = floatReach(D)>
+DEVICE void addFloatRows(const Sum& into, float* head, RowRange rows, int columns, const float (&acc)[R][D / 8], float scale) {
+#pragma unroll
+  for (int i = 0; i < R; i++) {
+    const int r = rows.first + ownY() + 8 * i;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+      const int c = ownX() + 8 * n;
+      if (r >= rows.end || c >= columns) continue;
+      float* at = head + r * into.row + c * into.column;
+      store(at, load(at) + scale * acc[i][n]);
+    }
+  }
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,130 @@
+// Online softmax on accumulators. The state (out, lse) is float32 and carried: folding keys block by block gives what all
+// at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing has been seen.
+//
+// All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at [n][h·2 + e];
+// m is scaled for base 2, l is a lane's part of the sum. `row` is the lane's first row.
+// Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
+#pragma once
+
+#include "kernels/sum.cuh"
+#include "kernels/tile.cuh"
+
+namespace mosaic::cuda {
+
+DEVICE float quadSum(float x) {
+  x += shuffleXor(x, 1);
+  return x + shuffleXor(x, 2);
+}
+DEVICE float quadMax(float x) {
+  x = fmaxf(x, shuffleXor(x, 1));
+  return fmaxf(x, shuffleXor(x, 2));
+}
+
+/// Which head of which batch.
+struct Place {
+  int batch, head;
+};
+
+template <int N>
+DEVICE void seedState(const AttendParameters& p, Place at, int row, float (&acc)[N][4], float (&m)[2], float (&l)[2]) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    m[h] = -infinity();
+    l[h] = 0.f;
+#pragma unroll
+    for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
+    const float lse = r < p.visible.rows ? load(rowOf(p.lse, at.batch, at.head, r)) : -infinity();
+    if (lse == -infinity()) continue;  // out is not looked at
+    m[h] = lse * kLog2e;
+    l[h] = (lane & 3) == 0 ? 1.f : 0.f;
+    const float* out = rowOf(p.out, at.batch, at.head, r);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim);
+      acc[n][h * 2] = x.x;
+      acc[n][h * 2 + 1] = x.y;
+    }
+  }
+}
+
+template <int K>
+DEVICE void scaleScores(float (&s)[K][4], float scale) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] *= scale;
+  }
+}
+
+/// Scaled scores of keys key0… that their row does not see become −∞.
+template <int K>
+DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0) {
+  const int first = key0 + (threadIdx.x & 3) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int begin = edgeOf(visible, visible.begin, row + h * 8) - first;
+    const int end = edgeOf(visible, visible.end, row + h * 8) - first;
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = -infinity();
+      }
+    }
+  }
+}
+
+/// `s`: scores, scaled for base 2, on entry; probabilities relative to m on return.
+template <int K, int N>
+DEVICE void foldScores(float (&s)[K][4], float (&acc)[N][4], float (&m)[2], float (&l)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float top = -infinity();
+#pragma unroll
+    for (int n = 0; n < K; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+    const float was = m[h], now = fmaxf(was, quadMax(top));
+    const float base = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
+    const float keep = fastExp2(was - base);
+    m[h] = now;
+    float sum = 0.f;
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) sum += s[n][h * 2 + e] = fastExp2(s[n][h * 2 + e] - base);
+    }
+    l[h] = l[h] * keep + sum;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      acc[n][h * 2] *= keep;
+      acc[n][h * 2 + 1] *= keep;
+    }
+  }
+}
+
+/// Writes the state of the rows that saw something.
+template <int N>
+DEVICE void storeState(const AttendParameters& p, Place at, int row, const float (&acc)[N][4], const float (&m)[2],
+                       const float (&l)[2]) {
+  const int lane = threadIdx.x & 31;
+  const Visible& visible = p.visible;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int r = row + h * 8;
+    const float sum = quadSum(l[h]);  // before any lane may leave
+    if (r >= visible.rows || edgeOf(visible, visible.begin, r) >= edgeOf(visible, visible.end, r)) continue;
+    const float inverse = sum == 0.f ? 0.f : 1.f / sum;
+    if ((lane & 3) == 0) {
+      store(rowOf(p.lse, at.batch, at.head, r), sum == 0.f ? -infinity() : (m[h] + fastLog2(sum)) * kLn2);
+    }
+    float* out = rowOf(p.out, at.batch, at.head, r);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      storePair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim,
+                make_float2(acc[n][h * 2] * inverse, acc[n][h * 2 + 1] * inverse));
+    }
+  }
+}
+
+}  // namespace mosaic::cuda

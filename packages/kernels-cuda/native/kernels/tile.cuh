@@ -1,0 +1,128 @@
+// Tiles of 16-bit elements in shared memory, and the two products made of them.
+//
+// A tile is ROWS × D, a row D·2 bytes. Its 16-byte chunks are permuted so that ldmatrix, which takes 8 consecutive rows of
+// one column of chunks, meets every bank once.
+#pragma once
+
+#include "kernels/attend.h"
+#include "kernels/ptx.cuh"
+
+namespace mosaic::cuda {
+
+template <int D>
+DEVICE SharedAddress tileAt(SharedAddress tile, int row, int chunk) {
+  const int permuted = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
+  return tile + row * (D * 2) + (permuted << 4);
+}
+template <int ROWS, int D>
+constexpr int kTileBytes = ROWS * D * 2;
+
+/// The matrix of one head.
+DEVICE const uint16_t* headOf(const Matrix& x, int batch, int head) {
+  return static_cast<const uint16_t*>(x.data) + batch * x.batch + head * x.head;
+}
+
+/// Eight elements, one by one: for rows that 16-byte copies cannot take.
+DEVICE void copyElements(SharedAddress to, const uint16_t* from, int count) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const uint32_t low = i < count ? load(from + i) : 0, high = i + 1 < count ? load(from + i + 1) : 0;
+    storeSharedBits(to + i * 2, low | high << 16);
+  }
+}
+
+/// Where rows come from: the first `length` rows of a head, `columns` wide.
+struct Source {
+  const uint16_t* data;
+  int64_t stride;
+  int length, columns;
+  bool aligned;
+};
+
+DEVICE Source sourceOf(const Matrix& x, int batch, int head, int length, int columns) {
+  return {headOf(x, batch, head), x.row, length, columns, x.aligned};
+}
+
+/// Starts copying rows [row0, row0 + ROWS); what lies past the end or right of the last column becomes 0.
+template <int ROWS, int D, int THREADS>
+DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
+  constexpr int kChunks = D / 8;
+  static_assert(ROWS * kChunks % THREADS == 0);
+#pragma unroll
+  for (int i = 0; i < ROWS * kChunks / THREADS; i++) {
+    const int n = i * THREADS + threadIdx.x, r = n / kChunks, column = n % kChunks * 8;
+    const bool real = row0 + r < source.length && column < source.columns;
+    const uint16_t* from = source.data + (real ? (row0 + r) * source.stride + column : 0);
+    const SharedAddress to = tileAt<D>(tile, r, n % kChunks);
+    if (source.aligned) copyAsync16(to, from, real);
+    else copyElements(to, from, real ? source.columns - column : 0);
+  }
+}
+
+/// Accumulators: M × N tiles of 16 × 8. Lane t holds, of each, rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2 and + 1
+/// (e = 0, 1) at index h·2 + e.
+template <int M, int N>
+DEVICE void clear(float (&c)[M][N][4]) {
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) c[m][n][i] = 0.f;
+    }
+  }
+}
+
+/// c[16·M × 8·N] += A[rowA…, D] · B[0…, D]ᵀ, both tiles.
+template <class T, int D, int M, int N>
+DEVICE void multiplyTransposed(float (&c)[M][N][4], SharedAddress tileA, int rowA, SharedAddress tileB) {
+  static_assert(N % 2 == 0);
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) {
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      loadMatrix(a[m], tileAt<D>(tileA, rowA + m * 16 + (lane & 15), k * 2 + (lane >> 4)));
+    }
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      uint32_t b[4];
+      loadMatrix(b, tileAt<D>(tileB, n * 8 + (lane & 7) + (lane >> 4 << 3), k * 2 + (lane >> 3 & 1)));
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        multiply16x8x16<T>(c[m][n], a[m], b[0], b[1]);
+        multiply16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// c[16·M × 8·N] += P[16·M × 8·K] · B[0…8·K, columns chunk0·8…]; P in accumulators, rounded to T here.
+template <class T, int D, int M, int K, int N>
+DEVICE void multiply(float (&c)[M][N][4], const float (&p)[M][K][4], SharedAddress tileB, int chunk0 = 0) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int k = 0; k < K; k += 2) {
+    uint32_t a[M][4];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      a[m][0] = pack2<T>(p[m][k][0], p[m][k][1]);
+      a[m][1] = pack2<T>(p[m][k][2], p[m][k][3]);
+      a[m][2] = pack2<T>(p[m][k + 1][0], p[m][k + 1][1]);
+      a[m][3] = pack2<T>(p[m][k + 1][2], p[m][k + 1][3]);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+      uint32_t b[4];
+      loadMatrixTransposed(b, tileAt<D>(tileB, k * 8 + (lane & 15), chunk0 + n + (lane >> 4)));
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        multiply16x8x16<T>(c[m][n], a[m], b[0], b[1]);
+        multiply16x8x16<T>(c[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+}  // namespace mosaic::cuda
