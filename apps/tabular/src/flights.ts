@@ -31,10 +31,12 @@ const plan = planRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
 ctx.world.barrier({ label: "start" }).wait();
 await ctx.device.stream.synchronize();
 ctx.device.resetPeakMemory();
+const group = ctx.mesh.group("sp");
+const before = group.traffic().bytesSent;
 const begin = performance.now();
 const scores = await predict(ctx, model, { table, knownRows, plan });
 const seconds = (performance.now() - begin) / 1000;
-const { bytesSent } = ctx.mesh.group("sp").traffic();
+const bytesSent = group.traffic().bytesSent - before;
 const labels = table.labels.subarray(plan.asked.first, plan.asked.first + plan.asked.count);
 console.log(
   JSON.stringify({

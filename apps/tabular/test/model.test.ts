@@ -42,6 +42,11 @@ describe("the model", () => {
     expect(after.filter((_, i) => i !== 5)).toEqual(before.filter((_, i) => i !== 5));
   });
 
+  it("does not care what the classes are called", async () => {
+    const renamed = await answers({ ...table, labels: table.labels.map((label) => 1 - label) });
+    for (const [i, p] of (await answers(table)).entries()) expect(1 - renamed[i]!).toBeCloseTo(p, 6);
+  });
+
   it("does not look at the classes that it is asked for", async () => {
     const labels = table.labels.slice();
     labels.fill(1, knownRows);
