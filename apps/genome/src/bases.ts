@@ -1,10 +1,10 @@
 import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
-import { type Bases, parseFasta } from "../../quickstart/src/genome.ts";
 
-export type { Bases } from "../../quickstart/src/genome.ts";
+/** Bases as numbers: A 0, C 1, G 2, T 3. */
+export type Bases = Uint8Array;
 
-/** What is read where a base is hidden; bases are A 0, C 1, G 2, T 3. */
+/** What is read where a base is hidden. */
 export const MASKED = 4;
 
 /** Bacteriophage λ, NCBI accession NC_001416.1: 48 502 bases; the quickstart's copy. */
@@ -12,12 +12,22 @@ const LAMBDA: URL = new URL("../../quickstart/data/lambda_phage_NC_001416.1.fa.g
 
 /** Reads the whole genome. */
 export function readLambda(): Bases {
-  return parseFasta(gunzipSync(readFileSync(LAMBDA)).toString("latin1"));
+  const lines = gunzipSync(readFileSync(LAMBDA)).toString("latin1").split("\n");
+  return basesOf(
+    lines
+      .filter((line) => !line.startsWith(">"))
+      .map((line) => line.trim())
+      .join(""),
+  );
 }
 
-/** "ACGT" as numbers. */
-export function basesOf(letters: string): Uint8Array {
-  return Uint8Array.from(letters, (letter) => "ACGT".indexOf(letter));
+/** "ACGT" as numbers; throws a RangeError for another letter. */
+export function basesOf(letters: string): Bases {
+  return Uint8Array.from(letters, (letter, i) => {
+    const base = "ACGT".indexOf(letter);
+    if (base >= 0) return base;
+    throw new RangeError(`base ${i + 1}: expected A, C, G or T, received "${letter}"`);
+  });
 }
 
 /** Numbers as "ACGT", "-" where masked. */

@@ -1,7 +1,7 @@
-import { escape, FAINT, rect, text } from "../../../quickstart/src/svg.ts";
+const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
-export { colour, escape, FAINT, rect, text, tipped } from "../../../quickstart/src/svg.ts";
-
+/** Grey, for what is beside the point. */
+export const FAINT = "#69727f";
 const INK = "#1c2330";
 const FONT = "font-family=\"'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
@@ -68,3 +68,33 @@ export function label(at: { x: number; y: number }, words: string, rest = ""): s
 }
 
 const short = (value: number): string => String(Number(value.toFixed(2)));
+
+/** The i-th of five colours, which begin again. */
+export function colour(i: number): string {
+  return PALETTE[i % PALETTE.length]!;
+}
+
+export interface Box {
+  readonly x: number;
+  readonly y: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+export function rect({ x, y, width, height }: Box, rest: string): string {
+  return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
+}
+
+/** Text whose baseline begins, or ends, or has its middle, at (x, y). */
+export function text({ x, y }: Pick<Box, "x" | "y">, words: string, rest: string): string {
+  return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
+}
+
+/** What is shown when the pointer rests on `body`. */
+export function tipped(tip: string, body: readonly string[]): string {
+  return `<g><title>${escape(tip)}</title>${body.join("")}</g>`;
+}
+
+export function escape(words: string): string {
+  return words.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
