@@ -2,6 +2,7 @@ import { composed } from "./composed.ts";
 import { hierarchical } from "./hierarchical.ts";
 
 export { auto, type AutoStrategy } from "./auto.ts";
+export type { CandidateJob, MakeCandidate } from "./cli/load.ts";
 export type { ComposedOptions } from "./composed.ts";
 export type { HierarchicalOptions } from "./hierarchical.ts";
 export type { LevelStrategy, MakeLevel } from "./levels.ts";
