@@ -9,7 +9,7 @@ import { formulas, type Passes, volumesOf } from "./volumes.ts";
 const sum = ({ forward, backward }: Passes): number => forward + backward;
 
 /** What each way sends: by the paper's analysis, and what ours does. */
-export function gridVolumes(sizes: readonly number[]): Table {
+function gridVolumes(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const side = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, heads: 8, headDim: 128 };
@@ -46,7 +46,7 @@ export function gridVolumes(sizes: readonly number[]): Table {
 }
 
 /** Each bar of the plots beside what the fitted network predicts. */
-export function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
+function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
   const profile = profileOf(cluster);
   const rows = shown.flatMap((panel) => {
     const model = models[panel.model];
@@ -88,7 +88,7 @@ export function barTable(cluster: Cluster, shown: readonly Panel[], tokens: read
 }
 
 /** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which nobody states. */
-export function wiringTable(fits: readonly Fit[], shown: Panel, tokens: readonly number[]): Table {
+function wiringTable(fits: readonly Fit[], shown: Panel, tokens: readonly number[]): Table {
   const rows = fits.map(({ wiring, bandwidth }) => {
     const [mean] = meanTable(barTable({ gpu: "a100", wiring, bandwidth }, [shown], tokens)).rows;
     return { ...mean, wiring: wiring.name };
@@ -124,7 +124,7 @@ const h100Networks: Networks = {
   latencies: [5e-6, 22e-6, 100e-6, 500e-6],
 };
 
-export function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
+function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   const model = models["2.7B"];
   const { heads, headDim } = model;
   const side = Math.sqrt(ranks);
@@ -157,7 +157,7 @@ export function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): T
 }
 
 /** The fit that explains the distance between the curves best. */
-export function bestFit(fits: readonly Fit[]): Fit {
+function bestFit(fits: readonly Fit[]): Fit {
   const off = ({ ratio, statedRatio }: Fit) => Math.abs(Math.log(ratio / statedRatio));
   return fits.reduce((best, each) => (off(each) < off(best) ? each : best));
 }

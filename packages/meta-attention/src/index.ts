@@ -1,3 +1,4 @@
+export type { AttentionMass } from "./attend/mass.ts";
 export type { Combine } from "./attend/plan.ts";
 export type { BytesMoved, Flow } from "./bytes.ts";
 export type { Certificate } from "./certificate/certificate.ts";
@@ -13,5 +14,6 @@ export {
   ChunkSummaryEncoder,
   type ChunkSummaryEncoderOptions,
   type ChunkSummary,
+  type Glance,
 } from "./summary/encoder.ts";
 export { denseToSparse } from "./warm-up.ts";

@@ -130,7 +130,7 @@ export function settle(
 }
 
 /** A number of chunks to choose, checked against how many there are. */
-export function topKOf(where: string, topK: number | "all" | undefined, chunks: number): number {
+function topKOf(where: string, topK: number | "all" | undefined, chunks: number): number {
   if (topK === undefined) return Math.min(2, chunks - 1);
   if (topK === "all") return chunks - 1;
   if (Number.isSafeInteger(topK) && topK >= 0 && topK < chunks) return topK;

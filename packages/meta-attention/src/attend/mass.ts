@@ -28,6 +28,7 @@ export interface AttentionMass {
   readonly peak: Tensor;
 }
 
+/** Where attention fell, from what was computed anyway: the lse of each part beside that of the whole. */
 export function attentionMass(attending: Attending): AttentionMass {
   const { own, combined, plan, q } = attending;
   const { kernels } = q.device;
