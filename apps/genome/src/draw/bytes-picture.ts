@@ -15,7 +15,9 @@ export function bytesPicture({ methods }: Comparison): string {
   const heights = [Math.min(...losses) - 0.005, Math.max(...losses) + 0.005] as const;
   const x = logAxis(range, [frame.left, frame.right]);
   const y = linearAxis(heights, [frame.bottom, frame.top]);
-  const decades = Array.from({ length: 13 }, (_, i) => 10 ** i).filter((each) => each >= range[0] && each <= range[1]);
+  const decades = Array.from({ length: 39 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3)).filter(
+    (each) => each >= range[0] && each <= range[1],
+  );
   const { settings } = methods[0]!;
   return svg(
     {

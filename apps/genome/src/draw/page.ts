@@ -16,35 +16,34 @@ export function page(comparison: Comparison, planted: PlantedResult, drawn: Read
 <p>Small models say which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
 chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
 ${drawn["loss-bytes"]}
-${table(["method", "steps", "held-out loss", "MB sent", "recall", "by chance", "seconds"], methodRows(comparison))}
+${table(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}
 ${how(comparison)}
 ${drawn["routing"]}
 <h2>Planted repeats</h2>
 <p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
 repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
 ${drawn["recall"]}
-${table(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases", "seconds"], plantedRows(planted))}
+${table(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases"], plantedRows(planted))}
 ${how(planted)}
 </body></html>
 `;
 }
 
 function methodRows({ methods }: Comparison): readonly (readonly string[])[] {
-  return methods.map(({ name, curve, recall, seconds }) => {
+  return methods.map(({ name, curve, recall }) => {
     const { step, held, bytes } = curve.at(-1)!;
     const shares = recall ? [recall.recall.toFixed(3), recall.chance.toFixed(3)] : ["", ""];
-    return [name, String(step), held!.loss.toFixed(4), (bytes / 1e6).toFixed(1), ...shares, String(seconds)];
+    return [name, String(step), held!.loss.toFixed(4), (bytes / 1e6).toFixed(1), ...shares];
   });
 }
 
 function plantedRows({ runs }: PlantedResult): readonly (readonly string[])[] {
-  return runs.map(({ settings, recall, pairs, chance, loss, seconds }) => [
+  return runs.map(({ settings, recall, pairs, chance, loss }) => [
     String(settings.seed),
     recall.toFixed(3),
     String(pairs),
     chance.toFixed(3),
     loss.toFixed(4),
-    String(seconds),
   ]);
 }
 

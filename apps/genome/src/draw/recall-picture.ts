@@ -71,7 +71,7 @@ function found(runs: readonly PlantedRun[], y: Axis): readonly string[] {
     ...ticks([0, steps]).map((step) => note({ x: x(step), y: BOTTOM + 18 }, String(step), 'text-anchor="middle"')),
     note({ x: right, y: BOTTOM + 34 }, "steps", 'text-anchor="end"'),
     line([left, y(GOAL), right, y(GOAL)], 'stroke="#2a9d6f" stroke-width="1.2"'),
-    note({ x: right, y: y(GOAL) - 5 }, String(GOAL), 'text-anchor="end"'),
+    note({ x: left + 4, y: y(GOAL) + 14 }, `goal ${GOAL}`),
     line([left, y(chance), right, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),
     ...runs.map(({ curve: entries }, i) => {
       const points = entries.map(({ step, held }) => [x(step), y(held!.recall!)] as const);

@@ -29,33 +29,40 @@ export function routingPicture(map: RoutingMap, { name, curve }: MethodResult): 
     ]),
     note({ x: LEFT + SIDE / 2, y: TOP + SIDE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
     `<g transform="translate(${LEFT - 50} ${TOP + SIDE / 2}) rotate(-90)">${note({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
-    ...scale(),
+    ...scale(map),
   ]);
 }
 
-/** All cells of one shade are one path. Shades double from each to the next, from the even share on. */
-function cells({ bins, weights }: RoutingMap): readonly string[] {
-  const side = SIDE / bins;
+/** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
+function topOf({ bins, weights }: RoutingMap): number {
+  const shares = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
+  return Math.max(1.05, shares[Math.floor(0.99 * (shares.length - 1))]!);
+}
+
+/** All cells of one shade are one path. Shades are even in the logarithm, from the even share on. */
+function cells(map: RoutingMap): readonly string[] {
+  const { bins, weights } = map;
+  const last = RAMP.length - 1;
+  const unit = Math.log(topOf(map)) / last;
   const paths = RAMP.map(() => "");
   weights.forEach((weight, at) => {
-    const shade = Math.min(RAMP.length - 1, Math.floor(2 * Math.log2(Math.max(weight * bins, 1e-9))));
+    const shade = Math.min(last, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / unit + 1e-9));
     if (shade < 0) return;
     paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
   });
-  const transform = `transform="translate(${LEFT} ${TOP}) scale(${side.toFixed(5)})"`;
+  const transform = `transform="translate(${LEFT} ${TOP}) scale(${(SIDE / bins).toFixed(5)})"`;
   return paths.map((path, shade) => `<path ${transform} fill="${RAMP[shade]}" d="${path}"/>`);
 }
 
-function scale(): readonly string[] {
+function scale(map: RoutingMap): readonly string[] {
   const y = TOP + SIDE + 58;
+  const last = RAMP.length - 1;
+  const from = (shade: number): string => (topOf(map) ** (shade / last)).toFixed(2);
   return [
     note({ x: LEFT, y: y + 11 }, "times an even share:"),
     ...RAMP.flatMap((colour, shade) => [
-      rect({ x: LEFT + 130 + shade * 62, y, width: 14, height: 14 }, `fill="${colour}"`),
-      note(
-        { x: LEFT + 149 + shade * 62, y: y + 11 },
-        `${Number((2 ** (shade / 2)).toPrecision(2))}${shade === RAMP.length - 1 ? "+" : ""}`,
-      ),
+      rect({ x: LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
+      note({ x: LEFT + 149 + shade * 70, y: y + 11 }, `from ${from(shade)}`),
     ]),
   ];
 }
