@@ -97,7 +97,8 @@ export class RankMemory {
   }
 
   release(batch: Batch): void {
-    this.#pending.splice(this.#pending.indexOf(batch), 1);
+    const last = this.#pending.pop()!;
+    if (last !== batch) this.#pending[this.#pending.indexOf(batch)] = last;
     this.#count(batch, -1);
   }
 

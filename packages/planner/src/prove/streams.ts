@@ -6,6 +6,7 @@ import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
 import { exchange } from "./exchange.ts";
 import type { Faults } from "./fault.ts";
+import { Queue } from "./queue.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import type { Sums } from "./sums.ts";
 import type { Zeros } from "./values.ts";
@@ -20,8 +21,8 @@ interface Half {
 
 /** The messages from one rank to another in one group; they meet in order, so that only one side ever waits. */
 interface Channel {
-  readonly sends: Half[];
-  readonly receives: Half[];
+  readonly sends: Queue<Half>;
+  readonly receives: Queue<Half>;
 }
 
 /** The ranks of a group that have come to one of its collectives, by rank in the group. */
@@ -52,7 +53,7 @@ export class Streams {
   readonly #record: AttentionRecord;
   readonly #means: StreamMeans;
   /** By rank: batches in order; the first has its turn. */
-  readonly queues: Batch[][];
+  readonly queues: readonly Queue<Batch>[];
   /** By sending rank: channels by group and receiving rank. */
   readonly #channels: Map<number, Channel>[];
   readonly #meetings: Map<number, Meeting>[];
@@ -67,7 +68,7 @@ export class Streams {
   constructor(record: AttentionRecord, means: StreamMeans) {
     this.#record = record;
     this.#means = means;
-    this.queues = record.ranks.map(() => []);
+    this.queues = record.ranks.map(() => new Queue<Batch>());
     this.#freed = Array.from({ length: Math.ceil(record.ranks.length / NEIGHBOURS) }, () => []);
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
     this.#meetings = record.groups.map(() => new Map<number, Meeting>());
@@ -124,22 +125,30 @@ export class Streams {
       return;
     }
     if (batch.uses === 0) this.#finish(batch);
-    for (let i = 0; i < batch.uses; i++) if (batch.sends(i)) this.#send(batch, i);
-    for (let i = 0; i < batch.uses; i++) if (!batch.sends(i)) this.#receive(batch, i);
+    for (const sent of [true, false]) {
+      let channel: Channel | undefined;
+      let last = -1;
+      for (let i = 0; i < batch.uses; i++) {
+        if (batch.sends(i) !== sent) continue;
+        const peer = batch.peer(i);
+        // Messages to one rank mostly follow one another.
+        if (peer !== last) channel = this.#channel(batch.group, sent ? batch.rank : peer, sent ? peer : batch.rank);
+        last = peer;
+        if (sent) this.#send(channel!, batch, batch.view(i));
+        else this.#receive(channel!, batch, batch.view(i));
+      }
+    }
   }
 
-  #send(batch: Batch, i: number): void {
-    const channel = this.#channel(batch.group, batch.rank, batch.peer(i));
-    const view = batch.view(i);
+  #send(channel: Channel, batch: Batch, view: number): void {
     const half = { batch, view, message: this.#means.memories[batch.rank]!.message(view) };
     const other = channel.receives.shift();
     if (other) this.#move(half, other);
     else channel.sends.push(half);
   }
 
-  #receive(batch: Batch, i: number): void {
-    const channel = this.#channel(batch.group, batch.peer(i), batch.rank);
-    const half = { batch, view: batch.view(i), message: undefined };
+  #receive(channel: Channel, batch: Batch, view: number): void {
+    const half = { batch, view, message: undefined };
     const other = channel.sends.shift();
     if (other) this.#move(other, half);
     else channel.receives.push(half);
@@ -190,7 +199,7 @@ export class Streams {
     const queue = this.queues[batch.rank]!;
     queue.shift();
     this.free(batch.rank);
-    const [next] = queue;
+    const next = queue.first;
     if (next) this.#ready.push(next);
   }
 
@@ -198,7 +207,7 @@ export class Streams {
     const channels = this.#channels[from]!;
     const name = group * this.queues.length + to;
     let channel = channels.get(name);
-    if (!channel) channels.set(name, (channel = { sends: [], receives: [] }));
+    if (!channel) channels.set(name, (channel = { sends: new Queue<Half>(), receives: new Queue<Half>() }));
     return channel;
   }
 

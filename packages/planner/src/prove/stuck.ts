@@ -9,7 +9,7 @@ import { findUnmatched } from "./unmatched.ts";
  * other in a circle; nothing if none are left.
  */
 export function whyStuck(record: AttentionRecord, streams: Streams): Fault[] {
-  const heads = streams.queues.map(([head]) => head).filter((head) => head !== undefined);
+  const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
   if (heads.length === 0) return [];
   const unmatched = findUnmatched(record);
   if (unmatched.length > 0) return unmatched;
