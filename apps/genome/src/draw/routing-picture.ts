@@ -57,12 +57,12 @@ function cells(map: RoutingMap): readonly string[] {
 function scale(map: RoutingMap): readonly string[] {
   const y = TOP + SIDE + 58;
   const last = RAMP.length - 1;
-  const from = (shade: number): string => (topOf(map) ** (shade / last)).toFixed(2);
+  const from = (shade: number): string => (topOf(map) ** (shade / last)).toFixed(3);
   return [
-    note({ x: LEFT, y: y + 11 }, "times an even share:"),
+    note({ x: LEFT, y: y + 11 }, "even shares, from:"),
     ...RAMP.flatMap((colour, shade) => [
       rect({ x: LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
-      note({ x: LEFT + 149 + shade * 70, y: y + 11 }, `from ${from(shade)}`),
+      note({ x: LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
     ]),
   ];
 }
