@@ -45,7 +45,7 @@ export function prove(record: AttentionRecord, { limit = 10 }: { readonly limit?
   const replays = record.ranks.map((recorded, rank) => {
     return new Replay(means, recorded, { memory: memories[rank]!, streams });
   });
-  for (const { rank } of replays) streams.free(rank);
+  for (const { rank } of replays.toReversed()) streams.free(rank); // what is free last goes on first
   for (let rank = streams.takeFree(); rank !== undefined; rank = streams.takeFree()) replays[rank]!.run();
   for (const fault of whyStuck(record, streams)) faults.report(fault);
   for (const [rank, recorded] of record.ranks.entries()) {
