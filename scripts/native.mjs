@@ -11,6 +11,8 @@ function run(command, args) {
   if (verbose || status !== 0) process.stdout.write(`${stdout ?? ""}${stderr ?? ""}`);
   // A warning is not an error, but nobody should miss it.
   else if (/\bwarning:/.test(stderr)) process.stdout.write(stderr);
+  // What a build leaves out, it says in a line of its own.
+  else for (const [note] of stderr.matchAll(/^note: .*$/gm)) console.log(note);
   if (status !== 0) process.exit(status || 1);
 }
 

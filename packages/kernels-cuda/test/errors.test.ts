@@ -42,7 +42,7 @@ const troubles: readonly Trouble[] = [
     env: { MOSAIC_EMULATED_DEVICES: "2" },
     code: "cuda({ index: 5 })",
     name: "DeviceError",
-    message: /cuda:5: there are 2 GPUs, numbered from 0/,
+    message: /cuda:5: GPUs are numbered from 0, and 2 can be seen/,
   },
   {
     what: "too old a driver",
@@ -98,7 +98,7 @@ async function errorOf(code: string, env: Trouble["env"]): Promise<{ name: strin
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
   const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
-  const arguments_ = ["--input-type=module", "--eval", script];
-  const { stdout } = await promisify(execFile)(process.execPath, arguments_, { env: all, timeout: 60_000 });
+  const node = ["--input-type=module", "--eval", script];
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
   return JSON.parse(stdout) as { name: string; message: string };
 }

@@ -25,7 +25,7 @@ function trialOf(headDim: number, dtype: DType): Trial {
   const [queries, keys] = [140, 150];
   return {
     name: `${dtype}, heads of ${headDim}`,
-    mesh: [1],
+    mesh: { c: 1 },
     axes: ["c"],
     batch: 1,
     heads: 2,

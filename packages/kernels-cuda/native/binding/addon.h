@@ -43,6 +43,9 @@ napi_value guarded(napi_env env, Body body) {
   }
 }
 
+/// What driver and GPUs there are; throws what is missing. For JavaScript: () → string[].
+napi_value probe(napi_env env, napi_callback_info info);
+
 void exportKernels(napi_env env, napi_value exports);
 void exportDevice(napi_env env, napi_value exports);
 

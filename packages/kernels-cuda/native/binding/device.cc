@@ -1,4 +1,5 @@
 // Exports of the device itself: opening and closing, memory, transfers, fences, tracing.
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -57,7 +58,11 @@ const MosaicFailure* failureAfter(Device& device, CUresult code, const BadIndex&
     device.fail(MOSAIC_FAILURE_DEVICE, device.name() + ": " + what +
                                            "; a kernel failed some time before: CUDA_LAUNCH_BLOCKING=1 finds it");
   } else if (bad.found) {
-    device.fail(MOSAIC_FAILURE_DEVICE, "an index names no row or class: received " + std::to_string(bad.value));
+    constexpr const char* kNames[] = {"gatherRows", "scatterAddRows", "crossEntropy", "crossEntropyBackward"};
+    char message[160];
+    std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g",
+                  kNames[static_cast<int>(bad.kernel)], static_cast<long long>(bad.count - 1), double{bad.value});
+    device.fail(MOSAIC_FAILURE_DEVICE, message);
   }
   return device.failure();
 }
@@ -345,39 +350,6 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
   }
   addon.traces.erase(found);
   return flat;
-}
-
-// probe(): what driver and GPUs there are; throws what is missing.
-napi_value probe(napi_env env, napi_callback_info) {
-  return guarded(env, [&] {
-    const Driver& cuda = driver();
-    int count = 0;
-    check(cuda.deviceGetCount(&count), "counting GPUs");
-    napi_value found;
-    napi_create_array(env, &found);
-    auto add = [&, next = uint32_t{0}](const std::string& text) mutable {
-      napi_value value;
-      napi_create_string_utf8(env, text.data(), text.size(), &value);
-      napi_set_element(env, found, next++, value);
-    };
-    add(versionText(driverVersion()));
-    add(driverLibrary());
-    for (int ordinal = 0; ordinal < count; ordinal++) {
-      CUdevice device = 0;
-      char name[256] = "";
-      int major = 0, minor = 0;
-      size_t bytes = 0;
-      cuda.deviceGet(&device, ordinal);
-      cuda.deviceGetName(name, sizeof name, device);
-      cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device);
-      cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device);
-      cuda.deviceTotalMem(&bytes, device);
-      add(name);
-      add(std::to_string(major) + "." + std::to_string(minor));
-      add(std::to_string(bytes));
-    }
-    return found;
-  });
 }
 
 }  // namespace

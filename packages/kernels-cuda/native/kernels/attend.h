@@ -1,8 +1,8 @@
 // Attention's kernels as the host starts them: what they are given, how they are cut into blocks, how much they share.
 //
 // One launch folds one rectangle: consecutive rows and consecutive keys, where each row sees one interval (visible.h).
-// Masks and spans of several parts take several launches, for the state is carried. Names end in the dtype of the inputs
-// and the head size that is provided for: attend_bfloat16_64 takes heads of up to 64.
+// Masks and spans of several parts take several launches, for the state is carried. Names end in the dtype of the
+// inputs and the head size that is provided for: attend_bfloat16_64 takes heads of up to 64.
 #pragma once
 
 #include "kernels/visible.h"

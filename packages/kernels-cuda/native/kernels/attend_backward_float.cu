@@ -10,11 +10,10 @@ DEVICE bool sees(const Visible& visible, int row, int key) {
   return key >= edgeOf(visible, visible.begin, row) && key < edgeOf(visible, visible.end, row);
 }
 
-/// s ← P, dp ← dS, of thread's queries and keys.
-template <int R>
-DEVICE void differentiate(float (&s)[R][R], float (&dp)[R][R], int i, int j, bool seen, float2 lseAndDelta, float scale) {
-  s[i][j] = seen ? exp2f(s[i][j] * scale - lseAndDelta.x) : 0.f;
-  dp[i][j] = s[i][j] * (dp[i][j] - lseAndDelta.y);
+/// s ← P, dp ← dS, of one query and one key.
+DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
+  s = seen ? exp2f(s * scale - lseAndDelta.x) : 0.f;
+  dp = s * (dp - lseAndDelta.y);
 }
 
 /// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
@@ -24,7 +23,8 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   constexpr int R = Tile::kReach;
   const Visible& visible = p.visible;
   const int key0 = static_cast<int>(blockIdx.x) * Tile::kSide, keyEnd = min(key0 + Tile::kSide, visible.keys);
-  const int begin = firstRowBeyond(visible, visible.end, key0), end = firstRowBeyond(visible, visible.begin, keyEnd - 1);
+  const int begin = firstRowBeyond(visible, visible.end, key0);
+  const int end = firstRowBeyond(visible, visible.begin, keyEnd - 1);
   if (begin >= end) return;
   const int batch = blockIdx.z, headK = blockIdx.y;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
@@ -54,7 +54,7 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
 #pragma unroll
         for (int i = 0; i < R; i++) {
           const bool seen = sees(visible, row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
-          differentiate(s, dp, i, j, seen, own, p.scale * kLog2e);
+          differentiate(s[i][j], dp[i][j], seen, own, p.scale * kLog2e);
         }
       }
       storeSquare<D>(square, s);
@@ -104,7 +104,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
       const int row = row0 + ownY() + 8 * i;
 #pragma unroll
       for (int j = 0; j < R; j++) {
-        differentiate(s, dp, i, j, sees(visible, row, key0 + ownX() + 8 * j), numbers[i], p.scale * kLog2e);
+        differentiate(s[i][j], dp[i][j], sees(visible, row, key0 + ownX() + 8 * j), numbers[i], p.scale * kLog2e);
       }
     }
     storeSquare<D>(square, dp);

@@ -1,7 +1,8 @@
 // Flash attention, backward, on tensor cores: every GPU since sm_80.
 //
-// Two kernels and no atomics, so that sums have one order: one in which a block owns keys and walks over the queries of all
-// heads that read them, one in which it owns queries and walks over the keys. With the whole attention's lse and delta:
+// Two kernels and no atomics, so that sums have one order: one in which a block owns keys and walks over the queries of
+// all heads that read them, one in which it owns queries and walks over the keys. With the whole attention's lse and
+// delta:
 //   P = exp(scale · S − lse), dP = dO Vᵀ, dS = P ∘ (dP − delta), dq += scale · dS K, dk += scale · dSᵀ Q, dv += Pᵀ dO.
 // Dao 2023, algorithm 2.
 #pragma once
@@ -17,7 +18,8 @@ struct Columns {
 
 /// Adds scale · acc to the rows that this warp holds.
 template <int M, int N>
-DEVICE void addRows(const Sum& into, Place at, int row0, int rows, Columns columns, const float (&acc)[M][N][4], float scale) {
+DEVICE void addRows(const Sum& into, Place at, int row0, int rows, Columns columns, const float (&acc)[M][N][4],
+                    float scale) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -77,8 +79,8 @@ DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddr
   }
 }
 
-/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries, so
-/// that Pᵀ and dSᵀ go into the next product straight from registers.
+/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
+/// so that Pᵀ and dSᵀ go into the next product straight from registers.
 template <class T, int D>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   constexpr BlockShape kShape = keysShape(D);

@@ -1,5 +1,5 @@
-// Tiles of float32 in shared memory and their products, without tensor cores: for float32 inputs, and for inputs of several
-// dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right first, fast never.
+// Tiles of float32 in shared memory and their products, without tensor cores: for float32 inputs, and for inputs of
+// several dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right first, fast never.
 #pragma once
 
 #include "kernels/attend.h"
@@ -16,7 +16,9 @@ struct FloatTile {
   /// Rows one element longer: 8 rows of one column lie in 8 banks.
   static constexpr int kBytes = kSide * (D + 1) * 4, kSquareBytes = kSide * (kSide + 1) * 4;
 
-  DEVICE static SharedAddress at(SharedAddress tile, int row, int column) { return tile + (row * (D + 1) + column) * 4; }
+  DEVICE static SharedAddress at(SharedAddress tile, int row, int column) {
+    return tile + (row * (D + 1) + column) * 4;
+  }
   DEVICE static SharedAddress squareAt(SharedAddress square, int row, int column) {
     return square + (row * (kSide + 1) + column) * 4;
   }
@@ -96,7 +98,8 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
 
 /// Adds scale · acc to rows y + 8i from the first on.
 template <int D, int R = floatReach(D)>
-DEVICE void addFloatRows(const Sum& into, float* head, RowRange rows, int columns, const float (&acc)[R][D / 8], float scale) {
+DEVICE void addFloatRows(const Sum& into, float* head, RowRange rows, int columns, const float (&acc)[R][D / 8],
+                         float scale) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = rows.first + ownY() + 8 * i;

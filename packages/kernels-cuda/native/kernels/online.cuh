@@ -1,8 +1,8 @@
-// Online softmax on accumulators. The state (out, lse) is float32 and carried: folding keys block by block gives what all
-// at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing has been seen.
+// Online softmax on accumulators. The state (out, lse) is float32 and carried: folding keys block by block gives what
+// all at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing was seen.
 //
-// All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at [n][h·2 + e];
-// m is scaled for base 2, l is a lane's part of the sum. `row` is the lane's first row.
+// All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at
+// [n][h·2 + e]; m is scaled for base 2, l is a lane's part of the sum. `row` is the lane's first row.
 // Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
 #pragma once
 

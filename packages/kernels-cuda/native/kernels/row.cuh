@@ -39,9 +39,13 @@ DEVICE float maxOverRow(int64_t length, Body body) {
 }
 
 /// Whether `value` names one of `count`; else it is written down, the first to come.
-DEVICE bool checkIndex(float value, int64_t count, BadIndex* bad) {
+DEVICE bool checkIndex(float value, int64_t count, BadIndex* bad, Indexed kernel) {
   if (value >= 0.f && value < static_cast<float>(count) && value == floorf(value)) return true;
-  if (atomicClaim(&bad->found)) store(&bad->value, value);
+  if (atomicClaim(&bad->found)) {
+    store(&bad->value, value);
+    store(&bad->count, count);
+    store(&bad->kernel, kernel);
+  }
   return false;
 }
 

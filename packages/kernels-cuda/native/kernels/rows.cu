@@ -123,7 +123,7 @@ __global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
   forEachRow(p.over, [&](const int64_t(&at)[5]) {
     const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.over.step[0]); };
     const float named = loadElement(target, at[4]);
-    const bool counts = named != p.ignored && checkIndex(named, n, p.bad);
+    const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropy);
     const float top = maxOverRow(n, value);
     const float rest = logf(sumOverRow(n, [&](int64_t i) { return expf(value(i) - top); }));
     const float mean = p.smoothing > 0.f ? sumOverRow(n, value) / static_cast<float>(n) : 0.f;
@@ -145,7 +145,7 @@ __global__ void crossEntropyBackward(const __grid_constant__ CrossEntropyBackwar
   const float everywhere = p.smoothing / static_cast<float>(n);
   forEachRow(p.over, [&](const int64_t(&at)[5]) {
     const float named = loadElement(target, at[2]);
-    const bool counts = named != p.ignored && checkIndex(named, n, p.bad);
+    const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropyBackward);
     const float scale = counts ? loadElement(dLoss, at[4]) : 0.f, total = loadElement(lse, at[3]);
     forEachPlace(n, [&](int64_t i) {
       const float asked = (static_cast<float>(i) == named ? 1.f - p.smoothing : 0.f) + everywhere;
@@ -159,7 +159,7 @@ __global__ void gatherRows(const __grid_constant__ GatherRowsParameters p) {
   const auto& [out, index] = p.over.rows.operand;
   forEachRow(p.over, [&](const int64_t(&at)[2]) {
     const float named = loadElement(index, at[1]);
-    if (!checkIndex(named, p.count, p.bad)) return;
+    if (!checkIndex(named, p.count, p.bad, Indexed::GatherRows)) return;
     const int64_t from = static_cast<int64_t>(named) * p.table.stride[0];
     forEachPlace(p.over.length, [&](int64_t i) {
       storeElement(out, at[0] + i * p.over.step[0], loadElement(p.table, from + i * p.table.stride[1]));
@@ -177,7 +177,7 @@ __global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters 
       int64_t at[2];
       offsetsOf(p.over.rows.extent, p.over.rows.operand, from, at);
       const float named = loadElement(index, at[1]);
-      if (!checkIndex(named, p.count, p.bad) || static_cast<int64_t>(named) != row) continue;
+      if (!checkIndex(named, p.count, p.bad, Indexed::ScatterAddRows) || static_cast<int64_t>(named) != row) continue;
       forEachPlace(p.over.length, [&](int64_t i) {
         const int64_t place = into + i * p.into.stride[1];
         storeElement(p.into, place, loadElement(p.into, place) + loadElement(x, at[0] + i * p.over.step[0]));

@@ -39,10 +39,15 @@ struct NormColumnsParameters {
   Operand dWeight, dBias;
 };
 
-/// What kernels that are given indices say of the first bad one: whether there is any, and its value.
+/// Kernels that are given indices.
+enum class Indexed : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };
+
+/// What they say of the first bad one, if there is any: it should be a whole number from 0 to count − 1.
 struct BadIndex {
   uint32_t found;
   float value;
+  int64_t count;
+  Indexed kernel;
 };
 
 struct CrossEntropyParameters {

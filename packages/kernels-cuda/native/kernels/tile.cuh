@@ -1,7 +1,7 @@
 // Tiles of 16-bit elements in shared memory, and the two products made of them.
 //
-// A tile is ROWS × D, a row D·2 bytes. Its 16-byte chunks are permuted so that ldmatrix, which takes 8 consecutive rows of
-// one column of chunks, meets every bank once.
+// A tile is ROWS × D, a row D·2 bytes. Its 16-byte chunks are permuted so that ldmatrix, which takes 8 consecutive rows
+// of one column of chunks, meets every bank once.
 #pragma once
 
 #include "kernels/attend.h"
