@@ -2,7 +2,7 @@ import { fileURLToPath } from "node:url";
 import { type Context, readSafetensors, writeSafetensors } from "@mosaic/attention";
 import { TabularModel, type TabularOptions, usual } from "./model.ts";
 
-/** The weights that this folder ships, made by `npm run train`. */
+/** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
 export const shipped: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */

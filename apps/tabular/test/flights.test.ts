@@ -7,7 +7,6 @@ interface Report {
   readonly rank: number;
   readonly rowsHere: number;
   readonly bytesSent: number;
-  readonly peakResidentBytes: number;
 }
 
 it("shares the rows of a table over four processes, and sends only what is known", async () => {
@@ -29,5 +28,4 @@ it("shares the rows of a table over four processes, and sends only what is known
   // table is read under both names of its classes.
   const sent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
   expect(sent).toBe(2 * usual.layers * (ranks - 1) * known * 3 * 2 * usual.embedDim * 4);
-  for (const { peakResidentBytes } of reports) expect(peakResidentBytes).toBeLessThan(6e9);
 });

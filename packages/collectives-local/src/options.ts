@@ -22,7 +22,7 @@ export function streamOf(device: Device): number {
     where: "local collectives",
     expected: "a device of type cpu",
     received: device.type,
-    remedy: "connect with collectives of that device, such as nccl() of @mosaic/collectives-nccl",
+    remedy: "connect with collectives that are made for that device",
   });
 }
 
