@@ -2,9 +2,14 @@ import type { Layout, Span } from "@mosaic/core";
 
 /** The layout of several ranks' chunks along an axis, one after the other: where rows lie that were gathered. */
 export function gathered(layout: Layout, axis: string, ranks: readonly number[]): Layout {
+  const { length } = layout;
+  const axes = layout.axes.filter((each) => each !== axis);
+  const [only] = ranks;
+  // One chunk is what a scheduled tile works on: its spans are there already.
+  if (ranks.length === 1) return { length, axes, spans: (at) => layout.spans({ ...at, [axis]: only! }) };
   return {
-    length: layout.length,
-    axes: layout.axes.filter((each) => each !== axis),
+    length,
+    axes,
     spans: (at) => joined(ranks.flatMap((rank) => layout.spans({ ...at, [axis]: rank }))),
   };
 }
