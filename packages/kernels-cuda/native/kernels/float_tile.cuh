@@ -1,5 +1,5 @@
 // Tiles of float32 in shared memory and their products, without tensor cores: for float32 inputs, and for inputs of
-// several dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right first, fast never.
+// several dtypes. 64 threads as 8 × 8: thread (y, x) has rows y + 8i and columns x + 8j of a product. Right, not fast.
 #pragma once
 
 #include "kernels/attend.h"

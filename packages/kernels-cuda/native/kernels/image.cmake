@@ -13,6 +13,9 @@ function(kernel_image target)
     return()
   endif()
   set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
+  # What ptxas says of registers and spills, for test/budgets.test.ts.
+  set(usage ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated/ptxas.txt)
+  file(MAKE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated)
   set(all ${CMAKE_CURRENT_BINARY_DIR}/all-kernels.cu)
   file(WRITE ${all}.new "")
   foreach(source ${ARGN})
@@ -22,7 +25,8 @@ function(kernel_image target)
   file(COPY_FILE ${all}.new ${all} ONLY_IF_DIFFERENT)
   file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/*)
   add_custom_command(OUTPUT ${image} DEPENDS ${all} ${sources} ${headers}
-    COMMAND ${NVCC} -std=c++20 -O3 --threads 2 -fatbin -o ${image} ${all}
+    COMMAND sh -c "\"$@\" 2> ${usage} || { cat ${usage} >&2; exit 1; }" nvcc
+      ${NVCC} -std=c++20 -O3 --threads 2 -Xptxas -v -fatbin -o ${image} ${all}
       -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/../core/include
       -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
     COMMENT "Compiling CUDA kernels" VERBATIM)

@@ -59,8 +59,8 @@ DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
   }
 }
 
-/// Accumulators: M × N tiles of 16 × 8. Lane t holds, of each, rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2 and + 1
-/// (e = 0, 1) at index h·2 + e.
+/// Accumulators: M × N tiles of 16 × 8. Lane t holds, of each, rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2 and
+/// + 1 (e = 0, 1) at index h·2 + e.
 template <int M, int N>
 DEVICE void clear(float (&c)[M][N][4]) {
 #pragma unroll

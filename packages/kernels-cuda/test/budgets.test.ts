@@ -1,0 +1,38 @@
+import { existsSync, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { expect, test } from "vitest";
+import { type Budget, overBudget, usagesIn } from "./budgets.ts";
+
+/** The hot kernels may not spill. Gradients of heads over 128, and in float32, do a little: less is welcome. */
+const budgets: readonly Budget[] = [
+  { kernels: /^attend(Keys|Queries)_b?float16_256$/, registers: 255, spilled: 56 },
+  { kernels: /^attendKeys_float32_64$/, registers: 168, spilled: 64 },
+  { kernels: /^attend/, registers: 255, spilled: 0 },
+  { kernels: /./, registers: 128, spilled: 0 },
+];
+
+test("reads what ptxas says, and names what is over budget", () => {
+  const usages = usagesIn(`ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'attend_float16_64' for 'sm_80'
+ptxas info    : Function properties for attend_float16_64
+    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 240 registers, used 1 barriers, 616 bytes cmem[0]
+ptxas info    : Compiling entry function 'fill' for 'sm_90a'
+ptxas info    : Function properties for fill
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers`);
+  expect(usages).toEqual([
+    { kernel: "attend_float16_64", gpu: "sm_80", registers: 240, spilled: 8 },
+    { kernel: "fill", gpu: "sm_90a", registers: 32, spilled: 0 },
+  ]);
+  expect(overBudget(usages, budgets)).toEqual([
+    "attend_float16_64 for sm_80: 240 registers, 8 bytes spilled; may take 255 and 0",
+  ]);
+});
+
+test("no kernel takes more registers than its budget, or spills", () => {
+  // Written by the build; without nvcc there are no kernels, and nothing to say of them.
+  const written = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
+  const usages = existsSync(written) ? usagesIn(readFileSync(written, "utf8")) : [];
+  expect(overBudget(usages, budgets)).toEqual([]);
+});

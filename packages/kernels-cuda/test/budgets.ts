@@ -1,0 +1,38 @@
+/** What ptxas made of one kernel for one GPU. */
+export interface Usage {
+  readonly kernel: string;
+  readonly gpu: string;
+  readonly registers: number;
+  /** Bytes that are stored to memory and loaded back because registers ran out. */
+  readonly spilled: number;
+}
+
+/** What a kernel may take at most: the first budget whose pattern matches its name counts. */
+export interface Budget {
+  readonly kernels: RegExp;
+  readonly registers: number;
+  readonly spilled: number;
+}
+
+const ENTRY = /Compiling entry function '(\w+)' for '(\w+)'/;
+
+/** Reads the output of `ptxas -v`. */
+export function usagesIn(text: string): Usage[] {
+  const parts = text.split(/^(?=.*Compiling entry function)/m).filter((part) => ENTRY.test(part));
+  return parts.map((part) => {
+    const [, kernel, gpu] = ENTRY.exec(part)!;
+    const spilled = /(\d+) bytes spill stores/.exec(part)?.[1] ?? Number.NaN;
+    const registers = /Used (\d+) registers/.exec(part)?.[1] ?? Number.NaN;
+    return { kernel: kernel!, gpu: gpu!, registers: Number(registers), spilled: Number(spilled) };
+  });
+}
+
+/** One line for each kernel that takes more than it may, or has no budget. */
+export function overBudget(usages: readonly Usage[], budgets: readonly Budget[]): string[] {
+  return usages.flatMap(({ kernel, gpu, registers, spilled }) => {
+    const budget = budgets.find(({ kernels }) => kernels.test(kernel));
+    if (budget !== undefined && registers <= budget.registers && spilled <= budget.spilled) return [];
+    const may = budget ? `may take ${budget.registers} and ${budget.spilled}` : "has no budget";
+    return [`${kernel} for ${gpu}: ${registers} registers, ${spilled} bytes spilled; ${may}`];
+  });
+}
