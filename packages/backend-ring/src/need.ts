@@ -29,9 +29,9 @@ export interface NeedRing {
 export function needOf({ axis, size, inner }: NeedRing, call: NeedCall, from: Coordinate): Need {
   const team = without(call.at, inner.axes);
   // Queries that are whole along the axis are the same for every rank.
-  const queries = (rank: number) => call.queries.spans(axis in call.at ? { ...team, [axis]: rank } : team);
-  const chunk = (source: number) => call.keys.spans({ ...from, [axis]: source });
-  const teamKeys = (source: number) => call.keys.spans({ ...without(from, inner.axes), [axis]: source });
+  const queries = each((rank) => call.queries.spans(axis in call.at ? { ...team, [axis]: rank } : team));
+  const chunk = each((source) => call.keys.spans({ ...from, [axis]: source }));
+  const teamKeys = each((source) => call.keys.spans({ ...without(from, inner.axes), [axis]: source }));
   const fetches = remember(size, (rank, source) => isVisible(queries(rank), chunk(source), call.mask));
   const visits = remember(size, (rank, source) => isVisible(queries(rank), teamKeys(source), call.mask));
   return {
@@ -40,6 +40,12 @@ export function needOf({ axis, size, inner }: NeedRing, call: NeedCall, from: Co
     visits: inner.axes.length === 0 ? fetches : visits,
     length: (source) => spansLength(chunk(source)),
   };
+}
+
+/** What belongs to each rank, looked up once. */
+function each<T>(find: (rank: number) => T): (rank: number) => T {
+  const known: T[] = [];
+  return (rank) => (known[rank] ??= find(rank));
 }
 
 type Relation = (rank: number, source: number) => boolean;
