@@ -140,13 +140,18 @@ export class Content {
 
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content {
-    if (low === 0 && this.pieces.every(({ box }) => box.high <= high)) return this;
+    if (low === 0 && this.#endsBy(high)) return this;
     const inside: Piece[] = [];
     for (const piece of this.pieces) {
       if (piece.box.low >= high || low >= piece.box.high) continue;
       for (const part of within(piece.box, low, high)) inside.push(piece.part(part).moved(-low));
     }
     return new Content(inside);
+  }
+
+  #endsBy(high: number): boolean {
+    for (let i = 0; i < this.pieces.length; i++) if (this.pieces[i]!.box.high > high) return false;
+    return true;
   }
 
   /** This, further on by some elements. */
