@@ -4,30 +4,15 @@ import type { Names } from "../symbolic/names.ts";
 import { Families } from "./families.ts";
 import type { Fault } from "./fault.ts";
 import { findDoubles } from "./doubles.ts";
+import type { Judging, Question } from "./judging.ts";
 import { missingText } from "./missing.ts";
-import type { Positions, PositionsTable } from "./positions.ts";
+import type { Positions } from "./positions.ts";
 import { type Sums, type Tiles, tileText } from "./sums.ts";
 import type { Side } from "./values.ts";
 import type { Visibility } from "./visibility.ts";
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
 export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
-
-/** What sums are judged by. */
-export interface Judging {
-  readonly record: AttentionRecord;
-  readonly positions: PositionsTable;
-  readonly visibility: Visibility;
-  readonly tiles: Tiles;
-  readonly sums: Sums;
-}
-
-/** A sum over the other side of some rows: what is judged. */
-export interface Question {
-  readonly tiles: readonly number[];
-  readonly side: Side;
-  readonly rows: Positions;
-}
 
 /** A verdict, and what it was asked of. */
 interface Known {

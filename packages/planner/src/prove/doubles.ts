@@ -1,6 +1,6 @@
 import { slicesOverlap, type Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
-import type { Judging, Question } from "./complete.ts";
+import type { Judging, Question } from "./judging.ts";
 import type { Tile } from "./sums.ts";
 
 interface Held {

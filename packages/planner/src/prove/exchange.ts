@@ -3,7 +3,7 @@ import type { Batch } from "./batch.ts";
 import { Content, type Piece } from "./content.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { summed } from "./entries.ts";
-import type { StreamMeans } from "./streams.ts";
+import type { StreamMeans } from "./stream-means.ts";
 
 /** What members of a collective send, by rank in the group, and where they take things. */
 interface Meeting {

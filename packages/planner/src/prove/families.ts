@@ -1,6 +1,6 @@
 import type { Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
-import type { Judging, Question } from "./complete.ts";
+import type { Judging, Question } from "./judging.ts";
 import type { Side } from "./values.ts";
 
 /** Lists with more spans in all are looked at sum by sum. */

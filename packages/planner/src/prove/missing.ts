@@ -1,5 +1,5 @@
 import { commonPositions } from "./area.ts";
-import type { Judging, Question } from "./complete.ts";
+import type { Judging, Question } from "./judging.ts";
 import { positionsText, type Side } from "./values.ts";
 import type { Span } from "@mosaic/core";
 

@@ -1,6 +1,7 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import type { Completeness, Judging } from "./complete.ts";
+import type { Completeness } from "./complete.ts";
+import type { Judging } from "./judging.ts";
 import type { Entry, Read } from "./content.ts";
 import { fits, type Joining } from "./entries.ts";
 import type { Fault, Faults } from "./fault.ts";

@@ -8,8 +8,7 @@ import { exchange } from "./exchange.ts";
 import type { Faults } from "./fault.ts";
 import { Queue } from "./queue.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import type { Sums } from "./sums.ts";
-import type { Zeros } from "./values.ts";
+import type { StreamMeans } from "./stream-means.ts";
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
 interface Half {
@@ -36,14 +35,6 @@ interface Meeting {
  * ranks is used many times before others push it out.
  */
 const NEIGHBOURS = 32;
-
-/** What streams work on. */
-export interface StreamMeans {
-  readonly memories: readonly RankMemory[];
-  readonly sums: Sums;
-  readonly zeros: Zeros;
-  readonly faults: Faults;
-}
 
 /**
  * The communication streams of all ranks. Each runs its collectives in the order of posting, one after the other; a message
