@@ -1,5 +1,4 @@
 import { clipKeys, clipQueries, type Slice } from "@mosaic/core";
-import type { AttentionRecord } from "../record.ts";
 import type { Names } from "../symbolic/names.ts";
 import { Families } from "./families.ts";
 import type { Fault } from "./fault.ts";
@@ -7,9 +6,8 @@ import { findDoubles } from "./doubles.ts";
 import type { Judging, Question } from "./judging.ts";
 import { missingText } from "./missing.ts";
 import type { Positions } from "./positions.ts";
-import { type Sums, type Tiles, tileText } from "./sums.ts";
+import { tileText } from "./sums.ts";
 import type { Side } from "./values.ts";
-import type { Visibility } from "./visibility.ts";
 
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
 export type Verdict = Pick<Fault, "kind" | "message"> | undefined;

@@ -5,9 +5,7 @@ import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
 import { exchange } from "./exchange.ts";
-import type { Faults } from "./fault.ts";
 import { Queue } from "./queue.ts";
-import type { RankMemory } from "./rank-memory.ts";
 import type { StreamMeans } from "./stream-means.ts";
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
