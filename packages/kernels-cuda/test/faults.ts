@@ -35,12 +35,6 @@ export const faults: readonly Fault[] = [
   },
   { name: "values not transposed", file: TILE, old: "loadMatrixTransposed(b,", wrong: "loadMatrix(b," },
   { name: "one reader without the permutation", file: TILE, old: "chunk0 + n + (lane >> 4))", wrong: "chunk0 + n)" },
-  {
-    name: "rows past the end are copied",
-    file: TILE,
-    old: "row0 + r < source.length",
-    wrong: "row0 + r <= source.length",
-  },
   { name: "no barrier before keys are read", file: FORWARD, old: SYNC, wrong: ";" },
   { name: "no wait for keys", file: FORWARD, old: WAIT, wrong: "" },
   { name: "no wait for values", file: FORWARD, old: WAIT, wrong: "", nth: 1 },
