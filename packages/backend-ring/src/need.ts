@@ -31,14 +31,15 @@ export function needOf({ axis, size, inner }: NeedRing, call: NeedCall, from: Co
   // Queries that are whole along the axis are the same for every rank.
   const queries = each((rank) => call.queries.spans(axis in call.at ? { ...team, [axis]: rank } : team));
   const chunk = each((source) => call.keys.spans({ ...from, [axis]: source }));
-  const teamKeys = each((source) => call.keys.spans({ ...without(from, inner.axes), [axis]: source }));
+  const whole = without(from, inner.axes);
+  const teamKeys = each((source) => call.keys.spans({ ...whole, [axis]: source }));
   const fetches = remember(size, (rank, source) => isVisible(queries(rank), chunk(source), call.mask));
   const visits = remember(size, (rank, source) => isVisible(queries(rank), teamKeys(source), call.mask));
   return {
     size,
     fetches,
     visits: inner.axes.length === 0 ? fetches : visits,
-    length: (source) => spansLength(chunk(source)),
+    length: each((source) => spansLength(chunk(source))),
   };
 }
 

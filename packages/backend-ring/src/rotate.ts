@@ -1,7 +1,7 @@
 import type { KeyBlock, ProcessGroup, Transfer, Work } from "@mosaic/core";
 import { type Chunk, ChunkMemory } from "./memory.ts";
 import type { Need } from "./need.ts";
-import { around, ranksOf, supplier } from "./route.ts";
+import { around, supplier } from "./route.ts";
 
 /** A ring as one of its ranks sees it. */
 export interface Circle {
@@ -73,13 +73,17 @@ function roomFor(step: number, { group: { rank, size }, need }: Circle, memory: 
 
 /** Whether any other rank needs this one's chunk. */
 function isAwaited({ group: { rank, size }, need }: Circle): boolean {
-  return ranksOf(size).some((other) => other !== rank && need.fetches(other, rank));
+  for (let other = 0; other < size; other++) if (other !== rank && need.fetches(other, rank)) return true;
+  return false;
 }
 
 /** Keys in the longest chunk that this rank has to do with. */
 export function longest({ group: { rank, size }, need }: Circle): number {
-  const seen = ranksOf(size).filter((source) => source === rank || need.visits(rank, source));
-  return Math.max(...seen.map((source) => need.length(source)));
+  let most = need.length(rank);
+  for (let source = 0; source < size; source++) {
+    if (need.visits(rank, source)) most = Math.max(most, need.length(source));
+  }
+  return most;
 }
 
 /** One message per member of the chunk. */
