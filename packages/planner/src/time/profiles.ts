@@ -96,6 +96,7 @@ const a100: Profile = {
     launch: LAUNCH,
     // 2.04 TB/s (data sheet, 80 GB), of which copies are given the same share as on H100.
     bandwidth: 1.56e12,
+    // 70 % of the data sheet's 312 TFLOP/s, as on H100: a guess.
     matmul: 220e12,
     ...flashAttention2,
     waves: { units: 108, rows: 128 },
