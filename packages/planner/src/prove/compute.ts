@@ -57,7 +57,7 @@ export class Compute {
 
   /** The phase, and how many tiles were computed in it. */
   get where(): string {
-    return `${this.#operands.phase}, after tile ${this.#operands.count}`;
+    return `${this.#operands.phase}, after tile ${this.#operands.number}`;
   }
 
   get phase(): string {
@@ -66,7 +66,7 @@ export class Compute {
 
   begin(phase: string): void {
     this.#operands.phase = phase;
-    this.#operands.count = 0;
+    this.#operands.number = 0;
   }
 
   attend(event: Reader): void {
@@ -74,8 +74,8 @@ export class Compute {
     const [out, lse] = [event.arg(0), event.arg(1)];
     const tile = operands.tile(event, 5, { q: event.arg(2), k: event.arg(3) });
     if (tile < 0 || !operands.source("v", event.arg(4), operands.keys)) return;
-    this.#add(tile, out, { name: "out", expected: operands.queries });
-    this.#add(tile, lse, { name: "lse", expected: operands.queries });
+    this.#add(tile, out, "out", operands.queries);
+    this.#add(tile, lse, "lse", operands.queries);
     this.#agree(out, lse);
   }
 
@@ -86,9 +86,9 @@ export class Compute {
     const { queries, keys } = operands;
     if (!operands.source("dOut", event.arg(4), queries) || !operands.source("v", event.arg(8), keys)) return;
     if (!this.#statistics(event.arg(5), event.arg(6), queries)) return;
-    this.#add(tile, event.arg(0), { name: "dq", expected: queries });
-    this.#add(tile, event.arg(1), { name: "dk", expected: keys });
-    this.#add(tile, event.arg(2), { name: "dv", expected: keys });
+    this.#add(tile, event.arg(0), "dq", queries);
+    this.#add(tile, event.arg(1), "dk", keys);
+    this.#add(tile, event.arg(2), "dv", keys);
   }
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
@@ -150,7 +150,7 @@ export class Compute {
   }
 
   /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
-  #add(tile: number, view: number, { name, expected }: { readonly name: SumName; readonly expected: Rows }): void {
+  #add(tile: number, view: number, name: SumName, expected: Rows): void {
     const { sums, zeros } = this.#means;
     const only = this.#memory.only(view);
     const sum = only ? sumIn(only.value, name, zeros) : undefined;

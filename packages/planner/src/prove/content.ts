@@ -36,8 +36,33 @@ export interface Read {
   memo?: { readonly name: string; readonly positions: object; readonly answer: unknown } | undefined;
 }
 
-/** A box of memory and what lies in it. An entry too, and all that is read, of a view that is just this box. */
-export class Piece implements Entry, Read {
+/** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
+export interface Content {
+  /** Boxes that share no element. */
+  readonly pieces: readonly Piece[];
+  /** The one piece that a view shows, if it is just that: so it is nearly always. */
+  only(look: Look): Piece | undefined;
+  read(look: Look): Read;
+  /** Entries in the place of what the view showed before. */
+  write(look: Look, entries: readonly Entry[]): Content;
+  /** What a range of elements holds, counted from its first: what a message carries. */
+  range(low: number, high: number): Content;
+  /** This, further on by some elements. */
+  shifted(by: number): readonly Piece[];
+  /** A message in the place of what a dense view showed; `size` is that of the storage. */
+  receive(look: Look, message: Content, size: number): Content;
+}
+
+/** What holds these pieces. */
+export function contentOf(pieces: readonly Piece[]): Content {
+  return pieces.length === 1 ? pieces[0]! : new Pieces(pieces);
+}
+
+/**
+ * A box of memory and what lies in it. Also what a storage holds if that is all, and what a view shows that is just this box:
+ * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
+ */
+export class Piece implements Entry, Read, Content {
   readonly value: Value;
   readonly rows: Rows;
   readonly box: Box;
@@ -61,6 +86,10 @@ export class Piece implements Entry, Read {
     return [this];
   }
 
+  get pieces(): readonly Piece[] {
+    return [this];
+  }
+
   get sizes(): readonly number[] {
     return this.box.sizes;
   }
@@ -74,6 +103,31 @@ export class Piece implements Entry, Read {
   moved(by: number): Piece {
     const { offset, sizes, strides } = this.box;
     return by === 0 ? this : new Piece(this.value, this.rows, boxAt(offset + by, sizes, strides));
+  }
+
+  only(look: Look): Piece | undefined {
+    return isSame(this.box, look.box) ? this : undefined;
+  }
+
+  read(look: Look): Read {
+    return isSame(this.box, look.box) ? this : readOf(look, [this]);
+  }
+
+  write(look: Look, entries: readonly Entry[]): Content {
+    return new Pieces([this]).write(look, entries);
+  }
+
+  range(low: number, high: number): Content {
+    return low === 0 && this.box.high <= high ? this : new Pieces([this]).range(low, high);
+  }
+
+  shifted(by: number): readonly Piece[] {
+    return [this.moved(by)];
+  }
+
+  receive(look: Look, message: Content, size: number): Content {
+    if (look.offset === 0 && look.size === size) return message;
+    return new Pieces([this]).receive(look, message, size);
   }
 }
 
@@ -94,9 +148,8 @@ export function rowsAt(
   };
 }
 
-/** What a storage holds; never changed, so that one that is sent from rank to rank is looked at once. */
-export class Content {
-  static readonly empty: Content = new Content([]);
+/** Several, or none. */
+class Pieces implements Content {
   readonly pieces: readonly Piece[];
   #last: { readonly look: Look; readonly read: Read } | undefined;
   #reads: Map<Look, Read> | undefined;
@@ -105,7 +158,6 @@ export class Content {
     this.pieces = pieces;
   }
 
-  /** The one piece that a view shows, if it is just that: so it is nearly always. */
   only(look: Look): Piece | undefined {
     const found = this.#find(look);
     if (found >= 0) return this.pieces[found];
@@ -128,17 +180,15 @@ export class Content {
     return read;
   }
 
-  /** Entries in the place of what the view showed before. */
   write(look: Look, entries: readonly Entry[]): Content {
     if (look.size === 0) return this;
     const made = entries.map((entry) => pieceOf(look, entry));
     const found = this.#find(look);
-    if (found < 0) return new Content([...this.#outside(look), ...made]);
-    if (made.length === 1) return new Content(this.pieces.with(found, made[0]!));
-    return new Content([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
+    if (found < 0) return contentOf([...this.#outside(look), ...made]);
+    if (made.length === 1) return contentOf(this.pieces.with(found, made[0]!));
+    return contentOf([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
   }
 
-  /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content {
     if (low === 0 && this.#endsBy(high)) return this;
     const inside: Piece[] = [];
@@ -146,7 +196,7 @@ export class Content {
       if (piece.box.low >= high || low >= piece.box.high) continue;
       for (const part of within(piece.box, low, high)) inside.push(piece.part(part).moved(-low));
     }
-    return new Content(inside);
+    return contentOf(inside);
   }
 
   #endsBy(high: number): boolean {
@@ -154,18 +204,16 @@ export class Content {
     return true;
   }
 
-  /** This, further on by some elements. */
   shifted(by: number): readonly Piece[] {
     return by === 0 ? this.pieces : this.pieces.map((piece) => piece.moved(by));
   }
 
-  /** A message in the place of what a dense view showed; `size` is that of the storage. */
   receive(look: Look, message: Content, size: number): Content {
     if (look.offset === 0 && look.size === size) return message;
     const outside = this.#outside(look);
     return outside.length === 0 && look.offset === 0
       ? message
-      : new Content([...outside, ...message.shifted(look.offset)]);
+      : contentOf([...outside, ...message.shifted(look.offset)]);
   }
 
   /** Where the piece is that a view shows, and nothing else; −1 if it shows part of one, or several. */
@@ -192,6 +240,9 @@ export class Content {
 }
 
 const none: readonly Piece[] = [];
+
+/** Of memory that nobody wrote to. */
+export const nothingHeld: Content = new Pieces(none);
 
 function pieceOf({ box }: Look, { value, rows, at, sizes }: Entry): Piece {
   return new Piece(value, rows, partOf(box, at, sizes));

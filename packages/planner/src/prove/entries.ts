@@ -1,5 +1,5 @@
 import { isDense, isSame, originIn, sharedOf, within } from "./box.ts";
-import { Content, type Entry, Piece, type Read, rowsAt } from "./content.ts";
+import { type Content, contentOf, type Entry, Piece, type Read, rowsAt } from "./content.ts";
 import { nothing, type Sums } from "./sums.ts";
 import {
   alike,
@@ -121,7 +121,7 @@ export function summed(messages: readonly Content[], joining: Joining): Content 
         }
       }
     }
-    return new Content(pieces);
+    return contentOf(pieces);
   });
 }
 

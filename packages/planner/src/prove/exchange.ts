@@ -1,6 +1,6 @@
 import { reductions } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
-import { Content, type Piece } from "./content.ts";
+import { type Content, contentOf, nothingHeld, type Piece } from "./content.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { summed } from "./entries.ts";
 import type { StreamMeans } from "./stream-means.ts";
@@ -18,7 +18,7 @@ interface Meeting {
  */
 export function exchange(batches: readonly Batch[], means: StreamMeans): string | undefined {
   const memoryOf = (i: number): RankMemory => means.memories[batches[i]!.rank]!;
-  const sent = batches.map(({ input }, i) => (input < 0 ? Content.empty : memoryOf(i).message(input)));
+  const sent = batches.map(({ input }, i) => (input < 0 ? nothingHeld : memoryOf(i).message(input)));
   const meeting = { batches, sent, memoryOf };
   const [first] = batches;
   switch (first!.op) {
@@ -51,7 +51,7 @@ function allGather({ batches, sent, memoryOf }: Meeting): string | undefined {
         pieces.push(...sent[j]!.shifted(start));
         start += count;
       }
-      all = new Content(pieces);
+      all = contentOf(pieces);
     }
     memoryOf(i).receive(output, all);
   }
@@ -73,7 +73,7 @@ function allToAll({ batches, sent, memoryOf }: Meeting): string | undefined {
       taken[j]! += count;
       start += count;
     }
-    memoryOf(i).receive(output, new Content(pieces));
+    memoryOf(i).receive(output, contentOf(pieces));
   }
   return undefined;
 }
@@ -100,7 +100,7 @@ function reduce({ batches, sent, memoryOf }: Meeting, means: StreamMeans): strin
   const other = batches.findIndex((batch, i) => sizeOf(memoryOf(i), batch.input) !== size);
   if (other >= 0)
     return `${op}: member ${other} has ${sizeOf(memoryOf(other), batches[other]!.input)} elements, member 0 ${size}`;
-  const sum = reductions[root] === "sum" ? summed(sent, means) : Content.empty;
+  const sum = reductions[root] === "sum" ? summed(sent, means) : nothingHeld;
   let start = 0;
   for (const [i, { output, counts }] of batches.entries()) {
     if (op === "allReduce") memoryOf(i).receive(output, sum);

@@ -7,7 +7,7 @@ import { fits, type Joining } from "./entries.ts";
 import type { Fault, Faults } from "./fault.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { tileText } from "./sums.ts";
+import { type Tile, tileText } from "./sums.ts";
 import { describe, isFill, isSource, positionsText, type Rows, type SourceName, valueOf } from "./values.ts";
 
 /** What the ranks of a proof share. */
@@ -23,17 +23,20 @@ interface Source {
 }
 
 /** The tile that one rank computes, and whether memory holds the queries and keys that it says. */
-export class Operands {
+export class Operands implements Tile {
   readonly rank: number;
   phase = "";
-  /** How many tiles were computed in the phase. */
-  count = 0;
-  /** Of the last tile: its queries and keys as memory has them. */
+  /** Of the last tile; how many were computed in the phase. */
+  number = 0;
+  q!: Positions;
+  k!: Positions;
+  mask = 0;
+  firstHead = 0;
+  endHead = 0;
+  pairs = 0;
+  /** Its queries and keys as memory has them. */
   queries!: Rows;
   keys!: Rows;
-  #q!: Positions;
-  #k!: Positions;
-  #mask = 0;
   readonly #means: Means;
   readonly #memory: RankMemory;
   readonly #headDim: number;
@@ -51,7 +54,7 @@ export class Operands {
 
   /** As messages name the last tile. */
   get text(): string {
-    return tileText({ rank: this.rank, phase: this.phase, number: this.count, q: this.#q, k: this.#k });
+    return tileText(this);
   }
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if it is not what it says. */
@@ -59,12 +62,12 @@ export class Operands {
     const { positions, visibility, tiles } = this.#means;
     const q = positions.at(event.arg(first));
     const k = positions.at(event.arg(first + 1));
-    const mask = event.arg(first + 2);
-    [this.#q, this.#k, this.#mask] = [q, k, mask];
-    const { rank, phase } = this;
-    const number = ++this.count;
-    const pairs = visibility.pairs(q, k, mask);
-    if (pairs === 0) return -1;
+    this.q = q;
+    this.k = k;
+    this.mask = event.arg(first + 2);
+    this.number++;
+    this.pairs = visibility.pairs(q, k, this.mask);
+    if (this.pairs === 0) return -1;
     const queries = this.source("q", views.q, { positions: q });
     const keys = this.source("k", views.k, { positions: k });
     if (!queries || !keys) return -1;
@@ -75,8 +78,9 @@ export class Operands {
       this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
       return -1;
     }
-    const firstHead = queries.head - keys.head * this.#group;
-    return tiles.add({ rank, phase, number, q, k, mask, pairs, firstHead, endHead: firstHead + each });
+    this.firstHead = queries.head - keys.head * this.#group;
+    this.endHead = this.firstHead + each;
+    return tiles.add(this);
   }
 
   /**
@@ -108,7 +112,7 @@ export class Operands {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (odd.length === 0) return true;
     const isSeen = ({ at, sizes }: Entry): boolean =>
-      this.#means.visibility.pairs(this.#q, expected.positions.part(at[2]!, sizes[2]!), this.#mask) > 0;
+      this.#means.visibility.pairs(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask) > 0;
     return (name === "k" || name === "v") && !odd.some(isSeen);
   }
 

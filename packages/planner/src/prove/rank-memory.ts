@@ -2,7 +2,7 @@ import { dtypeBytes } from "@mosaic/core";
 import type { Look, Names } from "../symbolic/names.ts";
 import type { RankRecord, View } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
-import { Content, type Entry, Piece, type Read } from "./content.ts";
+import { type Content, type Entry, nothingHeld, Piece, type Read } from "./content.ts";
 import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
@@ -24,7 +24,7 @@ export class RankMemory {
     const bytes = new Int32Array(storages.length).fill(1);
     for (const { storage, dtype } of views) bytes[storage] = dtypeBytes[dtype];
     for (let id = 0; id < storages.length; id++) this.#sizes[id]! /= bytes[id]!;
-    this.#contents = storages.map(() => Content.empty);
+    this.#contents = storages.map(() => nothingHeld);
     this.#readers = new Int32Array(storages.length);
     this.#writers = new Int32Array(storages.length);
   }
@@ -68,11 +68,12 @@ export class RankMemory {
   /** Writes one thing in the place of all that a view shows. */
   put(id: number, value: Value, rows: Rows): void {
     const { storage, look } = this.#views[id]!;
+    if (look.size === 0) return;
     const before = this.#contents[storage]!;
     const piece = new Piece(value, rows, look.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before.pieces.length === 0 || (before.pieces.length === 1 && before.only(look) !== undefined);
-    if (look.size > 0) this.#contents[storage] = alone ? new Content([piece]) : before.write(look, [piece]);
+    const alone = before instanceof Piece ? before.only(look) !== undefined : before.pieces.length === 0;
+    this.#contents[storage] = alone ? piece : before.write(look, [piece]);
   }
 
   /** What a dense view holds, as a message: counted from its first element. */
@@ -87,7 +88,7 @@ export class RankMemory {
   }
 
   forget(storage: number): void {
-    this.#contents[storage] = Content.empty;
+    this.#contents[storage] = nothingHeld;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */

@@ -130,35 +130,36 @@ export class Streams {
   }
 
   #send(channel: Channel, batch: Batch, view: number): void {
-    const half = { batch, view, message: this.#means.memories[batch.rank]!.message(view) };
+    const message = this.#means.memories[batch.rank]!.message(view);
     const other = channel.receives.shift();
-    if (other) this.#move(half, other);
-    else channel.sends.push(half);
+    if (!other) channel.sends.push({ batch, view, message });
+    else {
+      this.#means.memories[other.batch.rank]!.receive(other.view, message);
+      this.#met(batch, view, other.batch, other.view);
+    }
   }
 
   #receive(channel: Channel, batch: Batch, view: number): void {
-    const half = { batch, view, message: undefined };
     const other = channel.sends.shift();
-    if (other) this.#move(other, half);
-    else channel.receives.push(half);
+    if (!other) channel.receives.push({ batch, view, message: undefined });
+    else {
+      this.#means.memories[batch.rank]!.receive(view, other.message!);
+      this.#met(other.batch, other.view, batch, view);
+    }
   }
 
-  #move(send: Half, receive: Half): void {
-    const memory = this.#means.memories[receive.batch.rank]!;
-    const a = this.#means.memories[send.batch.rank]!.view(send.view);
-    const b = memory.view(receive.view);
+  /** Both halves of a message have met. */
+  #met(sending: Batch, sent: number, receiving: Batch, received: number): void {
+    const a = this.#means.memories[sending.rank]!.view(sent);
+    const b = this.#means.memories[receiving.rank]!.view(received);
     if (a.look.size !== b.look.size || a.dtype !== b.dtype) {
       const bytes = ({ look, dtype }: View): string => `${look.size * dtypeBytes[dtype]} bytes of ${dtype}`;
-      const sizes = `sends ${bytes(a)}, ${this.textOf(receive.batch)} expects ${bytes(b)}`;
-      this.#means.faults.report({
-        kind: "message",
-        rank: send.batch.rank,
-        message: `${this.textOf(send.batch)} to rank ${receive.batch.rank} ${sizes}`,
-      });
+      const sizes = `sends ${bytes(a)}, ${this.textOf(receiving)} expects ${bytes(b)}`;
+      const message = `${this.textOf(sending)} to rank ${receiving.rank} ${sizes}`;
+      this.#means.faults.report({ kind: "message", rank: sending.rank, message });
     }
-    memory.receive(receive.view, send.message!);
-    if (--send.batch.open === 0) this.#finish(send.batch);
-    if (--receive.batch.open === 0) this.#finish(receive.batch);
+    if (--sending.open === 0) this.#finish(sending);
+    if (--receiving.open === 0) this.#finish(receiving);
   }
 
   /** The last to come to a collective carries it out. */
