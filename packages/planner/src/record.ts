@@ -19,6 +19,7 @@ import type { SymbolicContext } from "./symbolic/context.ts";
 import type { Members } from "./symbolic/group.ts";
 import type { Names } from "./symbolic/names.ts";
 import type { RankRecord } from "./symbolic/rank-record.ts";
+import { codeOf } from "./symbolic/tape.ts";
 import { symbolicWorld } from "./symbolic/world.ts";
 
 export interface RecordOptions {
@@ -138,7 +139,7 @@ function recordRank(ctx: SymbolicContext, { options, queries, keys }: Run): Reco
   const tape = device.record;
   const made = (of: number, rows: Layout): Tensor =>
     device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
-  const mark = (phase: string): void => tape.push("mark", [tape.names.word(phase)]);
+  const mark = (phase: string): void => tape.push(codeOf.mark, [tape.names.word(phase)]);
   using q = made(heads, queries);
   using k = made(kvHeads, keys);
   using v = made(kvHeads, keys);

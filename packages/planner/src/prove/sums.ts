@@ -30,7 +30,8 @@ export class Tiles {
   #length = 0;
   /** Numbers of the queries, and of the keys, that tiles have, each once. */
   readonly distinct: Readonly<Record<Side, number[]>> = { queries: [], keys: [] };
-  readonly #has: Readonly<Record<Side, boolean[]>> = { queries: [], keys: [] };
+  readonly #hasQueries: boolean[] = [];
+  readonly #hasKeys: boolean[] = [];
 
   constructor(positions: PositionsTable, names: Names) {
     this.#positions = positions;
@@ -54,8 +55,10 @@ export class Tiles {
     fields[at + 6] = firstHead;
     fields[at + 7] = endHead;
     this.#pairs[id] = pairs;
-    this.#note("queries", q.id);
-    this.#note("keys", k.id);
+    if (!this.#hasQueries[q.id]) this.distinct.queries.push(q.id);
+    if (!this.#hasKeys[k.id]) this.distinct.keys.push(k.id);
+    this.#hasQueries[q.id] = true;
+    this.#hasKeys[k.id] = true;
     return id;
   }
 
@@ -92,12 +95,6 @@ export class Tiles {
 
   pairsOf(id: number): number {
     return this.#pairs[id]!;
-  }
-
-  #note(side: Side, positions: number): void {
-    if (this.#has[side][positions]) return;
-    this.#has[side][positions] = true;
-    this.distinct[side].push(positions);
   }
 }
 

@@ -14,6 +14,7 @@ import {
 } from "@mosaic/core";
 import { symbolicKernels } from "./kernels.ts";
 import type { RankRecord } from "./rank-record.ts";
+import { codeOf } from "./tape.ts";
 
 /**
  * A device of type "symbolic": its tensors have shapes and no memory, its kernels write down that they were called. Code
@@ -46,7 +47,7 @@ export class SymbolicDevice implements Device {
   }
 
   write(out: Tensor): void {
-    this.record.push("compute", [this.record.names.word("write"), 1, this.record.viewOf(out)]);
+    this.record.push(codeOf.compute, [this.record.names.word("write"), 1, this.record.viewOf(out)]);
   }
 
   /** Rejects: there is nothing to read. */

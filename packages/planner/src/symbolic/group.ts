@@ -17,7 +17,7 @@ import {
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
 import type { RankRecord, View } from "./rank-record.ts";
-import { type Op, reductions } from "./tape.ts";
+import { codeOf, type Op, reductions } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
@@ -82,7 +82,7 @@ export class SymbolicGroup implements ProcessGroup {
       args.push(this.ranks[peer]!, sent ? 1 : 0, view);
     }
     const work = record.nextWork();
-    const at = record.open("sendRecv", 3 + args.length);
+    const at = record.open(codeOf.sendRecv, 3 + args.length);
     record.set(at, work);
     record.set(at + 1, this.members.id);
     record.set(at + 2, record.names.word(label));
@@ -166,7 +166,7 @@ export class SymbolicGroup implements ProcessGroup {
     this.#assertOpen(op);
     const { record } = this.device;
     const work = record.nextWork();
-    record.push(op, [work, this.members.id, record.names.word(label), ...args]);
+    record.push(codeOf[op], [work, this.members.id, record.names.word(label), ...args]);
     return new SymbolicWork(
       record,
       work,
@@ -223,7 +223,7 @@ class SymbolicWork implements Work {
   wait(): void {
     if (this.#waited) throw new CollectiveMismatchError(`collective #${this.#work} was waited for twice`);
     this.#waited = true;
-    this.#record.set(this.#record.open("wait", 1), this.#work);
+    this.#record.set(this.#record.open(codeOf.wait, 1), this.#work);
     for (const storage of this.#storages) storage.release();
   }
 }

@@ -1,5 +1,6 @@
 import type { Kernels, Tensor, Tile } from "@mosaic/core";
 import type { RankRecord } from "./rank-record.ts";
+import { codeOf } from "./tape.ts";
 
 /** Kernels that write down their operands. Those that move or sum rows of attention have events of their own. */
 export function symbolicKernels(record: RankRecord): Kernels {
@@ -14,11 +15,11 @@ export function symbolicKernels(record: RankRecord): Kernels {
   };
   const compute = (name: string, outputs: readonly (Tensor | null)[], inputs: readonly (Tensor | null)[]): void => {
     const written = views(outputs);
-    record.push("compute", [names.word(name), written.length, ...written, ...views(inputs)]);
+    record.push(codeOf.compute, [names.word(name), written.length, ...written, ...views(inputs)]);
   };
   return {
     attend({ out, lse }, q, { k, v }, tile) {
-      const at = record.open("attend", 8);
+      const at = record.open(codeOf.attend, 8);
       record.set(at, view(out));
       record.set(at + 1, view(lse));
       record.set(at + 2, view(q));
@@ -27,7 +28,7 @@ export function symbolicKernels(record: RankRecord): Kernels {
       rows(at + 5, tile);
     },
     attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile) {
-      const at = record.open("attendBackward", 12);
+      const at = record.open(codeOf.attendBackward, 12);
       record.set(at, view(dq));
       record.set(at + 1, view(dk));
       record.set(at + 2, view(dv));
@@ -39,12 +40,12 @@ export function symbolicKernels(record: RankRecord): Kernels {
       record.set(at + 8, view(v));
       rows(at + 9, tile);
     },
-    merge: (into, from) => record.push("merge", [view(into.out), view(into.lse), view(from.out), view(from.lse)]),
-    rowDot: (out, a, b) => record.push("rowDot", [view(out), view(a), view(b)]),
-    fill: (out, value) => record.push("fill", [view(out), names.word(String(value))]),
-    copy: (out, x) => record.push("copy", [view(out), view(x)]),
+    merge: (into, from) => record.push(codeOf.merge, [view(into.out), view(into.lse), view(from.out), view(from.lse)]),
+    rowDot: (out, a, b) => record.push(codeOf.rowDot, [view(out), view(a), view(b)]),
+    fill: (out, value) => record.push(codeOf.fill, [view(out), names.word(String(value))]),
+    copy: (out, x) => record.push(codeOf.copy, [view(out), view(x)]),
     binary(op, out, a, b) {
-      if (op === "add") record.push("add", [view(out), view(a), view(b)]);
+      if (op === "add") record.push(codeOf.add, [view(out), view(a), view(b)]);
       else compute(op, [out], [a, b]);
     },
     scalar: (op, out, x) => compute(op, [out], [x]),

@@ -1,6 +1,6 @@
 import { type DType, Storage, type Tensor } from "@mosaic/core";
 import { type Look, type Names, sameNumbers } from "./names.ts";
-import { type Op, type Reader, Tape } from "./tape.ts";
+import { codeOf, type Reader, Tape } from "./tape.ts";
 
 /** A view that some event used. */
 export interface View {
@@ -42,13 +42,14 @@ export class RankRecord {
     this.names = names;
   }
 
-  push(op: Op, args: readonly number[]): void {
-    this.#tape.push(op, args);
+  /** As `Tape.push`. */
+  push(code: number, args: readonly number[]): void {
+    this.#tape.push(code, args);
   }
 
   /** As `Tape.open`. */
-  open(op: Op, count: number): number {
-    return this.#tape.open(op, count);
+  open(code: number, count: number): number {
+    return this.#tape.open(code, count);
   }
 
   set(at: number, arg: number): void {
@@ -66,9 +67,9 @@ export class RankRecord {
 
   allocate(bytes: number, freed: () => void): SymbolicStorage {
     const id = this.storages.push(bytes) - 1;
-    this.push("empty", [id]);
+    this.push(codeOf.empty, [id]);
     return new SymbolicStorage(id, bytes, () => {
-      this.push("free", [id]);
+      this.push(codeOf.free, [id]);
       freed();
     });
   }

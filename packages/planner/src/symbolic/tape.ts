@@ -63,13 +63,14 @@ export class Tape {
   #code = new Int32Array(64);
   #length = 0;
 
-  push(op: Op, args: readonly number[]): void {
-    const at = this.open(op, args.length);
+  /** `code` is the operation's: see `codeOf`. */
+  push(code: number, args: readonly number[]): void {
+    const at = this.open(code, args.length);
     for (let i = 0; i < args.length; i++) this.#code[at + i] = args[i]!;
   }
 
   /** An event whose arguments are still to be set: where the first of them goes. */
-  open(op: Op, count: number): number {
+  open(code: number, count: number): number {
     const at = this.#length + 2;
     this.#length = at + count;
     if (this.#length > this.#code.length) {
@@ -77,7 +78,7 @@ export class Tape {
       grown.set(this.#code);
       this.#code = grown;
     }
-    this.#code[at - 2] = codeOf[op];
+    this.#code[at - 2] = code;
     this.#code[at - 1] = count;
     return at;
   }
