@@ -63,20 +63,20 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
     if (!known) phases[phase].set(name, (known = both()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
-      const { look, dtype } = views[event.arg(i + 2)]!;
-      tally(event.arg(i + 1) === 1 ? known.sent : known.received, look.size, dtypeBytes[dtype]);
+      const { look, bytes } = views[event.arg(i + 2)]!;
+      tally(event.arg(i + 1) === 1 ? known.sent : known.received, look.size, bytes);
     }
     if (event.op === "sendRecv") continue;
     for (const { sent, elements, bytes } of flowsOf(record, recorded, event) ?? []) {
-      tally(sent ? known.sent : known.received, elements, elements > 0 ? bytes / elements : 0);
+      tally(sent ? known.sent : known.received, elements, bytes);
     }
   }
   return { forward: volumeOf(phases.forward), backward: volumeOf(phases.backward) };
 }
 
-function tally(into: Tally, elements: number, width: number): void {
+function tally(into: Tally, elements: number, bytes: number): void {
   into.elements += elements;
-  into.bytes += elements * width;
+  into.bytes += bytes;
   into.messages++;
 }
 

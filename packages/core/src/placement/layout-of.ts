@@ -40,13 +40,14 @@ export function layoutOf({ mesh, axes, placement = contiguous(), length }: Layou
   }
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
+  const radix = axes.map((axis) => mesh[axis]! + 1);
   const known = new Map<number, readonly Span[]>();
   return {
     length,
     axes,
     spans(at) {
       let number = 0;
-      for (const axis of axes) number = number * (mesh[axis]! + 1) + (at[axis] ?? -1) + 1;
+      for (let i = 0; i < axes.length; i++) number = number * radix[i]! + (at[axes[i]!] ?? -1) + 1;
       let spans = known.get(number);
       if (!spans) {
         spans = joined(shardsAt(at, axes, mesh).flatMap((index) => placement.spans(index, count, length)));

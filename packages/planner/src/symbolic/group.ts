@@ -3,7 +3,6 @@ import {
   type CallOptions,
   CollectiveMismatchError,
   ClosedError,
-  dtypeBytes,
   type GatherOptions,
   OptionError,
   type ProcessGroup,
@@ -187,8 +186,7 @@ export class SymbolicGroup implements ProcessGroup {
     });
   }
 
-  #tally(sent: boolean, { look, dtype }: View): void {
-    const bytes = look.size * dtypeBytes[dtype];
+  #tally(sent: boolean, { bytes }: View): void {
     if (sent) {
       this.#sent += bytes;
       this.#messages++;

@@ -1,4 +1,4 @@
-import { type DType, Storage, type Tensor } from "@mosaic/core";
+import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
 import { type Look, type Names, sameNumbers } from "./names.ts";
 import { codeOf, type Reader, Tape } from "./tape.ts";
 
@@ -8,6 +8,8 @@ export interface View {
   readonly storage: number;
   readonly look: Look;
   readonly dtype: DType;
+  /** All that it shows. */
+  readonly bytes: number;
 }
 
 /** Memory that is not there: it has a size and a number. */
@@ -86,7 +88,8 @@ export class RankRecord {
       memory.next = at + 1;
       return views[at]!.id;
     }
-    const view = { storage: id, look: this.names.look(shape, strides, offset), dtype };
+    const look = this.names.look(shape, strides, offset);
+    const view = { storage: id, look, dtype, bytes: look.size * dtypeBytes[dtype] };
     const number = this.views.push(view) - 1;
     views.push({ view, id: number });
     return number;
