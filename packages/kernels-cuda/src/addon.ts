@@ -8,7 +8,7 @@ export type Event = { readonly __brand: "mosaic.cuda.event" };
 export interface Native extends DeviceCalls {
   record(): Event;
   wait(event: Event): void;
-  /** Version and name of the driver; then name, compute capability and bytes of each GPU. */
+  /** Version and name of the driver, whether there are kernels; then name, compute capability and bytes of each GPU. */
   probe(): readonly string[];
 }
 

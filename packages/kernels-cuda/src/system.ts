@@ -7,6 +7,8 @@ export interface CudaGpu {
   /** "9.0" */
   readonly capability: string;
   readonly bytes: number;
+  /** Why `cuda()` would refuse it; undefined if it would not. */
+  readonly trouble?: string;
 }
 
 /** The driver and its GPUs. */
@@ -24,9 +26,17 @@ export interface CudaSystem {
  * @throws DeviceError that says what is missing, and what to do about it.
  */
 export function cudaSystem(): CudaSystem {
-  const [driver, library, ...rest] = translated(() => runtime().native.probe());
+  const [driver, library, kernels, ...rest] = translated(() => runtime().native.probe());
   const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
-    return { name: rest[3 * i]!, capability: rest[3 * i + 1]!, bytes: Number(rest[3 * i + 2]) };
+    const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
+    const trouble = troubleWith(capability, kernels !== "");
+    return { name, capability, bytes: Number(bytes), ...(trouble && { trouble }) };
   });
   return { driver: driver!, library: library!, gpus };
+}
+
+/** What native/device/device.cc refuses, as far as one can tell without opening the GPU. */
+function troubleWith(capability: string, kernels: boolean): string | undefined {
+  if (Number(capability) < 8) return `it has compute capability ${capability}, needed is 8.0 (Ampere) or newer`;
+  return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels, for nvcc was not found";
 }

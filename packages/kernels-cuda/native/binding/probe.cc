@@ -1,6 +1,7 @@
 #include <string>
 
 #include "binding/addon.h"
+#include "device/image.h"
 #include "driver/driver.h"
 
 namespace mosaic::cuda {
@@ -19,6 +20,7 @@ napi_value probe(napi_env env, napi_callback_info) {
     };
     add(versionText(driverVersion()));
     add(driverLibrary());
+    add(imageOfDriver() || kernelImage() ? "kernels" : "");
     for (int ordinal = 0; ordinal < count; ordinal++) {
       CUdevice device = 0;
       char name[256] = "";
