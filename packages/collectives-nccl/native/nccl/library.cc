@@ -1,0 +1,83 @@
+#include "nccl/library.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+#include "failure.h"
+
+namespace mosaic::nccl {
+
+namespace {
+
+constexpr const char* kInstall =
+    "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or name the "
+    "library in MOSAIC_NCCL_LIBRARY";
+
+Failure missing(const std::string& what) { return {MOSAIC_FAILURE_DEVICE, "nccl: expected NCCL, received " + what}; }
+
+std::string firstLine(const char* text) {
+  const std::string all = text ? text : "unknown reason";
+  return all.substr(0, all.find('\n'));
+}
+
+void* open(const std::vector<std::string>& candidates, std::string& path) {
+  std::string reasons;
+  for (const std::string& candidate : candidates) {
+    if (void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      path = candidate;
+      return handle;
+    }
+    reasons += (reasons.empty() ? "" : "; ") + firstLine(dlerror());
+  }
+  throw missing("none (" + reasons + "); " + kInstall);
+}
+
+Functions functionsOf(void* handle, const std::string& path) {
+  Functions functions;
+  const char* absent = nullptr;
+#define MOSAIC_NCCL_FIND(type, name, symbol, parameters)                             \
+  functions.name = reinterpret_cast<type(*) parameters>(dlsym(handle, #symbol)); \
+  if (!functions.name && !absent) absent = #symbol;
+  MOSAIC_NCCL(MOSAIC_NCCL_FIND)
+#undef MOSAIC_NCCL_FIND
+  if (functions.getVersion) {
+    int version = 0;
+    functions.getVersion(&version);
+    if (version < kOldest) throw missing(path + " of version " + versionText(version) + ", too old; " + kInstall);
+  }
+  if (absent) throw missing(path + ", which has no " + absent + "; " + kInstall);
+  return functions;
+}
+
+std::mutex mutex;
+const Library* known = nullptr;
+
+}  // namespace
+
+const Library& load(const std::vector<std::string>& candidates) {
+  const std::lock_guard lock(mutex);
+  if (known) return *known;
+  Library found;
+  found.functions = functionsOf(open(candidates, found.path), found.path);
+  found.functions.getVersion(&found.version);
+  // Where it was found, if the system's search found it.
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(found.functions.getVersion), &info) && info.dli_fname) found.path = info.dli_fname;
+  return *(known = new Library(std::move(found)));
+}
+
+const Library& library() {
+  const std::lock_guard lock(mutex);
+  if (!known) throw Failure(MOSAIC_FAILURE_DEVICE, "NCCL was not loaded");
+  return *known;
+}
+
+std::string versionText(int version) {
+  // Up to 2.8 a version had one digit less.
+  const int major = version < 10000 ? version / 1000 : version / 10000;
+  const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
+}
+
+}  // namespace mosaic::nccl

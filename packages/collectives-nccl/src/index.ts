@@ -1,0 +1,1 @@
+export { type NcclSystem, ncclSystem } from "./system.ts";
