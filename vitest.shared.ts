@@ -22,6 +22,8 @@ const config: ViteUserConfig = defineConfig({
     server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
     reporters: ["default", "json"],
     outputFile: { json: "build/test-report.json" },
+    // What is tested must not depend on a GPU that happens to be there: tests for GPUs name them.
+    env: { MOSAIC_DEVICE: process.env.MOSAIC_DEVICE ?? "cpu" },
   },
 });
 

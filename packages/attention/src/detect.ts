@@ -1,60 +1,84 @@
-import { local } from "@mosaic/collectives-local";
-import { type Collectives, type Device, OptionError } from "@mosaic/core";
-import { cpu } from "@mosaic/kernels-cpu";
+import { existsSync } from "node:fs";
+import type { CudaSystem } from "@mosaic/kernels-cuda";
+import { gpuFor, importCuda, placeOnHost, sharesGpus } from "./gpus.ts";
+import { type CollectivesName, type DeviceName, importNccl } from "./parts.ts";
 
-const devices = {
-  cpu: async (): Promise<Device> => cpu(),
-  cuda: (): Promise<Device> => makeOptional("@mosaic/kernels-cuda", "cuda", 'init: device "cuda"'),
-} as const;
-
-const collectives = {
-  local: async (): Promise<Collectives> => local(),
-  nccl: (): Promise<Collectives> => makeOptional("@mosaic/collectives-nccl", "nccl", 'init: collectives "nccl"'),
-} as const;
-
-export type DeviceName = keyof typeof devices;
-export type CollectivesName = keyof typeof collectives;
-
-/** The device of that name. Throws an OptionError that names the package to install if it is absent. */
-export function makeDevice(name: DeviceName): Promise<Device> {
-  return pick("init: device", name, devices)();
+/** Where `init` runs what it is not told where to run. */
+export interface Detected {
+  readonly device: DeviceName;
+  readonly collectives: CollectivesName;
+  /** There is a GPU, but it will not be used: why, and what to do about it. */
+  readonly note?: string;
 }
 
-/** The collectives of that name; errors as above. */
-export function makeCollectives(name: CollectivesName): Promise<Collectives> {
-  return pick("init: collectives", name, collectives)();
+/** What to detect for. */
+export interface DetectOptions {
+  /** Ranks of the whole job. Default: WORLD_SIZE, else 1. */
+  readonly worldSize?: number;
+  /** Ranks on this host. Default: LOCAL_WORLD_SIZE, else 1. */
+  readonly localRanks?: number;
 }
 
-function pick<T>(where: string, name: string, choices: Readonly<Record<string, T>>): T {
-  if (Object.hasOwn(choices, name)) return choices[name]!;
-  const names = Object.keys(choices).map((each) => `"${each}"`);
-  throw new OptionError({
-    where,
-    expected: `${names.join(", ")} or a value of your own`,
-    received: JSON.stringify(name),
-  });
+/** What detection asks of a machine; tests have machines of their own. */
+export interface Machine {
+  readonly env: NodeJS.ProcessEnv;
+  exists(path: string): boolean;
+  cuda(): Promise<CudaSystem>;
+  /** Throws if NCCL cannot be used. */
+  nccl(): Promise<unknown>;
 }
 
-/** Calls a factory of a package that need not be installed. */
-export async function makeOptional<T>(from: string, factory: string, where: string): Promise<T> {
-  const { [factory]: make } = await importOptional(from, where);
-  return (make as () => T)();
+const thisMachine: Machine = {
+  env: process.env,
+  exists: existsSync,
+  cuda: async () => (await importCuda()).cudaSystem(),
+  nccl: async () => (await importNccl()).ncclSystem(),
+};
+
+/**
+ * What `init` chooses where neither its options nor MOSAIC_DEVICE and MOSAIC_COLLECTIVES say: a GPU for each rank and NCCL
+ * between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host choose
+ * alike, for no rank opens anything to decide. Never throws.
+ *
+ * @example
+ * ```ts
+ * import { detect } from "@mosaic/attention";
+ * const { device, collectives } = await detect();
+ * [device, collectives].join(" and "); // "cuda and nccl", or "cpu and local"
+ * ```
+ */
+export function detect(options: DetectOptions = {}): Promise<Detected> {
+  return detectOn(thisMachine, options);
 }
 
-async function importOptional(from: string, where: string): Promise<Readonly<Record<string, unknown>>> {
+/** `detect` for a machine. */
+export async function detectOn(machine: Machine, options: DetectOptions): Promise<Detected> {
+  const why = await whyNoGpu(machine, options);
+  if (why === undefined) return { device: "cuda", collectives: "nccl" };
+  const onCpu = { device: "cpu", collectives: "local" } as const;
+  if (!showsGpu(machine)) return onCpu;
+  return { ...onCpu, note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. To run there on purpose, set MOSAIC_DEVICE=cpu` };
+}
+
+async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<string | undefined> {
+  const { env } = machine;
+  const { worldSize = Number(env["WORLD_SIZE"] || 1), localRanks = placeOnHost(env).ranks } = options;
   try {
-    return (await import(from)) as Readonly<Record<string, unknown>>;
+    const { gpus } = await machine.cuda();
+    for (let rank = 0; rank < localRanks; rank++) {
+      const index = gpuFor({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
+      const { name, trouble } = gpus[index]!;
+      if (trouble !== undefined) return `GPU ${index}, ${name}: ${trouble}`;
+    }
+    if (worldSize > 1) await machine.nccl();
+    return undefined;
   } catch (error) {
-    if (!isAbsent(error, from)) throw error;
-    throw new OptionError(
-      { where, expected: `the package ${from}`, received: "none", remedy: `npm install ${from}` },
-      { cause: error },
-    );
+    return (error as Error).message;
   }
 }
 
-/** The package itself is missing, not something that it needs. */
-function isAbsent(error: unknown, from: string): boolean {
-  const { code, message } = error as NodeJS.ErrnoException;
-  return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${from}'`);
+/** A machine that shows nothing of NVIDIA, or was told to hide it, needs no explanation. */
+function showsGpu({ env, exists }: Machine): boolean {
+  if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
+  return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);
 }

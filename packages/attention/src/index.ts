@@ -13,6 +13,7 @@ export * as nn from "@mosaic/nn";
 export * from "@mosaic/planner";
 export type { Flow } from "@mosaic/planner";
 export * from "@mosaic/strategies";
-export type { CollectivesName, DeviceName } from "./detect.ts";
+export { type Detected, detect, type DetectOptions } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
+export type { CollectivesName, DeviceName } from "./parts.ts";
 export { world, type WorldOptions } from "./world.ts";

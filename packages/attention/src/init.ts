@@ -10,49 +10,48 @@ import {
   init as initCore,
   OptionError,
 } from "@mosaic/core";
-import { type CollectivesName, type DeviceName, makeCollectives, makeDevice } from "./detect.ts";
+import { choose } from "./choose.ts";
+import type { CollectivesName, DeviceName } from "./parts.ts";
 
 /** As in @mosaic/core, but everything has a default. */
 export interface InitOptions extends Omit<CoreOptions, "device" | "collectives"> {
-  /** Where this rank computes: "cpu", "cuda", or a device of your own. Default "cpu". */
+  /**
+   * Where this rank computes: "cpu", "cuda" for the GPU of its number on this host, or a device of your own. Default:
+   * MOSAIC_DEVICE, else what the collectives serve, else what `detect` finds.
+   */
   readonly device?: Device | DeviceName;
-  /** How the ranks are connected: "local", "nccl", or your own. Default "local", and nothing for a single rank. */
+  /** How the ranks are connected: "local", "nccl", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device. */
   readonly collectives?: Collectives | CollectivesName;
 }
 
 /**
- * Connects this rank to the others and gives it its context, with what is left out detected: the CPU as device, shared
- * memory between the ranks of this host, rank and number of ranks from the environment that `mosaic-run` sets, and
- * `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
+ * Connects this rank to the others and gives it its context, with what is left out detected: a GPU for each rank and NCCL
+ * between them where the machine has both, else the CPU and shared memory; rank and number of ranks from the environment
+ * that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
  *
  * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
- * package to install; nothing falls back to anything else.
+ * package to install. Where nothing is asked for and a GPU is there but unfit, a warning says why, once, and
+ * `ctx.device.type` is "cpu".
  *
  * @example
  * ```ts
  * import * as mosaic from "@mosaic/attention";
- * await using ctx = await mosaic.init();
+ * await using ctx = await mosaic.init({ device: "cpu" });
  * ctx.mesh.shape; // => { sp: 1 }
  * ctx.backend("ring").axes; // => ["sp"]
  * ```
  * @throws OptionError for options that do not exist, do not go together or name a package that is not installed.
  */
 export async function init(options: InitOptions = {}): Promise<Context> {
-  const { device = "cpu", collectives, backends = [], ...rest } = options;
+  const { device: wanted, collectives: engine, backends = [], ...rest } = options;
   const size = options.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
   refuseLoneShards(options, size);
-  const connect = collectives ?? (size > 1 ? "local" : undefined);
-  const engine = typeof connect === "string" ? await makeCollectives(connect) : connect;
-  const on = typeof device === "string" ? await makeDevice(device) : device;
+  const asked = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
+  const { device, isOurs, collectives } = await choose(asked, size);
   try {
-    return await initCore({
-      ...rest,
-      device: on,
-      backends: withDefaults(backends),
-      ...(engine && { collectives: engine }),
-    });
+    return await initCore({ ...rest, device, backends: withDefaults(backends), ...(collectives && { collectives }) });
   } catch (error) {
-    if (on !== device) on[Symbol.dispose]();
+    if (isOurs) device[Symbol.dispose]();
     throw error;
   }
 }

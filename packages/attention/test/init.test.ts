@@ -4,8 +4,8 @@ import * as nn from "@mosaic/nn";
 import * as planner from "@mosaic/planner";
 import * as strategies from "@mosaic/strategies";
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { makeOptional } from "../src/detect.ts";
 import * as mosaic from "../src/index.ts";
+import { importOptional } from "../src/optional.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
@@ -76,7 +76,7 @@ describe("init", () => {
   });
 
   it("names the package that a part needs", async () => {
-    const missing = makeOptional("@mosaic/kernels-none", "none", 'init: device "none"');
+    const missing = importOptional("@mosaic/kernels-none", 'init: device "none"');
     await expect(missing).rejects.toThrow(
       'init: device "none": expected the package @mosaic/kernels-none, received none; npm install @mosaic/kernels-none',
     );

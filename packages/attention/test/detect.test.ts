@@ -1,0 +1,150 @@
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+import { detectOn, type Machine } from "../src/detect.ts";
+import { gpuFor, placeOnHost, sharesGpus } from "../src/gpus.ts";
+
+const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
+const gpu = { name: "H200", capability: "9.0", bytes: 1 };
+
+/** A machine with `gpus`, or one whose driver says no. */
+function machine(gpus: readonly object[] | Error, changes: Partial<Machine> = {}): Machine {
+  return {
+    env: {},
+    exists: (path) => path === "/dev/nvidiactl",
+    cuda: async () => {
+      if (gpus instanceof Error) throw gpus;
+      return { driver: "13.0", library: "libcuda.so.1", gpus: gpus as [typeof gpu] };
+    },
+    nccl: async () => {},
+    ...changes,
+  };
+}
+
+const noNccl = async (): Promise<never> => {
+  throw new Error("no libnccl.so.2");
+};
+
+describe("detection", () => {
+  it("takes GPUs that are there, and NCCL between them", async () => {
+    const onGpu = { device: "cuda", collectives: "nccl" };
+    expect(await detectOn(machine([gpu]), {})).toEqual(onGpu);
+    expect(await detectOn(machine([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(onGpu);
+    expect(await detectOn(machine([gpu], { nccl: noNccl }), { worldSize: 1 })).toEqual(onGpu);
+    const env = { WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
+    expect(await detectOn(machine([gpu], { env }), {})).toEqual(onGpu);
+  });
+
+  it("says nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
+    const onCpu = { device: "cpu", collectives: "local" };
+    const none = new Error("no CUDA driver");
+    expect(await detectOn(machine(none, { exists: () => false }), {})).toEqual(onCpu);
+    expect(await detectOn(machine(none, { env: { CUDA_VISIBLE_DEVICES: "" } }), {})).toEqual(onCpu);
+    expect(await detectOn(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
+  });
+
+  it.each([
+    ["a driver that fails", machine(new Error("the driver is too old")), {}, /on the CPU: the driver is too old\./],
+    ["no NCCL", machine([gpu, gpu], { nccl: noNccl }), { worldSize: 2, localRanks: 2 }, /: no libnccl/],
+    [
+      "more ranks than GPUs",
+      machine([gpu]),
+      { worldSize: 4, localRanks: 4 },
+      /each of the 4 ranks .* received 1 .*gpu/,
+    ],
+    ["an old GPU", machine([gpu, { ...gpu, trouble: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
+  ])("takes the CPU with %s, and says why", async (_, at, options, note) => {
+    const found = await detectOn(at, options);
+    expect(found).toEqual({ device: "cpu", collectives: "local", note: expect.stringMatching(note) });
+    expect(found.note).toContain("MOSAIC_DEVICE=cpu");
+  });
+});
+
+describe("a rank's GPU", () => {
+  it("has its number, unless ranks share", () => {
+    expect([0, 1, 2, 3].map((rank) => gpuFor({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
+    expect([0, 1, 2, 3].map((rank) => gpuFor({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
+    expect(() => gpuFor({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
+    expect(() => gpuFor({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
+  });
+
+  it("follows from what the launcher says", () => {
+    expect(placeOnHost({ LOCAL_RANK: "2", LOCAL_WORLD_SIZE: "4" })).toEqual({ rank: 2, ranks: 4 });
+    expect(placeOnHost({ LOCAL_RANK: "2" })).toEqual({ rank: 2, ranks: 3 });
+    expect(placeOnHost({})).toEqual({ rank: 0, ranks: 1 });
+    expect(["1", "yes", "0", "false", ""].map((text) => sharesGpus({ MOSAIC_SHARE_GPUS: text }))).toEqual([
+      ...[true, true],
+      ...[false, false, false],
+    ]);
+  });
+});
+
+/** What init() comes to in a process of its own with this environment: the device, the warnings, the error. */
+async function initWith(env: Readonly<Record<string, string>>, options = "{}"): Promise<string> {
+  const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
+  const script = `const mosaic = await import(${JSON.stringify(entry)});
+    const said = [];
+    process.on("warning", ({ name, code, message }) => said.push(name, code, message));
+    try {
+      for (let i = 0; i < 2; i++) {
+        const ctx = await mosaic.init(${options});
+        const x = mosaic.ones(ctx, [3]);
+        said.push(ctx.device.type + ctx.device.index + " " + (await x.read()).join("+"));
+        x.dispose();
+        await ctx.close();
+      }
+    } catch ({ name, message }) { said.push(name, message); }
+    setImmediate(() => process.stdout.write(said.join("\\n"), () => process.exit()));`;
+  const all = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_CUDA_LIBRARY: emulated, ...env };
+  const node = ["--no-warnings", "--input-type=module", "--eval", script];
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+  return stdout;
+}
+
+describe("init", () => {
+  const ones = "1+1+1";
+
+  it("computes on a GPU that is there", async () => {
+    expect(await initWith({})).toBe(`cuda0 ${ones}\ncuda0 ${ones}`);
+    expect(await initWith({ MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "1" })).toContain(`cuda1 ${ones}`);
+    const shared = { LOCAL_RANK: "3", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
+    expect(await initWith({ ...shared, MOSAIC_EMULATED_DEVICES: "2" })).toContain(`cuda1 ${ones}`);
+  });
+
+  it("does what options say, then what the environment says, then what it finds", async () => {
+    expect(await initWith({ MOSAIC_DEVICE: "cpu" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
+    expect(await initWith({ MOSAIC_DEVICE: "cpu" }, `{ device: "cuda" }`)).toContain("cuda0");
+    expect(await initWith({}, `{ collectives: "local" }`)).toContain("cpu0");
+    expect(await initWith({ MOSAIC_COLLECTIVES: "local" })).toContain("cpu0");
+  });
+
+  it("warns once where a GPU lies idle, from the first rank of a host", async () => {
+    const broken = { MOSAIC_EMULATED_INIT: "803" };
+    const said = await initWith(broken);
+    expect(said).toMatch(/^MosaicWarning\nMOSAIC_GPU_IDLE\nThere is .* on the CPU: the CUDA driver cannot start/m);
+    expect(said.match(/MosaicWarning/g)).toHaveLength(1);
+    expect(said.match(/cpu0/g)).toHaveLength(2);
+    expect(await initWith({ ...broken, LOCAL_RANK: "1" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
+  });
+
+  it.each([
+    ["a driver that is asked for and missing", { MOSAIC_CUDA_LIBRARY: "/none.so" }, /^DeviceError\nno CUDA driver/],
+    ["more ranks than GPUs", { LOCAL_WORLD_SIZE: "2" }, /^OptionError\n.*each of the 2 ranks/],
+    [
+      "collectives of another device",
+      { MOSAIC_COLLECTIVES: "local" },
+      /expected "nccl" with device "cuda", received "local"/,
+    ],
+  ])("refuses %s", async (_, env, message) => {
+    expect(await initWith({ MOSAIC_DEVICE: "cuda", ...env })).toMatch(message);
+    expect(await initWith(env, `{ device: "cuda" }`)).toMatch(message);
+  });
+
+  it("refuses what MOSAIC_DEVICE cannot mean", async () => {
+    const message =
+      /^OptionError\nenvironment variable MOSAIC_DEVICE: expected "cpu", "cuda" or "auto", received "tpu"/;
+    expect(await initWith({ MOSAIC_DEVICE: "tpu" })).toMatch(message);
+    expect(await initWith({ MOSAIC_DEVICE: "auto" })).toContain("cuda0");
+  });
+});
