@@ -1,2 +1,3 @@
 export { local, type LocalOptions } from "./local.ts";
-export { world, type WorldOptions } from "./world.ts";
+export type { WorldOptions } from "@mosaic/core/native";
+export { world } from "./world.ts";

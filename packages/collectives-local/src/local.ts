@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
 import { type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
-import { LocalGroup } from "./group.ts";
+import { NativeRank, timeoutOf } from "@mosaic/core/native";
+import { LocalEngine } from "./engine.ts";
 import { addon, type Member, nativeLater } from "./native.ts";
-import { checkWorld, streamOf, timeoutOf } from "./options.ts";
-import { Rank } from "./rank.ts";
+import { checkWorld, streamOf } from "./options.ts";
 
 export interface LocalOptions {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
@@ -31,8 +31,7 @@ export function local(options: LocalOptions = {}): Collectives {
       checkWorld(connecting);
       const { device, rank, size } = connecting;
       const member = size === 1 ? joinAlone(connecting) : await meet(connecting, options);
-      const ranks = Array.from({ length: size }, (_, i) => i);
-      return new LocalGroup(new Rank(device, member), { name: "world", index: 0, rank, ranks });
+      return new NativeRank(device, new LocalEngine(member)).world({ rank, size });
     },
   };
 }

@@ -1,5 +1,6 @@
 import { createRequire } from "node:module";
 import { AddonLoadError, errorFromFailure, type TraceEvent } from "@mosaic/core";
+import type { SplitResult } from "@mosaic/core/native";
 
 /** One rank's engine, as native code holds it. */
 export type Member = { readonly member: unique symbol };
@@ -22,12 +23,6 @@ interface Addon {
   traffic(member: Member, group: number): Float64Array;
   startTrace(member: Member): void;
   stopTrace(member: Member): TraceEvent[];
-}
-
-export interface SplitResult {
-  readonly index: number;
-  readonly rank: number;
-  readonly ranks: readonly number[];
 }
 
 let loaded: Addon | undefined;

@@ -1,13 +1,8 @@
-import { type Collectives, type Context, type Device, init, type InitOptions } from "@mosaic/core";
-import { LocalGroup } from "./group.ts";
+import type { Context } from "@mosaic/core";
+import { NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/core/native";
+import { LocalEngine } from "./engine.ts";
 import { native, type Segment } from "./native.ts";
-import { checkWorld, streamOf, timeoutOf } from "./options.ts";
-import { Rank } from "./rank.ts";
-
-export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
-  /** Makes the device of each rank; its context closes it. */
-  readonly device: (rank: number) => Device;
-}
+import { checkWorld, streamOf } from "./options.ts";
 
 /**
  * Many ranks in this process, all driven by this thread: no rank ever blocks the host, so one may post for rank 0, then
@@ -25,41 +20,17 @@ export interface WorldOptions extends Omit<InitOptions, "device" | "collectives"
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
  */
-export async function world(size: number, { device, ...rest }: WorldOptions): Promise<readonly Context[]> {
+export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
   checkWorld({ rank: 0, size });
-  const collectives = together(size);
-  const devices = openDevices(size, device);
-  const opening = devices.map((each, rank) => init({ ...rest, device: each, collectives, rank, worldSize: size }));
-  const outcomes = await Promise.allSettled(opening);
-  const failed = outcomes.find((outcome) => outcome.status === "rejected");
-  if (!failed) return Promise.all(opening);
-  for (const [rank, outcome] of outcomes.entries()) {
-    if (outcome.status === "fulfilled") await outcome.value.close();
-    else devices[rank]![Symbol.dispose]();
-  }
-  throw failed.reason;
-}
-
-/** All or none: a rank that cannot begin must not leave the others waiting for it. */
-function openDevices(size: number, open: (rank: number) => Device): Device[] {
-  const devices: Device[] = [];
-  try {
-    for (let rank = 0; rank < size; rank++) {
-      devices.push(open(rank));
-      streamOf(devices[rank]!);
-    }
-    return devices;
-  } catch (error) {
-    for (const device of devices) device[Symbol.dispose]();
-    throw error;
-  }
+  return openWorld(size, together(size), options);
 }
 
 /** Collectives over memory of this process: rank r of the world is whoever connects as r. */
-function together(size: number): Collectives {
+function together(size: number): Together {
   let segment: Segment | undefined;
   return {
     name: "local",
+    check: streamOf,
     async connect(options) {
       checkWorld(options);
       const { device, rank, timeout } = options;
@@ -69,8 +40,7 @@ function together(size: number): Collectives {
         segment ??= addon.openSegment(size);
         return addon.joinSegment(segment, rank, stream, seconds);
       });
-      const ranks = Array.from({ length: size }, (_, i) => i);
-      return new LocalGroup(new Rank(device, member), { name: "world", index: 0, rank, ranks });
+      return new NativeRank(device, new LocalEngine(member)).world({ rank, size });
     },
   };
 }

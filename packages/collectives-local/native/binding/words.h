@@ -34,7 +34,7 @@ class Words {
   const double* end_;
 };
 
-/// In the order in which src/call.ts writes.
+/// In the order in which core writes: src/native/collectives/call.ts.
 inline Call readCall(Words& words) {
   Call call;
   call.op = words.as<OpKind>();

@@ -1,18 +1,17 @@
-import {
-  type AllToAllOptions,
-  type CallOptions,
-  ClosedError,
-  type Device,
-  type GatherOptions,
-  OptionError,
-  type ProcessGroup,
-  type ReduceOp,
-  type Tensor,
-  type TraceEvent,
-  type Traffic,
-  type Transfer,
-  type Work,
-} from "@mosaic/core";
+import type {
+  AllToAllOptions,
+  CallOptions,
+  GatherOptions,
+  ProcessGroup,
+  ReduceOp,
+  Traffic,
+  Transfer,
+  Work,
+} from "../../collectives.ts";
+import type { Device } from "../../device.ts";
+import { ClosedError, OptionError } from "../../errors.ts";
+import type { Tensor } from "../../tensor.ts";
+import type { TraceEvent } from "../../trace.ts";
 import type { Call } from "./call.ts";
 import {
   type Caller,
@@ -24,8 +23,7 @@ import {
   checkSize,
   sharesOf,
 } from "./checks.ts";
-import { native, nativeLater } from "./native.ts";
-import type { Rank } from "./rank.ts";
+import type { NativeRank } from "./rank.ts";
 
 /** Where a group stands among those of its rank. */
 export interface Place {
@@ -36,16 +34,16 @@ export interface Place {
   readonly ranks: readonly number[];
 }
 
-/** A group of ranks of one host. */
-export class LocalGroup implements ProcessGroup {
+/** A group of ranks whose operations native code carries out: checks here, before anything is posted, everything else there. */
+export class NativeGroup implements ProcessGroup {
   readonly name: string;
   readonly rank: number;
   readonly ranks: readonly number[];
-  readonly #self: Rank;
+  readonly #self: NativeRank;
   readonly #index: number;
   #closed = false;
 
-  constructor(self: Rank, { name, index, rank, ranks }: Place) {
+  constructor(self: NativeRank, { name, index, rank, ranks }: Place) {
     this.#self = self;
     this.#index = index;
     this.name = name;
@@ -126,24 +124,23 @@ export class LocalGroup implements ProcessGroup {
     if (!Number.isSafeInteger(color)) {
       throw new OptionError({ where, expected: "a color that is a whole number", received: String(color) });
     }
-    const place = await nativeLater((addon) => addon.split(this.#self.member, this.#index, color, name));
-    return new LocalGroup(this.#self, { name, ...place });
+    const place = await this.#self.engine.split(this.#index, color, name);
+    return new NativeGroup(this.#self, { name, ...place });
   }
 
   traffic(): Traffic {
-    const counts = native((addon) => addon.traffic(this.#self.member, this.#index));
-    const [bytesSent = 0, bytesReceived = 0, messagesSent = 0] = counts;
+    const [bytesSent, bytesReceived, messagesSent] = this.#self.engine.traffic(this.#index);
     return { bytesSent, bytesReceived, messagesSent };
   }
 
   startTrace(): void {
     this.#assertOpen("startTrace");
-    native((addon) => addon.startTrace(this.#self.member));
+    this.#self.engine.startTrace();
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     this.#assertOpen("stopTrace");
-    return native((addon) => addon.stopTrace(this.#self.member));
+    return this.#self.engine.stopTrace();
   }
 
   /** The world takes its rank along: what was posted is finished first. */

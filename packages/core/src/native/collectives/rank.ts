@@ -1,18 +1,27 @@
-import type { Device, Tensor, Work } from "@mosaic/core";
+import type { Work } from "../../collectives.ts";
+import type { Device } from "../../device.ts";
+import type { Tensor } from "../../tensor.ts";
 import { type Call, encode } from "./call.ts";
-import { type Member, native, nativeLater } from "./native.ts";
+import type { CollectivesEngine } from "./engine.ts";
+import { NativeGroup } from "./group.ts";
 
-/** One rank's engine: what all of its groups post through. Keeps operands alive while they are used. */
-export class Rank {
+/** One rank: what all of its groups post through. Keeps operands alive while they are used. */
+export class NativeRank {
   readonly device: Device;
-  readonly member: Member;
+  readonly engine: CollectivesEngine;
   /** Posted, and neither known to be over nor waited for; in order. */
   #pending: Pending[] = [];
   #closing: Promise<void> | undefined;
 
-  constructor(device: Device, member: Member) {
+  constructor(device: Device, engine: CollectivesEngine) {
     this.device = device;
-    this.member = member;
+    this.engine = engine;
+  }
+
+  /** The group of all ranks, for the one that has just joined. */
+  world({ rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
+    const ranks = Array.from({ length: size }, (_, i) => i);
+    return new NativeGroup(this, { name: "world", index: 0, rank, ranks });
   }
 
   get isClosed(): boolean {
@@ -21,8 +30,8 @@ export class Rank {
 
   post(group: number, call: Call, label: string): Work {
     this.#letGo();
-    const number = native((addon) => addon.post(this.member, group, encode(call), label));
-    const pending = new Pending(this.member, number, operandsOf(call));
+    const number = this.engine.post(group, encode(call), label);
+    const pending = new Pending(this.engine, number, operandsOf(call));
     this.#pending.push(pending);
     return pending;
   }
@@ -30,14 +39,14 @@ export class Rank {
   /** Gives back what operations held that are over. Most were given back by `wait` already. */
   #letGo(): void {
     if (this.#pending.length === 0) return;
-    const completed = native((addon) => addon.completed(this.member));
+    const completed = this.engine.completed();
     const running = this.#pending.findIndex(({ number }) => number > completed);
     for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
   }
 
   /** Finishes what was posted, then leaves. Twice is fine. */
   close(): Promise<void> {
-    this.#closing ??= nativeLater((addon) => addon.close(this.member)).finally(() => this.#letGo());
+    this.#closing ??= this.engine.close().finally(() => this.#letGo());
     return this.#closing;
   }
 }
@@ -48,13 +57,13 @@ function operandsOf({ out, input, transfers = [] }: Call): Tensor[] {
 
 class Pending implements Work {
   readonly number: number;
-  readonly #member: Member;
+  readonly #engine: CollectivesEngine;
   #held: Tensor["storage"][];
   #waited = false;
 
-  constructor(member: Member, number: number, operands: readonly Tensor[]) {
+  constructor(engine: CollectivesEngine, number: number, operands: readonly Tensor[]) {
     this.number = number;
-    this.#member = member;
+    this.#engine = engine;
     this.#held = operands.map(({ storage }) => storage);
     for (const storage of this.#held) storage.retain();
   }
@@ -62,7 +71,7 @@ class Pending implements Work {
   wait(): void {
     if (this.#waited) return;
     this.#waited = true;
-    native((addon) => addon.wait(this.#member, this.number));
+    this.#engine.wait(this.number);
     // Memory returns in stream order, and the stream now waits: whoever gets it next comes after this operation.
     this.release();
   }

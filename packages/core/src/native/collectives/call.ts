@@ -1,6 +1,8 @@
-import { type DType, dtypeBytes, type ReduceOp, type Tensor, type Transfer } from "@mosaic/core";
+import type { ReduceOp, Transfer } from "../../collectives.ts";
+import { type DType, dtypeBytes } from "../../dtype.ts";
+import type { Tensor } from "../../tensor.ts";
 
-// In the order of the enums in native/signature.h.
+// In the order of the enums of native code.
 const operations = ["sendRecv", "allGather", "reduceScatter", "allReduce", "allToAll", "broadcast", "barrier"] as const;
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const reductions: readonly ReduceOp[] = ["sum", "mean", "max"];
@@ -31,7 +33,7 @@ function addressOf(x: Tensor | undefined): number {
   return x ? Number(x.storage.handle) + x.offset * dtypeBytes[x.dtype] : 0;
 }
 
-/** A call as `readCall` in native/binding/words.h reads it: numbers, lists preceded by their length. */
+/** A call as native code reads it: numbers, lists preceded by their length. */
 export function encode(call: Call): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
   const shown = input ?? out;

@@ -1,13 +1,8 @@
-import {
-  type Device,
-  DTypeError,
-  formatShape,
-  OptionError,
-  type ReduceOp,
-  ShapeError,
-  type Tensor,
-  type Transfer,
-} from "@mosaic/core";
+import type { ReduceOp, Transfer } from "../../collectives.ts";
+import type { Device } from "../../device.ts";
+import { DTypeError, OptionError, ShapeError } from "../../errors.ts";
+import { formatShape } from "../../shape.ts";
+import type { Tensor } from "../../tensor.ts";
 import { isReduceOp } from "./call.ts";
 
 // Everything here throws before anything is posted, so that a mistake on one rank leaves the others' messages whole.
