@@ -12,14 +12,10 @@ namespace mosaic::cuda {
 
 namespace {
 
-// ── operands, from the first row of a part on
+// ── operands
 
-void* shifted(const TensorView& x, int64_t row) {
-  return static_cast<char*>(x.data) + row * x.stride[2] * dtypeBytes(x.dtype);
-}
-
-Matrix matrixOf(const TensorView& x, int64_t row) {
-  Matrix matrix{shifted(x, row), x.stride[0], x.stride[1], x.stride[2], x.dtype, false};
+Matrix matrixOf(const TensorView& x) {
+  Matrix matrix{x.data, x.stride[0], x.stride[1], x.stride[2], x.dtype, false};
   const int64_t bytes = dtypeBytes(x.dtype);
   bool aligned = reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && x.shape[3] * bytes % 16 == 0;
   for (int axis = 0; axis < 3; axis++) aligned = aligned && x.stride[axis] * bytes % 16 == 0;
@@ -27,16 +23,16 @@ Matrix matrixOf(const TensorView& x, int64_t row) {
   return matrix;
 }
 
-Sum sumOf(const TensorView& x, int64_t row) {
-  Sum sum{static_cast<float*>(shifted(x, row)), x.stride[0], x.stride[1], x.stride[2], x.stride[3], false};
+Sum sumOf(const TensorView& x) {
+  Sum sum{static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2], x.stride[3], false};
   bool paired = reinterpret_cast<uintptr_t>(sum.data) % 8 == 0 && x.shape[3] % 2 == 0 && x.stride[3] == 1;
   for (int axis = 0; axis < 3; axis++) paired = paired && x.stride[axis] % 2 == 0;
   sum.paired = paired;
   return sum;
 }
 
-PerRow perRowOf(const TensorView& x, int64_t row) {
-  return {static_cast<float*>(shifted(x, row)), x.stride[0], x.stride[1], x.stride[2]};
+PerRow perRowOf(const TensorView& x) {
+  return {static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2]};
 }
 
 // ── which kernel
@@ -71,12 +67,12 @@ bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, un
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
-Dimensions gridOf(const BlockShape& shape, int32_t length, int64_t heads, int64_t batch) {
-  const auto tiles = static_cast<unsigned>((length + shape.own - 1) / shape.own * shape.parts);
-  return {tiles, static_cast<unsigned>(heads), static_cast<unsigned>(batch)};
+/// One block after the other along x: those of the launch's parts, in as many columns' parts as the shape says.
+Grid gridOf(const BlockShape& shape, unsigned blocks, const TensorView& x, unsigned sharedBytes) {
+  const auto heads = static_cast<unsigned>(x.shape[1]), batch = static_cast<unsigned>(x.shape[0]);
+  return {{blocks * static_cast<unsigned>(shape.parts), heads, batch}, {static_cast<unsigned>(shape.threads())},
+          sharedBytes};
 }
-
-Dimensions threadsOf(const BlockShape& shape) { return {static_cast<unsigned>(shape.threads())}; }
 
 }  // namespace
 
@@ -85,26 +81,26 @@ void attendOp(Device& device, Reader args) {
   const std::vector<Span> rows = args.spans(), keys = args.spans();
   const std::vector<Slice> mask = args.slices();
   const auto scale = static_cast<float>(args.number());
-  const int64_t batch = q.shape[0], heads = q.shape[1], headDim = q.shape[3];
-  if (batch * heads * headDim == 0) return;
+  const int64_t headDim = q.shape[3];
+  if (q.shape[0] * q.shape[1] * headDim == 0) return;
+  AttendParameters p{};
+  p.q = matrixOf(q);
+  p.k = matrixOf(k);
+  p.v = matrixOf(v);
+  p.out = sumOf(out);
+  p.lse = perRowOf(lse);
+  p.headDim = static_cast<int32_t>(headDim);
+  p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
+  p.scale = scale;
+
   const int size = sizeOf(headDim), padded = kHeadSizes[size];
-  const bool fast = onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
+  const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
-  forEachPart(rows, keys, mask, [&](const Part& part) {
-    AttendParameters p{};
-    p.q = matrixOf(q, part.row);
-    p.k = matrixOf(k, part.key);
-    p.v = matrixOf(v, part.key);
-    p.out = sumOf(out, part.row);
-    p.lse = perRowOf(lse, part.row);
-    p.visible = part.visible;
-    p.headDim = static_cast<int32_t>(headDim);
-    p.group = static_cast<int32_t>(heads / k.shape[1]);
-    p.scale = scale;
-    const Dimensions blocks = gridOf(shape, part.visible.rows, heads, batch);
-    device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], {blocks, threadsOf(shape), shared}, p);
-  });
+  for (const auto& [parts, blocks] : launchesOf(partsOf(rows, keys, mask), Owner::Rows, shape.own)) {
+    p.parts = parts;
+    device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], gridOf(shape, blocks, q, shared), p);
+  }
 }
 
 void attendBackwardOp(Device& device, Reader args) {
@@ -113,36 +109,39 @@ void attendBackwardOp(Device& device, Reader args) {
   const std::vector<Span> rows = args.spans(), keys = args.spans();
   const std::vector<Slice> mask = args.slices();
   const auto scale = static_cast<float>(args.number());
-  const int64_t batch = q.shape[0], heads = q.shape[1], headDim = q.shape[3], headsK = k.shape[1];
-  if (batch * heads * headDim == 0) return;
+  const int64_t headDim = q.shape[3];
+  if (q.shape[0] * q.shape[1] * headDim == 0) return;
+  AttendBackwardParameters p{};
+  p.q = matrixOf(q);
+  p.k = matrixOf(k);
+  p.v = matrixOf(v);
+  p.dOut = matrixOf(dOut);
+  p.lse = perRowOf(lse);
+  p.delta = perRowOf(delta);
+  p.dq = sumOf(dq);
+  p.dk = sumOf(dk);
+  p.dv = sumOf(dv);
+  p.headDim = static_cast<int32_t>(headDim);
+  p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
+  p.scale = scale;
+
   const int size = sizeOf(headDim), padded = kHeadSizes[size];
   const unsigned most = std::max(keysBytes(padded), queriesBytes(padded));
-  const bool fast = onTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
+  const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
   const int column = fast ? static_cast<int>(q.dtype) : 0;
   const BlockShape byKeys = fast ? keysShape(padded) : floatShape(padded);
-  const BlockShape byQueries = fast ? queriesShape(padded) : floatShape(padded);
+  const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
-  const unsigned queriesShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
-  forEachPart(rows, keys, mask, [&](const Part& part) {
-    AttendBackwardParameters p{};
-    p.q = matrixOf(q, part.row);
-    p.k = matrixOf(k, part.key);
-    p.v = matrixOf(v, part.key);
-    p.dOut = matrixOf(dOut, part.row);
-    p.lse = perRowOf(lse, part.row);
-    p.delta = perRowOf(delta, part.row);
-    p.dq = sumOf(dq, part.row);
-    p.dk = sumOf(dk, part.key);
-    p.dv = sumOf(dv, part.key);
-    p.visible = part.visible;
-    p.headDim = static_cast<int32_t>(headDim);
-    p.group = static_cast<int32_t>(heads / headsK);
-    p.scale = scale;
-    const Dimensions keyBlocks = gridOf(byKeys, part.visible.keys, headsK, batch);
-    device.launch(kKeys[size][column], {keyBlocks, threadsOf(byKeys), keysShared}, p);
-    const Dimensions queryBlocks = gridOf(byQueries, part.visible.rows, heads, batch);
-    device.launch(kQueries[size][column], {queryBlocks, threadsOf(byQueries), queriesShared}, p);
-  });
+  const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
+  const std::vector<Part> all = partsOf(rows, keys, mask);
+  for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
+    p.parts = parts;
+    device.launch(kKeys[size][column], gridOf(byKeys, blocks, k, keysShared), p);
+  }
+  for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
+    p.parts = parts;
+    device.launch(kQueries[size][column], gridOf(byRows, blocks, q, rowsShared), p);
+  }
 }
 
 void mergeOp(Device& device, Reader args) {

@@ -1,6 +1,9 @@
 #include "binding/part.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <stdexcept>
 
 namespace mosaic::cuda {
 
@@ -12,34 +15,138 @@ int64_t countBefore(const Span& span, int64_t position) {
   return std::min(span.length, (position - span.start + span.step - 1) / span.step);
 }
 
+bool sees(const Visible& visible) {
+  return firstRowBeyond(visible, visible.end, 0) < firstRowBeyond(visible, visible.begin, visible.keys - 1);
+}
+
+/// An edge farther away than any key is as good as one that no row reaches.
+Edge edge(int64_t at, int64_t by) {
+  return {static_cast<int32_t>(std::clamp<int64_t>(at, -kFarthest, kFarthest)), static_cast<int32_t>(by)};
+}
+
+/// A span of rows, one of keys, and where their first ones lie among all local rows and keys.
+struct Meeting {
+  const Span &q, &k;
+  int64_t row, key;
+};
+
+std::optional<Part> partOf(const Meeting& meeting, const Slice& slice) {
+  const auto& [q, k, row, key] = meeting;
+  const int64_t firstRow = countBefore(q, slice.q0), rows = countBefore(q, slice.q1) - firstRow;
+  const int64_t firstKey = countBefore(k, slice.k0), keys = countBefore(k, slice.k1) - firstKey;
+  if (rows <= 0 || keys <= 0) return std::nullopt;
+  constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
+  if ((rows + kMargin) * q.step > kFarthest || (keys + kMargin) * k.step > kFarthest) {
+    throw std::invalid_argument("attend: a span reaches over 2^30 positions or more; cut it into shorter ones");
+  }
+  const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
+  const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
+  Part part{static_cast<int32_t>(row + firstRow), static_cast<int32_t>(key + firstKey), {}, 0};
+  part.visible.begin = edge(slice.k0 - from + (begins ? position - slice.q0 : 0), begins ? q.step : 0);
+  part.visible.end = edge(slice.k1 - from - (ends ? slice.q1 - 1 - position : 0), ends ? q.step : 0);
+  part.visible.step = static_cast<int32_t>(k.step);
+  part.visible.rows = static_cast<int32_t>(rows);
+  part.visible.keys = static_cast<int32_t>(keys);
+  return sees(part.visible) ? std::optional(part) : std::nullopt;
+}
+
+/// The numbers of a part along the axis that blocks own.
+struct Extent {
+  int32_t first, length;
+};
+Extent extentOf(const Part& part, Owner owner) {
+  return owner == Owner::Rows ? Extent{part.row, part.visible.rows} : Extent{part.key, part.visible.keys};
+}
+
+/// The same part, of the rows (or keys) [first, end) alone.
+Part restricted(Part part, Owner owner, int32_t first, int32_t end) {
+  Visible& visible = part.visible;
+  if (owner == Owner::Rows) {
+    const int64_t skipped = first - part.row;
+    visible.begin = edge(visible.begin.at + skipped * visible.begin.by, visible.begin.by);
+    visible.end = edge(visible.end.at + skipped * visible.end.by, visible.end.by);
+    visible.rows = end - first;
+    part.row = first;
+  } else {
+    const int64_t skipped = int64_t{first - part.key} * visible.step;
+    visible.begin = edge(visible.begin.at - skipped, visible.begin.by);
+    visible.end = edge(visible.end.at - skipped, visible.end.by);
+    visible.keys = end - first;
+    part.key = first;
+  }
+  return part;
+}
+
+/// Parts of the same rows (or keys), by the first of these.
+using Groups = std::map<int32_t, std::vector<Part>>;
+
+Groups groupsOf(const std::vector<Part>& parts, Owner owner) {
+  std::vector<int32_t> cuts;
+  for (const Part& part : parts) {
+    const auto [first, length] = extentOf(part, owner);
+    cuts.push_back(first);
+    cuts.push_back(first + length);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  Groups groups;
+  for (const Part& part : parts) {
+    const auto [first, length] = extentOf(part, owner);
+    for (auto cut = std::lower_bound(cuts.begin(), cuts.end(), first); *cut < first + length; cut++) {
+      const Part piece = restricted(part, owner, cut[0], cut[1]);
+      if (sees(piece.visible)) groups[*cut].push_back(piece);
+    }
+  }
+  return groups;
+}
+
+/// About how long a block of the group takes.
+int64_t lengthOf(const std::vector<Part>& group, Owner owner) {
+  int64_t length = 0;
+  for (const Part& part : group) length += owner == Owner::Rows ? part.visible.keys : part.visible.rows;
+  return length;
+}
+
 }  // namespace
 
-std::optional<Part> partOf(const Span& q, const Span& k, const Slice& slice) {
-  Part part{countBefore(q, slice.q0), 0, {}};
-  const int64_t rows = countBefore(q, slice.q1) - part.row;
-  if (rows <= 0 || k.length == 0) return std::nullopt;
-  const int64_t position = q.start + part.row * q.step;
-  Visible& visible = part.visible;
-  const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
-  visible.begin = {slice.k0 - k.start + (begins ? position - slice.q0 : 0), begins ? q.step : 0};
-  visible.end = {slice.k1 - k.start - (ends ? slice.q1 - 1 - position : 0), ends ? q.step : 0};
-  visible.step = k.step;
-  visible.rows = static_cast<int32_t>(rows);
-  visible.keys = static_cast<int32_t>(k.length);
+std::vector<Part> partsOf(const std::vector<Span>& q, const std::vector<Span>& k, const std::vector<Slice>& mask) {
+  std::vector<Part> parts;
+  int64_t row = 0;
+  for (const Span& rows : q) {
+    int64_t key = 0;
+    for (const Span& keys : k) {
+      for (const Slice& slice : mask) {
+        if (const std::optional<Part> part = partOf({rows, keys, row, key}, slice)) parts.push_back(*part);
+      }
+      key += keys.length;
+    }
+    row += rows.length;
+  }
+  return parts;
+}
 
-  const int32_t first = firstRowBeyond(visible, visible.end, 0);
-  visible.rows = firstRowBeyond(visible, visible.begin, visible.keys - 1) - first;
-  if (visible.rows <= 0) return std::nullopt;
-  part.row += first;
-  visible.begin.at += first * visible.begin.by;
-  visible.end.at += first * visible.end.by;
-
-  part.key = edgeOf(visible, visible.begin, 0);
-  visible.keys = edgeOf(visible, visible.end, visible.rows - 1) - static_cast<int32_t>(part.key);
-  if (visible.keys <= 0) return std::nullopt;
-  visible.begin.at -= part.key * k.step;
-  visible.end.at -= part.key * k.step;
-  return part;
+std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, int own) {
+  std::vector<std::vector<Part>> groups;
+  for (auto& [first, group] : groupsOf(parts, owner)) groups.push_back(std::move(group));
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const auto& a, const auto& b) { return lengthOf(a, owner) > lengthOf(b, owner); });
+  std::vector<PartLaunch> launches;
+  for (const std::vector<Part>& group : groups) {
+    const auto blocks = static_cast<unsigned>((extentOf(group[0], owner).length + own - 1) / own);
+    bool isNew = true;  // in this launch
+    for (Part part : group) {
+      if (launches.empty() || launches.back().parts.count == kMostParts) {
+        launches.push_back({{}, 0});
+        isNew = true;
+      }
+      PartLaunch& launch = launches.back();
+      if (isNew) launch.blocks += blocks;
+      isNew = false;
+      part.block = static_cast<int32_t>(launch.blocks - blocks);
+      launch.parts.part[launch.parts.count++] = part;
+    }
+  }
+  return launches;
 }
 
 }  // namespace mosaic::cuda

@@ -1,8 +1,8 @@
 // Attention's kernels as the host starts them: what they are given, how they are cut into blocks, how much they share.
 //
-// One launch folds one rectangle: consecutive rows and consecutive keys, where each row sees one interval (visible.h).
-// Masks and spans of several parts take several launches, for the state is carried. Names end in the dtype of the
-// inputs and the head size that is provided for: attend_bfloat16_64 takes heads of up to 64.
+// One launch folds a list of parts (visible.h); more parts than it holds take several launches, for the state is carried.
+// Names end in the dtype of the inputs and the head size that is provided for: attend_bfloat16_64 takes heads of up
+// to 64.
 #pragma once
 
 #include "kernels/visible.h"
@@ -35,18 +35,18 @@ struct AttendParameters {
   Matrix q, k, v;
   Sum out;
   PerRow lse;
-  Visible visible;
   int32_t headDim, group;  // group: heads of queries to a head of keys
-  float scale;
+  float scale;             // above 0, on tensor cores
+  Parts parts;
 };
 
 struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
   PerRow lse, delta;  // of the whole attention
   Sum dq, dk, dv;
-  Visible visible;
   int32_t headDim, group;
   float scale;
+  Parts parts;
 };
 
 /// A block owns `own` rows (or keys) and walks over the others `other` at a time.

@@ -21,51 +21,51 @@ template <int D>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const Visible& visible = p.visible;
-  const int key0 = static_cast<int>(blockIdx.x) * Tile::kSide, keyEnd = min(key0 + Tile::kSide, visible.keys);
-  const int begin = firstRowBeyond(visible, visible.end, key0);
-  const int end = firstRowBeyond(visible, visible.begin, keyEnd - 1);
-  if (begin >= end) return;
   const int batch = blockIdx.z, headK = blockIdx.y;
+  const Share share = shareOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[share.first];
+  const Run own{batch, headK, any.key, any.visible.keys};
+  const int key0 = share.tile * Tile::kSide;
+  QueryTiles<Tile::kSide, Tile::kSide> at(p.parts, share, key0, headK * p.group, p.group);
+  if (!at.some()) return;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
   const SharedAddress square = g + Tile::kBytes, square2 = square + Tile::kSquareBytes;
   const SharedAddress numbers = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
 
-  loadFloatTile<D>(k, p.k, batch * p.k.batch + headK * p.k.head, {key0, visible.keys}, p.headDim);
-  loadFloatTile<D>(v, p.v, batch * p.v.batch + headK * p.v.head, {key0, visible.keys}, p.headDim);
+  loadFloatTile<D>(k, p.k, own, key0, p.headDim);
+  loadFloatTile<D>(v, p.v, own, key0, p.headDim);
   float dk[R][D / 8] = {}, dv[R][D / 8] = {};
-  for (int head = headK * p.group; head < (headK + 1) * p.group; head++) {
-    for (int row0 = begin; row0 < end; row0 += Tile::kSide) {
-      syncBlock();  // nobody reads the last queries any more
-      loadFloatTile<D>(q, p.q, batch * p.q.batch + head * p.q.head, {row0, visible.rows}, p.headDim);
-      loadFloatTile<D>(g, p.dOut, batch * p.dOut.batch + head * p.dOut.head, {row0, visible.rows}, p.headDim);
-      if (threadIdx.x < Tile::kSide) {
-        const int row = row0 + static_cast<int>(threadIdx.x);
-        storeShared(numbers + threadIdx.x * 8, exponentOf(p.lse, batch, head, row, visible.rows));
-        storeShared(numbers + threadIdx.x * 8 + 4, deltaOf(p.delta, batch, head, row, visible.rows));
-      }
-      syncBlock();
-      float s[R][R], dp[R][R];
-      dotRows<D>(s, k, q, p.headDim);
-      dotRows<D>(dp, v, g, p.headDim);
-#pragma unroll
-      for (int j = 0; j < R; j++) {
-        const float2 own = loadShared2(numbers + (ownX() + 8 * j) * 8);
-#pragma unroll
-        for (int i = 0; i < R; i++) {
-          const bool seen = sees(visible, row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
-          differentiate(s[i][j], dp[i][j], seen, own, p.scale * kLog2e);
-        }
-      }
-      storeSquare<D>(square, s);
-      storeSquare<D>(square2, dp);
-      syncWarp();
-      addProduct<D>(dv, square, g, min(Tile::kSide, end - row0));
-      addProduct<D>(dk, square2, q, min(Tile::kSide, end - row0));
+  for (; at.some(); at.next()) {
+    const Run rows = at.run(batch);
+    syncBlock();  // nobody reads the last queries any more
+    loadFloatTile<D>(q, p.q, rows, at.row0, p.headDim);
+    loadFloatTile<D>(g, p.dOut, rows, at.row0, p.headDim);
+    if (threadIdx.x < Tile::kSide) {
+      const int row = at.row0 + static_cast<int>(threadIdx.x);
+      storeShared(numbers + threadIdx.x * 8, exponentOf(p.lse, rows, row));
+      storeShared(numbers + threadIdx.x * 8 + 4, deltaOf(p.delta, rows, row));
     }
+    syncBlock();
+    float s[R][R], dp[R][R];
+    dotRows<D>(s, k, q, p.headDim);
+    dotRows<D>(dp, v, g, p.headDim);
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+      const float2 numbersOf = loadShared2(numbers + (ownX() + 8 * j) * 8);
+#pragma unroll
+      for (int i = 0; i < R; i++) {
+        const bool seen = sees(at.visible(), at.row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
+        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale * kLog2e);
+      }
+    }
+    storeSquare<D>(square, s);
+    storeSquare<D>(square2, dp);
+    syncWarp();
+    addProduct<D>(dv, square, g, min(Tile::kSide, at.end - at.row0));
+    addProduct<D>(dk, square2, q, min(Tile::kSide, at.end - at.row0));
   }
-  addFloatRows<D>(p.dk, rowOf(p.dk, batch, headK, 0), {key0, visible.keys}, p.headDim, dk, p.scale);
-  addFloatRows<D>(p.dv, rowOf(p.dv, batch, headK, 0), {key0, visible.keys}, p.headDim, dv, 1.f);
+  addFloatRows<D>(p.dk, own, key0, p.headDim, dk, p.scale);
+  addFloatRows<D>(p.dv, own, key0, p.headDim, dv, 1.f);
 }
 
 /// Grid: (query tiles, heads, batch).
@@ -73,28 +73,30 @@ template <int D>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const Visible& visible = p.visible;
-  const int row0 = static_cast<int>(blockIdx.x) * Tile::kSide, rowEnd = min(row0 + Tile::kSide, visible.rows);
-  const int begin = edgeOf(visible, visible.begin, row0), end = edgeOf(visible, visible.end, rowEnd - 1);
-  if (begin >= end) return;
   const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const Share share = shareOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[share.first];
+  const Run own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Tile::kSide, share.tile);
+  KeyTiles<Tile::kSide, Tile::kSide> at(p.parts, share, row0);
+  if (!at.some()) return;
   const SharedAddress q = sharedBase(), g = q + Tile::kBytes, k = g + Tile::kBytes, v = k + Tile::kBytes;
   const SharedAddress square = v + Tile::kBytes;
 
-  loadFloatTile<D>(q, p.q, batch * p.q.batch + head * p.q.head, {row0, visible.rows}, p.headDim);
-  loadFloatTile<D>(g, p.dOut, batch * p.dOut.batch + head * p.dOut.head, {row0, visible.rows}, p.headDim);
+  loadFloatTile<D>(q, p.q, own, row0, p.headDim);
+  loadFloatTile<D>(g, p.dOut, own, row0, p.headDim);
   float2 numbers[R];
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int row = row0 + ownY() + 8 * i;
-    numbers[i] = make_float2(exponentOf(p.lse, batch, head, row, visible.rows),
-                             deltaOf(p.delta, batch, head, row, visible.rows));
+    numbers[i] = make_float2(exponentOf(p.lse, own, row), deltaOf(p.delta, own, row));
   }
   float dq[R][D / 8] = {};
-  for (int key0 = begin; key0 < end; key0 += Tile::kSide) {
+  for (; at.some(); at.next()) {
+    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
     syncBlock();
-    loadFloatTile<D>(k, p.k, batch * p.k.batch + headK * p.k.head, {key0, visible.keys}, p.headDim);
-    loadFloatTile<D>(v, p.v, batch * p.v.batch + headK * p.v.head, {key0, visible.keys}, p.headDim);
+    loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
+    loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
     syncBlock();
     float s[R][R], dp[R][R];
     dotRows<D>(s, q, k, p.headDim);
@@ -104,14 +106,15 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
       const int row = row0 + ownY() + 8 * i;
 #pragma unroll
       for (int j = 0; j < R; j++) {
-        differentiate(s[i][j], dp[i][j], sees(visible, row, key0 + ownX() + 8 * j), numbers[i], p.scale * kLog2e);
+        const bool seen = sees(at.visible(), row, at.key0 + ownX() + 8 * j);
+        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale * kLog2e);
       }
     }
     storeSquare<D>(square, dp);
     syncWarp();
-    addProduct<D>(dq, square, k, min(Tile::kSide, end - key0));
+    addProduct<D>(dq, square, k, min(Tile::kSide, at.end - at.key0));
   }
-  addFloatRows<D>(p.dq, rowOf(p.dq, batch, head, 0), {row0, visible.rows}, p.headDim, dq, p.scale);
+  addFloatRows<D>(p.dq, own, row0, p.headDim, dq, p.scale);
 }
 
 }  // namespace

@@ -21,27 +21,25 @@ DEVICE float octetMax(float x) {
 }
 
 template <int R, int N>
-DEVICE void seed(const AttendParameters& p, int row0, State<R, N>& state) {
-  const int batch = blockIdx.z, head = blockIdx.y;
+DEVICE void seed(const AttendParameters& p, const Run& own, int row0, State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + ownY() + 8 * i;
-    const float lse = r < p.visible.rows ? load(rowOf(p.lse, batch, head, r)) : -infinity();
+    const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
     const bool seen = lse != -infinity();
     state.m[i] = seen ? lse * kLog2e : -infinity();
     state.l[i] = seen && ownX() == 0 ? 1.f : 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = ownX() + 8 * n;
-      state.acc[i][n] = seen && c < p.headDim ? load(rowOf(p.out, batch, head, r) + c * p.out.column) : 0.f;
+      state.acc[i][n] = seen && c < p.headDim ? load(rowOf(p.out, own, r) + c * p.out.column) : 0.f;
     }
   }
 }
 
 /// `s`: products of queries row0… and keys key0… on entry, probabilities relative to m on return.
 template <int R, int N>
-DEVICE void fold(const AttendParameters& p, int row0, int key0, float (&s)[R][R], State<R, N>& state) {
-  const Visible& visible = p.visible;
+DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float (&s)[R][R], State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + ownY() + 8 * i;
@@ -50,7 +48,7 @@ DEVICE void fold(const AttendParameters& p, int row0, int key0, float (&s)[R][R]
 #pragma unroll
     for (int j = 0; j < R; j++) {
       const int key = key0 + ownX() + 8 * j;
-      s[i][j] = key < begin || key >= end ? -infinity() : s[i][j] * (p.scale * kLog2e);
+      s[i][j] = key < begin || key >= end ? -infinity() : s[i][j] * scale;
       top = fmaxf(top, s[i][j]);
     }
     const float was = state.m[i], now = fmaxf(was, octetMax(top));
@@ -68,22 +66,21 @@ DEVICE void fold(const AttendParameters& p, int row0, int key0, float (&s)[R][R]
 
 /// Writes the state of the rows that saw something.
 template <int R, int N>
-DEVICE void finish(const AttendParameters& p, int row0, const State<R, N>& state) {
-  const int batch = blockIdx.z, head = blockIdx.y;
-  const Visible& visible = p.visible;
+DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own, int row0,
+                   const State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + ownY() + 8 * i;
     const float sum = octetSum(state.l[i]);
-    if (r >= visible.rows || edgeOf(visible, visible.begin, r) >= edgeOf(visible, visible.end, r)) continue;
+    if (r >= own.length || !seesAny(p.parts, share, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if (ownX() == 0) {
-      store(rowOf(p.lse, batch, head, r), sum == 0.f ? -infinity() : (state.m[i] + log2f(sum)) * kLn2);
+      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : (state.m[i] + log2f(sum)) * kLn2);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = ownX() + 8 * n;
-      if (c < p.headDim) store(rowOf(p.out, batch, head, r) + c * p.out.column, state.acc[i][n] * inverse);
+      if (c < p.headDim) store(rowOf(p.out, own, r) + c * p.out.column, state.acc[i][n] * inverse);
     }
   }
 }
@@ -92,29 +89,32 @@ DEVICE void finish(const AttendParameters& p, int row0, const State<R, N>& state
 template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
-  const Visible& visible = p.visible;
-  const int row0 = static_cast<int>(blockIdx.x) * Tile::kSide, rowEnd = min(row0 + Tile::kSide, visible.rows);
-  const int begin = edgeOf(visible, visible.begin, row0), end = edgeOf(visible, visible.end, rowEnd - 1);
-  if (begin >= end) return;  // the state stays as it is
-  const int64_t batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const Share share = shareOf(p.parts, blockIdx.x);
+  const Part& any = p.parts.part[share.first];
+  const Run own{batch, head, any.row, any.visible.rows};
+  const int row0 = lastTileFirst(own.length, Tile::kSide, share.tile);
+  KeyTiles<Tile::kSide, Tile::kSide> at(p.parts, share, row0);
+  if (!at.some()) return;  // the state stays as it is
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;
 
-  loadFloatTile<D>(q, p.q, batch * p.q.batch + head * p.q.head, {row0, visible.rows}, p.headDim);
+  loadFloatTile<D>(q, p.q, own, row0, p.headDim);
   State<Tile::kReach, Tile::kColumns> state;
-  seed(p, row0, state);
-  for (int key0 = begin; key0 < end; key0 += Tile::kSide) {
+  seed(p, own, row0, state);
+  for (; at.some(); at.next()) {
+    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
     syncBlock();  // nobody reads the last keys any more
-    loadFloatTile<D>(k, p.k, batch * p.k.batch + headK * p.k.head, {key0, visible.keys}, p.headDim);
-    loadFloatTile<D>(v, p.v, batch * p.v.batch + headK * p.v.head, {key0, visible.keys}, p.headDim);
+    loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
+    loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);
     syncBlock();
     float s[Tile::kReach][Tile::kReach];
     dotRows<D>(s, q, k, p.headDim);
-    fold(p, row0, key0, s, state);
+    fold(at.visible(), p.scale * kLog2e, row0, at.key0, s, state);
     storeSquare<D>(square, s);
     syncWarp();
-    addProduct<D>(state.acc, square, v, min(Tile::kSide, end - key0));
+    addProduct<D>(state.acc, square, v, min(Tile::kSide, at.end - at.key0));
   }
-  finish(p, row0, state);
+  finish(p, share, own, row0, state);
 }
 
 }  // namespace

@@ -33,18 +33,14 @@ DEVICE float loadAny(const Matrix& x, int64_t at) {
   return x.dtype == DType::BFloat16 ? widen<bf16>(bits) : widen<fp16>(bits);
 }
 
-/// The first row that a block has, and where all rows end.
-struct RowRange {
-  int first, end;
-};
-
-/// The kSide rows of a head from the first on; 0 past the end and right of the last column. `head`: where it begins.
+/// The kSide rows from row0 on; 0 past the run's end and right of the last column.
 template <int D>
-DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, int64_t head, RowRange rows, int columns) {
+DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const Run& run, int row0, int columns) {
+  const int64_t first = run.batch * x.batch + run.head * x.head + (run.first + row0) * x.row;
   for (int i = threadIdx.x; i < FloatTile<D>::kSide * D; i += kFloatThreads) {
     const int r = i / D, c = i % D;
-    const bool real = rows.first + r < rows.end && c < columns;
-    storeShared(FloatTile<D>::at(tile, r, c), real ? loadAny(x, head + (rows.first + r) * x.row + c) : 0.f);
+    const bool real = row0 + r < run.length && c < columns;
+    storeShared(FloatTile<D>::at(tile, r, c), real ? loadAny(x, first + r * x.row + c) : 0.f);
   }
 }
 
@@ -96,18 +92,18 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
   }
 }
 
-/// Adds scale · acc to rows y + 8i from the first on.
+/// Adds scale · acc to rows row0 + y + 8i.
 template <int D, int R = floatReach(D)>
-DEVICE void addFloatRows(const Sum& into, float* head, RowRange rows, int columns, const float (&acc)[R][D / 8],
+DEVICE void addFloatRows(const Sum& into, const Run& own, int row0, int columns, const float (&acc)[R][D / 8],
                          float scale) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
-    const int r = rows.first + ownY() + 8 * i;
+    const int r = row0 + ownY() + 8 * i;
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
       const int c = ownX() + 8 * n;
-      if (r >= rows.end || c >= columns) continue;
-      float* at = head + r * into.row + c * into.column;
+      if (r >= own.length || c >= columns) continue;
+      float* at = rowOf(into, own, r) + c * into.column;
       store(at, load(at) + scale * acc[i][n]);
     }
   }

@@ -20,13 +20,9 @@ DEVICE float quadMax(float x) {
   return fmaxf(x, shuffleXor(x, 2));
 }
 
-/// Which head of which batch.
-struct Place {
-  int batch, head;
-};
-
 template <int N>
-DEVICE void seedState(const AttendParameters& p, Place at, int row, float (&acc)[N][4], float (&m)[2], float (&l)[2]) {
+DEVICE void seedState(const AttendParameters& p, const Run& own, int row, float (&acc)[N][4], float (&m)[2],
+                      float (&l)[2]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -35,11 +31,11 @@ DEVICE void seedState(const AttendParameters& p, Place at, int row, float (&acc)
     l[h] = 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
-    const float lse = r < p.visible.rows ? load(rowOf(p.lse, at.batch, at.head, r)) : -infinity();
+    const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
     if (lse == -infinity()) continue;  // out is not looked at
     m[h] = lse * kLog2e;
     l[h] = (lane & 3) == 0 ? 1.f : 0.f;
-    const float* out = rowOf(p.out, at.batch, at.head, r);
+    const float* out = rowOf(p.out, own, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim);
@@ -49,16 +45,7 @@ DEVICE void seedState(const AttendParameters& p, Place at, int row, float (&acc)
   }
 }
 
-template <int K>
-DEVICE void scaleScores(float (&s)[K][4], float scale) {
-#pragma unroll
-  for (int n = 0; n < K; n++) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] *= scale;
-  }
-}
-
-/// Scaled scores of keys key0… that their row does not see become −∞.
+/// Scores of keys key0… that their row does not see become −∞.
 template <int K>
 DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0) {
   const int first = key0 + (threadIdx.x & 3) * 2;
@@ -76,49 +63,53 @@ DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0
   }
 }
 
-/// `s`: scores, scaled for base 2, on entry; probabilities relative to m on return.
-template <int K, int N>
-DEVICE void foldScores(float (&s)[K][4], float (&acc)[N][4], float (&m)[2], float (&l)[2]) {
+/// `s`: scores on entry, probabilities relative to m on return. `scale` is positive and for base 2. What was summed so
+/// far is to be multiplied by `keep`.
+template <int K>
+DEVICE void foldScores(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float top = -infinity();
 #pragma unroll
     for (int n = 0; n < K; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
-    const float was = m[h], now = fmaxf(was, quadMax(top));
+    const float was = m[h], now = fmaxf(was, quadMax(top) * scale);
     const float base = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
-    const float keep = fastExp2(was - base);
+    keep[h] = fastExp2(was - base);
     m[h] = now;
     float sum = 0.f;
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int e = 0; e < 2; e++) sum += s[n][h * 2 + e] = fastExp2(s[n][h * 2 + e] - base);
+      for (int e = 0; e < 2; e++) sum += s[n][h * 2 + e] = fastExp2(fmaf(s[n][h * 2 + e], scale, -base));
     }
-    l[h] = l[h] * keep + sum;
+    l[h] = l[h] * keep[h] + sum;
+  }
+}
+
+template <int N>
+DEVICE void scaleRows(float (&acc)[N][4], const float (&keep)[2]) {
 #pragma unroll
-    for (int n = 0; n < N; n++) {
-      acc[n][h * 2] *= keep;
-      acc[n][h * 2 + 1] *= keep;
-    }
+  for (int n = 0; n < N; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) acc[n][i] *= keep[i >> 1];
   }
 }
 
 /// Writes the state of the rows that saw something.
 template <int N>
-DEVICE void storeState(const AttendParameters& p, Place at, int row, const float (&acc)[N][4], const float (&m)[2],
-                       const float (&l)[2]) {
+DEVICE void storeState(const AttendParameters& p, const Share& share, const Run& own, int row,
+                       const float (&acc)[N][4], const float (&m)[2], const float (&l)[2]) {
   const int lane = threadIdx.x & 31;
-  const Visible& visible = p.visible;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
     const float sum = quadSum(l[h]);  // before any lane may leave
-    if (r >= visible.rows || edgeOf(visible, visible.begin, r) >= edgeOf(visible, visible.end, r)) continue;
+    if (r >= own.length || !seesAny(p.parts, share, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if ((lane & 3) == 0) {
-      store(rowOf(p.lse, at.batch, at.head, r), sum == 0.f ? -infinity() : (m[h] + fastLog2(sum)) * kLn2);
+      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : (m[h] + fastLog2(sum)) * kLn2);
     }
-    float* out = rowOf(p.out, at.batch, at.head, r);
+    float* out = rowOf(p.out, own, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       storePair(p.out, out, n * 8 + (lane & 3) * 2, p.headDim,

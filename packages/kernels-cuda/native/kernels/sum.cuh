@@ -1,18 +1,16 @@
 // Reading and writing float32 rows: out, the gradients, and the numbers that each row has one of.
 #pragma once
 
-#include "kernels/attend.h"
-#include "kernels/ptx.cuh"
+#include "kernels/walk.cuh"
 
 namespace mosaic::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-DEVICE float* rowOf(const Sum& x, int batch, int head, int row) {
-  return x.data + batch * x.batch + head * x.head + row * x.row;
-}
-DEVICE float* rowOf(const PerRow& x, int batch, int head, int row) {
-  return x.data + batch * x.batch + head * x.head + row * x.row;
+/// Row `row` of the run.
+template <class Rows>
+DEVICE float* rowOf(const Rows& x, const Run& run, int row) {
+  return x.data + run.batch * x.batch + run.head * x.head + (run.first + row) * x.row;
 }
 
 /// Columns c and c + 1 of a row; 0 right of the last.
@@ -31,12 +29,12 @@ DEVICE void storePair(const Sum& x, float* row, int c, int columns, float2 value
 }
 
 /// lse for base 2; +∞ where a row has seen nothing or is none, so that its probabilities become 0.
-DEVICE float exponentOf(const PerRow& lse, int batch, int head, int row, int rows) {
-  const float value = row < rows ? load(rowOf(lse, batch, head, row)) : -infinity();
+DEVICE float exponentOf(const PerRow& lse, const Run& run, int row) {
+  const float value = row < run.length ? load(rowOf(lse, run, row)) : -infinity();
   return value == -infinity() ? infinity() : value * kLog2e;
 }
-DEVICE float deltaOf(const PerRow& delta, int batch, int head, int row, int rows) {
-  return row < rows ? load(rowOf(delta, batch, head, row)) : 0.f;
+DEVICE float deltaOf(const PerRow& delta, const Run& run, int row) {
+  return row < run.length ? load(rowOf(delta, run, row)) : 0.f;
 }
 
 }  // namespace mosaic::cuda

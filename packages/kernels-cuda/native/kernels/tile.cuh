@@ -4,8 +4,7 @@
 // of one column of chunks, meets every bank once.
 #pragma once
 
-#include "kernels/attend.h"
-#include "kernels/ptx.cuh"
+#include "kernels/walk.cuh"
 
 namespace mosaic::cuda {
 
@@ -17,11 +16,6 @@ DEVICE SharedAddress tileAt(SharedAddress tile, int row, int chunk) {
 template <int ROWS, int D>
 constexpr int kTileBytes = ROWS * D * 2;
 
-/// The matrix of one head.
-DEVICE const uint16_t* headOf(const Matrix& x, int batch, int head) {
-  return static_cast<const uint16_t*>(x.data) + batch * x.batch + head * x.head;
-}
-
 /// Eight elements, one by one: for rows that 16-byte copies cannot take.
 DEVICE void copyElements(SharedAddress to, const uint16_t* from, int count) {
 #pragma unroll
@@ -31,7 +25,7 @@ DEVICE void copyElements(SharedAddress to, const uint16_t* from, int count) {
   }
 }
 
-/// Where rows come from: the first `length` rows of a head, `columns` wide.
+/// Where rows come from: `length` of them, `columns` wide.
 struct Source {
   const uint16_t* data;
   int64_t stride;
@@ -39,8 +33,10 @@ struct Source {
   bool aligned;
 };
 
-DEVICE Source sourceOf(const Matrix& x, int batch, int head, int length, int columns) {
-  return {headOf(x, batch, head), x.row, length, columns, x.aligned};
+DEVICE Source sourceOf(const Matrix& x, const Run& run, int columns) {
+  const auto* data = static_cast<const uint16_t*>(x.data);
+  data += run.batch * x.batch + run.head * x.head + run.first * x.row;
+  return {data, x.row, run.length, columns, x.aligned};
 }
 
 /// Starts copying rows [row0, row0 + ROWS); what lies past the end or right of the last column becomes 0.

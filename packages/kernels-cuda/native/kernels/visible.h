@@ -1,4 +1,4 @@
-// Which keys a row sees, where it is an interval that moves evenly: one span of queries, one of keys, one slice.
+// Which keys a row sees, where that is an interval that moves evenly: one span of queries, one of keys, one slice.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,49 @@
 
 namespace mosaic::cuda {
 
-/// An end of the interval, before the first key: `at` for row 0, `by` further (or 0) for each row; as global positions.
+/// An end of the interval: before the first key it is `at` for row 0, `by` further (or 0) for each row; as global
+/// positions. 32 bits, for 64-bit divisions are calls: the host keeps everything below kFarthest.
 struct Edge {
-  int64_t at, by;
+  int32_t at, by;
 };
+constexpr int32_t kFarthest = (1 << 30) - 1;
 
 /// Row i of `rows` sees the keys [edgeOf(begin, i), edgeOf(end, i)) of `keys`, which lie `step` positions apart.
 struct Visible {
   Edge begin, end;
-  int64_t step;
-  int32_t rows, keys;
+  int32_t step, rows, keys;
 };
 
 /// Number of keys before the edge.
 HOST_AND_DEVICE int32_t edgeOf(const Visible& visible, const Edge& edge, int32_t row) {
-  const int64_t place = edge.at + row * edge.by;
+  const int32_t place = edge.at + row * edge.by;
   if (place <= 0) return 0;
   if (place > (visible.keys - 1) * visible.step) return visible.keys;
-  return static_cast<int32_t>(visible.step == 1 ? place : (place + visible.step - 1) / visible.step);
+  return visible.step == 1 ? place : (place + visible.step - 1) / visible.step;
 }
 
 /// The first row whose edge lies beyond `key`, for edges only move up; `rows` if there is none.
 HOST_AND_DEVICE int32_t firstRowBeyond(const Visible& visible, const Edge& edge, int32_t key) {
-  const int64_t ahead = key * visible.step - edge.at;
+  const int32_t ahead = key * visible.step - edge.at;
   if (ahead < 0) return 0;
   if (edge.by == 0) return visible.rows;
-  const int64_t row = (edge.by == 1 ? ahead : ahead / edge.by) + 1;
-  return row < visible.rows ? static_cast<int32_t>(row) : visible.rows;
+  const int32_t row = (edge.by == 1 ? ahead : ahead / edge.by) + 1;
+  return row < visible.rows ? row : visible.rows;
 }
+
+/// Consecutive local rows and consecutive local keys, and what is visible among them.
+struct Part {
+  int32_t row, key;  // the first of each
+  Visible visible;
+  /// The first block that owns these rows (or these keys). Parts of the same are neighbours and have blocks in common.
+  int32_t block;
+};
+
+/// What one launch takes; more parts take more launches. A kernel's arguments fit 4 KiB.
+constexpr int kMostParts = 64;
+struct Parts {
+  int32_t count;
+  Part part[kMostParts];
+};
 
 }  // namespace mosaic::cuda

@@ -1,0 +1,83 @@
+// What both families of gradient kernels do with accumulators: 16 rows of a warp, laid out as in online.cuh.
+#pragma once
+
+#include "kernels/online.cuh"
+
+namespace mosaic::cuda {
+
+/// Where accumulators' columns begin, and where the matrix ends.
+struct Columns {
+  int first, end;
+};
+
+/// Adds scale · acc to 16 rows of this warp, of which `row` is the lane's first.
+template <int N>
+DEVICE void addRows(const Sum& into, const Run& own, int row, Columns columns, const float (&acc)[N][4], float scale) {
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    if (row + h * 8 >= own.length) continue;
+    float* to = rowOf(into, own, row + h * 8);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+      const int c = columns.first + n * 8 + (threadIdx.x & 3) * 2;
+      const float2 old = loadPair(into, to, c, columns.end);
+      storePair(into, to, c, columns.end,
+                make_float2(old.x + acc[n][h * 2] * scale, old.y + acc[n][h * 2 + 1] * scale));
+    }
+  }
+}
+
+/// Scores of queries row0… that do not see their key become −∞; `key` is the lane's first.
+template <int K>
+DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0) {
+  const int first = row0 + (threadIdx.x & 3) * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const int begin = firstRowBeyond(visible, visible.end, key + h * 8) - first;
+    const int end = firstRowBeyond(visible, visible.begin, key + h * 8) - first;
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = -infinity();
+      }
+    }
+  }
+}
+
+/// P from scores; `lse` is that of the columns, in shared memory; it and `scale` are for base 2.
+template <int K>
+DEVICE void exponentiate(float (&s)[K][4], float scale, SharedAddress lse) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+    const float2 own = loadShared2(lse + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale, -(i & 1 ? own.y : own.x)));
+  }
+}
+
+/// dS = P ∘ (dP − delta), into P.
+template <int K>
+DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddress delta) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+    const float2 own = loadShared2(delta + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - (i & 1 ? own.y : own.x);
+  }
+}
+
+/// dS = P ∘ (dP − delta), into the scores; lse (for base 2, as `scale` is) and delta are the rows'.
+template <int K>
+DEVICE void differentiateRows(float (&s)[K][4], const float (&dp)[K][4], float scale, const float (&lse)[2],
+                              const float (&delta)[2]) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      s[n][i] = fastExp2(fmaf(s[n][i], scale, -lse[i >> 1])) * (dp[n][i] - delta[i >> 1]);
+    }
+  }
+}
+
+}  // namespace mosaic::cuda
