@@ -57,7 +57,10 @@ export async function detectOn(machine: Machine, options: DetectOptions): Promis
   if (why === undefined) return { device: "cuda", collectives: "nccl" };
   const onCpu = { device: "cpu", collectives: "local" } as const;
   if (!showsGpu(machine)) return onCpu;
-  return { ...onCpu, note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. To run there on purpose, set MOSAIC_DEVICE=cpu` };
+  return {
+    ...onCpu,
+    note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. To run there on purpose, set MOSAIC_DEVICE=cpu`,
+  };
 }
 
 async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<string | undefined> {
@@ -78,7 +81,7 @@ async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<strin
 }
 
 /** A machine that shows nothing of NVIDIA, or was told to hide it, needs no explanation. */
-function showsGpu({ env, exists }: Machine): boolean {
+export function showsGpu({ env, exists }: Pick<Machine, "env" | "exists">): boolean {
   if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
   return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);
 }

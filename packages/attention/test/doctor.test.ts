@@ -1,0 +1,238 @@
+import { execFile } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+import { diagnose } from "../src/doctor/diagnose.ts";
+import { report } from "../src/doctor/report.ts";
+import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
+
+const shown = async (changes: Changes): Promise<string> => report(await diagnose(machine(changes)));
+const nvidia = { files: { "/dev/nvidiactl": "" } };
+const nccl = { value: { version: "2.27.3", library: "libnccl.so.2", settings: {} } };
+const eightWithNvlink = [
+  "\tGPU0\tGPU1\tGPU2\tCPU Affinity",
+  "GPU0\t X \tNV18\tNV18\t0-31",
+  "GPU1\tNV18\t X \tNV18\t0-31",
+  "GPU2\tNV18\tNV18\t X \t0-31",
+].join("\n");
+
+describe("a machine that is well", () => {
+  it("without a GPU has a note about it, and no problem", async () => {
+    expect(await shown({})).toBe(
+      `✓ Node           20.20.2, linux-x64, glibc 2.39
+✓ system         Ubuntu 24.04.3 LTS, Linux 6.8.0
+✓ processor      AMD EPYC 9654, 8 cores, kernels for avx512
+✓ memory         128.0 GB, 120.0 GB free
+✓ shared memory  /dev/shm of 64.0 GB, 64.0 GB free
+✓ limits         1048576 open files, unlimited bytes of locked memory
+✓ packages       @mosaic/attention 0.1.0, with @mosaic/launcher, with @mosaic/kernels-cuda, with @mosaic/collectives-nccl
+✓                two ranks computed on the CPU and added up over shared memory
+· GPU driver     none, and no NVIDIA GPU to be seen: everything runs on the CPU
+· NCCL           not needed without a GPU
+✓ network        eth0 (192.0.2.1)
+✓ init()         computes on device "cpu", ranks connected by "local"
+
+everything that is installed works; 2 notes`,
+    );
+  });
+
+  it("with GPUs tells of driver, kernels, links and NCCL", async () => {
+    const module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
+    const text = await shown({
+      files: { "/proc/driver/nvidia/version": module },
+      answers: { ...h200s(3), nccl },
+      run: () => eightWithNvlink,
+    });
+    expect(text).toContain("✓ GPU driver     580.159.04, for CUDA 13.0, libcuda.so.1");
+    expect(text).toContain("2: NVIDIA H200, compute capability 9.0, 150.0 GB, kernels sm_90a");
+    expect(text).toMatch(/each computes\n✓ GPU links      NVLink between all pairs \(NV18\)/);
+    expect(text).toContain("✓ NCCL           2.27.3, libnccl.so.2");
+    expect(text).toContain(`computes on device "cuda", ranks connected by "nccl"`);
+    expect(text).toMatch(/\neverything that is installed works$/);
+  });
+});
+
+const oldAddon = {
+  error: { name: "AddonLoadError", message: "cannot load the native CPU device\n  reason: GLIBC_2.38" },
+};
+
+describe("what is wrong, with what to do", () => {
+  it.each<readonly [string, Changes, RegExp]>([
+    [
+      "an old Node",
+      { node: { version: "18.19.0", platform: "linux-x64", glibc: "2.39" } },
+      /✗ Node .*\n.*→ install Node 20/,
+    ],
+    [
+      "musl",
+      { node: { version: "22.0.0", platform: "linux-x64", glibc: undefined } },
+      /✗ Node .*no glibc\n.*→ .*Alpine/,
+    ],
+    [
+      "a missing package",
+      { missing: ["@mosaic/nn"] },
+      /✗ +@mosaic\/nn is missing\n.*→ npm install @mosaic\/nn@0\.1\.0/,
+    ],
+    [
+      "an addon that does not load",
+      { answers: { ranks: oldAddon } },
+      /✗ +cannot load the native CPU .*\n.*→ reason: GLIBC_2/,
+    ],
+    ["a processor that miscalculates", { answers: { ranks: { value: 11 } } }, /✗ .*computed 11, not 12/],
+    [
+      "versions that differ",
+      { version: (name) => (name.endsWith("nn") ? "0.2.0" : "0.1.0") },
+      /✗ .*nn is of version 0\.2\.0/,
+    ],
+    ["a missing driver", nvidia, /✗ GPU driver +no CUDA driver: .*\n.*→ Install NVIDIA's driver/],
+    [
+      "a driver that crashes",
+      { answers: { cuda: { error: { name: "Crash", message: "the process died of SIGSEGV" } } } },
+      /✗ GPU driver +the process died of SIGSEGV/,
+    ],
+    [
+      "an old GPU",
+      { answers: h200s(1, "it is too old") },
+      /✗ GPUs +0: NVIDIA H200.*: it is too old\n.*→ .*CUDA_VISIBLE/,
+    ],
+    ["a GPU that fails", { answers: { ...h200s(1), gpus: noDriver } }, /✗ +no CUDA driver/],
+    ["a GPU that miscalculates", { answers: { ...h200s(2), gpus: { value: [6, 7] } } }, /✗ +GPU 1 computed 7, not 6/],
+    ["several GPUs without NCCL", { answers: h200s(2) }, /✗ NCCL +nccl: .*received none\n.*→ install NCCL 2\.18/],
+    [
+      "a tiny /dev/shm between GPUs",
+      { answers: { ...h200s(2), nccl }, disk: () => ({ total: 64e6, free: 64e6 }) },
+      /✗ shared memory +\/dev\/shm of 64\.0 MB.*NCCL fails.*\n.*→ .*--shm-size/,
+    ],
+    ["half of a rank's environment", { env: { RANK: "0" } }, /✗ +of RANK and WORLD_SIZE only one is set\n/],
+    [
+      "a device that does not exist",
+      { env: { MOSAIC_DEVICE: "tpu" } },
+      /✗ init\(\) +environment variable MOSAIC_DEVICE/,
+    ],
+  ])("%s is a problem", async (_, changes, expected) => {
+    const text = await shown(changes);
+    expect(text).toMatch(expected);
+    expect(text).toMatch(/\n\d+ problems?, \d+ notes?$/);
+  });
+
+  const onSlurm = { SLURM_JOB_ID: "7", SLURM_NTASKS: "8" };
+  const shared = { RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "0", LOCAL_WORLD_SIZE: "4", MOSAIC_RUN_ID: "ab" };
+  const port = "/sys/class/infiniband/mlx5_0/ports/1";
+  const rdma = {
+    [`${port}/state`]: "1: DOWN\n",
+    [`${port}/rate`]: "400 Gb/sec\n",
+    [`${port}/link_layer`]: "InfiniBand\n",
+  };
+  it.each<readonly [string, Changes, RegExp]>([
+    [
+      "a container's processor time",
+      { files: { "/sys/fs/cgroup/job/cpu.max": "150000 100000\n" } },
+      /1\.5 pro.*\n.*THREADS=1/,
+    ],
+    ["a container's memory", { files: { "/sys/fs/cgroup/memory.max": "1000000000\n" } }, /· memory .*may use 1\.0 GB/],
+    [
+      "a container's memory, the old way",
+      { files: { "/proc/self/cgroup": "4:memory:/d\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes": "500000000\n" } },
+      /· memory .*may use 0\.5 GB/,
+    ],
+    ["no AVX2", { answers: { cpu: { value: { isa: "scalar", supported: ["scalar"], threads: 1 } } } }, /· +no AVX2/],
+    [
+      "few open files",
+      { files: { "/proc/self/limits": "Max open files  1024\nMax locked memory  64\n" } },
+      /→ ulimit -n 4096/,
+    ],
+    ["a tiny /dev/shm", { disk: () => ({ total: 64e6, free: 64e6 }) }, /· shared memory .*little for NCCL/],
+    ["an adapter that is down", { files: rdma }, /· +RDMA port mlx5_0\/1 is not active \(400 Gb\/sec, InfiniBand\)/],
+    [
+      "a GPU that nothing uses",
+      { ...nvidia, missing: ["@mosaic/kernels-cuda"] },
+      /· GPU driver .*\n.*→ npm install @mosaic\/ker/,
+    ],
+    ["GPUs that nothing connects", { answers: h200s(2), missing: ["@mosaic/collectives-nccl"] }, /· NCCL +2 GPUs, and/],
+    ["one GPU without NCCL", { answers: h200s(1) }, /· NCCL .*between several GPUs only\n/],
+    [
+      "a slow pair",
+      { answers: { ...h200s(3), nccl }, run: () => eightWithNvlink.replace("NV18", "SYS") },
+      /· GPU links .*1 of 3 .*SYS/,
+    ],
+    [
+      "hidden GPUs",
+      { answers: h200s(1), env: { CUDA_VISIBLE_DEVICES: "3" } },
+      /· +only those that CUDA_VISIBLE_DEVICES=3/,
+    ],
+    [
+      "tasks that are no ranks",
+      { env: onSlurm },
+      /✓ job +SLURM job 7, not a rank of it\n· +SLURM starts several tasks/,
+    ],
+    [
+      "more ranks than GPUs",
+      { env: shared, answers: { ...h200s(1), nccl } },
+      /rank 0 of 4, 0 of 4 .*mosaic-run[^]*· +4 ranks on/,
+    ],
+  ])("%s is a note", async (_, changes, expected) => {
+    const text = await shown(changes);
+    expect(text).toMatch(expected);
+    expect(text).toMatch(/\neverything that is installed works; \d+ notes?$/);
+  });
+
+  it("a check that fails itself does not take the others along", async () => {
+    const read = (): never => {
+      throw new Error("a seeded fault");
+    };
+    expect(await shown({ read })).toMatch(
+      /✓ Node[^]*✗ system +the doctor itself failed: Error: a seeded fault[^]*✓ network/,
+    );
+  });
+});
+
+const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
+const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
+
+/** The program as users run it. */
+function doctor(
+  args: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+): Promise<{ code: number; output: string }> {
+  const clean = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_NCCL_LIBRARY: "/none/libnccl.so", ...env };
+  return new Promise((resolve) => {
+    execFile(process.execPath, [bin, ...args], { env: clean }, (error, stdout, stderr) => {
+      resolve({ code: Number(error?.code ?? 0), output: stdout + stderr });
+    });
+  });
+}
+
+describe("mosaic-doctor", () => {
+  it.each<readonly [string, Readonly<Record<string, string>>, number, RegExp]>([
+    ["no driver", { MOSAIC_CUDA_LIBRARY: "/none/libcuda.so.1" }, 1, /✗ GPU driver +no CUDA driver: cannot load \/none/],
+    ["too old a driver", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*11\.2\n.*→ Update NVIDIA's driver/],
+    ["too old a GPU", { MOSAIC_EMULATED_CAPABILITY: "75" }, 1, /✗ GPUs .* 7\.5, .*: .*needed is 8\.0/],
+    [
+      "a GPU",
+      { MOSAIC_EMULATED_CAPABILITY: "90" },
+      0,
+      /kernels sm_90a\n✓ +it computes[^]*init\(\) +computes on device "cuda"/,
+    ],
+    [
+      "GPUs without NCCL",
+      { MOSAIC_EMULATED_DEVICES: "2" },
+      1,
+      /each computes[^]*✗ NCCL[^]*on device "cpu"[^]*1 problem/,
+    ],
+  ])("tells of %s", async (_, env, code, expected) => {
+    const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });
+    expect(found).toEqual({ code, output: expect.stringMatching(expected) });
+  });
+
+  it("speaks JSON", async () => {
+    const { code, output } = await doctor(["--json"], { MOSAIC_CUDA_LIBRARY: emulated });
+    const said = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
+    expect([code, said.version, said.problems]).toEqual([0, "0.1.0", 0]);
+    expect(said.findings).toContainEqual({ check: "GPUs", level: "ok", text: "it computes" });
+  });
+
+  it("explains itself, and refuses what it does not know", async () => {
+    expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
+    expect(await doctor(["-V"])).toEqual({ code: 0, output: "0.1.0\n" });
+    expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
+  });
+});

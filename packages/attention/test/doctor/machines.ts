@@ -1,0 +1,73 @@
+import type { Answers } from "../../src/doctor/probes.ts";
+import type { Answer, System } from "../../src/doctor/system.ts";
+
+type AnswersGiven = { readonly [Name in keyof Answers]: Answer<Answers[Name]> };
+
+/** What differs from the machine below; files and answers are added to its own. */
+export interface Changes extends Partial<Omit<System, "ask">> {
+  readonly files?: Readonly<Record<string, string>>;
+  readonly answers?: Partial<AnswersGiven>;
+  readonly missing?: readonly string[];
+}
+
+const files: Readonly<Record<string, string>> = {
+  "/etc/os-release": 'NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.3 LTS"\n',
+  "/proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654\n",
+  "/proc/self/limits":
+    "Max open files            1048576  1048576  files\nMax locked memory         unlimited  unlimited  bytes\n",
+  "/proc/self/cgroup": "0::/job/step\n",
+};
+
+/** A dlopen that found nothing, as kernels-cuda says it. */
+export const noDriver = {
+  error: {
+    name: "DeviceError",
+    message: "no CUDA driver: cannot load libcuda.so.1 (no such file). Install NVIDIA's driver; start with --gpus all",
+  },
+};
+
+const noNccl = {
+  error: { name: "DeviceError", message: "nccl: expected NCCL, received none; install NCCL 2.18 or newer" },
+};
+
+const answers: AnswersGiven = {
+  cpu: { value: { isa: "avx512", supported: ["scalar", "avx2", "avx512"], threads: 8 } },
+  ranks: { value: 12 },
+  cuda: noDriver,
+  gpus: noDriver,
+  nccl: noNccl,
+};
+
+/** What cudaSystem() says of so many H200. */
+export function h200s(count: number, trouble?: string): Pick<AnswersGiven, "cuda" | "gpus"> {
+  const gpu = { name: "NVIDIA H200", capability: "9.0", bytes: 150e9, ...(trouble && { trouble }) };
+  const gpus = Array.from({ length: count }, () => gpu);
+  const cuda = { value: { driver: "13.0", library: "libcuda.so.1", gpus } };
+  return { cuda, gpus: { value: gpus.map(() => 6) } };
+}
+
+/** A healthy machine without a GPU, everything installed; changed. */
+export function machine(changes: Changes = {}): System {
+  const all = { ...files, ...changes.files };
+  const given = { ...answers, ...changes.answers };
+  const below = (path: string): readonly string[] =>
+    Object.keys(all).flatMap((file) =>
+      file.startsWith(`${path}/`) ? [file.slice(path.length + 1).split("/")[0]!] : [],
+    );
+  return {
+    env: {},
+    node: { version: "20.20.2", platform: "linux-x64", glibc: "2.39" },
+    release: "6.8.0",
+    cores: 8,
+    memory: { total: 128e9, free: 120e9 },
+    interfaces: ["eth0 (192.0.2.1)"],
+    exists: (path) => path in all,
+    read: (path) => all[path],
+    list: (path) => [...new Set(below(path))],
+    disk: () => ({ total: 64e9, free: 64e9 }),
+    run: () => undefined,
+    version: (name) => (changes.missing?.includes(name) ? undefined : "0.1.0"),
+    ask: (async (probe) => given[probe]) as System["ask"],
+    ...changes,
+  };
+}
