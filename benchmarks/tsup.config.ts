@@ -8,6 +8,8 @@ export default defineConfig({
     "prediction-rank": "src/prediction-rank.ts",
     "proof-run": "src/proof-run.ts",
     papers: "papers/main.ts",
+    gpu: "gpu/main.ts",
+    "gpu-ring-rank": "gpu/ring-rank.ts",
   },
   format: ["esm"],
   target: "node20",

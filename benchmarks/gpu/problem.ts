@@ -1,0 +1,52 @@
+/** What the sizes of all problems follow from: as in the FlashAttention papers, tokens and width stay and n varies. */
+export interface Sizes {
+  /** Batch × n. */
+  readonly tokens: number;
+  /** Heads × d. */
+  readonly hidden: number;
+}
+
+/** Attention that both sides time: q, k, v and dOut are [batch, heads, n, d], all of one dtype. */
+export interface Problem {
+  readonly direction: "forward" | "backward";
+  readonly dtype: "bf16" | "fp16";
+  readonly mask: "full" | "causal";
+  readonly d: number;
+  readonly n: number;
+  readonly heads: number;
+  readonly batch: number;
+}
+
+/** What tells one problem from another at the same sizes. */
+export type Shape = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
+
+export function problemOf(shape: Shape, { tokens, hidden }: Sizes): Problem {
+  const batch = tokens / shape.n;
+  const heads = hidden / shape.d;
+  if (!Number.isInteger(batch) || !Number.isInteger(heads)) {
+    throw new Error(`${tokens} tokens of ${hidden} are not whole sequences of ${shape.n} with heads of ${shape.d}`);
+  }
+  return { ...shape, heads, batch };
+}
+
+export function nameOf({ direction, dtype, mask, d, n }: Shape): string {
+  return `${direction}.${dtype}.${mask}.d${d}.n${n}`;
+}
+
+const seen = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
+
+/** Two products of 2n²d a head forward, five backward; a causal mask halves them. What is computed again is not counted. */
+export function flopsOf({ direction, mask, d, n, heads, batch }: Problem): number {
+  return (direction === "forward" ? 4 : 10) * batch * heads * n * n * d * seen(mask);
+}
+
+/** Each input read once, each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse → dq, dk, dv. */
+export function bytesOf({ direction, d, n, heads, batch }: Problem): number {
+  const rows = batch * heads * n;
+  return rows * d * 2 * (direction === "forward" ? 4 : 8) + rows * 4;
+}
+
+/** One a pair that is seen; backward computes them again. */
+export function exponentialsOf({ mask, n, heads, batch }: Problem): number {
+  return batch * heads * n * n * seen(mask);
+}

@@ -1,0 +1,145 @@
+import { type Column, markdown, type Table } from "../papers/table.ts";
+import type { Result } from "./bench.ts";
+import type { Comparison } from "./compare.ts";
+import type { Errors } from "./contender.ts";
+import { type Ceilings, floorOf, h200 } from "./floor.ts";
+import type { Problem } from "./problem.ts";
+import { torchBackends } from "./torch.ts";
+
+type Kept = ReadonlyMap<string, Result>;
+type AttentionResult = Result & Comparison & { readonly problem: Problem; readonly flops: number };
+
+/** A page of Markdown of what was measured. */
+export function report(kept: Kept): string {
+  const host = kept.get("host") ?? { case: "host" };
+  const parts = [
+    `# ${host["date"]}, ${host["gpu"]}`,
+    `\`\`\`sh\n${((host["commands"] ?? []) as string[]).join("\n")}\n\`\`\``,
+    hostLine(host),
+    ceilingLine(kept),
+    ...attentionTables(kept).map(markdown),
+    ...tableOfRing(kept).map(markdown),
+    ...tableOfGate(kept).map(markdown),
+    refusals(kept),
+  ];
+  return `${parts.filter((part) => part !== "").join("\n\n")}\n`;
+}
+
+function hostLine(host: Result): string {
+  const { peer = {}, sizes, ...rest } = host as Result & { peer?: object; sizes?: object };
+  const told = ["capability", "driver", "cuda", "mosaic", "node"].flatMap((key) =>
+    rest[key] === undefined ? [] : [`${key} ${String(rest[key])}`],
+  );
+  const theirs = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
+  const counted = Object.entries(sizes ?? {}).map(([key, value]) => `${key} ${String(value)}`);
+  return [told.join(", "), theirs.length > 0 ? `PyTorch's side: ${theirs.join(", ")}` : "", counted.join(", ")]
+    .filter((line) => line !== "")
+    .join(".\n");
+}
+
+function ceilingsOf(kept: Kept): Ceilings {
+  const rate = (name: string): number | undefined => kept.get(name)?.["torch"] as number | undefined;
+  return { ...h200, flops: rate("ceiling.matmul") ?? h200.flops, bytes: rate("ceiling.copy") ?? h200.bytes };
+}
+
+function ceilingLine(kept: Kept): string {
+  const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => kept.get(name));
+  if (!copy || !matmul) return "";
+  const told = (result: Result, unit: number): string =>
+    ["torch", "mosaic"]
+      .filter((who) => result[who] !== undefined)
+      .map((who) => `${who} ${((result[who] as number) / unit).toPrecision(3)}`)
+      .join(", ");
+  return `Ceilings: a copy, TB/s read and written: ${told(copy, 1e12)}; a bf16 product, TFLOP/s: ${told(matmul, 1e12)}.`;
+}
+
+function attentionTables(kept: Kept): Table[] {
+  const results = [...kept.values()].filter((result) => result.case.startsWith("attention.")) as AttentionResult[];
+  const groups = new Map<string, AttentionResult[]>();
+  for (const result of results.toSorted((a, b) => a.problem.n - b.problem.n)) {
+    const title = result.case.split(".").slice(1, 5).join(" ");
+    groups.set(title, [...(groups.get(title) ?? []), result]);
+  }
+  return [...groups].map(([title, rows]) => attentionTable(title, rows, ceilingsOf(kept)));
+}
+
+function attentionTable(title: string, results: readonly AttentionResult[], ceilings: Ceilings): Table {
+  const names = [...new Set(results.flatMap(({ times }) => Object.keys(times)))];
+  const ours = names.filter((name) => !isTheirs(name));
+  const columns: Column[] = [
+    { key: "n", head: "n", as: "integer" },
+    { key: "floor", head: "floor ms", as: 2 },
+    ...names.map((name): Column => ({ key: name, head: `${name} TFLOP/s`, as: 1 })),
+    ...ours.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, as: 2 })),
+    ...ours.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, as: "percent" })),
+    { key: "idle", head: "idle", as: "percent" },
+  ];
+  return {
+    id: title,
+    title: `Attention ${title}`,
+    columns,
+    rows: results.map((one) => attentionRow(one, ours, ceilings)),
+  };
+}
+
+function attentionRow(
+  { problem, flops, times }: AttentionResult,
+  ours: readonly string[],
+  ceilings: Ceilings,
+): Table["rows"][number] {
+  const floor = floorOf(problem, ceilings).seconds;
+  const best = Math.min(...Object.entries(times).flatMap(([name, time]) => (isTheirs(name) ? [time.median] : [])));
+  const row: Record<string, number | undefined> = { n: problem.n, floor: floor * 1e3 };
+  for (const [name, time] of Object.entries(times)) row[name] = flops / time.median / 1e12;
+  for (const name of ours.filter((one) => times[one])) {
+    const seconds = times[name]!.median;
+    row[`${name} ratio`] = Number.isFinite(best) ? best / seconds : undefined;
+    row[`${name} share`] = floor / seconds;
+    row["idle"] = Math.max(row["idle"] ?? 0, times[name]!.idle ?? 0);
+  }
+  return row;
+}
+
+const isTheirs = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
+
+function tableOfRing(kept: Kept): Table[] {
+  const results = [...kept.values()].filter((result) => result.case.startsWith("ring."));
+  if (results.length === 0) return [];
+  const columns: Column[] = [
+    { key: "case", head: "case" },
+    ...["alone", "apart", "ring"].map((way): Column => ({ key: way, head: `${way} ms`, as: 1 })),
+    { key: "vsOne", head: "ring / one", as: 2 },
+    { key: "vsApart", head: "ring / apart", as: 2 },
+  ];
+  const rows = results.map((result) => {
+    const seconds = result["seconds"] as Record<string, number>;
+    const times = Object.fromEntries(Object.entries(seconds).map(([way, each]) => [way, each * 1e3]));
+    return { case: result.case, ...times, vsOne: result["vsOne"] as number, vsApart: result["vsApart"] as number };
+  });
+  return [{ id: "ring", title: "Ranks that share the card, against one", columns, rows }];
+}
+
+function tableOfGate(kept: Kept): Table[] {
+  const results = [...kept.values()].filter((result) => result.case.startsWith("gate."));
+  if (results.length === 0) return [];
+  const names = [...new Set(results.flatMap((result) => Object.keys(result["errors"] as object)))];
+  const rows = results.map((result) => {
+    const errors = result["errors"] as Record<string, Errors>;
+    const worst = Object.entries(errors).map(([who, each]) => [who, Math.max(...Object.values(each)).toExponential(1)]);
+    return { case: result.case, ...Object.fromEntries(worst) };
+  });
+  const columns = [{ key: "case", head: "case" }, ...names.map((name): Column => ({ key: name, head: name }))];
+  return [{ id: "gate", title: "Largest relative error of out, dq, dk, dv against float64", columns, rows }];
+}
+
+/** Who did not take part in what, in whose words. */
+function refusals(kept: Kept): string {
+  const reasons = new Map<string, number>();
+  for (const { refused = {} } of kept.values() as Iterable<Result & { refused?: Record<string, string> }>) {
+    for (const [who, why] of Object.entries(refused)) {
+      const line = `- ${who}: ${why}`;
+      reasons.set(line, (reasons.get(line) ?? 0) + 1);
+    }
+  }
+  return [...reasons].map(([line, count]) => `${line} (${count} cases)`).join("\n");
+}

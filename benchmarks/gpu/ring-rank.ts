@@ -1,0 +1,42 @@
+// One process of a ring case. All open the same card; rank 0 also takes the turns alone.
+import * as mosaic from "@mosaic/attention";
+import { cuda } from "@mosaic/kernels-cuda";
+import { connectStore } from "@mosaic/launcher";
+import { AttentionRun } from "../src/attention-problem.ts";
+import { type RingJob, type Turn, type Way, ways } from "./ring.ts";
+
+const { problem, ranks, turns, device } = JSON.parse(process.argv[2]!) as RingJob;
+const rank = Number(process.env["RANK"]);
+
+// NCCL refuses two processes on one card, unless they seem to be of different hosts. Then it goes through sockets: give it some.
+process.env["NCCL_HOSTID"] ??= `mosaic-bench-${rank}`;
+process.env["NCCL_SOCKET_IFNAME"] ??= "lo";
+process.env["NCCL_SOCKET_NTHREADS"] ??= "4";
+process.env["NCCL_NSOCKS_PERTHREAD"] ??= "4";
+
+const open = (): mosaic.Device => (device === "cuda" ? cuda({ index: 0 }) : mosaic.cpu({ threads: 1 }));
+await using store = await connectStore();
+await using sharded = await mosaic.init({ device: open(), collectives: device === "cuda" ? "nccl" : "local" });
+await using single = await mosaic.init({ device: open(), rank: 0, worldSize: 1 });
+
+const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
+  ring: new AttentionRun(sharded, problem, mosaic.ring()),
+  apart: new AttentionRun(single, { ...problem, heads: problem.heads / ranks }, mosaic.local()),
+  alone: rank === 0 ? new AttentionRun(single, problem, mosaic.local()) : undefined,
+};
+
+// Turn 0 warms up and is not told.
+for (let turn = 0; turn <= turns; turn++) {
+  for (const way of ways) {
+    await meet(`${way} ${turn}`);
+    const told = await runs[way]?.once();
+    if (turn > 0 && told) console.log(JSON.stringify({ way, ...told } satisfies Turn));
+  }
+}
+for (const run of Object.values(runs)) run?.[Symbol.dispose]();
+
+/** Waits for the others in the store: a barrier of NCCL would keep the card busy meanwhile. */
+async function meet(where: string): Promise<void> {
+  await store.set(`${where} ${rank}`, "");
+  await store.wait(Array.from({ length: ranks }, (_, other) => `${where} ${other}`));
+}

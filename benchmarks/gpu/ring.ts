@@ -1,0 +1,76 @@
+import { type AttentionProblem, flopsOf, nameOf } from "../src/attention-problem.ts";
+import { median } from "../src/case.ts";
+import { runProcesses } from "../src/processes.ts";
+import type { Bench, Case, Result } from "./bench.ts";
+import type { Sizes } from "./problem.ts";
+
+/** How a turn is taken: all ranks with a ring; all ranks, each with its share of the heads and for itself; one process alone. */
+export const ways = ["ring", "apart", "alone"] as const;
+export type Way = (typeof ways)[number];
+
+/** What a process tells of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
+export interface Turn {
+  readonly way: Way;
+  readonly begin: number;
+  readonly end: number;
+}
+
+/** What the processes are asked to do. */
+export interface RingJob {
+  readonly problem: AttentionProblem;
+  readonly ranks: number;
+  readonly turns: number;
+  readonly device: "cuda" | "cpu";
+}
+
+/** Heads of 128, or smaller ones where four ranks would get none. */
+const MOST = 128;
+
+/**
+ * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
+ * is the same, so the ratio is what sharding costs; "apart" says how much of that is sharing the card, without a ring.
+ */
+export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
+  const d = Math.min(MOST, hidden / 4);
+  return ([2, 4] as const).flatMap((ranks) =>
+    (["full", "causal"] as const).flatMap((mask) =>
+      (["forward", "backward"] as const).map((direction) => {
+        const problem = { direction, dtype: "bf16", mask, d, n: tokens, heads: hidden / d } as const;
+        return ringCase(ranks, problem);
+      }),
+    ),
+  );
+}
+
+function ringCase(ranks: number, problem: AttentionProblem): Case {
+  const name = `ring.${ranks}.${nameOf(problem)}`;
+  return {
+    name,
+    part: "ring",
+    async run(bench: Bench): Promise<Result> {
+      await bench.close();
+      const job: RingJob = { problem, ranks, turns: Math.min(5, bench.effort.rounds), device: bench.device };
+      const said = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
+      const seconds = Object.fromEntries(ways.map((way) => [way, median(turnsOf(said, way))]));
+      const { ring, apart, alone } = seconds as Record<Way, number>;
+      return {
+        case: name,
+        problem,
+        ranks,
+        flops: flopsOf(problem),
+        seconds,
+        vsOne: alone / ring,
+        vsApart: apart / ring,
+      };
+    },
+  };
+}
+
+/** Of each turn, from when the first process began to when the last ended. */
+function turnsOf(said: readonly (readonly Turn[])[], way: Way): number[] {
+  const byRank = said.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
+  return byRank[0]!.map((_, turn) => {
+    const all = byRank.map((turns) => turns[turn]!);
+    return Math.max(...all.map(({ end }) => end)) - Math.min(...all.map(({ begin }) => begin));
+  });
+}

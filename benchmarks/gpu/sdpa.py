@@ -1,0 +1,186 @@
+"""PyTorch's side of the GPU benchmark: one JSON object a line in, one a line out.
+
+    {"op": "hello"}                                                what is here
+    {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖
+    {"op": "prepare", "backend": B, "problem": P}                  draws operands, runs once
+    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, after one that is not told
+    {"op": "release"}                                              forgets operands
+    {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
+    {"op": "quit"}
+
+P: direction, dtype, mask, d, n, heads, batch. An answer has "error" instead of results if the backend cannot do it.
+"""
+
+import argparse
+import json
+import math
+import platform
+import sys
+import time
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
+OPERAND_SETS = 2
+
+
+class EventClock:
+    """Marks are events in the stream: the host's time is not in them while the GPU has work waiting."""
+
+    def mark(self):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def laps(self, marks):
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]
+
+
+class HostClock:
+    """Where there is no GPU every call returns when it is done."""
+
+    def mark(self):
+        return time.perf_counter()
+
+    def laps(self, marks):
+        return [b - a for a, b in zip(marks, marks[1:])]
+
+
+class Attention:
+    """One problem: operands that take turns, so that no run finds what the one before it left in the cache."""
+
+    def __init__(self, problem, device):
+        self.problem = problem
+        self.backward = problem["direction"] == "backward"
+        shape = [problem["batch"], problem["heads"], problem["n"], problem["d"]]
+        draw = lambda: torch.randn(shape, device=device, dtype=DTYPES[problem["dtype"]])
+        self.sets = [[draw() for _ in range(4)] for _ in range(OPERAND_SETS)]
+        self.graphs = {}
+        if self.backward:
+            for q, k, v, _ in self.sets:
+                for x in (q, k, v):
+                    x.requires_grad_(True)
+
+    def attend(self, backend, q, k, v):
+        with sdpa_kernel([BACKENDS[backend]]):
+            return scaled_dot_product_attention(q, k, v, is_causal=self.problem["mask"] == "causal")
+
+    def once(self, backend, turn):
+        q, k, v, d_out = self.sets[turn % OPERAND_SETS]
+        if not self.backward:
+            with torch.no_grad():
+                return self.attend(backend, q, k, v)
+        key = (backend, turn % OPERAND_SETS)
+        if key not in self.graphs:
+            self.graphs[key] = self.attend(backend, q, k, v)
+        # Keeping the graph makes the forward no part of the time; nothing is added to gradients.
+        return torch.autograd.grad(self.graphs[key], (q, k, v), d_out, retain_graph=True)
+
+
+def gradients(out, inputs, d_out):
+    return [out, *torch.autograd.grad(out, inputs, d_out)]
+
+
+def check(problem, backend, device):
+    """Relative errors of out, dq, dk, dv against the definition in float64."""
+    run = Attention({**problem, "direction": "backward"}, device)
+    q, k, v, d_out = run.sets[0]
+    found = gradients(run.attend(backend, q, k, v), (q, k, v), d_out)
+    wide = [x.detach().double().requires_grad_(True) for x in (q, k, v)]
+    scores = wide[0] @ wide[1].transpose(-1, -2) / math.sqrt(problem["d"])
+    if problem["mask"] == "causal":
+        n = problem["n"]
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=device).triu(1), -math.inf)
+    right = gradients(scores.softmax(-1) @ wide[2], wide, d_out.double())
+    pairs = zip(("out", "dq", "dk", "dv"), found, right)
+    return {name: ((x.double() - y).norm() / y.norm()).item() for name, x, y in pairs}
+
+
+def ceiling(kind, size, device):
+    """A thunk: copies `size` bytes, or multiplies bfloat16 matrices of that size; random numbers, for zeros are faster."""
+    if kind == "copy":
+        pairs = [[torch.randn(size // 4, device=device) for _ in range(2)] for _ in range(OPERAND_SETS)]
+        return lambda turn: pairs[turn % OPERAND_SETS][0].copy_(pairs[turn % OPERAND_SETS][1])
+    draw = lambda: torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    pairs = [[draw(), draw()] for _ in range(OPERAND_SETS)]
+    return lambda turn: pairs[turn % OPERAND_SETS][0] @ pairs[turn % OPERAND_SETS][1]
+
+
+class Peer:
+    def __init__(self, device):
+        self.device = torch.device(device)
+        self.clock = EventClock() if self.device.type == "cuda" else HostClock()
+        self.run = None
+
+    def hello(self):
+        about = {"torch": torch.__version__, "python": platform.python_version(), "device": platform.processor() or "cpu"}
+        if self.device.type == "cuda":
+            properties = torch.cuda.get_device_properties(self.device)
+            about |= {
+                "device": properties.name,
+                "cuda": torch.version.cuda,
+                "cudnn": torch.backends.cudnn.version(),
+                "capability": f"{properties.major}.{properties.minor}",
+                "multiprocessors": properties.multi_processor_count,
+                "l2Bytes": properties.L2_cache_size,
+            }
+        return about
+
+    def sample(self, once, count):
+        marks = []
+        for turn in range(count + 1):
+            once(turn)
+            marks.append(self.clock.mark())
+        return {"seconds": self.clock.laps(marks)}
+
+    def answer(self, request):
+        op = request["op"]
+        if op == "hello":
+            return self.hello()
+        if op == "check":
+            return check(request["problem"], request["backend"], self.device)
+        if op == "prepare":
+            if self.run is None or self.run.problem != request["problem"]:
+                self.run = None
+                self.run = Attention(request["problem"], self.device)
+            return self.sample(lambda turn: self.run.once(request["backend"], turn), 1)
+        if op == "sample":
+            return self.sample(lambda turn: self.run.once(request["backend"], turn), request["count"])
+        if op == "ceiling":
+            once = ceiling(request["kind"], request["size"], self.device)
+            once(0)
+            return self.sample(once, request["count"])
+        if op == "release":
+            self.run = None
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            return {}
+        raise ValueError(f"no operation {op!r}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cuda")
+    peer = Peer(parser.parse_args().device)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["op"] == "quit":
+            return
+        try:
+            answer = peer.answer(request)
+        except (RuntimeError, ValueError) as error:
+            answer = {"error": str(error).strip().split("\n")[0]}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

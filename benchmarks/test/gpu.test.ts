@@ -1,0 +1,302 @@
+import { spawnSync } from "node:child_process";
+import { appendFileSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import * as mosaic from "@mosaic/attention";
+import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
+import { afterAll, describe, expect, it } from "vitest";
+import type { Bench, Case, Result } from "../gpu/bench.ts";
+import { compare } from "../gpu/compare.ts";
+import type { Contender, Errors } from "../gpu/contender.ts";
+import { floorOf } from "../gpu/floor.ts";
+import { gateCase, isRight, passed } from "../gpu/gate.ts";
+import { lapsOf } from "../gpu/laps.ts";
+import { Ours } from "../gpu/ours.ts";
+import { Peer, PeerRefusal } from "../gpu/peer.ts";
+import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
+import { Results } from "../gpu/results.ts";
+import { distance, gradientRow, outRow } from "../gpu/row.ts";
+import { runCases } from "../gpu/run.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const file = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
+const fakePeer = [process.execPath, file("fake-peer.mjs")];
+const shape = { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 256 } as const;
+const problem = problemOf(shape, { tokens: 512, hidden: 128 });
+
+describe("what is counted", () => {
+  it("is of two products forward, five backward, half of them causal, at constant tokens", () => {
+    expect(problem).toMatchObject({ batch: 2, heads: 2 });
+    expect(flopsOf(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
+    expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
+    expect(bytesOf(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(bytesOf({ ...problem, direction: "backward" })).toBe(8 * 512 * 128 * 2 + 4 * 512 * 2);
+    expect(exponentialsOf({ ...problem, mask: "causal" })).toBe((2 * 2 * 256 ** 2) / 2);
+    expect(() => problemOf({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
+  });
+
+  it("makes the longest of three times the floor", () => {
+    const rates = { flops: flopsOf(problem), bytes: bytesOf(problem) / 3, exponentials: exponentialsOf(problem) / 2 };
+    expect(floorOf(problem, rates)).toEqual({ products: 1, memory: 3, exponentials: 2, seconds: 3 });
+  });
+
+  it("is what the page says", () => {
+    const { stdout } = bench("--floors");
+    const page = readFileSync(file("../gpu/README.md"), "utf8");
+    const rows = stdout.split("\n").filter((line) => /^\| (1024|16384|65536) /.test(line));
+    expect(rows).toHaveLength(12);
+    for (const row of rows) expect(page).toContain(row);
+  });
+});
+
+describe("the peer", () => {
+  it("answers line by line, refuses, and is heard through what libraries print", async () => {
+    using peer = new Peer(fakePeer);
+    expect(await peer.ask({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
+    await expect(peer.ask({ op: "prepare", backend: "cudnn" })).rejects.toThrow(PeerRefusal);
+    expect(await peer.ask({ op: "release" })).toEqual({});
+  });
+
+  it("is an error when it dies, cannot be started or takes too long, and stays one", async () => {
+    using dying = new Peer([...fakePeer, "dies"]);
+    await expect(dying.ask({ op: "hello" })).rejects.toThrow("ended with code 3");
+    await expect(dying.ask({ op: "hello" })).rejects.toThrow("ended with code 3");
+    using absent = new Peer(["no-such-python"]);
+    await expect(absent.ask({ op: "hello" })).rejects.toThrow("no-such-python");
+    using hanging = new Peer([...fakePeer, "hangs"], 0.05);
+    await expect(hanging.ask({ op: "hello" })).rejects.toThrow("SIGKILL");
+  });
+});
+
+/** A contender of made-up times. */
+function contender(name: string, seconds: number, log: string[], refuses = false): Contender {
+  return {
+    name,
+    check: async () => ({ out: 1e-3, dq: 1e-3, dk: 1e-3, dv: name === "wrong" ? Number.NaN : 1e-3 }),
+    async prepare() {
+      if (refuses) throw new PeerRefusal("not here");
+      return seconds;
+    },
+    async sample(count) {
+      log.push(name);
+      return { seconds: Array.from({ length: count }, (_, i) => seconds * (1 + i)), idle: 0.25 };
+    },
+    async release() {
+      log.push(`${name} released`);
+    },
+  };
+}
+
+describe("comparing", () => {
+  it("lets all take turns, leaves out who refuses, and tells medians", async () => {
+    const log: string[] = [];
+    const contenders = [contender("a", 0.01, log), contender("b", 0.001, log), contender("c", 1, log, true)];
+    const { times, refused } = await compare(contenders, problem, { rounds: 2, turn: 0.03, runs: 10, limit: 9 });
+    expect(log).toEqual(["a", "b", "a", "b", "a released", "b released", "c released"]);
+    expect(times["a"]).toEqual({ median: 0.02, low: 0.01, high: 0.03, runs: 6, idle: 0.25 });
+    expect(times["b"]!.runs).toBe(20);
+    expect(refused).toEqual({ c: "not here" });
+  });
+
+  it("takes three rounds of what is slow", async () => {
+    const log: string[] = [];
+    await compare([contender("a", 1, log)], problem, { rounds: 9, turn: 0, runs: 1, limit: -1 });
+    expect(log.filter((name) => name === "a")).toHaveLength(3);
+  });
+});
+
+function benchOf(contenders: readonly Contender[]): Bench {
+  return {
+    sizes: { tokens: 512, hidden: 128 },
+    effort: { rounds: 1, turn: 0, runs: 1, limit: 0 },
+    device: "cpu",
+    contenders: async () => contenders,
+    peer: () => undefined,
+    close: async () => {},
+  };
+}
+
+describe("the gate", () => {
+  it("lets nobody pass whose numbers are wrong or are none", async () => {
+    const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
+    expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
+    expect(await passed(bench, shape, new Map())).toEqual(new Set(["right"]));
+    const kept = new Map<string, Result>([["gate.bf16.full.d64", { case: "x", errors: { kept: {} }, wrong: [] }]]);
+    expect(await passed(bench, shape, kept)).toEqual(new Set(["kept"]));
+    expect(isRight({ out: 1e-3, dq: 1e-3, dk: 3e-3, dv: 1e-3 }, { dtype: "fp16" })).toBe(false);
+  });
+});
+
+describe("ours", () => {
+  const small = { ...problem, n: 96, batch: 1, mask: "causal" } as const;
+
+  it("is right by the definition, and timed run by run", async () => {
+    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    const ours = new Ours("cpu", ctx);
+    const errors: Errors = await ours.check({ ...small, direction: "backward" });
+    expect(isRight(errors, small)).toBe(true);
+    for (const direction of ["forward", "backward"] as const) {
+      expect(await ours.prepare({ ...small, direction })).toBeGreaterThan(0);
+      const { seconds, idle, kernels } = await ours.sample(3);
+      expect(seconds).toHaveLength(3);
+      expect(Math.min(...seconds)).toBeGreaterThan(0);
+      expect(idle).toBeLessThan(1);
+      expect(kernels!.filter((name) => name.startsWith("attend"))).toHaveLength(1);
+      expect(kernels!.includes("rowDot")).toBe(direction === "backward");
+    }
+    await ours.release();
+    await ctx.device.stream.synchronize();
+    expect(ctx.device.memory().allocated).toBe(0);
+  });
+
+  it("is refused if its rows are wrong at the size that is timed", async () => {
+    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    const { kernels } = ctx.device;
+    const attend = kernels.attend.bind(kernels);
+    kernels.attend = (state, q, keys, tile) => attend(state, q, keys, { ...tile, scale: tile.scale * 1.5 });
+    const ours = new Ours("cpu", ctx);
+    await expect(ours.prepare({ ...small, mask: "full" })).rejects.toThrow(/out of row 0 is off by/);
+    await ours.release();
+  });
+
+  it("cannot be timed with steps that draw random numbers", async () => {
+    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    const laps = await lapsOf(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
+    expect(laps.map(({ kernels }) => kernels)).toEqual([["fill"], []]);
+    await expect(lapsOf(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("3 found");
+  });
+});
+
+describe("a row by its definition", () => {
+  it("is the oracle's", () => {
+    const sizes = { batch: 1, heads: 1, kvHeads: 1, queries: 5, keys: 5, headDim: 4, scale: 0.5 };
+    const [q, k, v, dOut] = [1, 2, 3, 4].map((seed) => normals(20, seed, "float32")) as [
+      Float64Array,
+      Float64Array,
+      Float64Array,
+      Float64Array,
+    ];
+    const whole = { ...sizes, sees: () => true, q, k, v };
+    const scores = [0, 1, 2, 3, 4].map(
+      (key) => 0.5 * [0, 1, 2, 3].reduce((s, c) => s + q[12 + c]! * k[4 * key + c]!, 0),
+    );
+    const f32 = (x: Float64Array, from = 0, to?: number): Float32Array => Float32Array.from(x.subarray(from, to));
+    const row = { scores, k: f32(k), v: f32(v), dOut: f32(dOut, 12, 16), d: 4 };
+    expect(distance(outRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
+    expect(distance(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(1e-12);
+    expect(distance([Number.NaN], [1])).toBeNaN();
+  });
+});
+
+describe("a run", () => {
+  const caseOf = (name: string, result: object | Error): Case => ({
+    name,
+    part: "gate",
+    async run() {
+      if (result instanceof Error) throw result;
+      return { case: name, ...result };
+    },
+  });
+  const bench = benchOf([]);
+
+  it("goes on where it stopped, even in the middle of a line, and after a failure", async () => {
+    const path = join(folder, "resumed.jsonl");
+    const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
+    const first = await runCases(failing, bench, new Results(path), { share: 1, again: false });
+    expect(first).toEqual({ failed: { b: "broke", c: "wrong results of d" }, left: [] });
+    appendFileSync(path, '{"case":"b","half');
+    const results = new Results(path);
+    expect([...results.byCase.keys()]).toEqual(["a", "c"]);
+    expect(results.byCase.get("a")).toEqual({ case: "a", x: 1.2346 });
+    const second = await runCases([caseOf("a", new Error("again")), caseOf("b", {})], bench, results, {
+      share: 1,
+      again: false,
+    });
+    expect(second.failed).toEqual({});
+    expect([...new Results(path).byCase.keys()]).toEqual(["a", "c", "b"]);
+  });
+
+  it("leaves what its part has no time for", async () => {
+    const results = new Results(join(folder, "left.jsonl"));
+    const { left } = await runCases([caseOf("a", {}), caseOf("b", {})], bench, results, { share: 0, again: false });
+    expect(left).toEqual(["a", "b"]);
+  });
+});
+
+const emulated = {
+  MOSAIC_CUDA_LIBRARY: file("../../packages/kernels-cuda/build-emulated/libcuda_emulated.so"),
+  MOSAIC_EMULATED_CAPABILITY: "90",
+};
+
+function bench(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const main = file("../dist/gpu.js");
+  return spawnSync(process.execPath, [main, ...args], { encoding: "utf8", env: { ...process.env, ...emulated } });
+}
+
+describe("the command", () => {
+  const out = join(folder, "out");
+  const tiny = ["--tokens", "128", "--hidden", "256", "--lengths", "128", "--once", "--out", out];
+  const peer = ["--peer", fakePeer.join(" ")];
+
+  it("knows all cases, and refuses what it does not know", () => {
+    const names = bench("--list").stdout.trim().split("\n");
+    expect(new Set(names).size).toBe(names.length);
+    for (const direction of ["forward", "backward"]) {
+      for (const d of [64, 128]) expect(names).toContain(`attention.${direction}.bf16.causal.d${d}.n65536`);
+      expect(names).toContain(`attention.${direction}.fp16.full.d128.n16384`);
+      expect(names).toContain(`ring.4.${direction}.bf16.full.d128.n65536`);
+    }
+    expect(bench("--filter", "nothing")).toMatchObject({ status: 2, stderr: expect.stringContaining("--list") });
+    expect(bench("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
+    expect(bench("--help").stdout).toContain("in turns");
+  });
+
+  it("runs the kernels under emulation beside a stand-in for PyTorch, and keeps a page", () => {
+    const some = "gate.bf16.causal.d64,attention.forward.bf16.causal.d64,attention.backward.bf16.causal.d64";
+    // "efficient" fails the gate, on purpose.
+    expect(bench(...tiny, ...peer, "--filter", some)).toMatchObject({ status: 1 });
+    const page = readFileSync(join(out, "gpu.md"), "utf8");
+    expect(page).toContain("### Attention forward bf16 causal d64");
+    expect(page).toContain("### Attention backward bf16 causal d64");
+    expect(page).toContain("portable / best of PyTorch");
+    expect(page).toContain("cudnn: no such backend here");
+    expect(page).not.toContain("efficient TFLOP/s");
+    const lines = readFileSync(join(out, "gpu.jsonl"), "utf8").trim().split("\n");
+    const found = lines.map((line) => JSON.parse(line) as Result & { times: object });
+    const forward = found.find((one) => one.case === "attention.forward.bf16.causal.d64.n128")!;
+    expect(forward.times).toMatchObject({ flash: { median: 1e-3 }, portable: { kernels: expect.any(Array) } });
+    expect(Object.keys(forward.times)).not.toContain("cudnn");
+  });
+
+  it("does not measure again what is there, nor mixes machines", () => {
+    const lines = (): number => readFileSync(join(out, "gpu.jsonl"), "utf8").trim().split("\n").length;
+    const before = lines();
+    expect(bench("--filter", "attention.forward.bf16.causal.d64", ...tiny, "--peer", "none").status).toBe(0);
+    expect(lines()).toBe(before + 1);
+    expect(bench("--device", "cpu", ...tiny, "--peer", "none")).toMatchObject({
+      status: 2,
+      stderr: expect.stringContaining("another machine"),
+    });
+  });
+
+  it("shards over ranks that share a device", () => {
+    const ring = [
+      "--device",
+      "cpu",
+      "--filter",
+      "ring.2.forward",
+      "--peer",
+      "none",
+      ...tiny,
+      "--out",
+      join(folder, "ring"),
+    ];
+    expect(bench(...ring).status).toBe(0);
+    expect(readFileSync(join(folder, "ring", "gpu.md"), "utf8")).toMatch(
+      /ring\.2\.forward\.bf16\.causal\.d64\.n128 \| \d/,
+    );
+  });
+});
