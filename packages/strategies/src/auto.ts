@@ -18,7 +18,7 @@ export interface AutoStrategy extends Strategy {
  * Plans at once, when it is made: its `meshFor` gives the mesh for `init`, and `why` the reasons. Every rank plans on its
  * own and comes to the same, as long as all are given equal options; a profile that was measured must come from one rank.
  *
- * @throws OptionError as `plan`; at the first call, before anything is sent, if the mesh is another one.
+ * @throws OptionError as `plan`; on another mesh, when a module is made with it and at every call, before anything is sent.
  *
  * @example
  * ```ts

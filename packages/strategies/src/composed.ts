@@ -27,8 +27,8 @@ const legal = [
  *
  * Give the axis "head" the fastest links: name it last in the mesh, so that its ranks are neighbours.
  *
- * Throws an OptionError for options that do not exist or do not fit, and at the first call, before anything is sent, if
- * the mesh is another one.
+ * Throws an OptionError for options that do not exist or do not fit. On another mesh than its own, making a module with it
+ * throws one, and so does every call, before anything is sent.
  *
  * @example
  * ```ts

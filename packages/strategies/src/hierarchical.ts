@@ -32,8 +32,8 @@ const legal = [
  * around the nodes for its heads. A "mesh2d" computes on what it has gathered and cannot go around another level: it may be
  * within nodes, or between them if "ulysses" is within.
  *
- * Throws an OptionError for options that do not exist or do not fit, and at the first call, before anything is sent, if
- * the mesh is another one.
+ * Throws an OptionError for options that do not exist or do not fit. On another mesh than its own, making a module with it
+ * throws one, and so does every call, before anything is sent.
  *
  * @example
  * ```ts

@@ -47,8 +47,9 @@ export function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): 
 export function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): readonly string[] {
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
-    "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times within 1 % count as",
-    "equal: then fewer bytes between nodes come first, then less memory. Of each nesting the best is shown; --all shows all.",
+    "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
+    "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
+    "best is shown; --all shows all.",
   ];
   if (rows.some(({ how }) => how === "sketched")) {
     notes.push("≈ from two ranks, as if their peers kept pace; the others are simulated whole.");

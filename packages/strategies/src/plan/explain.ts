@@ -18,7 +18,7 @@ export function explain({ best, ranking, job, refused }: Plan): string {
     `auto chose ${placeOf(best)}: ${costsOf(best, bytes)}, predicted for ${job.profile.name}.`,
     ...next.map((planned) => `${placeOf(planned)}: ${comparedTo(best, planned, bytes)}.`),
     ...(next.some(({ seconds }) => seconds < best.seconds)
-      ? ["Times within 1 % count as equal: then fewer bytes between nodes decide, then less memory."]
+      ? ["Times count in steps of 1 %: within one, fewer bytes between nodes decide, then less memory."]
       : []),
     ...(large.length === 0 ? [] : [`${large.length} more would hold over ${formatBytes(job.memoryLimit)}.`]),
     ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),

@@ -48,13 +48,13 @@ export interface Plan {
 
 /** Events of all ranks that may be simulated when nobody says how many candidates: some seconds. */
 const EVENTS = 600_000;
-/** Times that differ by less count as equal. */
-const CLOSE = 0.01;
+/** Times are told apart in steps of this share, the first of which begins with the shortest time. */
+const STEP = 0.01;
 
 /**
  * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
- * every built-in strategy on every mesh of these ranks, and the caller's own. Times within 1 % of one another count as
- * equal; then fewer bytes between nodes come first, then less memory.
+ * every built-in strategy on every mesh of these ranks, and the caller's own. Times count in steps of 1 %, from the
+ * shortest on; within a step fewer bytes between nodes come first, then less memory.
  *
  * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
  * then simulated whole. A pure function of its options: ranks that plan on their own come to the same.
@@ -182,7 +182,7 @@ interface Cost {
 
 function sorted<T>(all: readonly T[], costOf: (one: T) => Cost): readonly T[] {
   const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
-  const place = ({ seconds }: Cost): number => Math.floor(Math.log(seconds / fastest) / Math.log1p(CLOSE));
+  const place = ({ seconds }: Cost): number => Math.floor(Math.log(seconds / fastest) / Math.log1p(STEP));
   const compare = (a: Cost, b: Cost): number =>
     place(a) - place(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
