@@ -15,6 +15,7 @@ export { clipGradNorm } from "./optimizers/clip.ts";
 export {
   Optimizer,
   type OptimizerOptions,
+  type OptimizerSlot,
   type OptimizerState,
   type ParameterOverrides,
 } from "./optimizers/optimizer.ts";

@@ -202,6 +202,38 @@ test("a rank without rows takes part: its pair is (0, 0)", async () => {
   expect(losses[1]).toBe(losses[0]);
 });
 
+test("counts of ranks add up without rounding, where float32 stops counting; fractions and small counts too", async () => {
+  const parts = [
+    [2 ** 24 + 4, 2 ** 24],
+    [0, 1],
+    [0, 1],
+    [0, 1],
+  ];
+  const mean = async (pairs: readonly (readonly number[])[]): Promise<number> => {
+    const found = await onMesh({ sp: pairs.length }, async (ctx) => {
+      using terms = fromArray(ctx, pairs[ctx.rank]!, [2]);
+      using loss = meanOverMesh(ctx, terms);
+      return loss.item();
+    });
+    expect(new Set(found).size).toBe(1);
+    return found[0]!;
+  };
+  // 2²⁴ + 3 is rounded once, to 2²⁴ + 4; added one by one, it would have stayed 2²⁴.
+  expect(await mean(parts)).toBe(1);
+  expect(
+    await mean([
+      [6, 0.75],
+      [6, 2.25],
+    ]),
+  ).toBe(4);
+  expect(
+    await mean([
+      [10_000, 4097],
+      [-1808, 4095],
+    ]),
+  ).toBe(1);
+});
+
 test("parameters that nobody used get zeros, frozen ones nothing, on one rank as on two", async () => {
   for (const mesh of [{ sp: 1 }, { sp: 2 }]) {
     await onMesh(mesh, async (ctx) => {

@@ -1,4 +1,4 @@
-import { fromArray, Linear, Module, OptionError, StateError, type Tensor } from "@mosaic/core";
+import { type AdamStep, fromArray, Linear, Module, OptionError, StateError, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -9,8 +9,9 @@ import {
   linearDecay,
   linearWarmup,
   multiStep,
-  type Optimizer,
+  Optimizer,
   type OptimizerOptions,
+  type OptimizerSlot,
   type Schedule,
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
@@ -328,4 +329,32 @@ test("options that do not exist or are out of range are refused", () =>
     }
     expect(() => new ScheduleFreeAdamW(layer, { warmupSteps: -1 })).toThrow(OptionError);
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
+  }));
+
+/** Signed gradients: Adam that forgets at once. Written as a user would, with what the package exports. */
+class SignDescent extends Optimizer {
+  constructor(model: Module, options: OptimizerOptions = {}) {
+    super(model, options, { kind: "SignDescent", firstName: "exp_avg", lr: 0.5 });
+  }
+
+  protected numbers(): Readonly<Record<string, number>> {
+    return {};
+  }
+
+  protected setNumbers(): void {}
+
+  protected stepOf({ lrScale, weightDecay = 0 }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
+    const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
+    return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
+  }
+}
+
+test("an optimizer of one's own says only what a step's numbers are", () =>
+  alone(async (ctx) => {
+    using model = new Point(fromArray(ctx, [1, 2, 3], [3]));
+    using optimizer = new SignDescent(model);
+    model.x.grad = fromArray(ctx, [0.001, -7, 4], [3]);
+    optimizer.step();
+    expect(Array.from(await model.x.read())).toEqual([0.5, 2.5, 2.5]);
+    optimizer.zeroGrad();
   }));

@@ -1,9 +1,9 @@
 import {
   type Context,
   defineOp,
+  filled,
   formatShape,
   mul,
-  ones,
   sameShape,
   ShapeError,
   sum,
@@ -41,22 +41,46 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
     });
   }
   using wide = losses.to("float32");
-  using count = weights ? weights.detach().to("float32") : ones(losses.device, losses.shape);
-  using weighted = weights ? mul(wide, count) : wide.reshape(wide.shape);
+  using count = weights?.detach().to("float32");
+  using weighted = count ? mul(wide, count) : wide.reshape(wide.shape);
   using total = sum(weighted);
-  using number = sum(count);
+  using number = count ? sum(count) : filled(losses.device, [], losses.size);
   using first = total.reshape([1]);
   using second = number.reshape([1]);
   return concatenate([first, second], 0);
+}
+
+/** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */
+const LIMB = 4096;
+/** Added to a number below 2²² and taken away again, it leaves the nearest whole number. */
+const ROUNDS = 1.5 * 2 ** 23;
+
+/** (sum, count) of all ranks. Of whole counts the total is rounded once, however many ranks there are, up to 2³⁶. */
+function totalsOf(ctx: Context, terms: Tensor): Tensor {
+  const { device } = ctx;
+  const { kernels } = device;
+  using limbs = device.empty([3], "float32");
+  using pair = limbs.slice(0, 0, 2);
+  using high = limbs.slice(0, 1, 2);
+  using low = limbs.slice(0, 2, 3);
+  using own = terms.slice(0, 1, 2);
+  kernels.copy(pair, terms);
+  kernels.scalar("mul", high, high, 1 / LIMB);
+  kernels.scalar("add", high, high, ROUNDS);
+  kernels.scalar("sub", high, high, ROUNDS);
+  kernels.scalar("mul", low, high, -LIMB);
+  kernels.binary("add", low, low, own);
+  ctx.world.allReduce(limbs, "sum", { label: "loss" }).wait();
+  kernels.scalar("mul", high, high, LIMB);
+  kernels.binary("add", high, high, low);
+  return pair.detach();
 }
 
 const meanOverMeshOp = defineOp({
   name: "meanOverMesh",
   forward([terms]: [Tensor], ctx: Context) {
     const { device } = terms;
-    using totals = device.empty([2], "float32");
-    device.kernels.copy(totals, terms);
-    if (ctx.size > 1) ctx.world.allReduce(totals, "sum", { label: "loss" }).wait();
+    using totals = ctx.size > 1 ? totalsOf(ctx, terms) : terms.detach();
     using sum = totals.slice(0, 0, 1);
     const count = totals.slice(0, 1, 2);
     using value = device.empty([1], "float32");
@@ -79,7 +103,8 @@ const meanOverMeshOp = defineOp({
  * and on every mesh. Its gradient is this rank's part; `syncGradients`, which adds over sequence axes and averages over
  * "dp", makes of the parts the gradient that one device would have. Collective.
  *
- * terms: a pair (sum, count) [2] float32, of one loss or of several added. Nothing counted gives NaN, as in PyTorch.
+ * terms: a pair (sum, count) [2] float32, of one loss or of several added. Nothing counted gives NaN, as in PyTorch. What a
+ * rank counts is exact up to 2²⁴; ranks' counts are added without rounding.
  *
  * @throws ShapeError unless terms is a pair.
  */

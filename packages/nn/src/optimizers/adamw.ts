@@ -1,5 +1,5 @@
 import type { AdamStep, Module } from "@mosaic/core";
-import { checkOptimizer, Optimizer, optimizerNames, type OptimizerOptions, type Slot } from "./optimizer.ts";
+import { checkOptimizer, Optimizer, optimizerNames, type OptimizerOptions, type OptimizerSlot } from "./optimizer.ts";
 
 /**
  * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), as PyTorch's AdamW: lr 1e-3, weightDecay
@@ -42,7 +42,7 @@ export class AdamW extends Optimizer {
 
   protected setNumbers(): void {}
 
-  protected stepOf({ lrScale, weightDecay }: Pick<Slot, "lrScale" | "weightDecay">): AdamStep {
+  protected stepOf({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const [beta1, beta2] = this.#betas;
     const t = this.steps + 1;
     return {

@@ -56,7 +56,7 @@ export interface OptimizerState {
 }
 
 /** A parameter with what the optimizer keeps of it. */
-export interface Slot {
+export interface OptimizerSlot {
   readonly name: string;
   readonly parameter: Tensor;
   readonly first: Tensor;
@@ -76,7 +76,7 @@ export abstract class Optimizer implements Disposable {
   lr: number;
   /** Steps taken. */
   steps = 0;
-  protected readonly slots: readonly Slot[];
+  protected readonly slots: readonly OptimizerSlot[];
   readonly #kind: string;
   readonly #firstName: string;
   readonly #schedule: Schedule;
@@ -113,7 +113,7 @@ export abstract class Optimizer implements Disposable {
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
-  protected abstract stepOf(own: Pick<Slot, "lrScale" | "weightDecay">): AdamStep;
+  protected abstract stepOf(own: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
@@ -179,7 +179,7 @@ export abstract class Optimizer implements Disposable {
 }
 
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
-function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions): Slot[] {
+function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions): OptimizerSlot[] {
   const seen = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
     if (!parameter.requiresGrad || seen.has(parameter)) return [];
@@ -190,7 +190,7 @@ function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions)
   });
 }
 
-function kept(parameter: Tensor): Pick<Slot, "first" | "second" | "master"> {
+function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
   const [first, second] = [device.empty(shape, "float32"), device.empty(shape, "float32")];
   device.kernels.fill(first, 0);

@@ -5,7 +5,7 @@ import {
   optimizerNames,
   type OptimizerOptions,
   type OptimizerState,
-  type Slot,
+  type OptimizerSlot,
 } from "./optimizer.ts";
 
 /** What schedule-free AdamW takes beside what every optimizer takes. */
@@ -93,7 +93,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#power };
   }
 
-  protected stepOf({ lrScale, weightDecay }: Pick<Slot, "lrScale" | "weightDecay">): AdamStep {
+  protected stepOf({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const [beta1, beta2] = this.#betas;
     const { weight } = this.#weight();
     const total = this.#weightSum + weight;
