@@ -32,7 +32,10 @@ export interface AllToAllOptions extends CallOptions {
   readonly receive?: readonly number[];
 }
 
-/** Payload moved by this rank since the group was made, in bytes, and messages sent. */
+/**
+ * Payload moved by this rank since the group was made, in bytes, and messages sent. An operation counts, as a whole, when it
+ * is done; what has only been posted, or is on its way, does not.
+ */
 export interface Traffic {
   readonly bytesSent: number;
   readonly bytesReceived: number;
@@ -67,6 +70,10 @@ export interface ProcessGroup extends AsyncDisposable {
   barrier(options?: CallOptions): Work;
   /** Collective: ranks with the same color form a group, ordered by their rank here. Resolves on every rank. */
   split(color: number, name?: string): Promise<ProcessGroup>;
+  /**
+   * What the operations that are done by now moved. To have all in it that was posted, wait for them first: `Work.wait`, then
+   * `await stream.synchronize()`.
+   */
   traffic(): Traffic;
   /** Tracing covers the whole engine of this rank, all of its groups. */
   startTrace(): void;

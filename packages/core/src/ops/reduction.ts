@@ -70,10 +70,62 @@ export function mean(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tenso
   return scale(total, total.size / x.size);
 }
 
-/** The largest over some axes, or all. Not differentiable: the result has no history. */
+const maxOp = defineOp({
+  name: "max",
+  forward([x]: [Tensor], shapes: { kept: Shape; shape: Shape }) {
+    const output = reduce("max", x, shapes);
+    return { output, saved: { x, output, kept: shapes.kept } };
+  },
+  backward({ x, output, kept }, dOutput) {
+    const { device } = x;
+    const { kernels } = device;
+    using largest = output.reshape(kept);
+    using dOut = dOutput.reshape(kept);
+    using winners = largestOf(x, largest);
+    using share = device.empty(kept, "float32");
+    if (share.size === winners.size) kernels.copy(share, winners);
+    else kernels.reduce("sum", share, winners);
+    kernels.binary("div", share, dOut, share);
+    const dx = device.empty(x.shape, x.dtype);
+    kernels.binary("mul", dx, winners, share);
+    return [dx];
+  },
+});
+
+/** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
+function largestOf(x: Tensor, largest: Tensor): Tensor {
+  const { device, shape } = x;
+  using below = device.empty(shape, "float32");
+  using minusOne = device.empty([1], "float32");
+  using everywhere = minusOne.expand(shape);
+  device.kernels.binary("sub", below, largest, x);
+  device.kernels.fill(minusOne, -1);
+  const winners = device.empty(shape, "float32");
+  // relu'(0) is 0, and so is it of what infinities leave, NaN.
+  device.kernels.unaryBackward("relu", winners, below, everywhere);
+  device.kernels.scalar("add", winners, winners, 1);
+  return winners;
+}
+
+/**
+ * The largest over some axes, or all. Where several are largest, each gets an equal part of the gradient, as of PyTorch's amax.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, max } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [3, 1, 3, 2], [2, 2]);
+ * x.requiresGrad = true;
+ * using largest = max(x);
+ * largest.backward();
+ * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
+ * ```
+ * @throws ShapeError for an axis out of range, and if there is no element.
+ */
 export function max(x: Tensor, axes?: Axes, { keepAxes = false }: ReduceOptions = {}): Tensor {
   x.assertUsable("max");
   const { kept, dropped } = shapesOf(x, axes, "max");
   if (x.size === 0) throw new ShapeError({ where: "max", expected: "at least one element", received: "none" });
-  return reduce("max", x, { kept, shape: keepAxes ? kept : dropped });
+  return maxOp([x], { kept, shape: keepAxes ? kept : dropped });
 }

@@ -1,14 +1,16 @@
-import { describe, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { add, div, mul, scale, sub } from "../../src/ops/arithmetic.ts";
+import { fromArray } from "../../src/creation.ts";
 import { concatenate } from "../../src/ops/concatenate.ts";
 import { linear } from "../../src/ops/linear.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
-import { mean, sum } from "../../src/ops/reduction.ts";
+import { max, mean, sum } from "../../src/ops/reduction.ts";
 import { softmax } from "../../src/ops/softmax.ts";
 import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "../reference/device.ts";
 import { checkGradients, type GradientCase } from "../reference/gradients.ts";
 
 /** Runs an operation on x transposed, and lets go of the view. */
@@ -114,6 +116,10 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "sum, one axis": { shapes: [[2, 3, 2]], run: (x) => sum(x, -2) },
   "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepAxes: true }) },
   mean: { shapes: [[2, 3]], run: (x) => mean(x, 0) },
+  "max, all": { shapes: [[2, 3]], run: (x) => max(x) },
+  "max, one axis": { shapes: [[2, 3, 2]], run: (x) => max(x, -2) },
+  "max, axes kept, permuted": { shapes: [[2, 3]], run: turned((x) => max(x, [0], { keepAxes: true })) },
+  "max, of one": { shapes: [[2, 1]], run: (x) => max(x, 1) },
   softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
   "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
   layerNorm: { shapes: [[2, 4], [4], [4]], run: (x, weight, bias) => layerNorm(x, weight, bias) },
@@ -171,4 +177,21 @@ const cases: Readonly<Record<string, GradientCase>> = {
 
 describe("gradients agree with finite differences and leave no memory behind", () => {
   test.each(Object.entries(cases))("%s", (_, each) => checkGradients(each));
+});
+
+test("max shares its gradient evenly among those that are largest, infinities too", async () => {
+  const device = new ReferenceDevice();
+  const [low, high] = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
+  for (const dtype of ["float32", "bfloat16"] as const) {
+    using x = fromArray(device, [2, 7, 7, 7, low, low, low, low, 1, high, -3, high], [3, 4], dtype);
+    x.requiresGrad = true;
+    using largest = max(x, 1);
+    using gradient = fromArray(device, [3, 2, 4], [3], dtype);
+    largest.backward(gradient);
+    expect(await largest.read()).toEqual(Float32Array.of(7, low, high));
+    expect(x.grad!.dtype).toBe(dtype);
+    expect(Array.from(await x.grad!.read())).toEqual([0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0, 2, 0, 2]);
+    x.grad!.dispose();
+  }
+  expect(device.memory().allocated).toBe(0);
 });
