@@ -1,0 +1,35 @@
+// Makes one archive that runs on a Linux machine with a GPU and nothing else: no network, no Node, no npm.
+//
+//   npm run bundle -- [--out FILE]        (after a build; FILE defaults to build/mosaic-<version>-<platform>.tar.gz)
+import { mkdtempSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { archive } from "./bundle/archive.mjs";
+import { stage } from "./bundle/stage.mjs";
+import { packagesOf } from "./workspace.mjs";
+
+const LIMIT_MIB = 60;
+const MIB = 2 ** 20;
+const root = fileURLToPath(new URL("..", import.meta.url));
+
+const { values } = parseArgs({ options: { out: { type: "string" } } });
+const name = `mosaic-${packagesOf(root)[0].manifest.version}-${process.platform}-${process.arch}`;
+const out = resolve(values.out ?? join(root, "build", `${name}.tar.gz`));
+
+const folder = mkdtempSync(join(tmpdir(), "mosaic-bundle-"));
+try {
+  const started = performance.now();
+  const notes = stage(root, join(folder, "mosaic"));
+  for (const note of notes) console.log(`note: ${note}`);
+  archive(folder, "mosaic", out);
+  const size = statSync(out).size / MIB;
+  console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - started) / 1000).toFixed(0)} s`);
+  if (size > LIMIT_MIB) {
+    console.error(`the archive is larger than ${LIMIT_MIB} MiB; what grew: tar -tvf ${out} | sort -k3 -n | tail`);
+    process.exitCode = 1;
+  }
+} finally {
+  rmSync(folder, { recursive: true, force: true });
+}

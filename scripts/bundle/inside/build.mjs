@@ -1,0 +1,49 @@
+// Compiles the addons again, for a host on which those of the bundle do not load: `./mosaic build [package…]`. Needs a C++20
+// compiler (CXX, else c++) and ar; neither CMake nor nvcc, for the kernels' machine code is here already.
+import { spawn, spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { packagesOf } from "../../workspace.mjs";
+
+const root = fileURLToPath(new URL("../../..", import.meta.url)).replace(/\/$/, "");
+const cxx = process.env.CXX ?? "c++";
+
+if (spawnSync(cxx, ["--version"]).status !== 0) {
+  console.error(`no C++ compiler: looked for \`${cxx}\`; set CXX to name another, or load a module that has one`);
+  process.exit(1);
+}
+const names = process.argv.slice(2);
+const native = packagesOf(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
+for (const { folder, dir } of native.filter((one) => names.length === 0 || names.includes(one.folder))) {
+  const start = performance.now();
+  await build(JSON.parse(readFileSync(join(dir, "native-recipe.json"), "utf8")));
+  console.log(`${folder}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
+}
+
+/** Sources side by side; what links waits for all before it. */
+async function build(steps) {
+  const running = new Set();
+  for (const { folder, command } of steps) {
+    const step = { folder: fill(folder), command: fill(command) };
+    const compiles = command.includes(" -c ");
+    while (running.size >= (compiles ? availableParallelism() : 1)) await Promise.race(running);
+    const work = execute(step).finally(() => running.delete(work));
+    running.add(work);
+    if (!compiles) await work;
+  }
+  await Promise.all(running);
+}
+
+const fill = (text) => text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
+
+function execute({ folder, command }) {
+  const [, output] = / -o (\S+)/.exec(command) ?? [];
+  for (const each of [folder, ...(output ? [dirname(resolve(folder, output))] : [])])
+    mkdirSync(each, { recursive: true });
+  return new Promise((done, failed) => {
+    const child = spawn("sh", ["-c", command], { cwd: folder, stdio: ["ignore", "inherit", "inherit"] });
+    child.on("close", (code) => (code === 0 ? done() : failed(new Error(`failed (${code}): ${command}`))));
+  });
+}

@@ -1,0 +1,94 @@
+// Everything that a GPU is needed for, in one go and within a budget: `./mosaic gpu`, or in a built repository
+// `node scripts/bundle/inside/gpu.mjs`.
+import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { runStep } from "./gpu/run-step.mjs";
+import { stepsFor } from "./gpu/steps.mjs";
+
+const HELP = `Runs all that a GPU is needed for, one step after the other, and goes on after what fails.
+
+  ./mosaic gpu [options]
+
+  --budget TIME   for everything, as 10m or 540s (10m); what is left over goes to the benchmarks
+  --out DIR       for results (mosaic-gpu): summary.md, summary.json, log.txt, and the benchmarks' gpu.md and gpu.jsonl
+  --only NAMES    only these steps, separated by commas
+  --list          the steps
+  -h, --help      this text
+
+Exit code: 0 if all steps that could run did well.`;
+
+/** Less is not worth a start. */
+const LEAST_SECONDS = 5;
+const TAIL_LINES = 15;
+
+const { values } = parseArgs({
+  options: {
+    budget: { type: "string", default: "10m" },
+    out: { type: "string", default: "mosaic-gpu" },
+    only: { type: "string", default: "" },
+    list: { type: "boolean", default: false },
+    help: { type: "boolean", short: "h", default: false },
+  },
+});
+process.exitCode = await main();
+
+async function main() {
+  const out = resolve(values.out);
+  const steps = stepsFor(fileURLToPath(new URL("../../..", import.meta.url)), out);
+  const only = values.only === "" ? steps.map(({ name }) => name) : values.only.split(",");
+  const unknown = only.find((name) => !steps.some((step) => step.name === name));
+  const budget = secondsOf(values.budget);
+  if (values.help || values.list) {
+    console.log(values.help ? HELP : steps.map(({ name, about }) => `${name.padEnd(12)} ${about}`).join("\n"));
+    return 0;
+  }
+  if (unknown !== undefined || budget === undefined) {
+    console.error(unknown === undefined ? "--budget: expected a time, as 10m or 540s" : `--only: no step "${unknown}"`);
+    return 2;
+  }
+  mkdirSync(out, { recursive: true });
+  writeFileSync(join(out, "log.txt"), "");
+  const end = performance.now() + budget * 1000;
+  const results = [];
+  for (const step of steps.filter(({ name }) => only.includes(name))) {
+    results.push(await take(step, (end - performance.now()) / 1000, out));
+    writeFileSync(join(out, "summary.json"), JSON.stringify({ budget, steps: results }, null, 2));
+    writeFileSync(join(out, "summary.md"), tableOf(results));
+  }
+  console.log(`\n${tableOf(results)}\nresults in ${out}`);
+  return results.every(({ outcome, skipped }) => skipped || outcome === "ok") ? 0 : 1;
+}
+
+/** One step, if there is time and it can run at all; the end of what it said, if it failed. */
+async function take(step, left, out) {
+  const { name, about, seconds = left, within, skip } = step;
+  if (skip !== undefined) return { name, about, outcome: skip, skipped: true, seconds: 0 };
+  if (left < LEAST_SECONDS) return { name, about, outcome: "no time left", seconds: 0 };
+  const limit = Math.min(seconds, left);
+  console.log(`── ${name}: ${about}, at most ${limit.toFixed(0)} s`);
+  const file = join(out, "log.txt");
+  const command = [...step.command, ...(within?.(limit) ?? [])];
+  appendFileSync(file, `\n══ ${name}: ${command.join(" ")}\n`);
+  let tail = "";
+  const result = await runStep({ ...step, command }, limit, (data) => {
+    appendFileSync(file, data);
+    tail = (tail + data).split("\n").slice(-TAIL_LINES).join("\n");
+  });
+  console.log(
+    result.outcome === "ok" ? `   ok, ${result.seconds.toFixed(1)} s` : `${tail.trimEnd()}\n   ${result.outcome}`,
+  );
+  return { name, about, ...result };
+}
+
+function tableOf(results) {
+  const rows = results.map(({ name, about, outcome, seconds }) => [name, about, outcome, `${seconds.toFixed(1)} s`]);
+  const all = [["step", "is", "outcome", "took"], ["---", "---", "---", "--:"], ...rows];
+  return `${all.map((cells) => `| ${cells.join(" | ")} |`).join("\n")}\n`;
+}
+
+function secondsOf(text) {
+  const [, amount, unit] = /^(\d+(?:\.\d+)?)(s|m|h)?$/.exec(text) ?? [];
+  return amount === undefined ? undefined : Number(amount) * { s: 1, m: 60, h: 3600 }[unit ?? "s"];
+}

@@ -1,0 +1,35 @@
+import { spawn } from "node:child_process";
+
+const GRACE_MS = 5000;
+
+/**
+ * Runs a step for at most so many seconds, and hands what it prints to `log`. Resolves to `{ outcome, seconds }`; the outcome is
+ * "ok", "exit 1" and the like, or "out of time".
+ */
+export function runStep({ command: [program, ...args], folder, env }, seconds, log) {
+  const start = performance.now();
+  return new Promise((resolve) => {
+    // A group of its own, so that nothing that it started outlives it.
+    const child = spawn(program, args, { cwd: folder, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
+    const end = (signal) => {
+      try {
+        process.kill(-child.pid, signal);
+      } catch {} // It has ended.
+    };
+    let late = false;
+    const timers = [
+      setTimeout(() => ((late = true), end("SIGTERM")), seconds * 1000),
+      setTimeout(() => end("SIGKILL"), seconds * 1000 + GRACE_MS),
+    ];
+    const done = (outcome) => {
+      timers.forEach(clearTimeout);
+      resolve({ outcome, seconds: (performance.now() - start) / 1000 });
+    };
+    for (const stream of [child.stdout, child.stderr]) stream.on("data", log);
+    child.on("error", ({ message }) => done(message));
+    child.on("exit", () => end("SIGTERM"));
+    child.on("close", (code, signal) =>
+      done(late ? "out of time" : code === 0 ? "ok" : signal ? `ended by ${signal}` : `exit ${code}`),
+    );
+  });
+}

@@ -1,0 +1,38 @@
+// Runs the tests of the bundle: `./mosaic test [package…] [-- what vitest takes]`, by folder name; all of them without one.
+import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { packagesOf } from "../../workspace.mjs";
+
+const root = fileURLToPath(new URL("../../..", import.meta.url));
+const vitest = join(root, "node_modules/vitest/vitest.mjs");
+const LIMIT_MS = 10 * 60_000;
+
+const testable = packagesOf(root).filter(({ dir }) => existsSync(join(dir, "vitest.config.ts")));
+const args = process.argv.slice(2);
+const end = args.includes("--") ? args.indexOf("--") : args.length;
+const [names, forVitest] = [args.slice(0, end), args.slice(end + 1)];
+const unknown = names.filter((name) => !testable.some(({ folder }) => folder === name));
+if (unknown.length > 0) {
+  console.error(`no package "${unknown[0]}"; there are ${testable.map(({ folder }) => folder).join(", ")}`);
+  process.exit(2);
+}
+
+const chosen = names.length === 0 ? testable : testable.filter(({ folder }) => names.includes(folder));
+const results = chosen.map(({ folder, dir }) => {
+  console.log(`\n── ${folder}`);
+  const start = performance.now();
+  const { status } = spawnSync(process.execPath, [vitest, "run", ...forVitest], {
+    cwd: dir,
+    stdio: "inherit",
+    timeout: LIMIT_MS,
+  });
+  return { folder, ok: status === 0, seconds: (performance.now() - start) / 1000 };
+});
+
+console.log();
+for (const { folder, ok, seconds } of results) {
+  console.log(`  ${ok ? "ok    " : "FAILED"}  ${folder.padEnd(18)} ${seconds.toFixed(1).padStart(6)} s`);
+}
+process.exit(results.every(({ ok }) => ok) ? 0 : 1);

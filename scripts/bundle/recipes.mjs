@@ -1,0 +1,86 @@
+import { spawnSync } from "node:child_process";
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+
+/** What nvcc made. */
+const IMAGE = /@root@[\w./-]+\.fatbin/g;
+
+/**
+ * Writes `native-recipe.json` into each package with native code: the commands that CMake would run, so that a compiler alone
+ * can build the addons again where these do not load. Machine code for GPUs does not depend on the host, and is taken along.
+ * Returns what to tell about it.
+ */
+export function stageRecipes(root, folder, packages) {
+  const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
+  return native.flatMap(({ path }) => {
+    const recipe = JSON.stringify(recipeOf(root, path), null, 1);
+    const images = [...new Set(recipe.match(IMAGE) ?? [])].map((image) => image.slice("@root@/".length));
+    const missing = images.find((image) => !existsSync(join(root, image)));
+    if (missing !== undefined) return [`there is no ${missing}, so ./mosaic build will leave ${path} as it is`];
+    for (const image of images) {
+      mkdirSync(dirname(join(folder, image)), { recursive: true });
+      copyFileSync(join(root, image), join(folder, image));
+    }
+    writeFileSync(join(folder, path, "native-recipe.json"), recipe);
+    return [];
+  });
+}
+
+/** What compiles and links the package at `path`, in order: `{ folder, command }`, with @root@ and @cxx@ to be filled in. */
+export function recipeOf(root, path) {
+  const build = mkdtempSync(join(tmpdir(), "mosaic-recipe-"));
+  try {
+    configure(join(root, path), build);
+    const compiler = /^CMAKE_CXX_COMPILER:\w+=(.*)$/m.exec(readFileSync(join(build, "CMakeCache.txt"), "utf8"))[1];
+    const places = [
+      [build, `@root@/${path}/build-cmake`],
+      [root.replace(/\/$/, ""), "@root@"],
+      [compiler, "@cxx@"],
+    ];
+    const generic = (text) => places.reduce((so, [from, to]) => so.replaceAll(from, to), text);
+    return stepsOf(build).map(({ folder, command }) => ({ folder: generic(folder), command: generic(command) }));
+  } finally {
+    rmSync(build, { recursive: true, force: true });
+  }
+}
+
+function configure(source, build) {
+  const options = ["-G", "Unix Makefiles", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"];
+  const { status, stderr } = spawnSync("cmake", ["-S", source, "-B", build, ...options], { encoding: "utf8" });
+  if (status !== 0) throw new Error(`cmake could not configure ${source}:\n${stderr}`);
+}
+
+/** Compiling is in the list that CMake exports; linking in a script for each target. Programs are left out: they are tests. */
+function stepsOf(build) {
+  const targets = readdirSync(build, { recursive: true })
+    .filter((path) => path.endsWith("/link.txt"))
+    .map((path) => ({ objects: dirname(join(build, path)), script: readFileSync(join(build, path), "utf8") }))
+    .filter(({ script }) => /ar qc |-o \S+\.(node|so)\b/.test(script))
+    // Archives are linked into the others.
+    .sort((a, b) =>
+      a.script.includes("ar qc ") ? -1 : b.script.includes("ar qc ") ? 1 : a.objects < b.objects ? -1 : 1,
+    );
+  const compiling = JSON.parse(readFileSync(join(build, "compile_commands.json"), "utf8"))
+    .map(({ directory, command }) => ({ folder: directory, command }))
+    .filter(({ folder, command }) => {
+      const object = resolve(folder, / -o (\S+)/.exec(command)[1]);
+      return targets.some(({ objects }) => object.startsWith(`${objects}/`));
+    });
+  const linking = targets.flatMap(({ objects, script }) =>
+    script
+      .trim()
+      .split("\n")
+      .map((command) => ({ folder: dirname(dirname(objects)), command })),
+  );
+  return [...compiling, ...linking];
+}

@@ -1,0 +1,19 @@
+import { spawnSync } from "node:child_process";
+import { chmodSync, copyFileSync, mkdirSync, realpathSync } from "node:fs";
+import { join } from "node:path";
+
+/** What Node links and a bare machine may lack; glibc every machine has its own. */
+const LIBRARIES = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
+
+/** This Node, without symbols, and its C++ libraries for where there are none. */
+export function stageRuntime(folder) {
+  const [bin, lib] = [join(folder, "runtime/bin"), join(folder, "runtime/lib")];
+  for (const each of [bin, lib]) mkdirSync(each, { recursive: true });
+  const node = join(bin, "node");
+  copyFileSync(realpathSync(process.execPath), node);
+  chmodSync(node, 0o755);
+  // Larger by a tenth where there is no strip.
+  spawnSync("strip", [node]);
+  const { stdout = "" } = spawnSync("ldd", [node], { encoding: "utf8" });
+  for (const [, name, path] of stdout.matchAll(LIBRARIES)) copyFileSync(realpathSync(path), join(lib, name));
+}
