@@ -9,6 +9,8 @@ import { publint } from "publint";
 import { formatMessage } from "publint/utils";
 import { packagesOf } from "./workspace.mjs";
 
+/** What npm's search finds every package by; each adds words of its own. */
+const KEYWORDS = ["mosaic", "attention"];
 const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 
 /** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
@@ -45,6 +47,12 @@ function manifestFaults({ manifest }, version) {
   expect(manifest.type === "module", "it is not ESM");
   expect(manifest.engines?.node === ">=20.19", 'its engines.node is not ">=20.19"');
   expect(manifest.description, "it has no description");
+  const words = manifest.keywords ?? [];
+  expect(
+    KEYWORDS.every((word) => words.includes(word)) && words.length > KEYWORDS.length,
+    `its keywords are not ${KEYWORDS.join(" and ")} and some of its own`,
+  );
+  expect(new Set(words).size === words.length, "a keyword of it stands twice");
   expect(manifest.version === version, "its version differs from the other packages'");
   // npm 12 does not run the scripts of dependencies: an addon must come built.
   for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `it has an install script, "${hook}"`);

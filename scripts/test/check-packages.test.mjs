@@ -5,6 +5,7 @@ import { pack, repository } from "./fixture.mjs";
 const manifest = {
   version: "1.0.0",
   description: "A package",
+  keywords: ["mosaic", "attention", "ring"],
   license: "MIT",
   type: "module",
   sideEffects: false,
@@ -30,6 +31,9 @@ test("a package that is ready has no fault", async () => {
 test.each([
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script, "postinstall"/],
   ["another license", { license: "ISC" }, {}, /license is not MIT/],
+  ["no words to be found by", { keywords: undefined }, {}, /its keywords are not mosaic and attention/],
+  ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and some of its own/],
+  ["a word that stands twice", { keywords: ["mosaic", "attention", "ring", "ring"] }, {}, /stands twice/],
   ["an older Node", { engines: { node: ">=18" } }, {}, /engines.node/],
   ["a build that is not shipped", { files: ["prebuilds"] }, {}, /dist\/index.js is not in the tarball/],
   ["an addon that was not built", {}, { "CMakeLists.txt": "" }, /addon is not in the tarball/],
