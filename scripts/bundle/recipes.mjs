@@ -1,14 +1,5 @@
 import { spawnSync } from "node:child_process";
-import {
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 
@@ -17,23 +8,32 @@ const IMAGE = /@root@[\w./-]+\.fatbin/g;
 
 /**
  * Writes `native-recipe.json` into each package with native code: the commands that CMake would run, so that a compiler alone
- * can build the addons again where these do not load. Machine code for GPUs does not depend on the host, and is taken along.
- * Returns what to tell about it.
+ * can build the addons again where these do not load. Machine code for GPUs does not depend on the host; where in the addon it
+ * lies is part of the recipe. Returns what to tell about it.
  */
 export function stageRecipes(root, folder, packages) {
   const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
   return native.flatMap(({ path }) => {
-    const recipe = JSON.stringify(recipeOf(root, path), null, 1);
-    const images = [...new Set(recipe.match(IMAGE) ?? [])].map((image) => image.slice("@root@/".length));
-    const missing = images.find((image) => !existsSync(join(root, image)));
-    if (missing !== undefined) return [`there is no ${missing}, so ./mosaic build will leave ${path} as it is`];
-    for (const image of images) {
-      mkdirSync(dirname(join(folder, image)), { recursive: true });
-      copyFileSync(join(root, image), join(folder, image));
-    }
-    writeFileSync(join(folder, path, "native-recipe.json"), recipe);
+    const steps = recipeOf(root, path);
+    const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => imageIn(root, path, image));
+    if (images.includes(undefined))
+      return [`the machine code in ${path} is not at hand: ./mosaic build will leave it alone`];
+    writeFileSync(join(folder, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
     return [];
   });
+}
+
+/** Where the addons of the package at `path` hold that image: `{ image, addon, offset, length }`. */
+function imageIn(root, path, image) {
+  const file = join(root, image.slice("@root@/".length));
+  const prebuilds = join(root, path, "prebuilds");
+  if (!existsSync(file) || !existsSync(prebuilds)) return undefined;
+  const bytes = readFileSync(file);
+  for (const addon of readdirSync(prebuilds, { recursive: true }).filter((name) => name.endsWith(".node"))) {
+    const offset = readFileSync(join(prebuilds, addon)).indexOf(bytes);
+    if (offset >= 0) return { image, addon: `@root@/${path}/prebuilds/${addon}`, offset, length: bytes.length };
+  }
+  return undefined;
 }
 
 /** What compiles and links the package at `path`, in order: `{ folder, command }`, with @root@ and @cxx@ to be filled in. */

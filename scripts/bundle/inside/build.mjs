@@ -1,7 +1,7 @@
 // Compiles the addons again, for a host on which those of the bundle do not load: `./mosaic build [package…]`. Needs a C++20
 // compiler (CXX, else c++) and ar; neither CMake nor nvcc, for the kernels' machine code is here already.
 import { spawn, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -23,7 +23,8 @@ for (const { folder, dir } of native.filter((one) => names.length === 0 || names
 }
 
 /** Sources side by side; what links waits for all before it. */
-async function build(steps) {
+async function build({ images, steps }) {
+  for (const each of images) extract(each);
   const running = new Set();
   for (const { folder, command } of steps) {
     const step = { folder: fill(folder), command: fill(command) };
@@ -36,7 +37,17 @@ async function build(steps) {
   await Promise.all(running);
 }
 
-const fill = (text) => text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
+/** Takes the kernels' machine code out of the addon that came with the bundle, once: a new addon has it elsewhere. */
+function extract({ image, addon, offset, length }) {
+  const file = fill(image);
+  if (existsSync(file)) return;
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, readFileSync(fill(addon)).subarray(offset, offset + length));
+}
+
+function fill(text) {
+  return text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
+}
 
 function execute({ folder, command }) {
   const [, output] = / -o (\S+)/.exec(command) ?? [];
