@@ -1,9 +1,9 @@
-import { type AttentionBackend, type Call, type Context, type Keys, local } from "@mosaic/core";
+import { type AttentionBackend, ByPlace, type Call, type Context, type Keys, local } from "@mosaic/core";
 import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
 import { type FormOptions, formOf } from "./form.ts";
 import { runFused } from "./fused.ts";
 import { bestGrid, type Grid } from "./grid.ts";
-import { needOf } from "./need.ts";
+import { type Shards, shardsAlong, needOf } from "./need.ts";
 import { checkOptions, type Mesh2DOptions } from "./options.ts";
 import { backwardPass, forwardPass, type Pass, type Site } from "./pass.ts";
 import { Plans } from "./plans.ts";
@@ -41,6 +41,7 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
   const label = `mesh2d(${axis})`;
   checkOptions(label, options);
+  const known = new ByPlace<Shards>([axis]);
   const plans = new Plans({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
@@ -72,7 +73,8 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
     const { size } = ctx.mesh.group(axis);
     const grouped = call.q.shape[1]! / keys.k.shape[1]!;
     const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped);
-    return { site: { ctx, axis, inner, label, need: needOf({ axis, grid }, call, keys.from) }, grid };
+    const shards = known.of(call, keys.from, () => shardsAlong(axis, size, call, keys.from));
+    return { site: { ctx, axis, inner, label, need: needOf(grid, keys.from[axis]!, shards) }, grid };
   }
 
   function run(pass: Pass, grid: Grid): void {

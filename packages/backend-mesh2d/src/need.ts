@@ -1,8 +1,8 @@
-import { type Call, type Coordinate, isVisible, spansLength } from "@mosaic/core";
+import { type Coordinate, isVisible, type PlacedCall, spansLength } from "@mosaic/core";
 import { type Grid, keysAt, queriesAt } from "./grid.ts";
 
 /** What needs are worked out from: the call as every rank knows it. */
-export type NeedCall = Pick<Call, "at" | "mask" | "queries" | "keys">;
+export type NeedCall = PlacedCall;
 
 /** One dimension of a rank's tile: the queries along its row, or the keys along its column. Ranks are those of the group. */
 export interface Side {
@@ -23,25 +23,40 @@ export interface Need {
   sees(queries: number, keys: number): boolean;
 }
 
-/** The needs of a call whose keys come from the coordinate `from`, along an axis whose ranks form a grid. */
-export function needOf({ axis, grid }: { axis: string; grid: Grid }, call: NeedCall, from: Coordinate): Need {
+/** The shards along an axis: the same for all ranks along it. */
+export interface Shards {
+  /** Rows in the chunk of each rank. */
+  readonly queries: readonly number[];
+  readonly keys: readonly number[];
+  readonly sees: Need["sees"];
+}
+
+/** The shards of a call whose keys come from the coordinate `from`. */
+export function shardsAlong(axis: string, size: number, call: NeedCall, from: Coordinate): Shards {
+  const queries = offsets(size).map((rank) => call.queries.spans({ ...call.at, [axis]: rank }));
+  const keys = offsets(size).map((rank) => call.keys.spans({ ...from, [axis]: rank }));
+  return {
+    queries: queries.map(spansLength),
+    keys: keys.map(spansLength),
+    sees: remember(size, (q, k) => isVisible(queries[q]!, keys[k]!, call.mask)),
+  };
+}
+
+/** The needs of a rank of a grid. */
+export function needOf(grid: Grid, rank: number, { queries, keys, sees }: Shards): Need {
   const { rows, columns } = grid;
-  const queries = (rank: number) => call.queries.spans({ ...call.at, [axis]: rank });
-  const keys = (rank: number) => call.keys.spans({ ...from, [axis]: rank });
-  const sees = remember(rows * columns, (q, k) => isVisible(queries(q), keys(k), call.mask));
-  const rank = from[axis]!;
-  const wantsQueries = (who: number, of: number) => offsets(rows).some((y) => sees(of, keysAt(grid, who, y)));
-  const wantsKeys = (who: number, of: number) => offsets(columns).some((x) => sees(queriesAt(grid, who, x), of));
+  const wantsQueries = (who: number, of: number) => some(rows, (y) => sees(of, keysAt(grid, who, y)));
+  const wantsKeys = (who: number, of: number) => some(columns, (x) => sees(queriesAt(grid, who, x), of));
   return {
     rank,
     sees,
     queries: {
       ...sideOf(rank, columns, { at: (x) => queriesAt(grid, rank, x), wants: wantsQueries }),
-      length: (source) => spansLength(queries(source)),
+      length: (source) => queries[source]!,
     },
     keys: {
       ...sideOf(rank, rows, { at: (y) => keysAt(grid, rank, y), wants: wantsKeys }),
-      length: (source) => spansLength(keys(source)),
+      length: (source) => keys[source]!,
     },
   };
 }
@@ -65,16 +80,18 @@ function offsets(length: number): number[] {
   return Array.from({ length }, (_, offset) => offset);
 }
 
+function some(length: number, is: (offset: number) => boolean): boolean {
+  for (let offset = 0; offset < length; offset++) if (is(offset)) return true;
+  return false;
+}
+
 /** Each pair is asked for several times, and the answer is a walk over spans and slices. */
 function remember(size: number, relation: Relation): Relation {
-  const known = new Map<number, boolean>();
+  const [unknown, no, yes] = [0, 1, 2];
+  const known = new Uint8Array(size * size);
   return (a, b) => {
     const pair = a * size + b;
-    let answer = known.get(pair);
-    if (answer === undefined) {
-      answer = relation(a, b);
-      known.set(pair, answer);
-    }
-    return answer;
+    if (known[pair] === unknown) known[pair] = relation(a, b) ? yes : no;
+    return known[pair] === yes;
   };
 }

@@ -1,7 +1,7 @@
 import { type Coordinate, type DType, dtypeBytes, type Traffic } from "@mosaic/core";
 import { checkGrid } from "./check.ts";
 import { bestGrid } from "./grid.ts";
-import { type NeedCall, needOf, type Side } from "./need.ts";
+import { shardsAlong, type NeedCall, needOf, type Side } from "./need.ts";
 
 export interface Mesh2DTrafficOptions {
   /** Axis and grid, as given to `mesh2d`. */
@@ -61,7 +61,7 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): {
   const { axis = "sp", shape, mesh, call, from = call.at, heads, kvHeads, headDim, dtype } = options;
   const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(mesh[axis]!, heads / kvHeads);
   checkGrid("mesh2dTraffic", grid, mesh[axis]!);
-  const need = needOf({ axis, grid }, call, from);
+  const need = needOf(grid, from[axis]!, shardsAlong(axis, mesh[axis]!, call, from));
   const row = options.batch * heads;
   const key = options.batch * kvHeads * headDim;
   const q = row * headDim * dtypeBytes[dtype];

@@ -4,7 +4,7 @@ import { causal, type Context, emptyState, layoutOf, local, randn, spansLength }
 import { expect, test } from "vitest";
 import { formOf } from "../src/form.ts";
 import type { Grid } from "../src/grid.ts";
-import { needOf } from "../src/need.ts";
+import { needOf, shardsAlong } from "../src/need.ts";
 import { backwardPass, forwardPass, type Pass, type Site } from "../src/pass.ts";
 import { Plans } from "../src/plans.ts";
 import { makeWorld } from "./world.ts";
@@ -23,7 +23,8 @@ function passes(ctx: Context): Pass[] {
   const { out, lse } = emptyState(q);
   const call = { q, at, scale: 1, mask: causal().slices(length, length), queries: layout, keys: layout };
   const keys = { k: kv, v: kv, from: at };
-  const site: Site = { ctx, axis: "sp", inner: local(), label: "test", need: needOf({ axis: "sp", grid }, call, at) };
+  const need = needOf(grid, at.sp!, shardsAlong("sp", 6, call, at));
+  const site: Site = { ctx, axis: "sp", inner: local(), label: "test", need };
   const saved = { ...call, dOut: q, lse, delta: lse };
   return [forwardPass(site, call, { out, lse }, keys), backwardPass(site, saved, { dq: out, dk: kv, dv: kv }, keys)];
 }

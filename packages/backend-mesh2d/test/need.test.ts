@@ -2,7 +2,7 @@ import { maskTrials, placements } from "@mosaic/conformance";
 import { layoutOf, positions } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { keysAt, queriesAt } from "../src/grid.ts";
-import { needOf } from "../src/need.ts";
+import { shardsAlong, needOf } from "../src/need.ts";
 import { gridsUpTo } from "./shapes.ts";
 
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
@@ -21,7 +21,7 @@ test.each(gridsUpTo(8))(
         const known = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => shows(a, b)));
         const needs = offsets(mesh.sp).map((sp) => {
           const call = { at: { sp }, mask: mask.slices(17, 17), queries: layout, keys: layout };
-          return needOf({ axis: "sp", grid }, call, call.at);
+          return needOf(grid, sp, shardsAlong("sp", mesh.sp, call, call.at));
         });
         for (const [rank, { queries, keys }] of needs.entries()) {
           const seen = (x: number, y: number) => known[queriesAt(grid, rank, x)]![keysAt(grid, rank, y)]!;

@@ -53,14 +53,11 @@ type Relation = (rank: number, source: number) => boolean;
 
 /** Each pair is asked for several times a step, and the answer is a walk over spans and slices. */
 function remember(size: number, relation: Relation): Relation {
-  const known = new Map<number, boolean>();
+  const [unknown, no, yes] = [0, 1, 2];
+  const known = new Uint8Array(size * size);
   return (rank, source) => {
     const pair = rank * size + source;
-    let answer = known.get(pair);
-    if (answer === undefined) {
-      answer = relation(rank, source);
-      known.set(pair, answer);
-    }
-    return answer;
+    if (known[pair] === unknown) known[pair] = relation(rank, source) ? yes : no;
+    return known[pair] === yes;
   };
 }

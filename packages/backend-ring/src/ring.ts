@@ -1,7 +1,7 @@
-import { type AttentionBackend, type Call, type Context, type Keys, local } from "@mosaic/core";
+import { type AttentionBackend, ByPlace, type Call, type Context, type Keys, local } from "@mosaic/core";
 import { carry } from "./carry.ts";
 import { checkGradients, checkKeys, checkNesting } from "./check.ts";
-import { needOf } from "./need.ts";
+import { type Need, needOf } from "./need.ts";
 import { type Circle, rotate } from "./rotate.ts";
 
 export interface RingOptions {
@@ -38,6 +38,7 @@ export interface RingOptions {
  */
 export function ring({ axis = "sp", inner = local() }: RingOptions = {}): AttentionBackend {
   checkNesting(axis, inner);
+  const needs = new ByPlace<Need>([axis]);
   return {
     name: "ring",
     axes: [axis, ...inner.axes],
@@ -66,6 +67,7 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
 
   function circleOf(ctx: Context, call: Call, keys: Keys): Circle {
     const group = ctx.mesh.group(axis);
-    return { group, need: needOf({ axis, size: group.size, inner }, call, keys.from), label: `ring(${axis})` };
+    const need = needs.of(call, keys.from, () => needOf({ axis, size: group.size, inner }, call, keys.from));
+    return { group, need, label: `ring(${axis})` };
   }
 }
