@@ -132,7 +132,13 @@ interface Run {
   readonly keys: Layout;
 }
 
-function recordRank(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
+function recordRank(ctx: SymbolicContext, run: Run): RecordedRank {
+  const recorded = recordCall(ctx, run);
+  recorded.tape.close();
+  return recorded;
+}
+
+function recordCall(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
   const { backend, heads, kvHeads, headDim, batch, dtype, mask } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;

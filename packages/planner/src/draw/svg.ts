@@ -40,6 +40,7 @@ export function footnotes(facts: readonly string[], top: number): string {
   return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${ink.faint}"`)).join("\n");
 }
 
+/** A rectangle in pixels: x to the right, y downward. */
 export interface Box {
   readonly x: number;
   readonly y: number;
@@ -47,10 +48,20 @@ export interface Box {
   readonly height: number;
 }
 
+/**
+ * A rectangle.
+ *
+ * @example
+ * ```ts
+ * import { rect } from "@mosaic/planner/svg";
+ * rect({ x: 0, y: 1 / 3, width: 10, height: 5 }, 'rx="2"'); // => '<rect x="0" y="0.33" width="10" height="5" rx="2"/>'
+ * ```
+ */
 export function rect({ x, y, width, height }: Box, rest: string): string {
   return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
 }
 
+/** Words whose baseline begins at (x, y), or ends there, or has its middle there: `text-anchor` says which. */
 export function text(x: number, y: number, words: string, rest: string): string {
   return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
 }

@@ -183,13 +183,14 @@ export class Compute {
 
   /** out and lse must have seen the same keys. */
   #agree(out: number, lse: number): void {
+    const { sums } = this.#means;
     const [one, two] = [this.#memory.only(out), this.#memory.only(lse)];
     if (one && two) {
-      if (payloadOf(one.value) === payloadOf(two.value)) return;
+      if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
     } else {
       let same = true;
       for (const [a, b] of pairsOf(this.#memory.read(out), this.#memory.read(lse), false)) {
-        same &&= payloadOf(a.value) === payloadOf(b.value);
+        same &&= sums.same(payloadOf(a.value), payloadOf(b.value));
       }
       if (same) return;
     }
@@ -200,8 +201,9 @@ export class Compute {
   #statistics(lse: number, delta: number, queries: Rows): boolean {
     const [one, two] = [this.#memory.only(lse), this.#memory.only(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
-      if (kindOf(one.value) === "lse" && isDelta(two.value) && payloadOf(one.value) === payloadOf(two.value)) {
-        this.#partial(payloadOf(one.value), queries.positions);
+      const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
+      if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#means.sums.same(sum, other)) {
+        this.#partial(sum, queries.positions);
         return true;
       }
     }
@@ -216,7 +218,7 @@ export class Compute {
   }
 
   #mismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
-    const { zeros, record } = this.#means;
+    const { zeros, record, sums } = this.#means;
     if (zeros.is(lse.value, "lse") && zeros.is(delta.value, "out")) {
       this.#partial(nothing, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
       return undefined;
@@ -225,7 +227,7 @@ export class Compute {
       return `lse holds ${describe(lse.value, record.names)}, delta ${describe(delta.value, record.names)}`;
     }
     if (!fits(lse, queries) || !fits(delta, queries)) return "lse or delta is of other queries";
-    if (payloadOf(lse.value) !== payloadOf(delta.value)) return "delta is not of the output that lse belongs to";
+    if (!sums.same(payloadOf(lse.value), payloadOf(delta.value))) return "delta is not of the output that lse belongs to";
     this.#partial(payloadOf(lse.value), lse.rows.positions);
     return undefined;
   }

@@ -1,4 +1,4 @@
-import type { Box, Look } from "../symbolic/names.ts";
+import type { Box, Look } from "../symbolic/looks.ts";
 import {
   around,
   boxAt,

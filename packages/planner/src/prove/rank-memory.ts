@@ -1,6 +1,6 @@
-import { dtypeBytes } from "@mosaic/core";
-import type { Look, Names } from "../symbolic/names.ts";
-import type { RankRecord, View } from "../symbolic/rank-record.ts";
+import type { Look, View } from "../symbolic/looks.ts";
+import type { Names } from "../symbolic/names.ts";
+import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
 import { type Content, type Entry, nothingHeld, Piece, type Read } from "./content.ts";
 import type { Rows, Value } from "./values.ts";
@@ -9,21 +9,20 @@ import type { Rows, Value } from "./values.ts";
 export class RankMemory {
   readonly #names: Names;
   readonly #views: readonly View[];
+  readonly #storageOf: readonly number[];
   /** Elements of every storage. */
-  readonly #sizes: Float64Array;
+  readonly #sizes: readonly number[];
   readonly #contents: Content[];
   readonly #pending: Batch[] = [];
   /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
 
-  constructor({ names, views, storages }: RankRecord) {
+  constructor({ names, views, storageOf, storages }: RankRecord) {
     this.#names = names;
     this.#views = views;
-    this.#sizes = Float64Array.from(storages);
-    const bytes = new Int32Array(storages.length).fill(1);
-    for (const { storage, dtype } of views) bytes[storage] = dtypeBytes[dtype];
-    for (let id = 0; id < storages.length; id++) this.#sizes[id]! /= bytes[id]!;
+    this.#storageOf = storageOf;
+    this.#sizes = storages;
     this.#contents = storages.map(() => nothingHeld);
     this.#readers = new Int32Array(storages.length);
     this.#writers = new Int32Array(storages.length);
@@ -35,40 +34,37 @@ export class RankMemory {
 
   /** What a view shows, if it is one thing. */
   only(id: number): Piece | undefined {
-    const { storage, look } = this.#views[id]!;
-    return this.#contents[storage]!.only(look);
+    return this.content(id).only(this.#views[id]!.look);
   }
 
   /** What the storage of a view holds. */
   content(id: number): Content {
-    return this.#contents[this.#views[id]!.storage]!;
+    return this.#contents[this.#storageOf[id]!]!;
   }
 
   read(id: number): Read {
-    const { storage, look } = this.#views[id]!;
-    return this.#contents[storage]!.read(look);
+    return this.content(id).read(this.#views[id]!.look);
   }
 
   write(id: number, entries: readonly Entry[]): void {
-    const { storage, look } = this.#views[id]!;
-    this.#contents[storage] = this.#contents[storage]!.write(look, entries);
+    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#views[id]!.look, entries);
   }
 
   /** As `read`, of the view with its four axes in another order. */
   readTurned(id: number, order: readonly number[]): Read {
-    return this.#contents[this.#views[id]!.storage]!.read(this.#turned(id, order));
+    return this.content(id).read(this.#turned(id, order));
   }
 
   /** As `write`, through the view with its four axes in another order. */
   writeTurned(id: number, order: readonly number[], entries: readonly Entry[]): void {
-    const { storage } = this.#views[id]!;
-    this.#contents[storage] = this.#contents[storage]!.write(this.#turned(id, order), entries);
+    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#turned(id, order), entries);
   }
 
   /** Writes one thing in the place of all that a view shows. */
   put(id: number, value: Value, rows: Rows): void {
-    const { storage, look } = this.#views[id]!;
+    const { look } = this.#views[id]!;
     if (look.size === 0) return;
+    const storage = this.#storageOf[id]!;
     const before = this.#contents[storage]!;
     const piece = new Piece(value, rows, look.box);
     // Nearly always there is nothing else in the storage.
@@ -78,13 +74,13 @@ export class RankMemory {
 
   /** What a dense view holds, as a message: counted from its first element. */
   message(id: number): Content {
-    const { storage, look } = this.#views[id]!;
-    return this.#contents[storage]!.range(look.low, look.high);
+    const { low, high } = this.#views[id]!.look;
+    return this.content(id).range(low, high);
   }
 
   receive(id: number, message: Content): void {
-    const { storage, look } = this.#views[id]!;
-    this.#contents[storage] = this.#contents[storage]!.receive(look, message, this.#sizes[storage]!);
+    const storage = this.#storageOf[id]!;
+    this.#contents[storage] = this.#contents[storage]!.receive(this.#views[id]!.look, message, this.#sizes[storage]!);
   }
 
   forget(storage: number): void {
@@ -111,13 +107,15 @@ export class RankMemory {
 
   /** The collective under way that a use by compute gets in the way of, if any. */
   rival(id: number, written: boolean): number | undefined {
-    const { storage, look } = this.#views[id]!;
+    const storage = this.#storageOf[id]!;
     if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
+    const { look } = this.#views[id]!;
     for (const batch of this.#pending) {
       for (let i = 0; i < batch.uses; i++) {
         if (!written && !batch.writes(i)) continue;
-        const other = this.view(batch.view(i));
-        if (other.storage === storage && other.look.low < look.high && look.low < other.look.high) return batch.work;
+        const other = batch.view(i);
+        const { low, high } = this.#views[other]!.look;
+        if (this.#storageOf[other] === storage && low < look.high && look.low < high) return batch.work;
       }
     }
     return undefined;
@@ -128,13 +126,13 @@ export class RankMemory {
     const { offset, sizes, strides } = look.box;
     if (order.every((axis, i) => axis === i)) return look;
     const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
-    return this.#names.look(pick(sizes), pick(strides), offset);
+    return this.#names.looks.look(pick(sizes), pick(strides), offset);
   }
 
   #count(batch: Batch, by: number): void {
     for (let i = 0; i < batch.uses; i++) {
       const counts = batch.writes(i) ? this.#writers : this.#readers;
-      counts[this.#views[batch.view(i)]!.storage]! += by;
+      counts[this.#storageOf[batch.view(i)]!]! += by;
     }
   }
 }

@@ -1,6 +1,6 @@
 import { dtypeBytes } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
-import type { View } from "../symbolic/rank-record.ts";
+import type { View } from "../symbolic/looks.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";

@@ -116,16 +116,18 @@ export const nothing = 0;
 /** Values keep a few bits for their kind. */
 const MOST = 2 ** 27;
 
+/** Sums that were made last are found again by a hash of their parts, in one of so many places. */
+const PLACES = 2 ** 14;
+
 /**
- * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums. The same two have
- * one number, so that out and lse can be told to have seen the same, wherever they were sent.
+ * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums. What is made of
+ * the same two right after mostly has the same number; whether other numbers mean the same, `same` says.
  */
 export class Sums {
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x. */
   #parts = new Int32Array(128);
   #length = 1;
-  /** Sums by a hash of their parts, each in the first free slot from there; half of the slots stay free. */
-  #slots = new Int32Array(256);
+  readonly #recent = new Int32Array(PLACES);
 
   add(sum: number, tile: number): number {
     return this.#make(sum, -1 - tile);
@@ -135,6 +137,13 @@ export class Sums {
     if (a === nothing) return b;
     if (b === nothing) return a;
     return this.#make(a, b);
+  }
+
+  /** Whether two sums are of the same tiles, added in the same order. */
+  same(a: number, b: number): boolean {
+    if (a === b) return true;
+    const [one, two] = [this.tilesOf(a), this.tilesOf(b)];
+    return one.length === two.length && one.every((tile, i) => tile === two[i]);
   }
 
   /** The tiles of a sum in the order in which they were added, each as often as it was. */
@@ -155,33 +164,17 @@ export class Sums {
   }
 
   #make(left: number, right: number): number {
-    let slot = this.#slotOf(left, right);
-    for (let known = this.#slots[slot]!; known !== 0; known = this.#slots[slot]!) {
-      if (this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
-      slot = (slot + 1) & (this.#slots.length - 1);
-    }
+    const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
+    const place = (hash ^ (hash >>> 15)) & (PLACES - 1);
+    const known = this.#recent[place]!;
+    if (known !== 0 && this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
     const id = this.#length++;
-    this.#slots[slot] = id;
+    if (id >= MOST) throw new RangeError(`prove: more than ${MOST} sums of tiles`);
+    if (2 * id === this.#parts.length) this.#parts = grown(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;
-    if (2 * this.#length === this.#parts.length) this.#grow();
+    this.#recent[place] = id;
     return id;
-  }
-
-  #slotOf(left: number, right: number): number {
-    const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
-    return (hash ^ (hash >>> 15)) & (this.#slots.length - 1);
-  }
-
-  #grow(): void {
-    if (this.#length >= MOST) throw new RangeError(`prove: more than ${MOST} sums of tiles`);
-    this.#parts = grown(this.#parts);
-    this.#slots = new Int32Array(2 * this.#slots.length);
-    for (let id = 1; id < this.#length; id++) {
-      let slot = this.#slotOf(this.#parts[2 * id]!, this.#parts[2 * id + 1]!);
-      while (this.#slots[slot] !== 0) slot = (slot + 1) & (this.#slots.length - 1);
-      this.#slots[slot] = id;
-    }
   }
 }
 

@@ -28,6 +28,9 @@ export class SymbolicDevice implements Device {
   readonly record: RankRecord;
   #allocated = 0;
   #peak = 0;
+  readonly #freed = (bytes: number): void => {
+    this.#allocated -= bytes;
+  };
 
   constructor(record: RankRecord) {
     this.record = record;
@@ -37,12 +40,10 @@ export class SymbolicDevice implements Device {
   }
 
   empty(shape: Shape, dtype: DType): Tensor {
-    const bytes = sizeOf(shape) * dtypeBytes[dtype];
-    this.#allocated += bytes;
+    const size = sizeOf(shape);
+    this.#allocated += size * dtypeBytes[dtype];
     this.#peak = Math.max(this.#peak, this.#allocated);
-    const storage = this.record.allocate(bytes, () => {
-      this.#allocated -= bytes;
-    });
+    const storage = this.record.allocate(size, dtype, this.#freed);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 

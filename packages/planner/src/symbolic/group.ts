@@ -15,7 +15,8 @@ import {
   type Work,
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
-import type { RankRecord, View } from "./rank-record.ts";
+import type { View } from "./looks.ts";
+import type { RankRecord } from "./rank-record.ts";
 import { codeOf, type Op, reductions } from "./tape.ts";
 
 /** A group as all its members share it. */

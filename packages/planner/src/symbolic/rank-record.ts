@@ -1,16 +1,7 @@
 import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
-import { type Look, type Names, sameNumbers } from "./names.ts";
+import { isLook, type View } from "./looks.ts";
+import type { Names } from "./names.ts";
 import { codeOf, type Reader, Tape } from "./tape.ts";
-
-/** A view that some event used. */
-export interface View {
-  /** Index of its storage on this rank. */
-  readonly storage: number;
-  readonly look: Look;
-  readonly dtype: DType;
-  /** All that it shows. */
-  readonly bytes: number;
-}
 
 /** Memory that is not there: it has a size and a number. */
 export class SymbolicStorage extends Storage {
@@ -19,12 +10,12 @@ export class SymbolicStorage extends Storage {
   override readonly net = undefined;
   /** Where among its views to look first. */
   next = 0;
-  /** Views of it that events used, and their numbers: few, so that a walk finds one sooner than a hash would. */
-  readonly views: { readonly view: View; readonly id: number }[] = [];
+  /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
+  readonly views: number[] = [];
 
-  constructor(id: number, byteLength: number, free: () => void) {
+  constructor(id: number, byteLength: number, free: (storage: SymbolicStorage) => void) {
     // An address as good as any: no two storages share one.
-    super((BigInt(id) + 1n) << 44n, byteLength, free);
+    super((BigInt(id) + 1n) << 44n, byteLength, () => free(this));
     this.id = id;
   }
 }
@@ -33,15 +24,24 @@ export class SymbolicStorage extends Storage {
 export class RankRecord {
   readonly rank: number;
   readonly names: Names;
+  /** Views that events used, and the storage of each, by number. */
   readonly views: View[] = [];
-  /** Bytes of every storage, by number. */
+  readonly storageOf: number[] = [];
+  /** Elements of every storage, by number. What is freed is allocated again, as on a device, so that a few numbers do. */
   readonly storages: number[] = [];
   readonly #tape = new Tape();
+  /** Storages that were freed, by number and size of elements. */
+  readonly #free = new Map<number, SymbolicStorage[]>();
   #works = 0;
 
   constructor(rank: number, names: Names) {
     this.rank = rank;
     this.names = names;
+  }
+
+  /** Nothing more will be enqueued: lets go of what only that would need. */
+  close(): void {
+    this.#free.clear();
   }
 
   /** As `Tape.push`. */
@@ -67,31 +67,49 @@ export class RankRecord {
     return this.#works++;
   }
 
-  allocate(bytes: number, freed: () => void): SymbolicStorage {
-    const id = this.storages.push(bytes) - 1;
-    this.push(codeOf.empty, [id]);
-    return new SymbolicStorage(id, bytes, () => {
-      this.push(codeOf.free, [id]);
-      freed();
+  /** Memory for so many elements; `freed` is called, with its bytes, when nobody uses it any more. */
+  allocate(size: number, dtype: DType, freed: (bytes: number) => void): SymbolicStorage {
+    const bytes = dtypeBytes[dtype];
+    const kind = 8 * size + bytes;
+    let free = this.#free.get(kind);
+    if (!free) this.#free.set(kind, (free = []));
+    const storage = free.pop() ?? this.#made(size, size * bytes, { free, freed });
+    this.#tape.set(this.#tape.open(codeOf.empty, 1), storage.id);
+    return storage;
+  }
+
+  #made(size: number, byteLength: number, { free, freed }: Shelf): SymbolicStorage {
+    const id = this.storages.push(size) - 1;
+    return new SymbolicStorage(id, byteLength, (storage) => {
+      this.#tape.set(this.#tape.open(codeOf.free, 1), id);
+      free.push(storage);
+      freed(byteLength);
     });
   }
 
-  viewOf({ storage, shape, strides, offset, dtype }: Tensor): number {
-    const memory = storage as SymbolicStorage;
-    const { id, views } = memory;
-    const count = views.length;
+  /** The number of the view that a tensor is; throws a DisposedError if its memory may be somebody else's by now. */
+  viewOf(tensor: Tensor): number {
+    if (tensor.isDisposed) tensor.assertUsable("symbolic device");
+    const { storage, shape, strides, offset, dtype } = tensor;
+    const { id, views, next } = storage as SymbolicStorage;
     // Views are mostly asked for again in the order in which they were first: the next one is looked at first.
-    for (let i = 0, at = memory.next; i < count; i++, at++) {
-      if (at >= count) at -= count;
-      const { look } = views[at]!.view;
-      if (look.offset !== offset || !sameNumbers(look.shape, shape) || !sameNumbers(look.strides, strides)) continue;
-      memory.next = at + 1;
-      return views[at]!.id;
+    for (let i = 0, at = next; i < views.length; i++, at++) {
+      if (at >= views.length) at -= views.length;
+      const view = this.views[views[at]!]!;
+      if (view.dtype !== dtype || !isLook(view.look, shape, strides, offset)) continue;
+      (storage as SymbolicStorage).next = at + 1;
+      return views[at]!;
     }
-    const look = this.names.look(shape, strides, offset);
-    const view = { storage: id, look, dtype, bytes: look.size * dtypeBytes[dtype] };
-    const number = this.views.push(view) - 1;
-    views.push({ view, id: number });
+    const { looks } = this.names;
+    const number = this.views.push(looks.view(looks.look(shape, strides, offset), dtype)) - 1;
+    this.storageOf.push(id);
+    views.push(number);
     return number;
   }
+}
+
+/** Where a storage goes when it is free, and who hears of it. */
+interface Shelf {
+  readonly free: SymbolicStorage[];
+  readonly freed: (bytes: number) => void;
 }

@@ -51,16 +51,21 @@ export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((
 
 /** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
 export interface Cursor {
-  op: Op;
+  readonly op: Op;
   readonly code: Int32Array;
   /** Index of the first argument. */
-  at: number;
-  count: number;
+  readonly at: number;
+  readonly count: number;
 }
+
+/** Numbers in a piece of tape: the first has few, for most ranks of small worlds fill no more, and the longest this many. */
+const [FEWEST, MOST] = [256, 2 ** 14];
 
 /** Events in the order in which a rank's host enqueued them, 4 bytes a number: a thousand ranks make millions. */
 export class Tape {
-  #code = new Int32Array(64);
+  /** Pieces, each of whole events, so that nothing is copied when a tape grows. */
+  readonly #full: Int32Array[] = [];
+  #code = new Int32Array(FEWEST);
   #length = 0;
 
   /** `code` is the operation's: see `codeOf`. */
@@ -71,43 +76,53 @@ export class Tape {
 
   /** An event whose arguments are still to be set: where the first of them goes. */
   open(code: number, count: number): number {
+    if (this.#length + 2 + count > this.#code.length) this.#grow(2 + count);
     const at = this.#length + 2;
     this.#length = at + count;
-    if (this.#length > this.#code.length) {
-      const grown = new Int32Array(2 * this.#length);
-      grown.set(this.#code);
-      this.#code = grown;
-    }
     this.#code[at - 2] = code;
     this.#code[at - 1] = count;
     return at;
   }
 
+  /** Sets an argument of the event that was opened last. */
   set(at: number, arg: number): void {
     this.#code[at] = arg;
   }
 
+  #grow(event: number): void {
+    this.#full.push(this.#code.subarray(0, this.#length));
+    this.#code = new Int32Array(Math.max(event, Math.min(MOST, 2 * this.#code.length)));
+    this.#length = 0;
+  }
+
   /** A reader that stands before the first event. */
   reader(): Reader {
-    return new Reader(this.#code.subarray(0, this.#length));
+    return new Reader([...this.#full, this.#code.subarray(0, this.#length)]);
   }
 }
 
 /** Walks along a tape. */
 export class Reader implements Cursor {
-  readonly code: Int32Array;
+  readonly #pieces: readonly Int32Array[];
+  #piece = 0;
+  #next = 0;
+  code: Int32Array;
   op: Op = "mark";
   at = 0;
   count = 0;
-  #next = 0;
 
-  constructor(code: Int32Array) {
-    this.code = code;
+  constructor(pieces: readonly Int32Array[]) {
+    this.#pieces = pieces;
+    this.code = pieces[0]!;
   }
 
   /** Steps to the next event; false at the end. */
   next(): boolean {
-    if (this.#next >= this.code.length) return false;
+    while (this.#next >= this.code.length) {
+      if (this.#piece + 1 >= this.#pieces.length) return false;
+      this.code = this.#pieces[++this.#piece]!;
+      this.#next = 0;
+    }
     this.op = ops[this.code[this.#next]!]!;
     this.count = this.code[this.#next + 1]!;
     this.at = this.#next + 2;

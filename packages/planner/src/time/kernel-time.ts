@@ -1,7 +1,8 @@
 import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
 import { visiblePairs } from "../prove/area.ts";
 import type { Names } from "../symbolic/names.ts";
-import type { RankRecord, View } from "../symbolic/rank-record.ts";
+import type { View } from "../symbolic/looks.ts";
+import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { AttentionSpeed, KernelSpeeds, Profile } from "./profile.ts";
 
