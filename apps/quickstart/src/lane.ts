@@ -1,5 +1,6 @@
 import { bytes, seconds } from "./format.ts";
-import { colour, FAINT, rect, text, tipped } from "./svg.ts";
+import { rect, text, tip } from "@mosaic/planner/svg";
+import { colour, FAINT } from "./palette.ts";
 import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
 import { contentsOf, kindsOf, numbers, ranksInWords } from "./words.ts";
 
@@ -57,18 +58,19 @@ function blockOf(block: Block, place: LanePlace): string {
   const { top, rows, ranks, showQueries } = place;
   const edge = showQueries ? rows.compute / 4 : 0;
   const { queries, keys, backward } = block;
-  const tip = `queries of ${ranksInWords(queries, ranks)} attend to keys and values of ${ranksInWords(keys, ranks)}${backward ? ", backward" : ""}: ${during(block)}`;
-  return tipped(tip, [
-    bands(block, keys, { place, y: top, height: rows.compute - edge }),
-    ...(edge > 0 ? [bands(block, queries, { place, y: top + rows.compute - edge + 1, height: edge - 1 })] : []),
-  ]);
+  const words = `queries of ${ranksInWords(queries, ranks)} attend to keys and values of ${ranksInWords(keys, ranks)}${backward ? ", backward" : ""}: ${during(block)}`;
+  const lower = { place, y: top + rows.compute - edge + 1, height: edge - 1 };
+  return tip(
+    words,
+    bands(block, keys, { place, y: top, height: rows.compute - edge }) + (edge > 0 ? bands(block, queries, lower) : ""),
+  );
 }
 
 function transferOf(transfer: Transfer, place: LanePlace): string {
   const { parcels, backward } = transfer;
   const whose = [...new Set(parcels.flatMap(({ of }) => of))].toSorted((a, b) => a - b);
-  const tip = `sends ${bytes(transfer.bytes)}, ${contentsOf(parcels, place.ranks)}${backward ? ", backward" : ""}: ${during(transfer)}`;
-  return tipped(tip, [bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send })]);
+  const words = `sends ${bytes(transfer.bytes)}, ${contentsOf(parcels, place.ranks)}${backward ? ", backward" : ""}: ${during(transfer)}`;
+  return tip(words, bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send }));
 }
 
 interface BandsPlace {
@@ -119,7 +121,7 @@ function labelOf(block: Block, rank: number, { x, top, rows, ranks, showQueries 
   const y = top + (showQueries ? rows.compute * 0.375 + rows.font * 0.36 : rows.compute * 0.68);
   const halo = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
   const look = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${halo}`;
-  return text({ x: (x(block.start) + x(block.end)) / 2, y }, words, look);
+  return text((x(block.start) + x(block.end)) / 2, y, words, look);
 }
 
 /** How much of what was sent in what time, behind its bar, if there is room before the next. */
@@ -132,7 +134,5 @@ function sizeOf(transfer: Transfer, until: number, place: LanePlace): string {
   const words = [`${kindsOf(transfer.parcels)}, ${amount}`, amount].find(
     (each) => each.length * font * 0.6 < x(until) - left,
   );
-  return words
-    ? text({ x: left, y: sendTop(place) + rows.send * 0.85 }, words, `font-size="${font}" fill="${FAINT}"`)
-    : "";
+  return words ? text(left, sendTop(place) + rows.send * 0.85, words, `font-size="${font}" fill="${FAINT}"`) : "";
 }

@@ -1,6 +1,7 @@
 import { seconds } from "./format.ts";
 import { laneOf, type LanePlace, rowHeights, sendTop } from "./lane.ts";
-import { colour, escape, FAINT, rect, text } from "./svg.ts";
+import { escape, rect, text } from "@mosaic/planner/svg";
+import { colour, FAINT } from "./palette.ts";
 import type { Lane } from "./timeline.ts";
 
 /** What the picture says around the lanes. */
@@ -33,15 +34,15 @@ export function picture(lanes: readonly Lane[], caption: Caption): string {
   const height = legend.bottom + caption.facts.length * 20 + 24;
   const small = `font-size="13" fill="${FAINT}"`;
   const body = [
-    text({ x: 32, y: 44 }, caption.title, `font-size="22" font-weight="650"`),
-    text({ x: 32, y: 70 }, caption.subtitle, `font-size="14" fill="${FAINT}"`),
+    text(32, 44, caption.title, `font-size="22" font-weight="650"`),
+    text(32, 70, caption.subtitle, `font-size="14" fill="${FAINT}"`),
     axis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
       const place = { x, end, top: TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
       return [namesOf(lane, place), laneOf(lane, place)];
     }),
     legend.svg,
-    ...caption.facts.map((fact, i) => text({ x: 32, y: legend.bottom + 16 + i * 20 }, fact, small)),
+    ...caption.facts.map((fact, i) => text(32, legend.bottom + 16 + i * 20, fact, small)),
   ];
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" fill="${INK}">
 <title>${escape(caption.title)}</title>
@@ -61,9 +62,9 @@ function namesOf({ rank }: Lane, place: LanePlace): string {
   const size = `font-size="${rows.font}"`;
   const row = `text-anchor="end" ${size} fill="${FAINT}"`;
   return [
-    text({ x: 32, y: top + rows.compute * 0.72 }, `rank ${rank}`, `${size} font-weight="600"`),
-    text({ x: LEFT - 12, y: top + rows.compute * 0.72 }, "computes", row),
-    text({ x: LEFT - 12, y: sendTop(place) + rows.send * 0.9 }, "sends", row),
+    text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
+    text(LEFT - 12, top + rows.compute * 0.72, "computes", row),
+    text(LEFT - 12, sendTop(place) + rows.send * 0.9, "sends", row),
   ].join("\n");
 }
 
@@ -74,7 +75,7 @@ function axis(end: number, x: (time: number) => number, bottom: number): string 
     .map((time) =>
       [
         `<line x1="${x(time).toFixed(1)}" x2="${x(time).toFixed(1)}" y1="${TOP - 12}" y2="${bottom + 2}" stroke="#d9dee5" stroke-width="1"/>`,
-        text({ x: x(time), y: bottom + 20 }, seconds(time), `text-anchor="middle" font-size="12" fill="${FAINT}"`),
+        text(x(time), bottom + 20, seconds(time), `text-anchor="middle" font-size="12" fill="${FAINT}"`),
       ].join("\n"),
     )
     .join("\n");
@@ -103,11 +104,11 @@ function legendOf(
   const entries = holdings.map((holding, rank) => {
     const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
     const sample = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${colour(rank)}" rx="3"`);
-    return sample + text({ x: x + 20, y }, holding, `font-size="13"`);
+    return sample + text(x + 20, y, holding, `font-size="13"`);
   });
   const meaning = showQueries
     ? "Colour: the ranks whose keys and values are attended to, along the lower edge whose queries attend; or whose rows are sent."
     : "Colour: the rank whose keys and values are attended to, or sent on.";
-  const head = text({ x: 32, y: top }, `${meaning}${stripes}`, `font-size="13" fill="${FAINT}"`);
+  const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${FAINT}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(holdings.length / columns) * 22 };
 }

@@ -1,4 +1,4 @@
-import { type Context, fromArray, type Tensor } from "@mosaic/attention";
+import { contiguous, type Context, fromArray, type Tensor } from "@mosaic/attention";
 import type { Batch } from "./model.ts";
 import { rowsOf, standardize, type Table } from "./table.ts";
 
@@ -8,11 +8,10 @@ export interface Share {
   readonly count: number;
 }
 
-/** An even share of `total` rows, the longer ones first: how `contiguous()` cuts. */
+/** An even share of `total` rows, the longer ones first. */
 export function shareOf(total: number, rank: number, ranks: number): Share {
-  const least = Math.floor(total / ranks);
-  const longer = total % ranks;
-  return { first: rank * least + Math.min(rank, longer), count: least + (rank < longer ? 1 : 0) };
+  const [span] = contiguous().spans(rank, ranks, total);
+  return { first: span!.start, count: span!.length };
 }
 
 /** Which rows of a table lie where: the known ones come first in the table, and first on every rank. */

@@ -1,5 +1,6 @@
+import { rect } from "@mosaic/planner/svg";
 import type { Comparison, MethodResult } from "../results.ts";
-import { colour, curve, label, line, linearAxis, logAxis, note, rect, svg, ticks } from "./plot.ts";
+import { colour, curve, label, line, linearAxis, logAxis, note, svg, ticks } from "./plot.ts";
 
 const [WIDTH, HEIGHT] = [880, 520];
 const frame = { left: 150, right: 740, top: 84, bottom: 450 } as const;

@@ -1,5 +1,6 @@
+import { rect, text, tip } from "@mosaic/planner/svg";
 import { type Gene, genes, type Role } from "../genes.ts";
-import { type Axis, line, note, rect, text, tipped } from "./plot.ts";
+import { type Axis, line, note } from "./plot.ts";
 
 const colours: Readonly<Record<Role, string>> = {
   head: "#3366cc",
@@ -33,8 +34,8 @@ function drawn(gene: Gene, axis: Axis, middle: number): string {
   const top = complement ? middle + 2 : middle - 2 - HEIGHT;
   const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${colours[role]}" rx="1.5"`);
   const fits = width > 6.5 * name.length + 2;
-  const words = fits ? [text({ x: x + width / 2, y: top + 10 }, name, NAME)] : [];
-  return tipped(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words]);
+  const words = fits ? [text(x + width / 2, top + 10, name, NAME)] : [];
+  return tip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
 }
 
 function legend(left: number, y: number): readonly string[] {

@@ -1,5 +1,5 @@
 import type { Comparison, PlantedResult } from "../results.ts";
-import { escape } from "./plot.ts";
+import { escape } from "@mosaic/planner/svg";
 
 const style = `
 body { font: 15px/1.5 "Helvetica Neue", Arial, sans-serif; color: #1c2330; max-width: 920px; margin: 32px auto; padding: 0 16px }

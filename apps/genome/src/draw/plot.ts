@@ -1,3 +1,5 @@
+import { escape, rect, short, text } from "@mosaic/planner/svg";
+
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
 /** Grey, for what is beside the point. */
@@ -14,8 +16,8 @@ export function svg(
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" ${FONT} role="img">`,
     `<title>${escape(title)}</title>`,
     rect({ x: 0, y: 0, width, height }, 'fill="#ffffff"'),
-    text({ x: 32, y: 36 }, title, `font-size="20" font-weight="700" fill="${INK}"`),
-    text({ x: 32, y: 58 }, subtitle, `font-size="12" fill="${FAINT}"`),
+    text(32, 36, title, `font-size="20" font-weight="700" fill="${INK}"`),
+    text(32, 58, subtitle, `font-size="12" fill="${FAINT}"`),
     ...body,
     "</svg>",
     "",
@@ -59,42 +61,15 @@ export function ticks([low, high]: readonly [number, number], parts = 5): readon
 
 /** Small words in grey. */
 export function note(at: { x: number; y: number }, words: string, rest = ""): string {
-  return text(at, words, `font-size="11" fill="${FAINT}" ${rest}`);
+  return text(at.x, at.y, words, `font-size="11" fill="${FAINT}" ${rest}`);
 }
 
 /** Words in ink. */
 export function label(at: { x: number; y: number }, words: string, rest = ""): string {
-  return text(at, words, `font-size="12" fill="${INK}" ${rest}`);
+  return text(at.x, at.y, words, `font-size="12" fill="${INK}" ${rest}`);
 }
-
-const short = (value: number): string => String(Number(value.toFixed(2)));
 
 /** The i-th of five colours, which begin again. */
 export function colour(i: number): string {
   return PALETTE[i % PALETTE.length]!;
-}
-
-export interface Box {
-  readonly x: number;
-  readonly y: number;
-  readonly width: number;
-  readonly height: number;
-}
-
-export function rect({ x, y, width, height }: Box, rest: string): string {
-  return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
-}
-
-/** Text whose baseline begins, or ends, or has its middle, at (x, y). */
-export function text({ x, y }: Pick<Box, "x" | "y">, words: string, rest: string): string {
-  return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
-}
-
-/** What is shown when the pointer rests on `body`. */
-export function tipped(tip: string, body: readonly string[]): string {
-  return `<g><title>${escape(tip)}</title>${body.join("")}</g>`;
-}
-
-export function escape(words: string): string {
-  return words.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

@@ -1,5 +1,6 @@
+import { rect } from "@mosaic/planner/svg";
 import type { Comparison, MethodResult, PlantedResult, PlantedRun } from "../results.ts";
-import { type Axis, colour, curve, label, line, linearAxis, note, rect, svg, ticks } from "./plot.ts";
+import { type Axis, colour, curve, label, line, linearAxis, note, svg, ticks } from "./plot.ts";
 
 const [WIDTH, HEIGHT] = [880, 470];
 const [TOP, BOTTOM] = [110, 390];

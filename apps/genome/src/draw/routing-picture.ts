@@ -1,7 +1,8 @@
+import { rect } from "@mosaic/planner/svg";
 import type { MethodResult } from "../results.ts";
 import type { RoutingMap } from "../survey.ts";
 import { GENE_MAP_HEIGHT, geneMap } from "./gene-map.ts";
-import { line, linearAxis, note, rect, svg, ticks } from "./plot.ts";
+import { line, linearAxis, note, svg, ticks } from "./plot.ts";
 
 const SIDE = 760;
 const [LEFT, TOP] = [96, 84 + GENE_MAP_HEIGHT];
