@@ -6,6 +6,7 @@ import {
   collectivesOfEnvironment,
   type DeviceName,
   deviceOfEnvironment,
+  deviceServedBy,
   makeCollectives,
   makeDevice,
   partners,
@@ -28,7 +29,7 @@ export interface Chosen {
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
 export async function choose(asked: Asked, worldSize: number): Promise<Chosen> {
   const engine = asked.collectives ?? collectivesOfEnvironment();
-  const place = asked.device ?? deviceOfEnvironment() ?? deviceFor(engine) ?? (await detected(worldSize)).device;
+  const place = asked.device ?? deviceOfEnvironment() ?? servedBy(engine) ?? (await detected(worldSize)).device;
   if (typeof place === "string" && typeof engine === "string") refuseMixed(place, engine);
   const connect = engine ?? (worldSize > 1 ? collectivesFor(place) : undefined);
   const collectives = typeof connect === "string" ? await makeCollectives(connect) : connect;
@@ -36,10 +37,8 @@ export async function choose(asked: Asked, worldSize: number): Promise<Chosen> {
   return { device, isOurs: device !== place, collectives };
 }
 
-/** The device that collectives serve; for somebody's own, the CPU. */
-function deviceFor(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
-  if (engine === undefined) return undefined;
-  return (typeof engine === "string" ? engine : engine.name) === "nccl" ? "cuda" : "cpu";
+function servedBy(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
+  return engine && deviceServedBy(typeof engine === "string" ? engine : engine.name);
 }
 
 /** What connects such devices; for somebody's own, nobody here knows. */

@@ -1,7 +1,15 @@
 import { existsSync } from "node:fs";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 import { gpuFor, importCuda, placeOnHost, sharesGpus } from "./gpus.ts";
-import { type CollectivesName, type DeviceName, importNccl } from "./parts.ts";
+import {
+  type CollectivesName,
+  collectivesOfEnvironment,
+  type DeviceName,
+  deviceOfEnvironment,
+  deviceServedBy,
+  importNccl,
+  partners,
+} from "./parts.ts";
 
 /** Where `init` runs what it is not told where to run. */
 export interface Detected {
@@ -36,9 +44,9 @@ const thisMachine: Machine = {
 };
 
 /**
- * What `init` chooses where neither its options nor MOSAIC_DEVICE and MOSAIC_COLLECTIVES say: a GPU for each rank and NCCL
- * between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host choose
- * alike, for no rank opens anything to decide. Never throws.
+ * What `init` chooses where its options do not say: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES ask for; else a GPU for each rank
+ * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host
+ * choose alike, for no rank opens anything to decide.
  *
  * @example
  * ```ts
@@ -46,6 +54,7 @@ const thisMachine: Machine = {
  * const { device, collectives } = await detect();
  * [device, collectives].join(" and "); // "cuda and nccl", or "cpu and local"
  * ```
+ * @throws OptionError if those variables name what does not exist; for nothing else.
  */
 export function detect(options: DetectOptions = {}): Promise<Detected> {
   return detectOn(thisMachine, options);
@@ -53,14 +62,15 @@ export function detect(options: DetectOptions = {}): Promise<Detected> {
 
 /** `detect` for a machine. */
 export async function detectOn(machine: Machine, options: DetectOptions): Promise<Detected> {
+  const asked = collectivesOfEnvironment(machine.env);
+  const device = deviceOfEnvironment(machine.env) ?? (asked && deviceServedBy(asked));
+  if (device !== undefined) return { device, collectives: asked ?? partners[device] };
   const why = await whyNoGpu(machine, options);
   if (why === undefined) return { device: "cuda", collectives: "nccl" };
   const onCpu = { device: "cpu", collectives: "local" } as const;
   if (!showsGpu(machine)) return onCpu;
-  return {
-    ...onCpu,
-    note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. To run there on purpose, set MOSAIC_DEVICE=cpu`,
-  };
+  const how = "To run there on purpose, set MOSAIC_DEVICE=cpu";
+  return { ...onCpu, note: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
 }
 
 async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<string | undefined> {

@@ -31,6 +31,11 @@ export type CollectivesName = keyof typeof collectives;
 /** What connects ranks that compute on devices of a type. */
 export const partners: Readonly<Record<DeviceName, CollectivesName>> = { cpu: "local", cuda: "nccl" };
 
+/** The device that collectives of that name serve; for somebody's own, the CPU. */
+export function deviceServedBy(name: string): DeviceName {
+  return name === partners.cuda ? "cuda" : "cpu";
+}
+
 /** The device of that name. Throws an OptionError for another name, or that names the package to install. */
 export function makeDevice(name: DeviceName): Promise<Device> {
   return pick("init: device", name, devices)();

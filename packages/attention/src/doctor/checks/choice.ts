@@ -1,5 +1,4 @@
 import { type Detected, detectOn } from "../../detect.ts";
-import { collectivesOfEnvironment, type DeviceName, deviceOfEnvironment, partners } from "../../parts.ts";
 import { type Check, note, ok, problem } from "../finding.ts";
 import type { Answer, System } from "../system.ts";
 
@@ -8,9 +7,8 @@ export const choice: Check = {
   name: "init()",
   async run(system) {
     try {
-      const asked = deviceOfEnvironment(system.env);
-      const { device, collectives, note: why } = await found(system, asked);
-      const reason = asked === undefined ? "" : ", as MOSAIC_DEVICE says";
+      const { device, collectives, note: why } = await detectedOn(system);
+      const reason = system.env["MOSAIC_DEVICE"] ? ", as MOSAIC_DEVICE says" : "";
       return [
         ok(`computes on device "${device}", ranks connected by "${collectives}"${reason}`),
         ...(why === undefined ? [] : [note(why)]),
@@ -21,11 +19,7 @@ export const choice: Check = {
   },
 };
 
-async function found(system: System, asked: DeviceName | undefined): Promise<Detected> {
-  const { env, exists, ask } = system;
-  const collectives = collectivesOfEnvironment(env);
-  const device = asked ?? (collectives === undefined ? undefined : collectives === "nccl" ? "cuda" : "cpu");
-  if (device !== undefined) return { device, collectives: collectives ?? partners[device] };
+async function detectedOn({ env, exists, ask }: System): Promise<Detected> {
   const cuda = await ask("cuda");
   // Outside of a job: what a job of one rank for each GPU would come to.
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
