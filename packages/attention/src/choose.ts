@@ -32,9 +32,14 @@ export async function choose(asked: Asked, worldSize: number): Promise<Chosen> {
   const place = asked.device ?? deviceOfEnvironment() ?? servedBy(engine) ?? (await detected(worldSize)).device;
   if (typeof place === "string" && typeof engine === "string") refuseMixed(place, engine);
   const connect = engine ?? (worldSize > 1 ? collectivesFor(place) : undefined);
-  const collectives = typeof connect === "string" ? await makeCollectives(connect) : connect;
   const device = typeof place === "string" ? await makeDevice(place) : place;
-  return { device, isOurs: device !== place, collectives };
+  const isOurs = device !== place;
+  try {
+    return { device, isOurs, collectives: typeof connect === "string" ? await makeCollectives(connect) : connect };
+  } catch (error) {
+    if (isOurs) device[Symbol.dispose]();
+    throw error;
+  }
 }
 
 function servedBy(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
