@@ -1,6 +1,6 @@
 import { parseArgs } from "node:util";
 import { backendNames, dimensionsOf } from "./backends.ts";
-import type { Settings } from "./settings.ts";
+import { needsProfile, type Settings } from "./settings.ts";
 import { parseShape } from "./shape.ts";
 
 /** The command line cannot be understood; the message says what would be. */
@@ -12,6 +12,7 @@ const options = {
   tokens: { type: "string", default: "48502" },
   ranks: { type: "string" },
   mesh: { type: "string" },
+  device: { type: "string" },
   backend: { type: "string", default: "ring" },
   causal: { type: "boolean", default: false },
   dtype: { type: "string", default: "float32" },
@@ -26,6 +27,7 @@ const options = {
 } as const;
 
 const MOST_RANKS = 64;
+const devices = ["cpu", "cuda"] as const;
 const dtypes = ["float32", "bfloat16", "float16"] as const;
 
 export const help: string = `Exact attention over one long real sequence that no single rank holds.
@@ -36,6 +38,7 @@ export const help: string = `Exact attention over one long real sequence that no
   --ranks N        processes it is cut over (4, or as many as --mesh has)
   --backend NAME   ${backendNames().join(", ")} (ring)
   --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensional().join(", ")}
+  --device NAME    ${devices.join(" or ")} (cuda where there is a GPU for each rank, and NCCL; else cpu)
   --causal         each base sees itself and those before it; placed in zigzag so that ranks have equal work
   --dtype NAME     ${dtypes.join(", ")} (float32)
   --backward       gradients too: dq, dk, dv
@@ -57,6 +60,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     tokens: integer("tokens", values.tokens, [1, 2 ** 24]),
     ...readRanks(values, backend, heads),
     backend,
+    ...(values.device !== undefined && { device: oneOf("device", values.device, devices) }),
     causal: values.causal,
     dtype: oneOf("dtype", values.dtype, dtypes),
     backward: values.backward,
@@ -67,6 +71,9 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     svg: values.svg,
     predict: values.predict,
   };
+  if (settings.device === "cuda" && needsProfile(settings)) {
+    throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
+  }
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
   throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
 }

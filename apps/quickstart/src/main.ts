@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { detect } from "@mosaic/attention";
 import { help, readSettings, UsageError } from "./args.ts";
 import { assemble } from "./assemble.ts";
 import { nameOf } from "./backends.ts";
@@ -16,7 +17,7 @@ import { Progress } from "./progress.ts";
 import { RanksFailed, runRanks } from "./ranks.ts";
 import { describe, type Findings, summarize } from "./report.ts";
 import type { Script } from "./script.ts";
-import type { Settings } from "./settings.ts";
+import { needsProfile, type Settings } from "./settings.ts";
 import { attendAlone, wholeProblem } from "./single.ts";
 import { overlap, timeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
@@ -95,10 +96,13 @@ async function demonstrate(asked: Settings, folder: string): Promise<number> {
   return verdict.faults.length === 0 ? 0 : 1;
 }
 
-/** What is asked for; with the machine measured, if something is to be predicted. */
+/** What is asked for; with the device decided on, and the machine measured, if something is to be predicted. */
 async function prepared(settings: Settings): Promise<Settings> {
-  const isNeeded = settings.backend === "auto" || settings.predict !== "";
-  return isNeeded ? { ...settings, profile: await measureMachine(settings) } : settings;
+  if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureMachine(settings) };
+  if (settings.device !== undefined) return settings;
+  const { device, note } = await detect({ worldSize: settings.ranks, localRanks: settings.ranks });
+  if (note !== undefined) console.error(note);
+  return { ...settings, device };
 }
 
 function piecesOf({ tiles }: Script): Pieces {
@@ -108,5 +112,5 @@ function piecesOf({ tiles }: Script): Pieces {
 
 function titleOf(settings: Settings): string {
   const { tokens, heads, dim, dtype, causal } = settings;
-  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}`;
+  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
 }

@@ -23,6 +23,7 @@ export interface Findings {
 export interface Summary {
   readonly tokens: number;
   readonly ranks: number;
+  readonly device: string;
   readonly backend: string;
   /** How the ranks are arranged in two dimensions; null for backends without. */
   readonly shape: Shape | null;
@@ -51,10 +52,11 @@ export interface Summary {
 }
 
 export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
-  const { tokens, ranks, backend, shape, dtype, causal, backward, heads, dim } = settings;
+  const { tokens, ranks, device = "cpu", backend, shape, dtype, causal, backward, heads, dim } = settings;
   return {
     tokens,
     ranks,
+    device,
     backend,
     shape: shape ?? null,
     dtype,
@@ -103,7 +105,7 @@ export function describe(findings: Findings): string {
     ],
     [
       "wall time",
-      `${seconds(sum.seconds)} on ${sum.ranks} ranks, ${seconds(sum.secondsOneDevice)} on one device with all cores`,
+      `${seconds(sum.seconds)} on ${sum.ranks} ranks, ${seconds(sum.secondsOneDevice)} on one ${sum.device === "cuda" ? "GPU" : "device with all cores"}`,
     ],
     ...(sum.secondsPredicted === null ? [] : [["predicted", describePrediction(sum)] as const]),
     ...Object.entries(verdict.tensors).map(

@@ -1,4 +1,4 @@
-import type { Profile } from "@mosaic/attention";
+import type { DeviceName, Profile } from "@mosaic/attention";
 import type { Shape } from "./shape.ts";
 
 /** What one run of the program does. */
@@ -6,6 +6,8 @@ export interface Settings {
   /** Length of the sequence; beyond the genome's 48 502 bases it is repeated. */
   readonly tokens: number;
   readonly ranks: number;
+  /** Where ranks, and the one device that they are compared with, compute. */
+  readonly device?: DeviceName;
   readonly backend: string;
   /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to say. */
   readonly shape?: Shape;
@@ -23,4 +25,9 @@ export interface Settings {
   readonly predict: string;
   /** The machine, if it was measured: for `auto`, and to predict. */
   readonly profile?: Profile;
+}
+
+/** Whether something is to be predicted, so that this machine has to be measured; which is its processor. */
+export function needsProfile({ backend, predict }: Settings): boolean {
+  return backend === "auto" || predict !== "";
 }

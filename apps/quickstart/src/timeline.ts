@@ -36,12 +36,12 @@ export function timeline(reports: readonly RankReport[], scripts: readonly Scrip
   const zero = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
     const { tiles, sendings } = scripts[rank]!;
-    const kernels = events.filter(isAttention);
-    expect(rank, "pieces of attention", { planned: tiles.length, done: kernels.length });
+    const pieces = piecesIn(events.filter(isAttention), tiles);
+    expect(rank, "pieces of attention", { planned: tiles.length, done: pieces.length });
     const next = senders(sendings);
     return {
       rank,
-      compute: join(kernels.map((event, i) => ({ ...interval(event, zero), ...tiles[i]! }))),
+      compute: join(pieces.map((event, i) => ({ ...interval(event, zero), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
         const sending = next(event.label ?? event.name);
         expect(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });
@@ -50,6 +50,20 @@ export function timeline(reports: readonly RankReport[], scripts: readonly Scrip
       }),
     };
   });
+}
+
+/** Forward is one kernel a piece; for a piece of backward a device may take several, one after the other. */
+function piecesIn(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
+  const backward = tiles.filter((tile) => tile.backward).length;
+  const forward = tiles.length - backward;
+  const each = (kernels.length - forward) / backward;
+  // As it is, or for the caller to find that something else was done than planned.
+  if (each === 1 || !Number.isInteger(each) || each < 1) return kernels;
+  const grouped = Array.from({ length: backward }, (_, i) => {
+    const first = kernels[forward + i * each]!;
+    return { ...first, end: kernels[forward + (i + 1) * each - 1]!.end };
+  });
+  return [...kernels.slice(0, forward), ...grouped];
 }
 
 /** Gives the batches of each sender in order. */

@@ -8,10 +8,11 @@ describe("the command line", () => {
 
   it("reads every option that the help names", () => {
     const line =
-      "--tokens 150000 --ranks 3 --backend ring --causal --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --predict y.svg --json";
+      "--tokens 150000 --ranks 3 --device cpu --backend ring --causal --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --predict y.svg --json";
     expect(readSettings(line.split(" "))).toEqual({
       tokens: 150_000,
       ranks: 3,
+      device: "cpu",
       backend: "ring",
       causal: true,
       dtype: "bfloat16",
@@ -54,6 +55,9 @@ describe("the command line", () => {
     ["--dim 33", /--dim: expected an even number/],
     ["--dtype float64", /--dtype: expected one of float32, bfloat16, float16, received "float64"/],
     ["--backend star", /--backend: expected one of ring, mesh2d, .*, local, received "star"/],
+    ["--device gpu", /--device: expected one of cpu, cuda, received "gpu"/],
+    ["--device cuda --backend auto", /--backend auto, --predict: expected --device cpu/],
+    ["--device cuda --predict x.svg", /expected --device cpu/],
     ["--backend local", /expected --ranks 1/],
     ["--mesh 2x2", /--mesh: expected --backend mesh2d or composed or hierarchical with it, received ring/],
     ["--backend mesh2d --mesh 2by2", /--mesh: expected rows × columns, as in 2x4; received "2by2"/],

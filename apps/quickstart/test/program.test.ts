@@ -73,6 +73,29 @@ describe("the program", () => {
     expect(summary["overlap"]).toBeLessThanOrEqual(1);
   });
 
+  it("computes on a GPU, here an emulated one", async () => {
+    const options = [
+      "--device",
+      "cuda",
+      "--ranks",
+      "1",
+      "--tokens",
+      "150",
+      "--dtype",
+      "bfloat16",
+      "--backward",
+      "--causal",
+    ];
+    const ran = await run(...small, ...options, "--svg", "");
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringMatching(/, on GPUs[^]*✓ as exact as one device/) });
+    expect(summaryOf(ran)).toMatchObject({ device: "cuda", bytesSent: 0 });
+  });
+
+  it("refuses a GPU for more ranks than there are", async () => {
+    const ran = await run(...small, "--device", "cuda", "--ranks", "2", "--svg", "");
+    expect(ran).toMatchObject({ code: 1, stderr: expect.stringMatching(/each of the 2 ranks .*MOSAIC_SHARE_GPUS/) });
+  });
+
   it("shows progress beside its result, and leaves nothing behind", async () => {
     const before = readdirSync(tmpdir());
     const { code, stdout, stderr } = await run(...small.slice(0, -1), "--ranks", "2", "--svg", "");

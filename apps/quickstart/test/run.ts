@@ -3,6 +3,11 @@ import { fileURLToPath } from "node:url";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 
+/** The stand-in for the driver, with one GPU. */
+const emulated = fileURLToPath(
+  new URL("../../../packages/kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url),
+);
+
 /** What the program printed and how it ended; `json` is the last line, parsed. */
 export interface Ran {
   readonly code: number | null;
@@ -12,7 +17,8 @@ export interface Ran {
 
 /** Runs the built program, as a user would. */
 export async function run(...args: readonly string[]): Promise<Ran> {
-  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"] });
+  const env = { ...process.env, MOSAIC_CUDA_LIBRARY: emulated };
+  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env });
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (data: string) => (stdout += data));
   child.stderr.setEncoding("utf8").on("data", (data: string) => (stderr += data));

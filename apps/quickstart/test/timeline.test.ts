@@ -51,6 +51,20 @@ describe("the timeline", () => {
     ]);
   });
 
+  it("takes for one piece of backward what a device does in several kernels", () => {
+    const names = ["attend_bf16", "attendKeys_bf16", "attendQueries_bf16", "attendKeys_bf16", "attendQueries_bf16"];
+    const events = names.map((name, i) => attend(10 + i, 11 + i, name));
+    const [lane] = timeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true)]));
+    expect(lane?.compute.map(({ start, end, keys }) => [start, end, ...keys])).toEqual([
+      [0, 1, 0],
+      [1, 3, 0],
+      [3, 5, 1],
+    ]);
+    expect(() => timeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true), tile(2, true)]))).toThrow(
+      /expected pieces of attention as planned, 4; received 5/,
+    );
+  });
+
   it("says what a batch of messages takes, however those of several senders mix", () => {
     const events = [send(10, 11, 8, "ring(gpu)"), send(11, 12), send(12, 13, 4, "ring(gpu)"), send(13, 14, 0)];
     const [lane] = timeline(
