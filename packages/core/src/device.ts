@@ -21,6 +21,8 @@ export interface Fence {
 export interface Stream {
   /** What native code of other packages orders its work by: a cudaStream_t, or a `MosaicStream *` on the CPU. */
   readonly handle: bigint;
+  /** What else native code of other packages needs of a CUDA device: a `MosaicDevicePort *` of include/mosaic/device_port.h. */
+  readonly port?: bigint;
   record(): Fence;
   /** Later work on this stream waits for the fence, the host does not. */
   wait(fence: Fence): void;

@@ -1,32 +1,49 @@
 #include "binding/addon.h"
 
-#include "nccl/library.h"
-
 namespace mosaic::nccl {
+
+Told Addon::letter(Napi::Value number) const {
+  return [mailbox = mailbox, id = number.As<Napi::Number>().DoubleValue()](const MosaicFailure* failure) {
+    mailbox->post(id, failure);
+  };
+}
+
+void Addon::abortAll() {
+  for (const auto& engine : engines) engine->abort();
+}
+
+void Addon::end() {
+  if (mailbox) mailbox->close();
+  abortAll();
+  engines.clear();
+  hubs.clear();
+}
+
+std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info) {
+  if (auto engine = info[0].As<Handle>().Data()->lock()) return engine;
+  throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has left its group");
+}
 
 namespace {
 
-// load(candidates): [version, path] of NCCL.
-Napi::Value loadNccl(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
-    const auto given = info[0].As<Napi::Array>();
-    std::vector<std::string> candidates;
-    for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
-    const Library& found = load(candidates);
-    const auto pair = Napi::Array::New(info.Env(), 2);
-    pair.Set(uint32_t{0}, versionText(found.version));
-    pair.Set(uint32_t{1}, found.path);
-    return pair;
-  });
+// bind(deliver): whom to tell that letters came.
+void bind(const Napi::CallbackInfo& info) {
+  Addon& addon = addonOf(info);
+  addon.mailbox = std::make_shared<Mailbox>(info.Env(), info[0]);
+  // Added after the mailbox's function was made, so that it runs before that is torn down.
+  info.Env().AddCleanupHook([&addon] { addon.end(); });
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  env.SetInstanceData(new Addon);
+  exports.Set("protocol", kProtocol);
+  exports.Set("bind", Napi::Function::New(env, bind));
+  exportJoining(env, exports);
+  exportCalls(env, exports);
+  return exports;
 }
 
 }  // namespace
-
-static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  exports.Set("protocol", kProtocol);
-  exports.Set("load", Napi::Function::New(env, loadNccl));
-  return exports;
-}
 
 }  // namespace mosaic::nccl
 

@@ -1,0 +1,81 @@
+#include "nccl/communicator.h"
+
+namespace mosaic::nccl {
+
+namespace {
+
+ncclConfig_t configOf(const Settings& settings) {
+  const auto chosen = [](int value) { return value > 0 ? value : kUndefined; };
+  ncclConfig_t config{};
+  config.size = sizeof config;
+  config.magic = kConfigMagic;
+  config.version = kOldest;
+  config.blocking = 0;
+  config.cgaClusterSize = kUndefined;
+  config.minCTAs = chosen(settings.minCtas);
+  config.maxCTAs = chosen(settings.maxCtas);
+  config.netName = settings.network.empty() ? nullptr : settings.network.c_str();
+  config.splitShare = kUndefined;
+  return config;
+}
+
+const char* nameOf(ncclResult_t result) {
+  static const char* const names[] = {"ncclSuccess",         "ncclUnhandledCudaError", "ncclSystemError",
+                                      "ncclInternalError",   "ncclInvalidArgument",    "ncclInvalidUsage",
+                                      "ncclRemoteError",     "ncclInProgress"};
+  return static_cast<size_t>(result) < std::size(names) ? names[result] : "an unknown error";
+}
+
+}  // namespace
+
+void Communicator::begin(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings) {
+  ncclConfig_t config = configOf(settings);
+  const auto result = library().functions.commInitRankConfig(&comm_, static_cast<int>(size), id,
+                                                             static_cast<int>(rank), &config);
+  check(result, *this, "connecting the ranks");
+}
+
+void Communicator::split(Communicator& part, int color, int key, const Settings& settings) {
+  ncclConfig_t config = configOf(settings);
+  check(library().functions.commSplit(comm_, color, key, &part.comm_, &config), *this, "split");
+}
+
+ncclResult_t Communicator::state() const {
+  ncclResult_t error = ncclSuccess;
+  const ncclResult_t asked = library().functions.commGetAsyncError(comm_, &error);
+  return asked == ncclSuccess ? error : asked;
+}
+
+void Communicator::finalize() {
+  if (comm_) library().functions.commFinalize(comm_);
+}
+
+void Communicator::destroy() {
+  if (comm_) library().functions.commDestroy(std::exchange(comm_, nullptr));
+}
+
+void Communicator::abort() {
+  if (comm_) library().functions.commAbort(std::exchange(comm_, nullptr));
+}
+
+Failure failureOf(ncclResult_t result, const Communicator& communicator, const std::string& where) {
+  const Functions& nccl = library().functions;
+  const char* last = nccl.getLastError(communicator.get());
+  const std::string detail = last && *last ? std::string("; ") + last : "";
+  const std::string what = where + ": NCCL: " + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
+  if (result == ncclRemoteError || result == ncclSystemError) {
+    return {MOSAIC_FAILURE_PEER_LOST,
+            what + "; a rank has ended or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names networks"};
+  }
+  if (result == ncclInvalidUsage) {
+    return {MOSAIC_FAILURE_DEVICE,
+            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_DEBUG=WARN says more"};
+  }
+  return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN says more"};
+}
+
+void check(ncclResult_t result, const Communicator& communicator, const std::string& where) {
+  if (!sound(result)) throw failureOf(result, communicator, where);
+}
+
+}  // namespace mosaic::nccl

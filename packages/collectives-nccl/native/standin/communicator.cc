@@ -1,0 +1,85 @@
+#include "standin/communicator.h"
+
+#include <dlfcn.h>
+
+#include <ctime>
+
+#include "standin/knobs.h"
+
+namespace standin {
+
+namespace {
+
+using LaunchHostFunc = int (*)(CUstream stream, void (*function)(void*), void* data);
+
+LaunchHostFunc launchHostFunc() {
+  static const auto found = [] {
+    const std::string named = knob("MOSAIC_CUDA_LIBRARY");
+    void* driver = dlopen(named.empty() ? "libcuda.so.1" : named.c_str(), RTLD_NOW);
+    return driver ? reinterpret_cast<LaunchHostFunc>(dlsym(driver, "cuLaunchHostFunc")) : nullptr;
+  }();
+  return found;
+}
+
+struct Launch {
+  std::shared_ptr<Communicator> communicator;
+  Work work;
+  bool hangs;
+};
+
+void carryOut(void* data) {
+  const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
+  Communicator& communicator = *launch->communicator;
+  communicator.running++;
+  if (launch->hangs) communicator.await([] { return false; });
+  else launch->work.run(communicator.stopped);
+  communicator.running--;
+}
+
+}  // namespace
+
+bool Communicator::await(const std::function<bool()>& condition) const {
+  while (!stopped) {
+    if (condition()) return true;
+    const timespec nap{0, 100'000};
+    nanosleep(&nap, nullptr);
+  }
+  return false;
+}
+
+ncclResult_t Communicator::inBackground(std::function<ncclResult_t()> job) {
+  if (blocking) return state = job();
+  if (helper.joinable()) helper.join();
+  state = ncclInProgress;
+  helper = std::thread([this, job = std::move(job)] {
+    const ncclResult_t result = job();
+    if (!stopped) state = result;
+  });
+  return ncclInProgress;
+}
+
+ncclResult_t Communicator::attach() {
+  region = Region::open(name, size);
+  if (!region) return ncclSystemError;
+  auto& attached = region->header().attached;
+  attached++;
+  if (!await([&] { return attached >= size && !hangs("init"); })) return ncclInProgress;
+  region->unlink();
+  return ncclSuccess;
+}
+
+ncclResult_t Communicator::launch(Work work, CUstream stream) {
+  const int number = ++launches;
+  const bool fails = number == failingLaunch();
+  auto* launch = new Launch{shared_from_this(), std::move(work), fails || number == hangingLaunch()};
+  if (!launchHostFunc() || launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
+  return fails ? ncclRemoteError : ncclSuccess;
+}
+
+void Communicator::stop() {
+  stopped = true;
+  if (helper.joinable()) helper.join();
+  while (running > 0) sched_yield();
+}
+
+}  // namespace standin

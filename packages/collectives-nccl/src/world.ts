@@ -1,0 +1,40 @@
+import type { Context } from "@mosaic/core";
+import { openWorld, type Together, type WorldOptions } from "@mosaic/core/native";
+import type { Meeting } from "./addon.ts";
+import { join, type Way } from "./join.ts";
+import { checkDevice, checkOptions, checkWorld, type NcclOptions } from "./options.ts";
+
+/** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
+const drainSeconds = 5;
+
+/** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
+export interface NcclWorldOptions extends WorldOptions {
+  readonly nccl?: NcclOptions;
+}
+
+/**
+ * Many ranks in this process, each on a GPU of its own, all driven by this thread: for tests and debuggers.
+ *
+ * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
+ */
+export async function world(size: number, { nccl = {}, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
+  checkOptions(nccl);
+  checkWorld({ rank: 0, size });
+  // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
+  process.env.NCCL_RUNTIME_CONNECT ??= "0";
+  return openWorld(size, together(nccl), options);
+}
+
+/** Ranks of one process tell one another directly where they meet. */
+function together(options: NcclOptions): Together {
+  let opened: Meeting | undefined;
+  const way: Way = {
+    host: "127.0.0.1",
+    drainSeconds,
+    meet: async (open) => {
+      opened ??= open();
+      return opened;
+    },
+  };
+  return { name: "nccl", check: checkDevice, connect: (connecting) => join(connecting, options, way) };
+}

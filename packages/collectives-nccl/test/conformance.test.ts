@@ -1,0 +1,16 @@
+import "./emulated.ts";
+import { collectivesSuite } from "@mosaic/conformance";
+import { cuda } from "@mosaic/kernels-cuda";
+import { test } from "vitest";
+import { world } from "../src/index.ts";
+import { onGpu } from "./emulated.ts";
+
+// Real NCCL takes one rank of a process on one GPU; processes.test.ts has the suite for more.
+const suite = collectivesSuite(
+  (size, { dress, ...options }) => world(size, { ...options, device: () => dress(cuda()) }),
+  {
+    sizes: onGpu ? [1] : [1, 2, 3, 4, 7],
+  },
+);
+
+test.each(suite)("$name", ({ run }) => run());
