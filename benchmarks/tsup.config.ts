@@ -9,6 +9,7 @@ export default defineConfig({
     "proof-run": "src/proof-run.ts",
     papers: "papers/main.ts",
     gpu: "gpu/main.ts",
+    "gpu-worker": "gpu/worker.ts",
     "gpu-ring-rank": "gpu/ring-rank.ts",
   },
   format: ["esm"],

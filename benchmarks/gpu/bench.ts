@@ -6,6 +6,8 @@ import type { Sizes } from "./problem.ts";
 /** The parts, in the order in which they run, and the seconds that each may take of eight minutes. */
 export const budgets = { gate: 45, ceiling: 20, attention: 300, ring: 110 } as const;
 export type PartName = keyof typeof budgets;
+/** Seconds after which a case is taken for one that never ends; the first one also starts PyTorch. */
+export const CASE_LIMIT = 75;
 
 /** One result, as it is kept: a JSON line. */
 export interface Result {

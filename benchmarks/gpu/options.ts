@@ -1,6 +1,9 @@
+import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { lengths } from "./attention.ts";
+import { type Effort, once, quick, thorough } from "./effort.ts";
 import { sdpa } from "./peer.ts";
+import type { Sizes } from "./problem.ts";
 import { torchBackends } from "./torch.ts";
 
 export const help: string = `Measures Mosaic's attention on a GPU beside PyTorch's scaled_dot_product_attention on the same card, in turns.
@@ -23,16 +26,16 @@ For trying it out where there is no GPU: --device cpu, --tokens N, --hidden N, -
 export interface Options {
   readonly filter: readonly string[];
   readonly out: string;
+  /** Where results are kept, within `out`. */
+  readonly file: string;
   readonly device: "cuda" | "cpu";
   readonly peer: readonly string[] | undefined;
   readonly backends: readonly string[];
   readonly lengths: readonly number[];
-  readonly tokens: string;
-  readonly hidden: string;
-  readonly share: string;
+  readonly sizes: Sizes;
+  readonly effort: Effort;
+  readonly share: number;
   readonly again: boolean;
-  readonly quick: boolean;
-  readonly once: boolean;
   readonly list: boolean;
   readonly floors: boolean;
   readonly help: boolean;
@@ -64,8 +67,13 @@ export function read(args: string[]): Options | undefined {
     const { values } = parseArgs({ args, options: flags });
     const device = values.device === "cpu" ? "cpu" : "cuda";
     const peer = values.peer?.split(" ") ?? ["python3", sdpa, "--device", device];
+    const { tokens, hidden, share } = values;
     return {
       ...values,
+      sizes: { tokens: Number(tokens), hidden: Number(hidden) },
+      effort: values.once ? once : values.quick ? quick : thorough,
+      share: Number(share),
+      file: join(values.out, "gpu.jsonl"),
       device,
       peer: values.peer === "none" ? undefined : peer,
       filter: values.filter.split(","),

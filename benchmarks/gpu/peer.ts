@@ -19,7 +19,7 @@ export class Peer implements Disposable {
   #ended: string | undefined;
 
   /** Starts `command`. A question that takes longer than `timeout` seconds ends it. */
-  constructor(command: readonly string[], timeout = 120) {
+  constructor(command: readonly string[], timeout = 60) {
     this.#name = command.join(" ");
     this.#timeout = timeout;
     this.#process = spawn(command[0]!, command.slice(1), { stdio: ["pipe", "pipe", "inherit"] });
@@ -29,6 +29,10 @@ export class Peer implements Disposable {
     // Not "exit": lines may still be on their way.
     this.#process.on("close", (code, signal) => this.#end(`ended with ${signal ?? `code ${code}`}`));
     this.#process.stdin.on("error", (error) => this.#end(error.message));
+  }
+
+  get hasEnded(): boolean {
+    return this.#ended !== undefined;
   }
 
   /** @throws PeerRefusal if it answers with an error; Error if it is gone or takes too long. */

@@ -1,5 +1,5 @@
 import { now } from "../src/case.ts";
-import { type Bench, budgets, type Case, type PartName } from "./bench.ts";
+import { budgets, type Case, type PartName, type Result } from "./bench.ts";
 import type { Results } from "./results.ts";
 
 /** How a run is bounded. */
@@ -21,7 +21,7 @@ export interface Outcome {
 /** Runs case after case, and keeps each result at once. A part whose time is over leaves the rest of its cases. */
 export async function runCases(
   cases: readonly Case[],
-  bench: Bench,
+  run: (one: Case) => Promise<Result>,
   results: Results,
   bounds: Bounds,
 ): Promise<Outcome> {
@@ -37,7 +37,7 @@ export async function runCases(
     }
     const begin = now();
     try {
-      const result = await each.run(bench);
+      const result = await run(each);
       results.add(result);
       const wrong = (result["wrong"] ?? []) as readonly string[];
       if (wrong.length > 0) failed[each.name] = `wrong results of ${wrong.join(" and ")}`;

@@ -178,6 +178,9 @@ def main():
         try:
             answer = peer.answer(request)
         except (RuntimeError, ValueError) as error:
+            # Such errors stay with the process; another one goes on.
+            if "CUDA error" in str(error):
+                raise
             answer = {"error": str(error).strip().split("\n")[0]}
         print(json.dumps(answer), flush=True)
 

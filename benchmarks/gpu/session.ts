@@ -40,6 +40,7 @@ export class Session implements Bench, AsyncDisposable {
   }
 
   peer(): Peer | undefined {
+    if (this.#peer?.hasEnded) this.#peer = undefined;
     if (this.#options.peer) this.#peer ??= new Peer(this.#options.peer);
     return this.#peer;
   }

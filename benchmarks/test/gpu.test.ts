@@ -18,6 +18,7 @@ import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
 import { Results } from "../gpu/results.ts";
 import { distance, gradientRow, outRow } from "../gpu/row.ts";
 import { runCases } from "../gpu/run.ts";
+import { Workers } from "../gpu/workers.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -200,18 +201,18 @@ describe("a run", () => {
       return { case: name, ...result };
     },
   });
-  const bench = benchOf([]);
+  const inPlace = (one: Case): Promise<Result> => one.run(benchOf([]));
 
   it("goes on where it stopped, even in the middle of a line, and after a failure", async () => {
     const path = join(folder, "resumed.jsonl");
     const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
-    const first = await runCases(failing, bench, new Results(path), { share: 1, again: false });
+    const first = await runCases(failing, inPlace, new Results(path), { share: 1, again: false });
     expect(first).toEqual({ failed: { b: "broke", c: "wrong results of d" }, left: [] });
     appendFileSync(path, '{"case":"b","half');
     const results = new Results(path);
     expect([...results.byCase.keys()]).toEqual(["a", "c"]);
     expect(results.byCase.get("a")).toEqual({ case: "a", x: 1.2346 });
-    const second = await runCases([caseOf("a", new Error("again")), caseOf("b", {})], bench, results, {
+    const second = await runCases([caseOf("a", new Error("again")), caseOf("b", {})], inPlace, results, {
       share: 1,
       again: false,
     });
@@ -221,8 +222,28 @@ describe("a run", () => {
 
   it("leaves what its part has no time for", async () => {
     const results = new Results(join(folder, "left.jsonl"));
-    const { left } = await runCases([caseOf("a", {}), caseOf("b", {})], bench, results, { share: 0, again: false });
+    const { left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, { share: 0, again: false });
     expect(left).toEqual(["a", "b"]);
+  });
+});
+
+describe("workers", () => {
+  it("are replaced when they break, die or do not come back, and only then", async () => {
+    using workers = new Workers([], file("fake-worker.mjs"));
+    const processOf = async (name: string): Promise<unknown> => (await workers.run(name, 20))["process"];
+    const first = await processOf("a");
+    await expect(workers.run("fails", 20)).rejects.toThrow("wrong rows");
+    expect(await processOf("b")).toBe(first);
+    const seen = [first];
+    for (const [name, why, limit] of [
+      ["breaks", "an illegal address", 20],
+      ["dies", "its process ended: code 7", 20],
+      ["hangs", "took longer than 0.05 s", 0.05],
+    ] as const) {
+      await expect(workers.run(name, limit)).rejects.toThrow(why);
+      seen.push(await processOf("c"));
+    }
+    expect(new Set(seen).size).toBe(4);
   });
 });
 
@@ -252,6 +273,8 @@ describe("the command", () => {
     expect(bench("--filter", "nothing")).toMatchObject({ status: 2, stderr: expect.stringContaining("--list") });
     expect(bench("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
     expect(bench("--help").stdout).toContain("in turns");
+    const noPeer = bench("--filter", "gate", "--out", join(folder, "none"), "--peer", "no-such-python");
+    expect(noPeer).toMatchObject({ status: 2, stderr: expect.stringContaining("no-such-python") });
   });
 
   it("runs the kernels under emulation beside a stand-in for PyTorch, and keeps a page", () => {

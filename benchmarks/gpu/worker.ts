@@ -1,0 +1,32 @@
+// The process that opens the GPU. A kernel that reads where it must not, or that never ends, costs this process and one case.
+import { casesOf } from "./cases.ts";
+import { hostOf } from "./host.ts";
+import { read } from "./options.ts";
+import { Results } from "./results.ts";
+import { Session } from "./session.ts";
+import type { Answer } from "./workers.ts";
+
+const options = read(process.argv.slice(2))!;
+const kept = new Map(new Results(options.file).byCase);
+const cases = new Map(casesOf(options.lengths, options.sizes, kept).map((each) => [each.name, each]));
+const session = new Session(options);
+
+process.on("message", async (name: string) => {
+  const answer = await run(name);
+  // What CUDA calls a sticky error stays with the process.
+  process.send!(answer, () => {
+    if (answer.isBroken) process.exit(1);
+  });
+});
+process.on("disconnect", () => process.exit());
+
+async function run(name: string): Promise<Answer> {
+  try {
+    const result = name === "host" ? await hostOf(options.device, session.peer()) : await cases.get(name)!.run(session);
+    kept.set(name, result);
+    return { result };
+  } catch (error) {
+    const { name: kind, message } = error as Error;
+    return { error: message, isBroken: kind === "DeviceError" };
+  }
+}
