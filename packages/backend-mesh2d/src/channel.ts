@@ -3,7 +3,7 @@ import type { ProcessGroup, Transfer, Work } from "@mosaic/core";
 /** A batch under way, and what to do with what it brought. */
 interface Posted {
   readonly work: Work | undefined;
-  readonly arrived: (() => void) | undefined;
+  readonly arrivals: readonly (() => void)[];
 }
 
 /**
@@ -22,18 +22,18 @@ export class Channel implements Disposable {
     this.#label = label;
   }
 
-  /** Posts a batch, perhaps an empty one; `arrived` is called when it is waited for. Returns its number, from 1 on. */
-  post(transfers: readonly Transfer[], arrived?: () => void): number {
+  /** Posts a batch, perhaps an empty one; `arrivals` are called when it is waited for. Returns its number, from 1 on. */
+  post(transfers: readonly Transfer[], arrivals: readonly (() => void)[] = []): number {
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
-    return this.#posted.push({ work, arrived });
+    return this.#posted.push({ work, arrivals });
   }
 
   /** What is computed next comes after batch `number` and all before it; by default after all. */
   wait(number: number = this.#posted.length): void {
     while (this.#waited < number) {
-      const { work, arrived } = this.#posted[this.#waited++]!;
+      const { work, arrivals } = this.#posted[this.#waited++]!;
       work?.wait();
-      arrived?.();
+      for (const arrived of arrivals) arrived();
     }
   }
 

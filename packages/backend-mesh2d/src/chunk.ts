@@ -21,7 +21,7 @@ const toRows = [1, 2, 0, 3];
 /** The device memory of one pass; what it hands out lives until this is disposed. */
 export class Chunks implements Disposable {
   readonly #device: Device;
-  readonly #owned = new Set<Tensor>();
+  readonly #owned = new Set<readonly Tensor[]>();
 
   constructor(device: Device) {
     this.#device = device;
@@ -29,16 +29,19 @@ export class Chunks implements Disposable {
 
   /** Uninitialised memory for tensors [B,H,·,D] like these, of `length` rows. */
   empty(like: readonly Tensor[], length: number): Chunk {
-    const wire = like.map(({ shape, dtype }) => {
-      const [batch, heads, , ...rest] = shape;
-      return this.#own(this.#device.empty([length, batch!, heads!, ...rest], dtype));
-    });
-    return { wire, rows: wire.map((tensor) => this.#turned(tensor, toRows)) };
+    const wire = this.#own(
+      like.map(({ shape, dtype }) => {
+        const wide = [length, shape[0]!, shape[1]!];
+        for (let axis = 3; axis < shape.length; axis++) wide.push(shape[axis]!);
+        return this.#device.empty(wide, dtype);
+      }),
+    );
+    return { wire, rows: this.#turned(wire, toRows) };
   }
 
   /** These very rows where they lie as messages do, copies where they do not. */
   dense(rows: readonly Tensor[]): Chunk {
-    const wire = rows.map((tensor) => this.#turned(tensor, toWire));
+    const wire = this.#turned(rows, toWire);
     if (wire.every(({ isContiguous }) => isContiguous)) return { rows, wire };
     return this.copied(rows, this.empty(rows, rows[0]!.shape[2]!));
   }
@@ -53,33 +56,41 @@ export class Chunks implements Disposable {
   part({ wire }: Chunk, start: number, length: number): Chunk {
     const parts = wire.map((tensor) => {
       const { shape, strides, offset } = tensor;
-      const view = { shape: [length, ...shape.slice(1)], strides, offset: offset + start * strides[0]! };
-      return this.#own(tensor.view(view));
+      return tensor.view({ shape: [length, ...shape.slice(1)], strides, offset: offset + start * strides[0]! });
     });
-    return { wire: parts, rows: parts.map((tensor) => this.#turned(tensor, toRows)) };
+    return { wire: this.#own(parts), rows: this.#turned(parts, toRows) };
   }
 
   /** Gives memory back before the pass ends. */
   release({ rows, wire }: Chunk): void {
-    for (const tensor of [...rows, ...wire]) {
-      this.#owned.delete(tensor);
-      tensor[Symbol.dispose]();
-    }
+    for (const tensors of [rows, wire]) if (this.#owned.delete(tensors)) dispose(tensors);
   }
 
-  #turned(tensor: Tensor, order: readonly number[]): Tensor {
-    const axes = order.slice(0, tensor.rank);
-    const pick = (sizes: readonly number[]) => axes.map((axis) => sizes[axis]!);
-    return this.#own(tensor.view({ shape: pick(tensor.shape), strides: pick(tensor.strides) }));
+  #turned(tensors: readonly Tensor[], order: readonly number[]): readonly Tensor[] {
+    return this.#own(
+      tensors.map((tensor) =>
+        tensor.view({ shape: turned(tensor.shape, order), strides: turned(tensor.strides, order) }),
+      ),
+    );
   }
 
-  #own(tensor: Tensor): Tensor {
-    this.#owned.add(tensor);
-    return tensor;
+  #own(tensors: readonly Tensor[]): readonly Tensor[] {
+    this.#owned.add(tensors);
+    return tensors;
   }
 
   [Symbol.dispose](): void {
-    for (const tensor of this.#owned) tensor[Symbol.dispose]();
+    for (const tensors of this.#owned) dispose(tensors);
     this.#owned.clear();
   }
+}
+
+function turned(sizes: readonly number[], order: readonly number[]): number[] {
+  const result: number[] = [];
+  for (let axis = 0; axis < sizes.length; axis++) result.push(sizes[order[axis]!]!);
+  return result;
+}
+
+function dispose(tensors: readonly Tensor[]): void {
+  for (const tensor of tensors) tensor[Symbol.dispose]();
 }

@@ -3,7 +3,7 @@ import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
 import { type FormOptions, formOf } from "./form.ts";
 import { runFused } from "./fused.ts";
 import { bestGrid, type Grid } from "./grid.ts";
-import { type Shards, shardsAlong, needOf } from "./need.ts";
+import { Needs, shardsAlong } from "./need.ts";
 import { checkOptions, type Mesh2DOptions } from "./options.ts";
 import { backwardPass, forwardPass, type Pass, type Site } from "./pass.ts";
 import { Plans } from "./plans.ts";
@@ -41,7 +41,7 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
   const label = `mesh2d(${axis})`;
   checkOptions(label, options);
-  const known = new ByPlace<Shards>([axis]);
+  const needs = new ByPlace<Needs>([axis]);
   const plans = new Plans({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
@@ -73,8 +73,8 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
     const { size } = ctx.mesh.group(axis);
     const grouped = call.q.shape[1]! / keys.k.shape[1]!;
     const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped);
-    const shards = known.of(call, keys.from, () => shardsAlong(axis, size, call, keys.from));
-    return { site: { ctx, axis, inner, label, need: needOf(grid, keys.from[axis]!, shards) }, grid };
+    const need = needs.of(call, keys.from, () => new Needs(shardsAlong(axis, size, call, keys.from)));
+    return { site: { ctx, axis, inner, label, need: need.of(grid, keys.from[axis]!) }, grid };
   }
 
   function run(pass: Pass, grid: Grid): void {

@@ -61,6 +61,24 @@ export function needOf(grid: Grid, rank: number, { queries, keys, sees }: Shards
   };
 }
 
+/** The needs of all ranks along an axis, each worked out when it is first asked for. */
+export class Needs {
+  readonly #shards: Shards;
+  readonly #known = new Map<number, Need>();
+
+  constructor(shards: Shards) {
+    this.#shards = shards;
+  }
+
+  of(grid: Grid, rank: number): Need {
+    // Of one axis, a grid is known by its columns.
+    const number = rank * (grid.rows * grid.columns + 1) + grid.columns;
+    let need = this.#known.get(number);
+    if (!need) this.#known.set(number, (need = needOf(grid, rank, this.#shards)));
+    return need;
+  }
+}
+
 type Relation = (a: number, b: number) => boolean;
 
 interface Line {
@@ -71,9 +89,14 @@ interface Line {
 }
 
 function sideOf(rank: number, length: number, { at, wants }: Line): Omit<Side, "length"> {
-  const source = (offset: number) => (wants(rank, at(offset)) ? at(offset) : undefined);
-  const taker = (offset: number) => (offset > 0 && wants(at(-offset), rank) ? at(-offset) : undefined);
-  return { sources: offsets(length).map(source), takers: offsets(length).map(taker) };
+  const sources: (number | undefined)[] = [];
+  const takers: (number | undefined)[] = [];
+  for (let offset = 0; offset < length; offset++) {
+    const [source, taker] = [at(offset), at(-offset)];
+    sources.push(wants(rank, source) ? source : undefined);
+    takers.push(offset > 0 && wants(taker, rank) ? taker : undefined);
+  }
+  return { sources, takers };
 }
 
 function offsets(length: number): number[] {

@@ -11,7 +11,7 @@ import type {
   SavedRows,
   Tensor,
 } from "@mosaic/core";
-import { gathered } from "./gathered.ts";
+import { gatheredAlong } from "./gathered.ts";
 import type { Need, Side } from "./need.ts";
 
 // Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
@@ -69,6 +69,8 @@ export interface Site {
 export function forwardPass(site: Site, call: Call, state: AttentionState, keys: Keys): Pass {
   const { ctx, axis, inner, need, label } = site;
   const { kernels } = ctx.device;
+  const { at, scale, mask } = call;
+  const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
   return {
     group: ctx.mesh.group(axis),
     label,
@@ -89,7 +91,7 @@ export function forwardPass(site: Site, call: Call, state: AttentionState, keys:
       sums: [],
     },
     compute({ ranks, inputs: [q], sums }, { ranks: sources, inputs: [k, v] }) {
-      const here = { ...call, ...layoutsOf(call, axis, { queries: ranks, keys: sources }), q: q! };
+      const here = { q: q!, at, scale, mask, queries: queriesOf(ranks), keys: keysOf(sources) };
       inner.attend(ctx, here, stateOf(sums), { k: k!, v: v!, from: keys.from });
     },
   };
@@ -99,6 +101,8 @@ export function forwardPass(site: Site, call: Call, state: AttentionState, keys:
 export function backwardPass(site: Site, call: Call & SavedRows, grads: QkvGrads, keys: Keys): Pass {
   const { ctx, axis, inner, need, label } = site;
   const { kernels } = ctx.device;
+  const { at, scale, mask } = call;
+  const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
   return {
     group: ctx.mesh.group(axis),
     label,
@@ -119,8 +123,8 @@ export function backwardPass(site: Site, call: Call & SavedRows, grads: QkvGrads
       sums: [grads.dk, grads.dv],
     },
     compute({ ranks, inputs: [q, dOut, lse, delta], sums: [dq] }, { ranks: sources, inputs: [k, v], sums: [dk, dv] }) {
-      const layouts = layoutsOf(call, axis, { queries: ranks, keys: sources });
-      const here = { ...call, ...layouts, q: q!, dOut: dOut!, lse: lse!, delta: delta! };
+      const layouts = { queries: queriesOf(ranks), keys: keysOf(sources) };
+      const here = { q: q!, at, scale, mask, ...layouts, dOut: dOut!, lse: lse!, delta: delta! };
       inner.attendBackward(ctx, here, { dq: dq!, dk: dk!, dv: dv! }, { k: k!, v: v!, from: keys.from });
     },
   };
@@ -154,12 +158,4 @@ function stateOf([out, lse]: readonly Tensor[]): AttentionState {
 /** The same number on every rank, however unequal their shards. */
 function meanRows({ mesh }: Context, { length, axes }: Layout): number {
   return axes.reduce((rows, axis) => rows / mesh.shape[axis]!, length);
-}
-
-/** Where the rows of part of the tile lie. */
-function layoutsOf(call: Call, axis: string, ranks: Record<"queries" | "keys", readonly number[]>) {
-  return {
-    queries: gathered(call.queries, axis, ranks.queries),
-    keys: gathered(call.keys, axis, ranks.keys),
-  };
 }

@@ -38,7 +38,8 @@ export class Plans {
   }
 
   #remember(options: PlanOptions): Plan {
-    const name = JSON.stringify(options);
+    const { queries, keys, backward, costs } = options;
+    const name = `${queries},${keys},${backward},${Object.values(costs).join()}`;
     const plan = this.#plans.get(name) ?? planOf(options);
     this.#plans.set(name, plan);
     return plan;

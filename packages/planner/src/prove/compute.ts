@@ -227,7 +227,8 @@ export class Compute {
       return `lse holds ${describe(lse.value, record.names)}, delta ${describe(delta.value, record.names)}`;
     }
     if (!fits(lse, queries) || !fits(delta, queries)) return "lse or delta is of other queries";
-    if (!sums.same(payloadOf(lse.value), payloadOf(delta.value))) return "delta is not of the output that lse belongs to";
+    if (!sums.same(payloadOf(lse.value), payloadOf(delta.value)))
+      return "delta is not of the output that lse belongs to";
     this.#partial(payloadOf(lse.value), lse.rows.positions);
     return undefined;
   }

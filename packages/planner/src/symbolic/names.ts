@@ -8,6 +8,7 @@ export class Names {
   readonly masks: (readonly Slice[])[] = [];
   readonly words: string[] = [];
   readonly looks: Looks = new Looks();
+  readonly #lists = new WeakMap<readonly Span[], number>();
   readonly #rows = new Lists<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new Lists<readonly Slice[]>(this.masks, sameMask);
   readonly #words = new Map<string, number>();
@@ -15,9 +16,15 @@ export class Names {
   #maskNumber = -1;
 
   rowsOf(spans: readonly Span[]): number {
-    let hash = spans.length;
-    for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
-    return this.#rows.numberOf(spans, hash);
+    // Layouts give the same list for the same place.
+    let number = this.#lists.get(spans);
+    if (number === undefined) {
+      let hash = spans.length;
+      for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
+      number = this.#rows.numberOf(spans, hash);
+      this.#lists.set(spans, number);
+    }
+    return number;
   }
 
   maskOf(mask: readonly Slice[]): number {
