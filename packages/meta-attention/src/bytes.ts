@@ -1,7 +1,8 @@
+import { type DType, dtypeBytes, isVisible, spansLength } from "@mosaic/core";
 import type { Chunks } from "./chunks.ts";
 import type { Edge, Edges } from "./exchange/edges.ts";
 
-const FLOAT = 4;
+const FLOAT = dtypeBytes.float32;
 
 /** Bytes that one rank sends and receives. */
 export interface Flow {
@@ -20,8 +21,10 @@ export interface BytesMoved {
 export interface BytesCall {
   readonly chunks: Chunks;
   readonly batch: number;
-  /** H·D: the numbers that make a key, and a value. */
+  /** Hkv·D: the numbers that make a key, and a value. */
   readonly width: number;
+  /** What keys and values travel in; everything else is float32. */
+  readonly dtype: DType;
   /** Numbers gathered for each chunk and batch element, and how many of them have a gradient. */
   readonly gathered: number;
   readonly summaryDim: number;
@@ -29,51 +32,48 @@ export interface BytesCall {
   readonly secondGather: number;
   readonly edges: readonly Edges[];
   readonly useCheckpoint: boolean;
-  readonly causal: boolean;
 }
 
 /** The closed forms; docs/algorithms.md. */
 export function bytesMoved(call: BytesCall): BytesMoved {
-  const { chunks, batch, width, edges } = call;
+  const { chunks, batch, width, edges, dtype } = call;
   const share = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT;
-  const both = (list: readonly Edge[]): number =>
-    list.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length * FLOAT, 0);
-  const sent = edges.reduce((sum, { sends }) => sum + both(sends), 0);
-  const received = edges.reduce((sum, { receives }) => sum + both(receives), 0);
+  const numbers = (list: readonly Edge[]): number =>
+    list.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
+  const sent = edges.reduce((sum, { sends }) => sum + numbers(sends), 0);
+  const received = edges.reduce((sum, { receives }) => sum + numbers(receives), 0);
+  const key = dtypeBytes[dtype];
   const gather = share * (call.gathered + call.secondGather);
   const back = share * call.summaryDim;
-  const again = call.useCheckpoint ? 1 : 0;
+  const again = call.useCheckpoint ? key : 0;
   return {
-    forward: { sent: gather + sent, received: gather + received },
-    backward: { sent: back + received + again * sent, received: back + sent + again * received },
+    forward: { sent: gather + key * sent, received: gather + key * received },
+    backward: { sent: back + FLOAT * received + again * sent, received: back + FLOAT * sent + again * received },
     ring: ringBytes(call),
   };
 }
 
 /**
- * Ring attention over the same shards, contiguous: K and V of every shard that is seen, and, backward, float32 dK and dV
- * from the one after the owner around to it. Equal to `ringTraffic` of @mosaic/backend-ring.
+ * Ring attention over the same shards: K and V of every shard that is seen, and, backward, float32 dK and dV from the one
+ * after the owner around to it. A rank passes on what its right neighbour sees as well, and gives its own shard to the first
+ * of every run of neighbours that see it. Equal to `ringTraffic` of @mosaic/backend-ring.
  */
-function ringBytes({ chunks, batch, width, causal }: BytesCall): BytesMoved["ring"] {
-  const { rank, ranks } = chunks;
-  const lengths = Array.from({ length: ranks }, (_, owner) =>
-    chunks.all.reduce((sum, { owner: of, length }) => sum + (of === owner ? length : 0), 0),
-  );
-  const right = (rank + 1) % ranks;
-  const left = (rank + ranks - 1) % ranks;
-  const bytes = (counts: (owner: number) => boolean): number =>
-    lengths.reduce((sum, length, owner) => sum + (counts(owner) ? length : 0), 0) * 2 * batch * width * FLOAT;
-  const sees = (who: number, owner: number): boolean => owner !== who && (!causal || owner < who);
-  const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
-  const isSeen = others.some((other) => sees(other, rank));
-  const keys = {
-    sent: bytes((owner) => (owner === rank ? isSeen : sees(rank, owner) && sees(right, owner))),
-    received: bytes((owner) => sees(rank, owner)),
-  };
-  const sums = {
-    sent: keys.received,
-    received: bytes((owner) => (owner === rank ? isSeen : sees(left, owner) && sees(rank, owner))),
-  };
+function ringBytes({ chunks, batch, width, dtype }: BytesCall): BytesMoved["ring"] {
+  const { rank, ranks, shards, mask } = chunks;
+  const around = (of: number): number => (of + ranks) % ranks;
+  const sees = (who: number, owner: number): boolean => who !== owner && isVisible(shards[who]!, shards[owner]!, mask);
+  const numbers = (owner: number): number => 2 * batch * width * spansLength(shards[owner]!);
+  const everyone = Array.from({ length: ranks }, (_, other) => other);
+  const total = (owners: readonly number[]): number => owners.reduce((sum, owner) => sum + numbers(owner), 0);
+
+  const seen = everyone.filter((owner) => sees(rank, owner));
+  const handedBy = (who: number): number[] =>
+    everyone.filter((owner) => owner !== around(who + 1) && sees(who, owner) && sees(around(who + 1), owner));
+  const given = everyone.filter((other) => sees(other, rank) && !sees(around(other - 1), rank)).map(() => rank);
+
+  const key = dtypeBytes[dtype];
+  const keys = { sent: key * total([...handedBy(rank), ...given]), received: key * total(seen) };
+  const sums = { sent: FLOAT * total(seen), received: FLOAT * total([...handedBy(around(rank - 1)), ...given]) };
   return {
     forward: keys,
     backward: { sent: keys.sent + sums.sent, received: keys.received + sums.received },

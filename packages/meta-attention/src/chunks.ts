@@ -1,28 +1,52 @@
-import { type Context, contiguous, layoutOf, OptionError, ShapeError, type Span } from "@mosaic/core";
+import {
+  type Context,
+  isVisible,
+  type Mask,
+  OptionError,
+  type Placement,
+  ShapeError,
+  type Slice,
+  type Span,
+  spansLength,
+} from "@mosaic/core";
+import { cut, type Piece } from "./cut.ts";
+import { type Reach, reachAmong } from "./route/reach.ts";
 
-/** One chunk: a stretch of the sequence that is summarised, chosen and sent as a whole. */
-export interface Chunk {
-  /** Its number in the whole sequence. */
+/** One chunk: rows of a rank that are summarised, chosen and sent as a whole; at least one. */
+export interface Chunk extends Piece {
+  /** Its number, in the order of the sequence. */
   readonly index: number;
   /** The rank, along the axis, that holds it. */
   readonly owner: number;
-  /** Where it begins in the whole sequence, and in its owner's shard. */
-  readonly start: number;
-  readonly offset: number;
-  /** Tokens in it. */
-  readonly length: number;
+  /** Its place where each rank has `perRank` places, rank after rank, and fills the first of its own: as it is gathered. */
+  readonly slot: number;
 }
 
-/** How a sequence is cut: ranks one after another, each with equally many chunks, all as equal as can be. */
+/** How a sequence is cut into chunks, and which of them may look at which. */
 export interface Chunks {
   /** All of them, in the order of the sequence. */
   readonly all: readonly Chunk[];
-  /** This rank's. */
+  /** This rank's, in the same order; a short shard has fewer than `perRank`, an empty one none. */
   readonly own: readonly Chunk[];
   readonly perRank: number;
   /** This rank's place along the axis, and how many there are. */
   readonly rank: number;
   readonly ranks: number;
+  /** Positions that each rank holds. */
+  readonly shards: readonly (readonly Span[])[];
+  /** Tokens of the whole sequence. */
+  readonly length: number;
+  /** Which keys each query sees, in positions of the whole sequence. */
+  readonly mask: readonly Slice[];
+  readonly reach: Reach;
+}
+
+/** What chunks follow from. */
+export interface ChunksCall {
+  readonly axis: string;
+  readonly placement: Placement;
+  readonly mask: Mask;
+  readonly perRank: number;
   /** Tokens of the whole sequence. */
   readonly length: number;
 }
@@ -39,56 +63,62 @@ export function ranksAlong(where: string, ctx: Context, axis: string): number {
   });
 }
 
-/** The chunks of a sequence of `length` tokens, of which this rank holds `rows`. */
-export function chunksOf(
-  where: string,
-  ctx: Context,
-  { axis, perRank, rows, length }: { axis: string; perRank: number; rows: number; length?: number | undefined },
-): Chunks {
+/** The chunks of a sequence. What is wrong with it every rank finds alike. */
+export function chunksOf(where: string, ctx: Context, call: ChunksCall): Chunks {
+  const { axis, placement, perRank, length } = call;
   const ranks = ranksAlong(where, ctx, axis);
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], length: length ?? rows * ranks });
   const rank = ctx.mesh.coordinate[axis]!;
-  const shards = Array.from({ length: ranks }, (_, owner): Span => {
-    return layout.spans({ [axis]: owner })[0] ?? { start: 0, length: 0, step: 1 };
+  const shards = Array.from({ length: ranks }, (_, owner) => placement.spans(owner, ranks, length));
+  const pieces = shards.flatMap((shard, owner) => cut(shard, perRank).map((piece) => ({ ...piece, owner })));
+  const filled = new Array<number>(ranks).fill(0);
+  const all = pieces
+    .filter((piece) => piece.length > 0)
+    .sort((a, b) => firstOf(a) - firstOf(b))
+    .map((piece, index): Chunk => ({ ...piece, index, slot: piece.owner * perRank + filled[piece.owner]!++ }));
+  const mask = call.mask.slices(length, length);
+  const causal = mask.length > 0 && mask.every(looksBack);
+  if (causal) checkOrder(where, all, placement);
+  const reach = reachAmong(all.length, { causal, sees: (i, j) => isVisible(all[i]!.spans, all[j]!.spans, mask) });
+  const own = all.filter(({ owner }) => owner === rank);
+  return { all, own, perRank, rank, ranks, shards, length, mask, reach };
+}
+
+/** Whether no query of the slice sees a later key. */
+function looksBack({ q0, q1, k1, type }: Slice): boolean {
+  const isSlantedRight = (type & 1) === 1;
+  return isSlantedRight ? k1 <= q1 : k1 - 1 <= q0;
+}
+
+/** Throws an OptionError unless each chunk ends before the next begins. */
+function checkOrder(where: string, chunks: readonly Chunk[], placement: Placement): void {
+  const [starts, ends] = [chunks.map(firstOf), chunks.map(lastOf)];
+  const mixed = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
+  if (mixed < 0) return;
+  const name = (i: number): string => `chunk ${i}, from ${starts[i]} to ${ends[i]}`;
+  throw new OptionError({
+    where,
+    expected: "chunks one after another: under a causal mask a chunk is routed by what was before all of it",
+    received: `placement ${placement.name}, whose chunks interleave: ${name(mixed - 1)}, and ${name(mixed)}`,
+    remedy: 'use "contiguous", or "zigzag" with an even chunksPerRank, which balances causal work as well',
   });
-  checkRows(`${where}, rank ${ctx.rank}`, { rows, shards, rank, length: layout.length });
-  checkRoom(where, shards, perRank);
-  const pieces = contiguous();
-  const all = shards.flatMap((shard, owner) =>
-    Array.from({ length: perRank }, (_, i): Chunk => {
-      const { start, length } = pieces.spans(i, perRank, shard.length)[0]!;
-      return { index: owner * perRank + i, owner, start: shard.start + start, offset: start, length };
-    }),
-  );
-  const own = all.slice(rank * perRank, (rank + 1) * perRank);
-  return { all, own, perRank, rank, ranks, length: layout.length };
 }
 
-interface Rows {
-  readonly rows: number;
-  readonly shards: readonly Span[];
-  readonly rank: number;
-  readonly length: number;
+function firstOf({ spans }: Piece): number {
+  return Math.min(...spans.map(({ start }) => start));
 }
 
-function checkRows(where: string, { rows, shards, rank, length }: Rows): void {
-  if (shards[rank]!.length === rows) return;
+function lastOf({ spans }: Piece): number {
+  return Math.max(...spans.map(({ start, length, step }) => start + (length - 1) * step));
+}
+
+/** Throws a ShapeError unless this rank holds the rows that it should. */
+export function checkRows(where: string, rows: number, { shards, rank, length }: Chunks): void {
+  const expected = spansLength(shards[rank]!);
+  if (length > 0 && expected === rows) return;
   throw new ShapeError({
     where,
-    expected: `${shards[rank]!.length} rows, this rank's share of ${length}`,
+    expected: length > 0 ? `${expected} rows, this rank's share of ${length}` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "cut the sequence as contiguous() does and give sequenceLength, the length of the whole",
-  });
-}
-
-/** Told by every rank alike, whichever shard is too short. */
-function checkRoom(where: string, shards: readonly Span[], perRank: number): void {
-  const shortest = Math.min(...shards.map(({ length }) => length));
-  if (shortest >= perRank) return;
-  throw new ShapeError({
-    where,
-    expected: `at least one token for each of the ${perRank} chunks of a rank`,
-    received: `a shard of ${shortest}`,
-    remedy: "give a longer sequence, or fewer chunksPerRank",
+    remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
   });
 }

@@ -1,5 +1,5 @@
 import { type Context, checkOptionNames, Linear, Module, type Tensor } from "@mosaic/core";
-import { chunksOf } from "./chunks.ts";
+import { type Chunks, checkRows, chunksOf } from "./chunks.ts";
 import { checkChosen, checkInput } from "./input.ts";
 import type { MetaResult } from "./meta.ts";
 import { Pass } from "./pass.ts";
@@ -16,7 +16,7 @@ export interface MetaForwardOptions {
   readonly step?: number;
   /** Instead of the module's. */
   readonly sequenceLength?: number;
-  /** Look at these chunks, by batch element and query chunk, instead of those that the router would choose. */
+  /** Look at these chunks, by batch element and query chunk (in the order of the sequence), instead of those that the router would choose. */
   readonly chosen?: Chosen;
   /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. */
   readonly dryRun?: boolean;
@@ -27,11 +27,14 @@ export interface MetaForwardOptions {
  * it. Chunks are summarised, the summaries gathered, and only chosen chunks travel, point to point, while each rank attends
  * to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what is estimated.
  *
- * The sequence is cut contiguously along the mesh axis `axis`; each rank holds `chunksPerRank` chunks. The result depends on
- * the chunks, not on the ranks: 2 ranks of 4 chunks compute what 8 ranks of 1 do.
+ * The sequence is cut along the mesh axis `axis` by `placement`; each rank holds `chunksPerRank` chunks, or as many as its
+ * shard has tokens for, and an empty shard none. The result depends on the chunks, not on the ranks: 2 ranks of 4 chunks
+ * compute what 8 ranks of 1 do.
  *
- * Parameters: qkv_proj (laid out [q|k|v]), out_proj, gate_proj ([2E → E], unless gate is false), summary.* (see
- * ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any module they are replicated; call
+ * Keys and values travel in the input's dtype; partial results and all gradients on their way are float32 and rounded once.
+ *
+ * Parameters: qkv_proj ([E → (H + 2·Hkv)·D], laid out [q|k|v]), out_proj ([H·D → E]), gate_proj ([2·H·D → H·D], unless gate is
+ * false), and the router's, float32: summary.* (see ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any module they are replicated; call
  * `reduceGradients` after the backward.
  *
  * @example
@@ -60,24 +63,30 @@ export class HierarchicalMetaAttention extends Module {
   readonly #settings: Settings;
   readonly #noiseStream: number;
   #steps = 0;
+  /** Those of the last call: most calls are of one length. */
+  #chunks: Chunks | undefined;
 
   constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
     super();
     const settings = settle(new.target.name, ctx, { options });
-    const { embedDim, summaryDim, summaryHeads, metaHeads, causal, bias } = settings;
+    const { embedDim, numHeads, numKvHeads, headSize, summaryDim, summaryHeads, metaHeads, bias, dtype } = settings;
+    const width = numHeads * headSize;
     this.#ctx = ctx;
     this.#settings = settings;
-    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embedDim, 3 * embedDim, { bias }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, embedDim, embedDim, { bias }));
-    const gate = settings.gate ? new Linear(ctx, 2 * embedDim, embedDim) : null;
+    this.qkvProjection = this.addChild(
+      "qkv_proj",
+      new Linear(ctx, embedDim, width + 2 * numKvHeads * headSize, { bias, dtype }),
+    );
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, width, embedDim, { bias, dtype }));
+    const gate = settings.gate ? new Linear(ctx, 2 * width, width, { dtype }) : null;
     this.gateProjection = gate && this.addChild("gate_proj", gate);
     const encoder = new ChunkSummaryEncoder(ctx, { embedDim, summaryDim, numHeads: summaryHeads });
     this.summary = this.addChild("summary", encoder);
-    this.metaAttention = this.addChild("meta", new MetaAttention(ctx, { summaryDim, numHeads: metaHeads, causal }));
+    this.metaAttention = this.addChild("meta", new MetaAttention(ctx, { summaryDim, numHeads: metaHeads }));
     this.#noiseStream = ctx.nextRandomStream();
   }
 
-  /** Chunks of the whole sequence. */
+  /** Chunks of the whole sequence, if no shard is too short for its own. */
   get chunks(): number {
     return this.#settings.chunks;
   }
@@ -90,19 +99,31 @@ export class HierarchicalMetaAttention extends Module {
    */
   async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<MetaResult> {
     const settings = this.#settings;
-    const { name, axis, chunksPerRank: perRank, warmupSteps: steps } = settings;
+    const { name, warmupSteps: steps, routingNoise: std } = settings;
     this.#ctx.assertOpen(name);
     checkOptionNames(`${name}.forward`, options, ["step", "sequenceLength", "chosen", "dryRun"]);
-    checkInput(name, x, settings);
-    const length = options.sequenceLength ?? settings.sequenceLength;
-    const chunks = chunksOf(name, this.#ctx, { axis, perRank, rows: x.shape[1]!, length });
-    if (options.chosen || options.dryRun) checkChosen(name, options.chosen, { batch: x.shape[0]!, ...settings });
+    checkInput(x, settings);
+    const [batch, rows] = x.shape as [number, number];
+    const chunks = this.#cut(rows, options.sequenceLength);
+    const { reach } = chunks;
+    if (options.chosen || options.dryRun) checkChosen(name, options.chosen, { batch, reach });
     const step = options.step ?? (this.training ? this.#steps++ : 0);
     const topK = this.training ? denseToSparse(step, { ...settings, steps }) : settings.topK;
     const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
-    const noiseSeed = this.training ? { stream: this.#noiseStream, step } : null;
+    const noise = this.training && std > 0 ? { std, stream: this.#noiseStream, step } : null;
     using pass = new Pass(parts, x, resumeRecording());
-    return await pass.run({ topK, noiseSeed, chosen: options.chosen, dryRun: options.dryRun ?? false });
+    return await pass.run({ topK, noise, chosen: options.chosen, dryRun: options.dryRun ?? false });
+  }
+
+  /** The chunks of a sequence of which this rank holds so many rows. */
+  #cut(rows: number, sequenceLength: number | undefined): Chunks {
+    const { name, axis, placement, mask, chunksPerRank: perRank, sequenceLength: usual } = this.#settings;
+    const length = sequenceLength ?? usual ?? rows * this.#ctx.mesh.shape[axis]!;
+    if (this.#chunks?.length !== length) {
+      this.#chunks = chunksOf(name, this.#ctx, { axis, placement, mask, perRank, length });
+    }
+    checkRows(`${name}, rank ${this.#ctx.rank}`, rows, this.#chunks);
+    return this.#chunks;
   }
 
   #parts(): Pick<

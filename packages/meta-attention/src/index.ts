@@ -3,11 +3,18 @@ export type { Combine } from "./attend/plan.ts";
 export type { BytesMoved, Flow } from "./bytes.ts";
 export type { Certificate } from "./certificate/certificate.ts";
 export type { Chunk, Chunks } from "./chunks.ts";
+export type { Piece } from "./cut.ts";
 export { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
 export { entropyLoss, loadBalanceLoss, massLoss, type MassLossOptions } from "./losses.ts";
 export type { Meta, MetaResult, RouterRows } from "./meta.ts";
 export type { Chosen } from "./route/choose.ts";
-export { MetaAttention, type MetaAttentionOptions, type Routing } from "./route/meta-attention.ts";
+export {
+  MetaAttention,
+  type MetaAttentionOptions,
+  type RouteOptions,
+  type Routing,
+} from "./route/meta-attention.ts";
+export type { Reach } from "./route/reach.ts";
 export { MultiAxisHierarchicalAttention, type MultiAxisHierarchicalAttentionOptions } from "./multi-axis.ts";
 export type { HierarchicalMetaAttentionOptions } from "./settings.ts";
 export {

@@ -1,9 +1,10 @@
 import { DTypeError, formatShape, OptionError, ShapeError, type Tensor } from "@mosaic/core";
-import { isAllowed } from "./route/allowed.ts";
 import type { Chosen } from "./route/choose.ts";
+import type { Reach } from "./route/reach.ts";
+import type { Settings } from "./settings.ts";
 
-/** x must be [B,S,E], float32. */
-export function checkInput(where: string, x: Tensor, { embedDim }: { embedDim: number }): void {
+/** x must be [B,S,E] of the module's dtype. */
+export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Settings): void {
   x.assertUsable(where);
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({
@@ -13,25 +14,30 @@ export function checkInput(where: string, x: Tensor, { embedDim }: { embedDim: n
       remedy: "for tensors of other ranks there is MultiAxisHierarchicalAttention",
     });
   }
-  if (x.dtype === "float32") return;
-  throw new DTypeError({ where, expected: "float32", received: x.dtype, remedy: 'convert x with to("float32")' });
+  if (x.dtype === dtype) return;
+  throw new DTypeError({
+    where,
+    expected: dtype,
+    received: x.dtype,
+    remedy: `convert x with to("${dtype}"), or give the module dtype: "${x.dtype}"`,
+  });
 }
 
 /** Chunks given by the caller: for each batch element and chunk, others that it may look at, each once. */
 export function checkChosen(
   where: string,
   chosen: Chosen | undefined,
-  { batch, chunks, causal }: { batch: number; chunks: number; causal: boolean },
+  { batch, reach }: { batch: number; reach: Reach },
 ): void {
+  const { chunks, causal, may } = reach;
   const legal = (i: number, list: readonly number[]): boolean =>
-    new Set(list).size === list.length &&
-    list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && isAllowed(i, j, causal));
+    new Set(list).size === list.length && list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && may(i, j));
   const whole =
     chosen?.length === batch && chosen.every((rows) => rows.length === chunks && rows.every((row, i) => legal(i, row)));
   if (whole) return;
   throw new OptionError({
     where,
-    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks, each once`,
+    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks that the mask shows, each once`,
     received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
   });
 }

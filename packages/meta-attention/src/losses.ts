@@ -1,16 +1,15 @@
 import { add, checkOptionNames, fromArray, mul, neg, scale, sum, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
-import { allowedCount } from "./route/allowed.ts";
-import { FORBIDDEN } from "./route/allowed.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
+import { FORBIDDEN } from "./route/reach.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
 
 /** Query chunks of the whole sequence with somewhere to look, over the batch. */
 function rowsOf({ chosen, router }: Meta): number {
-  const { chunks, causal } = router;
-  const rows = chunks.all.filter(({ index }) => allowedCount(index, chunks.all.length, causal) > 0).length;
+  const { all, reach } = router.chunks;
+  const rows = all.filter(({ index }) => reach.count(index) > 0).length;
   return Math.max(1, rows * chosen.length);
 }
 

@@ -5,9 +5,10 @@ import type { Certificate } from "./certificate/certificate.ts";
 import type { Chunks } from "./chunks.ts";
 import type { Chosen } from "./route/choose.ts";
 
-// B batch (all axes but the sequence and the embedding), N chunks, c of them on this rank, S tokens here, H heads.
+// B batch (all axes but the sequence and the embedding), N chunks in the order of the sequence, c of them on this rank,
+// S tokens here, H heads.
 
-/** What the router's losses follow from: this rank's rows of the scores, with history. */
+/** What the router's losses follow from: this rank's rows of the scores, with history; float32. */
 export interface RouterRows {
   /** Scores and routing distribution of this rank's chunks [B,c,N]. */
   readonly scores: Tensor;
@@ -15,7 +16,6 @@ export interface RouterRows {
   /** Where attention fell, constants. */
   readonly mass: AttentionMass;
   readonly chunks: Chunks;
-  readonly causal: boolean;
 }
 
 /** What one forward did. Its tensors are yours: dispose it. */

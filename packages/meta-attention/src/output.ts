@@ -1,11 +1,11 @@
 import { add, checkpoint, type Linear, mean, mul, noGrad, sigmoid, sub, type Tensor } from "@mosaic/core";
-import { Attending } from "./attend/attending.ts";
+import { Attending, type Qkv } from "./attend/attending.ts";
 import { routed } from "./attend/routed.ts";
+import { type Projected, project, type QkvProjection } from "./projection.ts";
 import type { Chosen } from "./route/choose.ts";
 
 /** The projections around the attention. */
-export interface Projections {
-  readonly qkvProjection: Linear;
+export interface Projections extends QkvProjection {
   readonly outProjection: Linear;
   readonly gateProjection: Linear | null;
 }
@@ -15,11 +15,10 @@ export interface Attended {
   /** Taken. */
   readonly attending: Attending;
   readonly x: Tensor;
-  readonly qkv: Tensor;
+  readonly qkv: Projected;
   /** What the attention takes of the router, [B,c,N]. */
   readonly router: Tensor;
   readonly chosen: Chosen;
-  readonly useCheckpoint: boolean;
 }
 
 /** The result [B,S,E], and the mean of the gate over the features [B,S] if there is one. */
@@ -30,13 +29,13 @@ export interface Output {
 
 /** From what was attended to the result; with `useCheckpoint` the tape keeps x and the choice, and all else is done again. */
 export function outputOf(projections: Projections, attended: Attended): Output {
-  const { attending, x, qkv, router, chosen, useCheckpoint } = attended;
-  if (!useCheckpoint) return finish(projections, attending, { qkv, router });
+  const { attending, x, qkv, router, chosen } = attended;
+  if (!projections.settings.useCheckpoint) return finish(projections, attending, { qkv, router });
   const { plan } = attending;
   let done: Output | undefined;
   const body = (x: Tensor, router: Tensor): Tensor => {
     if (!done) return (done = finish(projections, attending, { qkv, router })).out;
-    using again = projections.qkvProjection.forward(x);
+    using again = project(x, projections);
     const repeated = new Attending(plan, again);
     repeated.look(chosen);
     const { out, gateValues } = finish(projections, repeated, { qkv: again, router });
@@ -47,18 +46,19 @@ export function outputOf(projections: Projections, attended: Attended): Output {
   return { out, gateValues: done!.gateValues };
 }
 
+/** W = H·D features: packed [B,S,W] without a gate, [B,S,2·W] with one → [B,S,E]. */
 function finish(
   { gateProjection, outProjection }: Projections,
   attending: Attending,
-  { qkv, router }: { qkv: Tensor; router: Tensor },
+  { qkv, router }: { qkv: Qkv; router: Tensor },
 ): Output {
   using packed = routed(attending, qkv, router);
   if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
-  const embed = packed.shape[2]! / 2;
+  const width = packed.shape[2]! / 2;
   using logits = gateProjection.forward(packed);
   using gate = sigmoid(logits);
-  using own = packed.slice(2, 0, embed);
-  using combined = packed.slice(2, embed, 2 * embed);
+  using own = packed.slice(2, 0, width);
+  using combined = packed.slice(2, width, 2 * width);
   using apart = sub(combined, own);
   using part = mul(gate, apart);
   using mixed = add(own, part);

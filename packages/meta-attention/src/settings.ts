@@ -1,4 +1,17 @@
-import { type Context, checkOptionNames, OptionError } from "@mosaic/core";
+import {
+  causal,
+  type Context,
+  checkOptionNames,
+  type DType,
+  dtypeBytes,
+  full,
+  type Mask,
+  OptionError,
+  type Placement,
+  type PlacementName,
+  type PositionEncoding,
+  placementOf,
+} from "@mosaic/core";
 import type { Combine } from "./attend/plan.ts";
 import { ranksAlong } from "./chunks.ts";
 import { checkCounts, checkHeads } from "./options.ts";
@@ -7,13 +20,17 @@ import { checkCounts, checkHeads } from "./options.ts";
 export interface HierarchicalMetaAttentionOptions {
   /** E, the length of the last axis. */
   readonly embedDim: number;
-  /** H, the heads; a divisor of embedDim. */
+  /** H, the query heads. */
   readonly numHeads: number;
+  /** Key heads; a divisor of numHeads, default numHeads. Fewer is grouped-query attention (Ainslie et al. 2023). */
+  readonly numKvHeads?: number;
+  /** D, from 1 to 256. Default embedDim / numHeads. */
+  readonly headDim?: number;
   /** Length of a chunk's summary. Default 64. */
   readonly summaryDim?: number;
   /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
   readonly metaHeads?: number;
-  /** Learned queries of the summaries; a divisor of embedDim. Default numHeads. */
+  /** Learned queries of the summaries; a divisor of embedDim. Default numHeads, or 1 if that is none. */
   readonly summaryHeads?: number;
   /** Chunks that each chunk looks at beside itself: 0 to chunks − 1, or "all". Default 2, or as many as there are. */
   readonly topK?: number | "all";
@@ -24,13 +41,29 @@ export interface HierarchicalMetaAttentionOptions {
    * chunks; with all chosen and no gate that is full attention. Default "soft".
    */
   readonly combine?: Combine;
-  /** A token sees no later one, and a chunk is routed by what was before it. Default false. */
+  /** Short for mask: causal(). */
   readonly causal?: boolean;
+  /**
+   * Which keys each query sees, in global positions. Default: all. A chunk is never routed to one of which it would see
+   * nothing. Under a mask that shows no query a later key chunks are routed by what was before them, and so must stand one
+   * after another; under any other, routing knows the whole of every chunk.
+   */
+  readonly mask?: Mask;
+  /**
+   * How the sequence is cut into shards. Default "contiguous". A shard's rows are cut into its chunks in their order; zigzag's
+   * two stretches each into half of an even `chunksPerRank`. "striped" chunks are samples of the whole sequence: legal, but
+   * not under a causal mask.
+   */
+  readonly placement?: PlacementName | Placement;
+  /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
+  readonly positions?: PositionEncoding;
+  /** Of the input and the projections. The router's parameters are float32 whatever this is. Default "float32". */
+  readonly dtype?: DType;
   /** Whether a learned gate mixes the result with attention over the own chunk alone. Default true; "soft" needs it. */
   readonly gate?: boolean;
   /** Keep only the input, fetch and compute the rest again in the backward. Default false. */
   readonly useCheckpoint?: boolean;
-  /** Whether `meta` bounds what was missed; costs H·(D + 1) numbers a chunk in the gather. Default true. */
+  /** Whether `meta` bounds what was missed; costs Hkv·(D + 1) numbers a chunk in the gather. Default true. */
   readonly certificate?: boolean;
   /**
    * ε, more than 0 and less than 1: look at more chunks until no row can have missed more than this share of its softmax. If
@@ -43,7 +76,7 @@ export interface HierarchicalMetaAttentionOptions {
   readonly warmupSteps?: number;
   /** The mesh axis along which the sequence is cut. Default "sp". */
   readonly axis?: string;
-  /** Factor on q·k. Default 1 / √(embedDim / numHeads). */
+  /** Factor on q·k. Default 1 / √headDim. */
   readonly softmaxScale?: number;
   /** Whether the projections have biases. Default true. */
   readonly bias?: boolean;
@@ -52,19 +85,25 @@ export interface HierarchicalMetaAttentionOptions {
 }
 
 /** Options checked, with their defaults. */
-export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttentionOptions, Optional>>> {
+export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttentionOptions, Settled>>> {
   readonly name: string;
   readonly topK: number;
+  /** Chunks of the whole sequence, if no shard is too short for its own. */
   readonly chunks: number;
   readonly headSize: number;
+  readonly placement: Placement;
+  readonly positions: PositionEncoding | undefined;
   readonly maxMissedMass: number | undefined;
   readonly sequenceLength: number | undefined;
 }
-type Optional = "topK" | "maxMissedMass" | "sequenceLength";
+/** Options that have another form once they are settled. */
+type Settled = "topK" | "headDim" | "causal" | "placement" | "positions" | "maxMissedMass" | "sequenceLength";
 
 const legal = [
   "embedDim",
   "numHeads",
+  "numKvHeads",
+  "headDim",
   "summaryDim",
   "metaHeads",
   "summaryHeads",
@@ -72,6 +111,10 @@ const legal = [
   "chunksPerRank",
   "combine",
   "causal",
+  "mask",
+  "placement",
+  "positions",
+  "dtype",
   "gate",
   "useCheckpoint",
   "certificate",
@@ -92,19 +135,25 @@ export function settle(
 ): Settings {
   ctx.assertOpen(name);
   checkOptionNames(name, options, [...own, ...legal]);
-  const { embedDim, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads, chunksPerRank = 1 } = options;
-  checkCounts(name, { embedDim, numHeads, summaryDim, metaHeads, summaryHeads, chunksPerRank });
-  checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
+  const { embedDim, numHeads, numKvHeads = numHeads, headDim, summaryDim = 64, metaHeads = 4 } = options;
+  checkCounts(name, { embedDim, numHeads, numKvHeads, summaryDim, metaHeads });
+  if (headDim === undefined) checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
+  else checkCounts(name, { headDim });
+  const { summaryHeads = embedDim % numHeads === 0 ? numHeads : 1, chunksPerRank = 1 } = options;
+  checkCounts(name, { summaryHeads, chunksPerRank });
+  checkHeads(name, ["numKvHeads", "numHeads"], numKvHeads, numHeads);
   checkHeads(name, ["metaHeads", "summaryDim"], metaHeads, summaryDim);
   checkHeads(name, ["summaryHeads", "embedDim"], summaryHeads, embedDim);
   if (options.sequenceLength !== undefined) checkCounts(name, { sequenceLength: options.sequenceLength });
   const { axis = "sp", routingNoise = 0, warmupSteps = 0, maxMissedMass, softmaxScale } = options;
   const chunks = ranksAlong(name, ctx, axis) * chunksPerRank;
-  const headSize = embedDim / numHeads;
+  const headSize = headDim ?? embedDim / numHeads;
+  checkMask(name, options);
   const settings: Settings = {
     name,
     embedDim,
     numHeads,
+    numKvHeads,
     headSize,
     summaryDim,
     metaHeads,
@@ -113,7 +162,10 @@ export function settle(
     chunks,
     topK: topKOf(name, options.topK, chunks),
     combine: options.combine ?? "soft",
-    causal: options.causal ?? false,
+    mask: options.mask ?? (options.causal ? causal() : full()),
+    placement: placementOf(options.placement ?? "contiguous"),
+    positions: options.positions,
+    dtype: options.dtype ?? "float32",
     gate: options.gate ?? true,
     useCheckpoint: options.useCheckpoint ?? false,
     certificate: options.certificate ?? true,
@@ -142,13 +194,19 @@ function topKOf(where: string, topK: number | "all" | undefined, chunks: number)
   });
 }
 
+function checkMask(where: string, { causal, mask }: HierarchicalMetaAttentionOptions): void {
+  if (!causal || !mask) return;
+  throw new OptionError({ where, expected: "causal or mask", received: "both", remedy: "put all into the mask" });
+}
+
 function checkTogether(settings: Settings): void {
   const { name: where, combine, gate, headSize, softmaxScale, routingNoise, warmupSteps } = settings;
-  const { certificate, maxMissedMass } = settings;
+  const { certificate, maxMissedMass, dtype } = settings;
   const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [combine !== "soft" && combine !== "exact", 'combine "soft" or "exact"', combine],
     [combine === "soft" && !gate, 'a gate, without which "soft" would forget the own chunk', "gate: false"],
-    [headSize > 256, "embedDim / numHeads from 1 to 256", headSize],
+    [headSize > 256, "headDim, or embedDim / numHeads, from 1 to 256", headSize],
+    [!Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype],
     [!(softmaxScale > 0 && softmaxScale < Infinity), "softmaxScale more than 0", softmaxScale],
     [!(routingNoise >= 0 && routingNoise < Infinity), "routingNoise, a standard deviation ≥ 0", routingNoise],
     [!Number.isSafeInteger(warmupSteps) || warmupSteps < 0, "warmupSteps a whole number ≥ 0", warmupSteps],

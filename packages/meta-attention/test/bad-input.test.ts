@@ -1,5 +1,16 @@
 import { onWorld } from "@mosaic/conformance";
-import { type Context, DeviceError, DTypeError, filled, OptionError, randn, ShapeError } from "@mosaic/core";
+import {
+  type Context,
+  contiguous,
+  DeviceError,
+  documents,
+  DTypeError,
+  filled,
+  full,
+  OptionError,
+  randn,
+  ShapeError,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
   ChunkSummaryEncoder,
@@ -56,6 +67,12 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ axis: "gpu" }, /axes sp.*"gpu".*init/],
   [{ sequenceLength: 0 }, /sequenceLength/],
   [{ embedDim: 1024 }, /from 1 to 256/],
+  [{ headDim: 300 }, /from 1 to 256/],
+  [{ headDim: 0 }, /headDim a whole number/],
+  [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads.*3 of 2/],
+  [{ dtype: "float64" }, /dtype float32, bfloat16, float16.*float64/],
+  [{ placement: "diagonal" }, /contiguous, zigzag, striped or a Placement.*diagonal/],
+  [{ causal: true, mask: full() }, /causal or mask.*both/],
 ];
 
 test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
@@ -78,7 +95,7 @@ test("what forward is given", async () => {
   expect(String(await forward([1, 4, 7]))).toMatch(/\[B,S,8\].*\[1,4,7\]/);
   expect(String(await forward([1, 2, 4, 8]))).toMatch(/MultiAxisHierarchicalAttention/);
   expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/share of 20.*received 4/);
-  expect(String(await forward([1, 2, 8], {}, { chunksPerRank: 3 }))).toMatch(/at least one token.*3 chunks/);
+  expect(String(await forward([1, 0, 8]))).toMatch(/at least one token/);
   expect(await forward([1, 4, 8], { steps: 3 })).toBeInstanceOf(OptionError);
   expect(await forward([1, 4, 8], { step: -1 })).toBeInstanceOf(OptionError);
   for (const chosen of [[], [[[1]]], [[[0], []]], [[[1, 1], []]], [[[2], []]]]) {
@@ -88,6 +105,40 @@ test("what forward is given", async () => {
   expect(String(await forward([1, 4, 8], { dryRun: true }))).toMatch(/received none/);
 });
 
+test.each([
+  ["striped", 1],
+  ["striped", 2],
+  ["zigzag", 1],
+  ["zigzag", 3],
+] as const)(
+  "chunks that interleave cannot be routed by what was before them: %s, %i on each rank",
+  async (...given) => {
+    const [placement, chunksPerRank] = given;
+    const error = await mistake(async (ctx) => {
+      using attention = new HierarchicalMetaAttention(ctx, { ...sizes, placement, chunksPerRank, causal: true });
+      using x = randn(ctx, [1, 12, 8]);
+      using _ = await attention.forward(x);
+    });
+    expect(error).toBeInstanceOf(OptionError);
+    expect(String(error)).toMatch(
+      new RegExp(`before all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
+    );
+  },
+);
+
+test("a mask of another length, or a placement of another", async () => {
+  const forward = (options: Options) =>
+    mistake(async (ctx) => {
+      using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
+      using x = randn(ctx, [1, 4, 8]);
+      using _ = await attention.forward(x);
+    });
+  expect(String(await forward({ mask: documents([3, 4]) }))).toMatch(/sequence of 7/);
+  expect(String(await forward({ placement: contiguous([3, 4]) }))).toMatch(/2 lengths that sum to 8/);
+    /3 rows, this rank's share of 8.*received 4/,
+  );
+});
+
 test("another dtype", async () => {
   const error = await mistake(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
@@ -95,7 +146,7 @@ test("another dtype", async () => {
     using _ = await attention.forward(x);
   });
   expect(error).toBeInstanceOf(DTypeError);
-  expect(String(error)).toMatch(/to\("float32"\)/);
+  expect(String(error)).toMatch(/to\("float32"\).*dtype: "bfloat16"/);
 });
 
 test("an input that is not finite is told by every rank before a chunk is sent", async () => {

@@ -1,12 +1,13 @@
-import { normals, onWorld } from "@mosaic/conformance";
-import { type Context, fromArray, init, shard } from "@mosaic/core";
+import { normals, onWorld, seesAny } from "@mosaic/conformance";
+import { causal, type Context, documents, fromArray, full, init, type Mask, shard, slidingWindow } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { chunksToAdd } from "../src/certificate/extend.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
+import { reachAmong } from "../src/route/reach.ts";
 import { cut, dot, logSumExp } from "./reference/rows.ts";
-import { chunkLengths, whole } from "./step.ts";
+import { chunksOf, shardsOf, whole } from "./cut.ts";
 import { makeWorld } from "./world.ts";
 
 /** A module on an input of some loudness. */
@@ -28,15 +29,14 @@ async function promised(ctx: Context, given: Case) {
   const { options, batch, length } = given;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   using all = fromArray(ctx, valuesOf(given), [batch, length, options.embedDim]);
-  using x = shard(ctx, all, 1);
+  using x = shard(ctx, all, 1, { placement: options.placement ?? "contiguous" });
   using result = await module.forward(x);
   const { weight, bias } = module.qkvProjection;
   return {
     weight: await weight.read(),
     bias: await bias!.read(),
     chosen: result.meta.chosen,
-    start: 0,
-    rows: x.shape[1]!,
+    positions: shardsOf(given, ctx.size)[ctx.rank]!,
     values: await result.meta.certificate!.missedMass.read(),
   };
 }
@@ -44,20 +44,24 @@ async function promised(ctx: Context, given: Case) {
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
 function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
   const { options, batch, length, ranks } = given;
-  const { embedDim: embed, numHeads: heads, causal = false, chunksPerRank = 1 } = options;
+  const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, mask = full() } = options;
   const size = embed / heads;
-  const chunkOf = chunkLengths(length, ranks, chunksPerRank).flatMap((n, i) => new Array<number>(n).fill(i));
+  const sees = seesAny(mask.slices(length, length));
+  const everyone = Array.from({ length }, (_, token) => token);
+  const chunks = chunksOf(given, ranks);
+  const chunkOf = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
   const missed = new Float64Array(batch * length * heads);
   const projection = cut(weight, embed);
   const rows = cut(valuesOf(given), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
   for (let at = 0; at < batch * length; at++) {
     const [b, position] = [Math.floor(at / length), at % length];
     const looked = new Set([chunkOf[position]!, ...chosen[b]![chunkOf[position]!]!]);
-    const visible = Array.from({ length: causal ? position + 1 : length }, (_, token) => token);
+    const visible = everyone.filter((token) => sees(position, token));
     for (let h = 0; h < heads; h++) {
-      const part = (row: readonly number[], which: number) =>
-        row.slice(which * embed + h * size, which * embed + (h + 1) * size);
-      const score = (token: number) => dot(part(rows[at]!, 0), part(rows[b * length + token]!, 1)) / Math.sqrt(size);
+      const head = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
+      const kvHead = heads + Math.floor((h * kvHeads) / heads);
+      const score = (token: number) =>
+        dot(head(rows[at]!, h), head(rows[b * length + token]!, kvHead)) / Math.sqrt(size);
       const out = visible.filter((token) => !looked.has(chunkOf[token]!));
       missed[at * heads + h] = Math.exp(logSumExp(out.map(score)) - logSumExp(visible.map(score)));
     }
@@ -65,13 +69,20 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
   return missed;
 }
 
+function maskOf(name: string, length: number): Mask {
+  if (name === "causal") return causal();
+  if (name === "window") return slidingWindow(4);
+  return name === "documents" ? documents([1, length - 1]) : full();
+}
+
 const cases: fc.Arbitrary<Case> = fc
   .record({
     chunks: fc.integer({ min: 2, max: 5 }),
-    heads: fc.integer({ min: 1, max: 3 }),
+    groups: fc.integer({ min: 1, max: 2 }),
+    kvHeads: fc.integer({ min: 1, max: 2 }),
     size: fc.integer({ min: 1, max: 6 }),
     tokens: fc.integer({ min: 0, max: 12 }),
-    causal: fc.boolean(),
+    mask: fc.constantFrom("full", "causal", "window", "documents"),
     combine: fc.constantFrom("soft" as const, "exact" as const),
     loudness: fc.constantFrom(0.01, 0.3, 1, 3, 10, 40),
     batch: fc.integer({ min: 1, max: 2 }),
@@ -79,19 +90,20 @@ const cases: fc.Arbitrary<Case> = fc
     topK: fc.nat(3),
     epsilon: fc.constantFrom(undefined, undefined, 0.5, 0.05, 0.001),
   })
-  .map(({ chunks, heads, size, tokens, topK, epsilon, causal, combine, ...rest }) => ({
+  .map(({ chunks, groups, kvHeads, size, tokens, topK, epsilon, mask, combine, ...rest }) => ({
     ...rest,
     ranks: 1,
     length: chunks + tokens,
     options: {
-      embedDim: heads * size,
-      numHeads: heads,
+      embedDim: groups * kvHeads * size,
+      numHeads: groups * kvHeads,
+      numKvHeads: kvHeads,
       summaryDim: 2,
       metaHeads: 1,
       summaryHeads: 1,
       chunksPerRank: chunks,
       topK: Math.min(topK, chunks - 1),
-      causal,
+      mask: maskOf(mask, chunks + tokens),
       combine,
       ...(epsilon !== undefined && { maxMissedMass: epsilon }),
     },
@@ -125,22 +137,21 @@ test("the true missed mass is never above the bound: 1 000 random cases", async 
 }, 180_000);
 
 test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is needed, at most %s", async (epsilon) => {
-  for (const causal of [false, true]) {
+  for (const isCausal of [false, true]) {
     for (const combine of ["soft", "exact"] as const) {
-      const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 };
+      const sizes = { embedDim: 8, numHeads: 2, numKvHeads: 1, summaryDim: 4, metaHeads: 2 };
       const options = {
         ...sizes,
         topK: 1,
         chunksPerRank: 2,
-        causal,
+        mask: isCausal ? causal() : full(),
+        placement: combine === "soft" ? "zigzag" : "contiguous",
         combine,
         ...(epsilon && { maxMissedMass: epsilon }),
-      };
+      } as const;
       const given: Case = { options, ranks: 3, batch: 2, length: 31, loudness: 0.8, seed: 3 };
       const ranks = await onWorld(makeWorld, { size: 3 }, (ctx) => promised(ctx, given));
-      let start = 0;
-      const shards = ranks.map((rank) => ({ ...rank, start: (start += rank.rows) - rank.rows }));
-      check(given, whole(shards, given), missedMass(given, ranks[0]!));
+      check(given, whole(ranks, given), missedMass(given, ranks[0]!));
       for (const { chosen } of ranks) expect(chosen).toEqual(ranks[0]!.chosen);
       if (epsilon) expect(ranks[0]!.chosen.flat(2).length).toBeGreaterThan(2 * 6);
     }
@@ -152,12 +163,15 @@ test("chunks are added, the most suspicious first, and no more than needed", () 
   const shares = [none, 0.2, 0.1, 0.05].map((share) => (share > 0 ? Math.log(share) : none));
   const worst = Float32Array.from([...shares, ...new Array<number>(12).fill(none)]);
   const chosen = [[[], [], [], []]];
-  const added = (epsilon: number) => chunksToAdd(worst, chosen, { epsilon, causal: false })[0]![0];
+  const row = (_: number, i: number) => worst.subarray(4 * i, 4 * i + 4);
+  const anywhere = reachAmong(4, { causal: false });
+  const added = (epsilon: number) => chunksToAdd(row, chosen, { epsilon, reach: anywhere })[0]![0];
   expect(added(0.5)).toEqual([]);
   expect(added(0.2)).toEqual([1]);
   expect(added(0.1)).toEqual([1, 2]);
   expect(added(0.01)).toEqual([1, 2, 3]);
-  expect(chunksToAdd(worst.fill(Infinity), chosen, { epsilon: 0.5, causal: true })[0]).toEqual([
+  worst.fill(Infinity);
+  expect(chunksToAdd(row, chosen, { epsilon: 0.5, reach: reachAmong(4, { causal: true }) })[0]).toEqual([
     [],
     [0],
     [0, 1],

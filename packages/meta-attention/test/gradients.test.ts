@@ -1,8 +1,17 @@
 import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
+import { contiguous, documents, type Mask, slidingWindow, sliceMask } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
-import { chunkLengths, type RankResult, stepOn, type Trial, whole } from "./step.ts";
+import { chunksOf, whole } from "./cut.ts";
+import { type RankResult, stepOn, type Trial } from "./step.ts";
 import { makeWorld } from "./world.ts";
+
+/** Every query sees every key but its own. */
+const others = (n: number): Mask =>
+  sliceMask([
+    { q0: 1, q1: n, k0: 0, k1: n - 1, type: 1 },
+    { q0: 0, q1: n - 1, k0: 1, k1: n, type: 2 },
+  ]);
 
 const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 
@@ -44,6 +53,73 @@ const trials: Row[] = [
     },
   },
   {
+    name: "soft, grouped heads of another size, striped, losses, 3 ranks",
+    ranks: 3,
+    trial: {
+      options: { ...small, numHeads: 4, numKvHeads: 2, headDim: 2, summaryHeads: 1, placement: "striped", topK: 1 },
+      batch: 1,
+      length: 11,
+      losses: [0.5, 0.3, 1],
+    },
+  },
+  {
+    name: "exact, causal, zigzag, one key head, losses, 2 ranks of 2",
+    ranks: 2,
+    trial: {
+      options: {
+        ...small,
+        numKvHeads: 1,
+        combine: "exact",
+        placement: "zigzag",
+        causal: true,
+        chunksPerRank: 2,
+        topK: 2,
+      },
+      batch: 1,
+      length: 9,
+      losses: [0.5, -0.7, 2],
+    },
+  },
+  {
+    name: "soft, causal window, zigzag, recomputed, 3 ranks of 2",
+    ranks: 3,
+    trial: {
+      options: {
+        ...small,
+        mask: slidingWindow(4),
+        placement: "zigzag",
+        chunksPerRank: 2,
+        topK: 2,
+        useCheckpoint: true,
+      },
+      batch: 2,
+      length: 13,
+      losses: [0.5, 0.5, 1],
+    },
+  },
+  {
+    name: "exact, documents, 4 ranks of which one has nothing and one a chunk too few, losses",
+    ranks: 4,
+    trial: {
+      options: {
+        ...small,
+        combine: "exact",
+        mask: documents([4, 6]),
+        topK: 1,
+        chunksPerRank: 2,
+        placement: contiguous([4, 0, 1, 5]),
+      },
+      batch: 2,
+      length: 10,
+      losses: [0.5, 0.5, 1],
+    },
+  },
+  {
+    name: "soft, nobody sees itself, one alone in its chunk, 2 ranks of 2",
+    ranks: 2,
+    trial: { options: { ...small, mask: others(7), topK: 2, chunksPerRank: 2 }, batch: 1, length: 7 },
+  },
+  {
     name: "exact, no gate, no bias, recomputed, 1 rank of 4",
     ranks: 1,
     trial: {
@@ -68,8 +144,8 @@ test.each(trials.map((row) => [row.name, row] as const))(
       return result;
     });
     const [first] = results as [RankResult];
-    const lengths = chunkLengths(trial.length, ranks, trial.options.chunksPerRank ?? 1);
-    const expected = expectedStep(trial, { lengths, parameters: first.parameters, chosen: first.chosen });
+    const chunks = chunksOf(trial, ranks).map(({ tokens }) => tokens);
+    const expected = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
     const together = (name: "out" | "dx") =>
       whole(
         results.map((rank) => ({ ...rank, values: rank[name] })),

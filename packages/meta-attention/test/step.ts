@@ -1,5 +1,5 @@
 import { normals } from "@mosaic/conformance";
-import { add, type Context, fromArray, mul, reduceGradients, scale, sum, type Tensor } from "@mosaic/core";
+import { add, type Context, fromArray, mul, reduceGradients, scale, shard, sum, type Tensor } from "@mosaic/core";
 import {
   type Chosen,
   entropyLoss,
@@ -9,6 +9,7 @@ import {
   type MetaForwardOptions,
   massLoss,
 } from "../src/index.ts";
+import { shardsOf } from "./cut.ts";
 
 // One step of training on every rank, put together again.
 
@@ -28,9 +29,8 @@ export interface Trial {
 }
 
 export interface RankResult {
-  /** First local row in the whole sequence, and how many. */
-  readonly start: number;
-  readonly rows: number;
+  /** Of its rows in the whole sequence. */
+  readonly positions: readonly number[];
   readonly out: Float32Array;
   readonly dx: Float32Array;
   readonly parameters: Readonly<Record<string, Float32Array>>;
@@ -45,31 +45,30 @@ export interface RankResult {
 }
 
 export function inputOf({ options, batch, length, seed, x }: Trial): Float64Array {
-  return x ?? normals(batch * length * options.embedDim, seed);
+  return x ?? normals(batch * length * options.embedDim, seed, options.dtype);
 }
 
 export function upstreamOf({ options, batch, length, seed }: Trial): Float64Array {
-  return normals(batch * length * options.embedDim, seed + 1);
+  return normals(batch * length * options.embedDim, seed + 1, options.dtype);
 }
 
 /** Forward, backward and the reduction of gradients on this rank. */
 export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
-  const { axis = "sp" } = trial.options;
+  const { axis = "sp", dtype = "float32", placement = "contiguous" } = trial.options;
   using module = new HierarchicalMetaAttention(ctx, { sequenceLength: trial.length, ...trial.options });
-  const { start, rows } = shardOf(trial.length, ctx.mesh.shape[axis]!, ctx.mesh.coordinate[axis]!);
-  const shard = (values: Float64Array): Tensor => {
-    using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim]);
-    using part = whole.slice(1, start, start + rows);
-    return part.contiguous();
+  const mine = (values: Float64Array): Tensor => {
+    using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], dtype);
+    return shard(ctx, whole, 1, { placement, axes: [axis] });
   };
-  using x = shard(inputOf(trial));
-  using dOut = shard(upstreamOf(trial));
+  using x = mine(inputOf(trial));
+  using dOut = mine(upstreamOf(trial));
   x.requiresGrad = true;
   using result = await module.forward(x, trial.forward);
   const { out, meta } = result;
   const [balance, entropy, mass] = trial.losses ?? [0, 0, 0];
   using main = mul(out, dOut);
-  using first = sum(main);
+  using exact = main.to("float32");
+  using first = sum(exact);
   using second = scale(loadBalanceLoss(meta), balance);
   using third = scale(entropyLoss(meta), entropy);
   using fourth = scale(massLoss(meta, trial.pool && { pool: trial.pool }), mass);
@@ -85,8 +84,7 @@ export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
     return Object.fromEntries(await Promise.all(entries));
   };
   return {
-    start,
-    rows,
+    positions: shardsOf(trial, ctx.mesh.shape[axis]!)[ctx.mesh.coordinate[axis]!]!,
     out: await out.read(),
     dx: await x.grad!.read(),
     parameters: await values((parameter) => parameter),
@@ -99,32 +97,4 @@ export async function stepOn(ctx: Context, trial: Trial): Promise<RankResult> {
     missed: (await meta.certificate?.missedMass.read()) ?? null,
     loss: await loss.item(),
   };
-}
-
-/** As contiguous() cuts. */
-export function shardOf(length: number, ranks: number, rank: number): { start: number; rows: number } {
-  const [base, longer] = [Math.floor(length / ranks), length % ranks];
-  return { start: rank * base + Math.min(rank, longer), rows: base + (rank < longer ? 1 : 0) };
-}
-
-/** Lengths of all chunks. */
-export function chunkLengths(length: number, ranks: number, perRank: number): number[] {
-  return Array.from({ length: ranks }, (_, rank) => shardOf(length, ranks, rank).rows).flatMap((rows) =>
-    Array.from({ length: perRank }, (_, i) => shardOf(rows, perRank, i).rows),
-  );
-}
-
-/** Shards [batch,rows,width] of all ranks as one [batch,length,width]. */
-export function whole(
-  shards: readonly { readonly start: number; readonly rows: number; readonly values: ArrayLike<number> }[],
-  { batch, length }: { batch: number; length: number },
-): Float64Array {
-  const width = shards[0]!.values.length / shards[0]!.rows / batch;
-  const result = new Float64Array(batch * length * width);
-  for (const { start, rows, values } of shards) {
-    for (let b = 0; b < batch; b++) {
-      for (let i = 0; i < rows * width; i++) result[(b * length + start) * width + i] = values[b * rows * width + i]!;
-    }
-  }
-  return result;
 }

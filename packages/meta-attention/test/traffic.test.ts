@@ -1,10 +1,22 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { onWorld } from "@mosaic/conformance";
-import { causal, type Context, full, layoutOf, type ProcessGroup, randn, zeros } from "@mosaic/core";
+import {
+  causal,
+  type Context,
+  documents,
+  full,
+  layoutOf,
+  placementOf,
+  type ProcessGroup,
+  randn,
+  shard,
+  slidingWindow,
+  zeros,
+} from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type Chosen, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
-import { shardOf } from "./step.ts";
+import { chunksOf } from "./cut.ts";
 import { makeWorld } from "./world.ts";
 
 const sizes = { embedDim: 16, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
@@ -28,14 +40,15 @@ async function counted(
 ) {
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
   const group = ctx.mesh.group("sp");
-  const { rows } = shardOf(length, group.size, group.rank);
-  using x = randn(ctx, [batch, rows, options.embedDim]);
+  const { dtype = "float32", placement = "contiguous" } = options;
+  using whole = randn(ctx, [batch, length, options.embedDim], { dtype });
+  using x = shard(ctx, whole, 1, { placement });
   await ctx.device.stream.synchronize();
   const start = bytesOf(group);
   using result = await module.forward(x);
   await ctx.device.stream.synchronize();
   const between = bytesOf(group);
-  using dOut = zeros(ctx, x.shape);
+  using dOut = zeros(ctx, x.shape, dtype);
   result.out.backward(dOut);
   await ctx.device.stream.synchronize();
   const { chosen, bytesMoved } = result.meta;
@@ -53,6 +66,14 @@ const cases: readonly {
   { ranks: 4, batch: 1, length: 37, options: { topK: 2, causal: true, combine: "exact", useCheckpoint: true } },
   { ranks: 4, batch: 2, length: 40, options: { topK: 1, combine: "exact", maxMissedMass: 0.3 } },
   { ranks: 2, batch: 1, length: 20, options: { topK: 0 } },
+  { ranks: 3, batch: 2, length: 40, options: { numKvHeads: 1, dtype: "bfloat16", useCheckpoint: true } },
+  {
+    ranks: 4,
+    batch: 2,
+    length: 11,
+    options: { placement: "zigzag", chunksPerRank: 4, causal: true, dtype: "float16" },
+  },
+  { ranks: 5, batch: 1, length: 3, options: { combine: "exact" } },
 ];
 
 test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
@@ -69,39 +90,49 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
     // The whole world, by hand.
     const { summaryDim, embedDim, numHeads } = sizes;
     const { chunksPerRank: perRank = 1, certificate = true, useCheckpoint = false, maxMissedMass } = options;
-    const n = ranks * perRank;
-    const gathered = summaryDim + (certificate ? embedDim + numHeads : 0) + (maxMissedMass ? n : 0);
-    const lengthOf = (j: number) =>
-      shardOf(shardOf(length, ranks, Math.floor(j / perRank)).rows, perRank, j % perRank).rows;
+    const { numKvHeads = numHeads, dtype = "float32" } = options;
+    const all = chunksOf({ options, length }, ranks);
+    const width = (embedDim / numHeads) * numKvHeads;
+    const gathered = summaryDim + (certificate ? width + numKvHeads : 0) + (maxMissedMass ? all.length : 0);
     const wanted = new Set<string>();
     for (const [b, ofBatch] of results[0]!.chosen.entries()) {
       for (const [i, chunks] of ofBatch.entries()) {
-        for (const j of chunks) wanted.add(`${b} ${Math.floor(i / perRank)} ${j}`);
+        for (const j of chunks) wanted.add(`${b} ${all[i]!.owner} ${j}`);
       }
     }
-    let chunks = 0;
+    let numbers = 0;
     for (const key of wanted) {
       const [, rank, j] = key.split(" ").map(Number) as [number, number, number];
-      if (Math.floor(j / perRank) !== rank) chunks += 2 * embedDim * lengthOf(j) * 4;
+      if (all[j]!.owner !== rank) numbers += 2 * width * all[j]!.tokens.length;
     }
     const sum = (which: "forward" | "backward") => results.reduce((total, each) => total + each[which].sent, 0);
-    const gather = (numbers: number) => (ranks - 1) * n * batch * numbers * 4;
-    expect(sum("forward")).toBe(gather(gathered) + chunks);
-    expect(sum("backward")).toBe(gather(summaryDim) + (useCheckpoint ? 2 : 1) * chunks);
+    const gather = (each: number) => (ranks - 1) * ranks * perRank * batch * each * 4;
+    const key = dtype === "float32" ? 4 : 2;
+    expect(sum("forward")).toBe(gather(gathered) + key * numbers);
+    expect(sum("backward")).toBe(gather(summaryDim) + (4 + (useCheckpoint ? key : 0)) * numbers);
   },
 );
 
 test("what a ring would move is what the ring says", async () => {
-  for (const isCausal of [false, true]) {
-    const [ranks, length] = [5, 43];
-    const rows = layoutOf({ mesh: { sp: ranks }, axes: ["sp"], length });
-    const mask = (isCausal ? causal() : full()).slices(length, length);
+  const [ranks, length] = [5, 43];
+  const mesh = { sp: ranks };
+  const given: Partial<HierarchicalMetaAttentionOptions>[] = [
+    { mask: full() },
+    { mask: causal() },
+    { mask: causal(), placement: "zigzag", chunksPerRank: 2 },
+    { mask: slidingWindow(12), dtype: "bfloat16" },
+    { mask: documents([20, 3, 20]), numKvHeads: 1 },
+  ];
+  for (const options of given) {
+    const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;
+    const rows = layoutOf({ mesh, axes: ["sp"], length, placement: placementOf(placement) });
+    const mask = options.mask!.slices(length, length);
     const results = await onWorld(makeWorld, { size: ranks }, (ctx) =>
-      counted(ctx, { options: { ...sizes, causal: isCausal }, batch: 3, length }),
+      counted(ctx, { options: { ...sizes, ...options }, batch: 3, length }),
     );
     for (const [sp, { bytesMoved }] of results.entries()) {
       const call = { at: { sp }, mask, queries: rows, keys: rows };
-      const { forward, backward } = ringTraffic({ mesh: { sp: ranks }, call, width: 3 * 16, dtype: "float32" });
+      const { forward, backward } = ringTraffic({ mesh, call, width: 3 * 8 * numKvHeads, dtype });
       expect(bytesMoved.ring.forward).toEqual({ sent: forward.bytesSent, received: forward.bytesReceived });
       expect(bytesMoved.ring.backward).toEqual({ sent: backward.bytesSent, received: backward.bytesReceived });
     }

@@ -1,14 +1,19 @@
-import { type AttentionState, emptyState, type Tensor } from "@mosaic/core";
+import { type AttentionState, emptyState, type KeyBlock, type Tensor } from "@mosaic/core";
 import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
 import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
 import { runsWhere } from "../runs.ts";
 import { Scope } from "../scope.ts";
-import { addLse } from "./add-lse.ts";
+import { addLse } from "./lse.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";
 import { headsOf, rowsOf } from "./views.ts";
 
-// B batch, H heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
+// B batch, H heads, Hkv key heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
+
+/** Queries [B,H,S,D], and keys and values [B,Hkv,S,D], of this rank's rows. */
+export interface Qkv extends KeyBlock {
+  readonly q: Tensor;
+}
 
 /** A look that was taken, and what is kept of it. */
 export interface Looked extends Look {
@@ -25,36 +30,42 @@ export interface Looked extends Look {
  */
 export class Attending implements Disposable {
   readonly plan: AttendPlan;
-  /** [B,H,S,D], views of qkv [B,S,3·H·D]. */
   readonly q: Tensor;
   readonly k: Tensor;
   readonly v: Tensor;
-  /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
-  readonly packed: Tensor;
-  /** Over own chunks alone; without a gate `out` is that of `combined`. */
-  readonly own: AttentionState;
-  /** Combined; its lse is that over everything looked at. */
-  readonly combined: AttentionState;
   readonly looked: Looked[] = [];
+  /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
+  #packed: Tensor;
+  #own: AttentionState;
+  #combined: AttentionState;
   /** Query chunks and batch elements that looked at any chunk but their own: query · B + b. */
   readonly #curious = new Set<number>();
   readonly #scope = new Scope();
+  /** The results, in float32 until they are rounded. */
+  #sums = new Scope();
   readonly #fetches: Fetch[] = [];
 
-  /** qkv [B,S,3·H·D], dense. */
-  constructor(plan: AttendPlan, qkv: Tensor) {
-    const { device } = qkv;
-    const [batch, rows] = qkv.shape as [number, number];
+  constructor(plan: AttendPlan, { q, k, v }: Qkv) {
     const hold = <T extends Disposable>(thing: T): T => this.#scope.hold(thing);
+    const [batch, heads, rows] = q.shape as [number, number, number];
     this.plan = plan;
-    this.q = hold(headsOf(qkv, 0, plan));
-    this.k = hold(headsOf(qkv, 1, plan));
-    this.v = hold(headsOf(qkv, 2, plan));
-    const parts = plan.gate ? 2 : 1;
-    this.packed = hold(device.empty([batch, rows, parts * plan.heads * plan.headSize], "float32"));
-    const lse = (): Tensor => hold(device.empty([batch, plan.heads, rows], "float32"));
-    this.own = { out: hold(headsOf(this.packed, 0, plan)), lse: lse() };
-    this.combined = { out: hold(headsOf(this.packed, parts - 1, plan)), lse: lse() };
+    this.q = hold(q.detach());
+    this.k = hold(k.detach());
+    this.v = hold(v.detach());
+    const lse = (): Tensor => hold(q.device.empty([batch, heads, rows], "float32"));
+    this.#packed = this.#sums.hold(q.device.empty([batch, rows, this.#parts * heads * plan.headSize], "float32"));
+    this.#own = { out: this.#partOf(0), lse: lse() };
+    this.#combined = { out: this.#partOf(this.#parts - 1), lse: lse() };
+  }
+
+  /** Over own chunks alone; without a gate `out` is that of `combined`. */
+  get own(): AttentionState {
+    return this.#own;
+  }
+
+  /** Combined; its lse is that over everything looked at. */
+  get combined(): AttentionState {
+    return this.#combined;
   }
 
   get fetches(): readonly Fetch[] {
@@ -75,6 +86,29 @@ export class Attending implements Disposable {
   runsThat(looked: boolean, query: number): (readonly [b0: number, b1: number])[] {
     const batch = this.q.shape[0]!;
     return runsWhere(batch, (b) => this.#curious.has(query * batch + b) === looked);
+  }
+
+  /** What came out, [B,S,parts·H·D] in the dtype of q: rounded now, once, and nothing is added any more. */
+  result(): Tensor {
+    const { q } = this;
+    if (q.dtype === "float32") return this.#packed.detach();
+    using _ = this.#sums;
+    const { shape } = this.#packed;
+    const exact = this.#packed;
+    this.#sums = new Scope();
+    this.#packed = this.#sums.hold(q.device.empty(shape, q.dtype));
+    q.device.kernels.copy(this.#packed, exact);
+    this.#own = { ...this.#own, out: this.#partOf(0) };
+    this.#combined = { ...this.#combined, out: this.#partOf(this.#parts - 1) };
+    return this.#packed.detach();
+  }
+
+  get #parts(): number {
+    return this.plan.gate ? 2 : 1;
+  }
+
+  #partOf(part: number): Tensor {
+    return this.#sums.hold(headsOf(this.#packed, part, this.plan));
   }
 
   #attendOwn(): void {
@@ -127,6 +161,7 @@ export class Attending implements Disposable {
   }
 
   [Symbol.dispose](): void {
+    this.#sums[Symbol.dispose]();
     this.#scope[Symbol.dispose]();
   }
 }

@@ -4,30 +4,28 @@ import { Scope } from "../scope.ts";
 import type { Attending } from "./attending.ts";
 import type { Gradients } from "./gradients.ts";
 import { lookBackward } from "./look-backward.ts";
+import { shareOf } from "./lse.ts";
 import { tileOf } from "./plan.ts";
-import { headsOf, rowsOf, zerosLike } from "./views.ts";
+import { headsOf, headsOfZeros, rounded, rowsOf, zerosLike } from "./views.ts";
 
 /**
- * Gradients of qkv and of the router's numbers. Chosen chunks first; what they are owed travels home while the own chunk's
- * turn comes.
+ * Gradients of q, k and v, summed in float32 and rounded once, and of the router's numbers. Chosen chunks first; what they are
+ * owed travels home while the own chunk's turn comes.
  */
-export function routedBackward(attending: Attending, router: Tensor, dOutput: Tensor): [Tensor, Tensor] {
-  const { plan, q, combined, fetches, looked, packed } = attending;
+export function routedBackward(attending: Attending, router: Tensor, dOutput: Tensor): Tensor[] {
+  const { plan, q, k, v, combined, fetches, looked } = attending;
   plan.ctx.assertOpen(`${plan.label} backward`);
   const { device } = q;
   using scope = new Scope();
   const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
   const dPacked = hold(dOutput.contiguous());
-  const [batch, rows] = packed.shape as [number, number];
-  const dqkv = device.empty([batch, rows, 3 * plan.heads * plan.headSize], "float32");
-  device.kernels.fill(dqkv, 0);
-  const part = (x: Tensor, which: number): Tensor => hold(headsOf(x, which, plan));
+  const part = (which: number): Tensor => hold(headsOf(dPacked, which, plan));
   const dRouter = zerosLike(router);
   const delta = hold(device.empty(combined.lse.shape, "float32"));
-  const dCombined = part(dPacked, plan.gate ? 1 : 0);
+  const dCombined = part(plan.gate ? 1 : 0);
   device.kernels.rowDot(delta, dCombined, combined.out);
-  const [dq, dk, dv] = [part(dqkv, 0), part(dqkv, 1), part(dqkv, 2)];
-  const grads = { dCombined, dOwn: plan.gate ? part(dPacked, 0) : null, delta, dq, dk, dv, dRouter };
+  const [dq, dk, dv] = [headsOfZeros(q), headsOfZeros(k), headsOfZeros(v)];
+  const grads = { dCombined, dOwn: plan.gate ? part(0) : null, delta, dq, dk, dv, dRouter };
   const returns = new Map(
     fetches.map((fetch) => [fetch, hold(new GradientReturn(plan, fetch.edges, { k: dk, v: dv }))]),
   );
@@ -38,7 +36,7 @@ export function routedBackward(attending: Attending, router: Tensor, dOutput: Te
   for (const home of returns.values()) home.post();
   ownBackward(attending, grads);
   for (const home of returns.values()) home.land();
-  return [dqkv, dRouter];
+  return [...[dq, dk, dv].map((sum) => rounded(sum, q.dtype)), dRouter];
 }
 
 /** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
@@ -78,11 +76,9 @@ function ownRows(attending: Attending, grads: Gradients, scope: Scope): OwnRows 
   if (plan.combine === "exact") {
     // o_i feeds the gate and, with its share a of the softmax, the combined output:
     // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
-    const share = scope.hold(device.empty(delta.shape, "float32"));
+    const share = scope.hold(shareOf(own.lse, combined.lse));
     const heads = scope.hold(share.reshape([...share.shape, 1]));
     const shared = scope.hold(device.empty(delta.shape, "float32"));
-    kernels.binary("sub", share, own.lse, combined.lse);
-    kernels.unary("exp", share, share);
     kernels.binary("mul", dOut, dCombined, heads);
     kernels.binary("add", dOut, dOut, dOwn);
     kernels.rowDot(sums, dOwn, own.out);

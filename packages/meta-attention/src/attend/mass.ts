@@ -1,22 +1,16 @@
 import type { Tensor } from "@mosaic/core";
 import { reduceInto } from "../reduce.ts";
 import type { Attending, Looked } from "./attending.ts";
+import { shareOf } from "./lse.ts";
 import { pairOf, rowsOf, zerosLike } from "./views.ts";
 
 /** The share of the softmax over everything looked at that lies on the chunk of a look, for each of its rows [b,H,S]. */
 export function massOf({ combined, plan }: Attending, { query, b0, b1, before, after, state }: Looked): Tensor {
-  const { kernels } = combined.lse.device;
   using lse = rowsOf(combined.lse, plan.chunks.own[query]!, b0, b1);
-  const share = (of: Tensor): Tensor => {
-    const out = of.device.empty(of.shape, "float32");
-    kernels.binary("sub", out, of, lse);
-    kernels.unary("exp", out, out);
-    return out;
-  };
-  if (state) return share(state.lse);
-  const mass = share(after!);
-  using rest = share(before!);
-  kernels.binary("sub", mass, mass, rest);
+  if (state) return shareOf(state.lse, lse);
+  const mass = shareOf(after!, lse);
+  using rest = shareOf(before!, lse);
+  lse.device.kernels.binary("sub", mass, mass, rest);
   return mass;
 }
 
@@ -43,9 +37,7 @@ export function attentionMass(attending: Attending): AttentionMass {
     kernels.scalar("mul", mean, mean, 1 / (mass.shape[1]! * mass.shape[2]!));
     reduceInto("max", peak, mass);
   };
-  using shares = q.device.empty(own.lse.shape, "float32");
-  kernels.binary("sub", shares, own.lse, combined.lse);
-  kernels.unary("exp", shares, shares);
+  using shares = shareOf(own.lse, combined.lse);
   for (const [i, chunk] of chunks.own.entries()) {
     using rows = rowsOf(shares, chunk);
     put(rows, { b0: 0, b1: batch, i, j: chunk.index });

@@ -1,4 +1,4 @@
-import type { Context, ProcessGroup, Slice, Tile } from "@mosaic/core";
+import type { Context, ProcessGroup, Tile } from "@mosaic/core";
 import type { Chunk, Chunks } from "../chunks.ts";
 
 /** How the attention over chosen chunks is combined with that over the own one. */
@@ -12,16 +12,16 @@ export interface AttendPlan {
   readonly combine: Combine;
   /** Whether the attention over the own chunk alone is wanted, too. */
   readonly gate: boolean;
-  readonly mask: readonly Slice[];
   readonly scale: number;
   readonly heads: number;
+  /** Key heads; a divisor of heads. */
+  readonly kvHeads: number;
   readonly headSize: number;
   /** Who calls, as messages and traces shall say. */
   readonly label: string;
 }
 
 /** Queries of one chunk against keys of another, or the same. */
-export function tileOf({ mask, scale }: AttendPlan, queries: Chunk, keys: Chunk): Tile {
-  const span = ({ start, length }: Chunk) => ({ start, length, step: 1 });
-  return { q: [span(queries)], k: [span(keys)], mask, scale };
+export function tileOf({ chunks: { mask }, scale }: AttendPlan, queries: Chunk, keys: Chunk): Tile {
+  return { q: queries.spans, k: keys.spans, mask, scale };
 }

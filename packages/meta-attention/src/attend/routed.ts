@@ -1,18 +1,18 @@
 import type { Tensor } from "@mosaic/core";
-import type { Attending } from "./attending.ts";
+import type { Attending, Qkv } from "./attending.ts";
 import { routedBackward } from "./backward.ts";
 import { pairOf, rowsOf } from "./views.ts";
 
 /**
- * Makes what was attended the result of a differentiable operation on qkv [B,S,3·H·D] and the router's numbers [B,c,N]: the
- * chunks' weights if soft, the logarithms of the routing distribution if exact. Takes `attending`.
- * Returns [B,S,parts·H·D].
+ * Makes what was attended the result of a differentiable operation on q, k and v and the router's numbers [B,c,N]: the chunks'
+ * weights if soft, the logarithms of the routing distribution if exact. Takes `attending`.
+ * Returns [B,S,parts·H·D] in the dtype of q.
  */
-export function routed(attending: Attending, qkv: Tensor, router: Tensor): Tensor {
+export function routed(attending: Attending, { q, k, v }: Qkv, router: Tensor): Tensor {
   if (attending.plan.combine === "soft") weigh(attending, router);
-  const output = attending.packed.detach();
+  const output = attending.result();
   const kept = router.detach();
-  return output.record([qkv, router], {
+  return output.record([q, k, v, router], {
     name: "routedAttention",
     backward: (dOutput) => routedBackward(attending, kept, dOutput),
     free() {

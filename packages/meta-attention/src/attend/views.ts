@@ -15,7 +15,12 @@ export function headsOf(x: Tensor, part: number, { heads, headSize }: { heads: n
 }
 
 /** Rows of a chunk, and batch elements [b0, b1), of [B,H,S] or [B,H,S,D]. */
-export function rowsOf(x: Tensor, { offset, length }: Chunk, b0 = 0, b1: number = x.shape[0]!): Tensor {
+export function rowsOf(
+  x: Tensor,
+  { offset, length }: Pick<Chunk, "offset" | "length">,
+  b0 = 0,
+  b1: number = x.shape[0]!,
+): Tensor {
   return x.view({
     shape: x.shape.with(0, b1 - b0).with(2, length),
     offset: x.offset + b0 * x.strides[0]! + offset * x.strides[2]!,
@@ -41,4 +46,23 @@ export function zerosLike(x: Tensor): Tensor {
   const zeros = x.device.empty(x.shape, "float32");
   x.device.kernels.fill(zeros, 0);
   return zeros;
+}
+
+/** float32 zeros of the shape of heads [B,H,S,D], in memory as [B,S,H,D], so that merging the heads is a view. */
+export function headsOfZeros({ device, shape }: Tensor): Tensor {
+  const [batch, heads, rows, size] = shape as [number, number, number, number];
+  using memory = device.empty([batch, rows, heads, size], "float32");
+  device.kernels.fill(memory, 0);
+  return memory.permute([0, 2, 1, 3]);
+}
+
+/** x rounded to a dtype, in memory laid out the same way; takes x. */
+export function rounded(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+  if (x.dtype === dtype) return x;
+  using exact = x;
+  const [batch, heads, rows, size] = x.shape as [number, number, number, number];
+  using memory = x.device.empty([batch, rows, heads, size], dtype);
+  const out = memory.permute([0, 2, 1, 3]);
+  x.device.kernels.copy(out, exact);
+  return out;
 }

@@ -3,20 +3,24 @@ import type { Attending } from "../attend/attending.ts";
 import { rowsOf, zerosLike } from "../attend/views.ts";
 import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
-import { FORBIDDEN, isAllowed } from "../route/allowed.ts";
 import type { Chosen } from "../route/choose.ts";
+import { FORBIDDEN } from "../route/reach.ts";
 import { Scope } from "../scope.ts";
 
 /** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
 export interface KnownKeys {
   readonly gathered: Tensor;
   readonly start: number;
-  readonly causal: boolean;
 }
+
+/** Stands for the lse of a row that saw nothing: less than any other, and more than what is added where nothing was left out. */
+const SAW_NOTHING = -1e8;
+
+// B batch, H heads in Hkv groups of G, each with a key head; L rows of a query chunk, D head size, N chunks.
 
 /**
  * For each row of a query chunk, each head and each chunk j that it did not look at though it might have: a bound on the
- * logarithm of (softmax mass on j : mass looked at), u_j − l in docs/algorithms.md. [B,H,S,N]; −1e9 for all other chunks.
+ * logarithm of (softmax mass on j : mass looked at), u_j − l in docs/algorithms.md. [B,H,L,N]; −1e9 for all other chunks.
  */
 export function leftOut(
   attending: Attending,
@@ -28,55 +32,54 @@ export function leftOut(
   const chunk = plan.chunks.own[query]!;
   using scope = new Scope();
   const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
-  const rows = hold(rowsOf(q, chunk));
-  const lse = hold(rowsOf(combined.lse, chunk));
-  const { centres, radii } = keysOf(known, plan, scope);
-  const [batch, heads, length, size] = rows.shape as [number, number, number, number];
   const count = plan.chunks.all.length;
-  const empty = (...shape: number[]): Tensor => q.device.empty(shape, "float32");
+  const [batch, size] = [q.shape[0]!, plan.headSize];
+  const groups = [batch, plan.kvHeads, plan.heads / plan.kvHeads, chunk.length];
+  const rows = hold(hold(rowsOf(q, chunk)).reshape([...groups, size]));
+  const lse = hold(hold(rowsOf(combined.lse, chunk)).reshape([...groups, 1]));
+  const { centres, radii } = keysOf(known, plan, scope);
+  const empty = (...shape: number[]): Tensor => hold(q.device.empty(shape, "float32"));
 
   // τ·(q·μ + ‖q‖·reach), reach = r + slack·(‖μ‖ + r)
-  const bound = empty(batch, heads, length, count);
+  const bound = empty(...groups, count);
   kernels.matmul(bound, rows, centres, false);
-  const norms = hold(empty(batch, heads, length));
+  const norms = empty(...groups);
   kernels.rowDot(norms, rows, rows);
   kernels.unary("sqrt", norms, norms);
   const reach = reachOf({ centres, radii }, (size + 16) * 2 ** -22, scope);
-  const most = hold(empty(batch, heads, length, count));
-  kernels.binary("mul", most, hold(norms.reshape([batch, heads, length, 1])), reach);
+  const most = empty(...groups, count);
+  kernels.binary("mul", most, hold(norms.reshape([...groups, 1])), reach);
   kernels.binary("add", bound, bound, most);
   kernels.scalar("mul", bound, bound, plan.scale);
 
   // ln n_j where j was left out; − l + 2⁻²⁰·(1 + |l|)
-  kernels.binary("add", bound, bound, hold(lengthsWhere(attending, chosen, { chunk, causal: known.causal })));
-  const column = hold(lse.reshape([batch, heads, length, 1]));
-  kernels.binary("sub", bound, bound, column);
-  kernels.binary("add", bound, bound, hold(roundingOf(column)));
-  return bound;
+  kernels.binary("add", bound, bound, hold(lengthsWhere(attending, chosen, chunk)));
+  const seen = empty(...groups, 1);
+  kernels.scalar("max", seen, lse, SAW_NOTHING);
+  kernels.binary("sub", bound, bound, seen);
+  kernels.binary("add", bound, bound, hold(roundingOf(seen)));
+  return bound.reshape([batch, plan.heads, chunk.length, count]);
 }
 
-/** Centres [B,H,D,N] and radii [B,H,1,N], views of what was gathered. */
+/** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
 function keysOf(
   { gathered, start }: KnownKeys,
-  { heads, headSize: size }: Attending["plan"],
+  { kvHeads, headSize: size }: Attending["plan"],
   scope: Scope,
 ): { centres: Tensor; radii: Tensor } {
   const [count, batch] = gathered.shape as [number, number];
   const [whole, row] = gathered.strides as [number, number];
   const offset = gathered.offset + start;
-  return {
-    centres: scope.hold(gathered.view({ shape: [batch, heads, size, count], strides: [row, size, 1, whole], offset })),
-    radii: scope.hold(
-      gathered.view({
-        shape: [batch, heads, 1, count],
-        strides: [row, 1, 1, whole],
-        offset: offset + heads * size,
-      }),
-    ),
+  const centres = { shape: [batch, kvHeads, 1, size, count], strides: [row, size, 0, 1, whole], offset };
+  const radii = {
+    shape: [batch, kvHeads, 1, 1, count],
+    strides: [row, 1, 0, 0, whole],
+    offset: offset + kvHeads * size,
   };
+  return { centres: scope.hold(gathered.view(centres)), radii: scope.hold(gathered.view(radii)) };
 }
 
-/** r + slack·(‖μ‖ + r), [B,H,1,N]. */
+/** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
 function reachOf({ centres, radii }: { centres: Tensor; radii: Tensor }, slack: number, scope: Scope): Tensor {
   const { device, shape } = centres;
   const reach = scope.hold(device.empty(radii.shape, "float32"));
@@ -90,20 +93,16 @@ function reachOf({ centres, radii }: { centres: Tensor; radii: Tensor }, slack: 
   return reach;
 }
 
-/** [B,1,1,N]: ln n_j where chunk j might have been looked at and was not, −1e9 elsewhere. */
-function lengthsWhere(
-  { plan, q }: Attending,
-  chosen: Chosen,
-  { chunk, causal }: { chunk: Chunk; causal: boolean },
-): Tensor {
-  const { all } = plan.chunks;
+/** [B,1,1,1,N]: ln n_j where chunk j might have been looked at and was not, −1e9 elsewhere. */
+function lengthsWhere({ plan, q }: Attending, chosen: Chosen, query: Chunk): Tensor {
+  const { all, reach } = plan.chunks;
   const values = chosen.flatMap((ofBatch) =>
     all.map(({ index, length }) => {
-      const out = isAllowed(chunk.index, index, causal) && !ofBatch[chunk.index]!.includes(index);
-      return out ? Math.log(length) + 2 ** -20 : FORBIDDEN;
+      const isLeftOut = reach.may(query.index, index) && !ofBatch[query.index]!.includes(index);
+      return isLeftOut ? Math.log(length) + 2 ** -20 : FORBIDDEN;
     }),
   );
-  return fromArray(q.device, values, [chosen.length, 1, 1, all.length]);
+  return fromArray(q.device, values, [chosen.length, 1, 1, 1, all.length]);
 }
 
 /** 2⁻²⁰·(1 + |l|). */

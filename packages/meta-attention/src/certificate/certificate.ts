@@ -2,8 +2,8 @@ import { fromArray, type Tensor } from "@mosaic/core";
 import type { Attending } from "../attend/attending.ts";
 import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
-import { allowedCount } from "../route/allowed.ts";
 import type { Chosen } from "../route/choose.ts";
+import { FORBIDDEN } from "../route/reach.ts";
 import { type KnownKeys, leftOut } from "./bounds.ts";
 
 /** How much may have been missed. */
@@ -22,20 +22,16 @@ export function certify(attending: Attending, chosen: Chosen, known: KnownKeys):
     using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
     using turned = place.permute([0, 2, 1]);
     using column = turned.view({ shape: [...turned.shape, 1], strides: [...turned.strides, 1] });
-    using least = leastBound(attending, chosen, { query: chunk, causal: known.causal });
+    using least = leastBound(attending, chosen, chunk);
     writeShare(column, shares, least);
   }
   return { missedMass };
 }
 
 /** [B,1,1,1]: what float32 cannot tell from 0 is not 0, unless nothing was left out. */
-function leastBound(
-  { plan, q }: Attending,
-  chosen: Chosen,
-  { query, causal }: { query: Chunk; causal: boolean },
-): Tensor {
-  const all = allowedCount(query.index, plan.chunks.all.length, causal);
-  const least = chosen.map((ofBatch) => (ofBatch[query.index]!.length < all ? 2 ** -126 : 0));
+function leastBound({ plan, q }: Attending, chosen: Chosen, { index }: Chunk): Tensor {
+  const all = plan.chunks.reach.count(index);
+  const least = chosen.map((ofBatch) => (ofBatch[index]!.length < all ? 2 ** -126 : 0));
   return fromArray(q.device, least, [chosen.length, 1, 1, 1]);
 }
 
@@ -58,12 +54,13 @@ function writeShare(out: Tensor, shares: Tensor, least: Tensor): void {
   kernels.scalar("mul", out, sum, -1);
 }
 
-/** [B,c,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads. */
+/** [B,perRank,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads; −1e9 where there is no chunk. */
 export function worstLeftOut(attending: Attending, chosen: Chosen, known: KnownKeys): Tensor {
   const { plan, q } = attending;
   const batch = q.shape[0]!;
   const count = plan.chunks.all.length;
-  const worst = q.device.empty([batch, plan.chunks.own.length, count], "float32");
+  const worst = q.device.empty([batch, plan.chunks.perRank, count], "float32");
+  if (plan.chunks.own.length < plan.chunks.perRank) q.device.kernels.fill(worst, FORBIDDEN);
   for (const query of plan.chunks.own.keys()) {
     using shares = leftOut(attending, chosen, { known, query });
     using row = worst.slice(1, query, query + 1);

@@ -1,32 +1,58 @@
-import { isAllowed } from "../route/allowed.ts";
+import type { Tensor } from "@mosaic/core";
+import type { Attending } from "../attend/attending.ts";
 import type { Chosen } from "../route/choose.ts";
+import type { Reach } from "../route/reach.ts";
+import type { KnownKeys } from "./bounds.ts";
+import { worstLeftOut } from "./certificate.ts";
 
 /**
- * The chunks to add so that no row misses more than `epsilon` of its softmax: for each query chunk, those with the largest
- * bound, until the sum over the rest is at most ε/(1 − ε). `worst` [B,N,N]: the largest `leftOut` over a query chunk's rows.
+ * Looks at as many chunks more as it takes so that no row misses more than `epsilon` of its softmax; what was looked at in the
+ * end. One small all-gather, and a wait for it: every rank must know what every other one adds.
+ */
+export async function extend(
+  attending: Attending,
+  first: Chosen,
+  { known, epsilon }: { known: KnownKeys; epsilon: number },
+): Promise<Chosen> {
+  const { chunks, group, label } = attending.plan;
+  using worst = worstLeftOut(attending, first, known);
+  const [batch, , count] = worst.shape as [number, number, number];
+  using all = worst.device.empty([chunks.ranks, ...worst.shape], "float32");
+  if (group.size === 1) worst.device.kernels.copy(all, worst);
+  else group.allGather(all, worst, { label }).wait();
+  const bySlot = await all.read();
+  const rows = (b: number, i: number): Float32Array => {
+    const { owner, slot } = chunks.all[i]!;
+    const at = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
+    return bySlot.subarray(at, at + count);
+  };
+  const more = chunksToAdd(rows, first, { epsilon, reach: chunks.reach });
+  if (more.every((ofBatch) => ofBatch.every(({ length }) => length === 0))) return first;
+  attending.look(more);
+  return first.map((ofBatch, b) => ofBatch.map((chosen, i) => [...chosen, ...more[b]![i]!]));
+}
+
+/**
+ * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `worst(b, i)`: for each
+ * chunk the largest `leftOut` over the rows of query chunk i.
  */
 export function chunksToAdd(
-  worst: Float32Array,
+  worst: (b: number, i: number) => ArrayLike<number>,
   chosen: Chosen,
-  { epsilon, causal }: { epsilon: number; causal: boolean },
+  { epsilon, reach }: { epsilon: number; reach: Reach },
 ): Chosen {
-  const count = chosen[0]?.length ?? 0;
   // A hair less, for the rounding of the bound that is reported.
   const limit = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
   return chosen.map((ofBatch, b) =>
     ofBatch.map((already, i) => {
-      const share = (j: number): number => Math.exp(worst[(b * count + i) * count + j]!);
-      const left = Array.from({ length: count }, (_, j) => j)
-        .filter((j) => isAllowed(i, j, causal) && !already.includes(j))
+      const row = worst(b, i);
+      const share = (j: number): number => Math.exp(row[j]!);
+      const left = Array.from({ length: reach.chunks }, (_, j) => j)
+        .filter((j) => reach.may(i, j) && !already.includes(j))
         .sort((x, y) => share(x) - share(y) || y - x);
       let kept = 0;
       for (let sum = 0; kept < left.length; kept++) if (!((sum += share(left[kept]!)) <= limit)) break;
       return left.slice(kept).reverse();
     }),
   );
-}
-
-/** Both choices together. */
-export function joined(first: Chosen, second: Chosen): Chosen {
-  return first.map((ofBatch, b) => ofBatch.map((chunks, i) => [...chunks, ...second[b]![i]!]));
 }

@@ -3,12 +3,12 @@ import { rowsOf } from "../attend/views.ts";
 import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 
-/** Numbers that tell where a chunk's keys lie: for each head a centre [D] and a radius. */
-export function keyStatisticsWidth({ heads, headSize }: { heads: number; headSize: number }): number {
-  return heads * (headSize + 1);
+/** Numbers that tell where a chunk's keys lie: for each key head a centre [D] and a radius. */
+export function keyStatisticsWidth({ kvHeads, headSize }: { kvHeads: number; headSize: number }): number {
+  return kvHeads * (headSize + 1);
 }
 
-/** Centre and radius of the keys k [B,H,S,D] of each chunk: [c,B,H·D + H], the centres of all heads before the radii. */
+/** Centre and radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centres of all heads before the radii. */
 export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
   const [batch, heads, , size] = k.shape as [number, number, number, number];
   const { device } = k;

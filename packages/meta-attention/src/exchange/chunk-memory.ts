@@ -1,27 +1,28 @@
-import type { KeyBlock, Tensor } from "@mosaic/core";
+import type { Device, DType, KeyBlock, Tensor } from "@mosaic/core";
 import { rowsOf } from "../attend/views.ts";
 import { Scope } from "../scope.ts";
 import type { Run } from "./edges.ts";
 
-/** Keys and values, or their gradients, [n,H,S,D] each: views to be disposed. */
+/** Keys and values, or their gradients, [n,Hkv,S,D] each: views to be disposed. */
 export interface Block extends KeyBlock, Disposable {}
 
-/** Numbers of a key block: heads, head size, and where it lives. */
-export interface BlockSizes {
-  readonly heads: number;
+/** What a block of keys is made of. */
+export interface BlockKind {
+  readonly kvHeads: number;
   readonly headSize: number;
+  readonly dtype: DType;
 }
 
 /**
- * Room for K and V, or dK and dV, of foreign chunks: for each, the batch elements that are wanted, [n,2,H,S,D]. A run of
+ * Room for K and V, or dK and dV, of foreign chunks: for each, the batch elements that are wanted, [n,2,Hkv,S,D]. A run of
  * them is dense, so that it travels as one message.
  */
 export class ChunkMemory implements Disposable {
   readonly #scope = new Scope();
   readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
-  /** `zero`: filled with zeros; else uninitialised. */
-  constructor(like: Tensor, runs: readonly Run[], { heads, headSize, zero }: BlockSizes & { zero: boolean }) {
+  /** Uninitialised. */
+  constructor(device: Device, runs: readonly Run[], { kvHeads, headSize, dtype }: BlockKind) {
     const byChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
       const list = byChunk.get(chunk.index) ?? [];
@@ -31,20 +32,25 @@ export class ChunkMemory implements Disposable {
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
       const batch = byChunk.get(chunk.index)!;
-      const memory = this.#scope.hold(like.device.empty([batch.length, 2, heads, chunk.length, headSize], "float32"));
-      if (zero) like.device.kernels.fill(memory, 0);
+      const memory = this.#scope.hold(device.empty([batch.length, 2, kvHeads, chunk.length, headSize], dtype));
       this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
     }
   }
 
-  /** The run as it travels, dense [b1 − b0,2,H,S,D]. */
+  /** All zeros. */
+  clear(): this {
+    for (const { memory } of this.#chunks.values()) memory.device.kernels.fill(memory, 0);
+    return this;
+  }
+
+  /** The run as it travels, dense [b1 − b0,2,Hkv,S,D]. */
   message({ chunk, b0, b1 }: Run): Tensor {
     const { places, memory } = this.#chunks.get(chunk.index)!;
     const first = places.get(b0)!;
     return memory.slice(0, first, first + b1 - b0);
   }
 
-  /** The run as kernels see it, [b1 − b0,H,S,D] each. */
+  /** The run as kernels see it, [b1 − b0,Hkv,S,D] each. */
   block(run: Run): Block {
     using message = this.message(run);
     return blockOf(message);
@@ -56,7 +62,7 @@ export class ChunkMemory implements Disposable {
   }
 }
 
-/** The two halves of [n,2,H,S,D]. */
+/** The two halves of [n,2,Hkv,S,D]. */
 export function blockOf(message: Tensor): Block {
   const [n, , heads, rows, size] = message.shape as [number, number, number, number, number];
   const [whole, half, ...inner] = message.strides as [number, number, number, number, number];

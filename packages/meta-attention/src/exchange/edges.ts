@@ -43,10 +43,10 @@ export function edgesOf(chosen: Chosen, chunks: Chunks): Edges {
 function wantedBy(
   rank: number,
   some: readonly Chunk[],
-  { chosen, chunks: { perRank } }: { chosen: Chosen; chunks: Chunks },
+  { chosen, chunks: { all } }: { chosen: Chosen; chunks: Chunks },
 ): Run[] {
-  const queries = Array.from({ length: perRank }, (_, i) => rank * perRank + i);
-  return runsOf(some, chosen.length, (j, b) => queries.some((i) => chosen[b]![i]!.includes(j)));
+  const queries = all.filter(({ owner }) => owner === rank);
+  return runsOf(some, chosen.length, (j, b) => queries.some(({ index }) => chosen[b]![index]!.includes(j)));
 }
 
 /** What this rank's query chunks look at, those of the first before those of the second. */

@@ -7,7 +7,7 @@ import type { Edges, Run } from "./edges.ts";
 
 /**
  * The chosen chunks' keys and values, on their way to whoever chose them: posted when made, there after `wait`.
- * This rank's own k and v are [B,H,S,D].
+ * In the dtype of this rank's own k and v, which are [B,Hkv,S,D].
  */
 export class Fetch implements Disposable {
   readonly edges: Edges;
@@ -22,19 +22,20 @@ export class Fetch implements Disposable {
     this.edges = edges;
     this.#rank = plan.chunks.rank;
     this.#own = own;
-    this.#memory = new ChunkMemory(own.k, edges.receives, { ...plan, zero: false });
+    this.#memory = new ChunkMemory(own.k.device, edges.receives, { ...plan, dtype: own.k.dtype });
     this.#work = this.#post(plan);
   }
 
-  #post({ group, label, heads, headSize }: AttendPlan): Work | undefined {
+  #post({ group, label, kvHeads, headSize }: AttendPlan): Work | undefined {
     const { sends, receives } = this.edges;
     if (sends.length + receives.length === 0) return undefined;
     const scope = this.#messages;
     const packed = new Map<number, ChunkMemory>();
     for (const run of sends) {
       if (packed.has(run.chunk.index)) continue;
-      const whole: Run = { chunk: run.chunk, b0: 0, b1: this.#own.k.shape[0]! };
-      const memory = scope.hold(new ChunkMemory(this.#own.k, [whole], { heads, headSize, zero: false }));
+      const { device, dtype, shape } = this.#own.k;
+      const whole: Run = { chunk: run.chunk, b0: 0, b1: shape[0]! };
+      const memory = scope.hold(new ChunkMemory(device, [whole], { kvHeads, headSize, dtype }));
       this.#pack(memory, whole);
       packed.set(run.chunk.index, memory);
     }

@@ -6,7 +6,7 @@ import { type Block, blockOf, ChunkMemory, ownRows } from "./chunk-memory.ts";
 import type { Edges, Run } from "./edges.ts";
 
 /**
- * The gradients of fetched chunks on their way home, along the same edges: contributions are added to what `sums` shows,
+ * The gradients of fetched chunks on their way home, along the same edges, in float32: contributions are added to what `sums` shows,
  * `post` sends them, `land` adds those that arrive to this rank's own dk and dv.
  */
 export class GradientReturn implements Disposable {
@@ -18,12 +18,14 @@ export class GradientReturn implements Disposable {
   #landing: (Run & { readonly tensor: Tensor })[] = [];
   #work: Work | undefined;
 
-  /** `own`: this rank's dk and dv, [B,H,S,D]. */
+  /** `own`: this rank's dk and dv, float32 [B,Hkv,S,D]. */
   constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
     this.#plan = plan;
     this.#edges = edges;
     this.#own = own;
-    this.#memory = this.#scope.hold(new ChunkMemory(own.k, edges.receives, { ...plan, zero: true }));
+    this.#memory = this.#scope.hold(
+      new ChunkMemory(own.k.device, edges.receives, { ...plan, dtype: "float32" }).clear(),
+    );
   }
 
   /** Where to add the gradients of a run's keys and values: k stands for dk, v for dv. */
@@ -35,10 +37,10 @@ export class GradientReturn implements Disposable {
   post(): void {
     const { sends, receives } = this.#edges;
     if (sends.length + receives.length === 0) return;
-    const { group, label, heads, headSize } = this.#plan;
+    const { group, label, kvHeads, headSize } = this.#plan;
     const { device } = group;
     this.#landing = sends.map((run) => {
-      const shape = [run.b1 - run.b0, 2, heads, run.chunk.length, headSize];
+      const shape = [run.b1 - run.b0, 2, kvHeads, run.chunk.length, headSize];
       return { ...run, tensor: this.#scope.hold(device.empty(shape, "float32")) };
     });
     const transfers: Transfer[] = [

@@ -1,6 +1,6 @@
 import { type Context, fromArray, type Tensor } from "@mosaic/core";
 import type { Chunks } from "../chunks.ts";
-import { FORBIDDEN } from "./allowed.ts";
+import { FORBIDDEN } from "./reach.ts";
 import type { Chosen } from "./choose.ts";
 
 /** [B,c,N]: 0 where one of this rank's chunks chose another, −1e9 elsewhere: added to scores, only chosen ones count. */

@@ -17,7 +17,7 @@ import {
   zeros,
 } from "@mosaic/core";
 import { checkCounts, checkHeads } from "../options.ts";
-import { FORBIDDEN, isAllowed, pairs } from "./allowed.ts";
+import { FORBIDDEN, pairs, type Reach, reachAmong } from "./reach.ts";
 
 // B batch, N chunks, M length of a summary.
 
@@ -29,6 +29,14 @@ export interface MetaAttentionOptions {
   readonly numHeads?: number;
   /** Chunks look, and are routed, only to those before them. Default false. */
   readonly causal?: boolean;
+}
+
+/** What one call of MetaAttention may be given. */
+export interface RouteOptions {
+  /** Added to the scores, [B,N,N]. */
+  readonly noise?: Tensor | undefined;
+  /** Which chunks may be routed to which. Default: all to all others, or, if causal, to those before them. */
+  readonly reach?: Reach;
 }
 
 /** Where each chunk should look. */
@@ -94,20 +102,21 @@ export class MetaAttention extends Module {
     ctx.device.kernels.copy(this.keyProjection.weight, this.queryProjection.weight);
   }
 
-  /** Summaries [B,N,M] of all chunks → where each should look. `noise` [B,N,N] is added to the scores. Communicates nothing. */
-  forward(summaries: Tensor, noise?: Tensor): Routing {
+  /** Summaries [B,N,M] of all chunks → where each should look. Communicates nothing. */
+  forward(summaries: Tensor, options: RouteOptions = {}): Routing {
     this.#ctx.assertOpen("MetaAttention");
-    this.#checkInput(summaries);
+    checkOptionNames("MetaAttention.forward", options, ["noise", "reach"]);
+    const { noise, reach = reachAmong(summaries.shape[1] ?? 0, { causal: this.#causal }) } = options;
+    this.#checkInput(summaries, reach);
     using normal = layerNorm(summaries);
-    const { refined, chunkAttention } = this.#refine(normal);
-    using plain = this.#scores(refined);
-    const { scores, routing } = this.#route(plain, noise);
+    const { refined, chunkAttention } = this.#refine(normal, reach);
+    using plain = this.#scores(refined, reach);
+    const { scores, routing } = this.#route(plain, { noise, reach });
     const all = [scores, routing, chunkAttention, refined];
     return { scores, routing, chunkAttention, refined, [Symbol.dispose]: () => all.forEach((x) => x.dispose()) };
   }
 
-  #refine(normal: Tensor): Pick<Routing, "refined" | "chunkAttention"> {
-    const { chunks } = this.#sizes(normal);
+  #refine(normal: Tensor, { chunks, causal }: Reach): Pick<Routing, "refined" | "chunkAttention"> {
     using qkv = this.qkvProjection.forward(normal);
     using q = this.#head(qkv, 0);
     using k = this.#head(qkv, 1);
@@ -115,7 +124,7 @@ export class MetaAttention extends Module {
     using turned = k.transpose(-2, -1);
     using products = matmul(q, turned);
     using scaled = scale(products, (this.#size / this.#heads) ** -0.5);
-    const rule = (i: number, l: number) => l <= i || !this.#causal;
+    const rule = (i: number, l: number) => l <= i || !causal;
     using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
     using masked = add(scaled, mask);
     using weights = softmax(masked);
@@ -135,8 +144,8 @@ export class MetaAttention extends Module {
   }
 
   /** Every chunk's query against every chunk's key. */
-  #scores(refined: Tensor): Tensor {
-    using asking = this.#causal ? this.#shifted(refined) : refined.reshape(refined.shape);
+  #scores(refined: Tensor, { causal }: Reach): Tensor {
+    using asking = causal ? this.#shifted(refined) : refined.reshape(refined.shape);
     using queries = this.queryProjection.forward(asking);
     using keys = this.keyProjection.forward(refined);
     using turned = keys.transpose(-2, -1);
@@ -152,11 +161,12 @@ export class MetaAttention extends Module {
     return concatenate([first, others], 1);
   }
 
-  #route(plain: Tensor, noise: Tensor | undefined): Pick<Routing, "scores" | "routing"> {
-    const { chunks } = this.#sizes(plain);
-    const rule = (i: number, j: number) => isAllowed(i, j, this.#causal);
-    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
-    using allowed = pairs(this.#ctx, chunks, { rule, yes: 1, no: 0 });
+  #route(
+    plain: Tensor,
+    { noise, reach: { chunks, may } }: { noise: Tensor | undefined; reach: Reach },
+  ): Pick<Routing, "scores" | "routing"> {
+    using mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: FORBIDDEN });
+    using allowed = pairs(this.#ctx, chunks, { rule: may, yes: 1, no: 0 });
     using added = noise ? add(mask, noise) : mask.detach();
     const masked = add(plain, added);
     using weights = softmax(masked);
@@ -168,12 +178,12 @@ export class MetaAttention extends Module {
     return { batch: x.shape[0]!, chunks: x.shape[1]! };
   }
 
-  #checkInput(summaries: Tensor): void {
+  #checkInput(summaries: Tensor, { chunks }: Reach): void {
     summaries.assertUsable("MetaAttention");
-    if (summaries.rank === 3 && summaries.shape[2] === this.#size) return;
+    if (summaries.rank === 3 && summaries.shape[1] === chunks && summaries.shape[2] === this.#size) return;
     throw new ShapeError({
       where: "MetaAttention",
-      expected: `summaries [B,N,${this.#size}]`,
+      expected: `summaries [B,${summaries.rank === 3 ? chunks : "N"},${this.#size}]`,
       received: formatShape(summaries.shape),
     });
   }

@@ -56,7 +56,7 @@ const EPSILON = 1e-8;
 /**
  * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
  * Gini, maximum, mass of the five largest weights). Independent of the order of the tokens; nothing is larger than the
- * chunk itself. docs/algorithms.md has the formulas.
+ * chunk itself. docs/algorithms.md has the formulas. Computes in float32, whatever the tokens are in.
  *
  * Parameters: query [G,E], value [G,E/G,E], and the layers statistics_in, statistics_out and combine.
  *
@@ -117,11 +117,12 @@ export class ChunkSummaryEncoder extends Module {
     return { summary, pattern: glance.pattern.detach() };
   }
 
-  /** The part before the order of the weights is known. */
-  glance(x: Tensor): Glance {
+  /** The part before the order of the weights is known. x [B,S,E] of any dtype. */
+  glance(chunk: Tensor): Glance {
     this.#ctx.assertOpen("ChunkSummaryEncoder");
-    this.#checkInput(x);
+    this.#checkInput(chunk);
     const [heads] = this.query.shape;
+    using x = chunk.to("float32");
     using turned = x.transpose(1, 2);
     using products = matmul(this.query, turned);
     using scores = scale(products, this.embedDim ** -0.5);

@@ -11,12 +11,12 @@ export interface PendingSummaries extends Disposable {
   finish(values: readonly Float32Array[] | null): Tensor;
 }
 
-/** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long. */
+/** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
 export function beginSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
   const scope = new Scope();
   const [batch, , embed] = x.shape as [number, number, number];
-  const length = own[0]!.length;
-  const even = own.every((chunk) => chunk.length === length);
+  const length = own[0]?.length ?? 0;
+  const even = own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
   const parts = even
     ? [scope.hold(x.reshape([batch * own.length, length, embed]))]
     : own.map((chunk) => scope.hold(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
@@ -30,6 +30,7 @@ export function beginSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }:
         const byBatch = made.hold(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
         return byBatch.permute([1, 0, 2]);
       }
+      if (summaries.length === 0) return x.device.empty([0, batch, encoder.summaryDim], "float32");
       return concatenate(
         summaries.map((summary) => made.hold(summary.reshape([1, batch, encoder.summaryDim]))),
         0,

@@ -8,14 +8,24 @@ export type Values = Readonly<Record<string, Float64Array>>;
 export interface Problem {
   readonly embed: number;
   readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
   readonly summaryDim: number;
   readonly metaHeads: number;
   readonly summaryHeads: number;
   readonly combine: "soft" | "exact";
   readonly gate: boolean;
+  /** Whether chunks are routed by what was before them. */
   readonly causal: boolean;
-  /** Length of every chunk. */
-  readonly lengths: readonly number[];
+  /** Positions of the tokens of every chunk. */
+  readonly chunks: readonly (readonly number[])[];
+  /** Whether a query sees a key. */
+  readonly sees: (query: number, key: number) => boolean;
+}
+
+/** Whether chunk i may look at chunk j: never at itself, ahead, or where it sees nothing. */
+export function mayLook({ causal, chunks, sees }: Problem, i: number, j: number): boolean {
+  return (causal ? j < i : j !== i) && chunks[i]!.some((query) => chunks[j]!.some((key) => sees(query, key)));
 }
 
 /** What is constant where derivatives are taken. */
@@ -61,10 +71,15 @@ class Layers {
 /** One sequence x [n,E]. */
 export function mathematics(problem: Problem, values: Values, x: Rows, frozen?: Frozen): Answer {
   const layers = new Layers(values);
-  const starts = problem.lengths.map((_, i) => total(problem.lengths.slice(0, i)));
-  const chunkOf = problem.lengths.flatMap((length, i) => new Array<number>(length).fill(i));
+  const chunkOf = x.map((_, at) => problem.chunks.findIndex((tokens) => tokens.includes(at)));
   const seen = problem.combine === "exact" && frozen ? frozen.x : x;
-  const summaries = starts.map((start, i) => summary(problem, layers, seen.slice(start, start + problem.lengths[i]!)));
+  const summaries = problem.chunks.map((tokens) =>
+    summary(
+      problem,
+      layers,
+      tokens.map((token) => seen[token]!),
+    ),
+  );
   const { scores, chunkAttention } = route(problem, layers, summaries);
   const routing = scores.map(softmax);
   const logRouting = scores.map((row) => row.map((score) => score - logSumExp(row)));
@@ -109,11 +124,8 @@ function summary({ embed, summaryHeads }: Problem, layers: Layers, tokens: Rows)
   return layers.linear("summary.combine", [[...content, ...spread]])[0]!;
 }
 
-function route(
-  { summaryDim, metaHeads, causal }: Problem,
-  layers: Layers,
-  summaries: Rows,
-): { scores: Rows; chunkAttention: Rows } {
+function route(problem: Problem, layers: Layers, summaries: Rows): { scores: Rows; chunkAttention: Rows } {
+  const { summaryDim, metaHeads, causal } = problem;
   const normal = summaries.map(normalized);
   const qkv = layers.linear("meta.qkv_proj", normal);
   const size = summaryDim / metaHeads;
@@ -143,9 +155,8 @@ function route(
   const asking = causal ? [new Array<number>(summaryDim).fill(0), ...refined.slice(0, -1)] : refined;
   const queries = layers.linear("meta.query_proj", asking);
   const keys = layers.linear("meta.key_proj", refined);
-  const allowed = (i: number, j: number): boolean => (causal ? j < i : j !== i);
   const scores = queries.map((query, i) =>
-    keys.map((key, j) => (allowed(i, j) ? dot(query, key) / Math.sqrt(summaryDim) : Number.NEGATIVE_INFINITY)),
+    keys.map((key, j) => (mayLook(problem, i, j) ? dot(query, key) / Math.sqrt(summaryDim) : Number.NEGATIVE_INFINITY)),
   );
   const chunkAttention = normal.map((_, i) =>
     normal.map((_, l) => total(heads.map(({ weights }) => weights[i]![l]!)) / metaHeads),
@@ -166,21 +177,20 @@ interface Attended {
 }
 
 function attend(
-  { embed, heads, causal }: Problem,
+  { heads, kvHeads, headDim: size, sees, chunks }: Problem,
   { qkv, chunkOf, looks }: { qkv: Rows; chunkOf: readonly number[]; looks: readonly (readonly number[])[] },
 ): Attended {
-  const size = embed / heads;
   const rows = qkv.map((row, at) =>
     Array.from({ length: heads }, (_, h): HeadState => {
-      const part = (of: readonly number[], which: number): number[] =>
-        of.slice(which * embed + h * size, which * embed + (h + 1) * size);
+      const head = (of: readonly number[], number: number): number[] => of.slice(number * size, (number + 1) * size);
+      const kvHead = heads + Math.floor((h * kvHeads) / heads);
       const logits = qkv.map((other, token) =>
-        causal && token > at ? Number.NEGATIVE_INFINITY : dot(part(row, 0), part(other, 1)) / Math.sqrt(size),
+        sees(at, token) ? dot(head(row, h), head(other, kvHead)) / Math.sqrt(size) : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {
-        const tokens = chunkOf.flatMap((of, token) => (of === chunk ? [token] : []));
+        const tokens = chunks[chunk]!;
         const scores = tokens.map((token) => logits[token]!);
-        const values = tokens.map((token) => part(qkv[token]!, 2));
+        const values = tokens.map((token) => head(qkv[token]!, kvHead + kvHeads));
         return [chunk, { out: mixed(softmax(scores), values), lse: logSumExp(scores) }] as const;
       });
       return { states: new Map(states), logits };
@@ -228,11 +238,12 @@ function combine(
         ? []
         : heads.map(({ states }) => {
             const all = logSumExp([...states.values()].map(({ lse }) => lse));
-            return states.has(j) ? Math.exp(states.get(j)!.lse - all) : 0;
+            const lse = states.get(j)?.lse ?? Number.NEGATIVE_INFINITY;
+            return lse === Number.NEGATIVE_INFINITY ? 0 : Math.exp(lse - all);
           }),
     );
   const pairs = (pool: (shares: readonly number[]) => number): Rows =>
-    problem.lengths.map((_, i) => problem.lengths.map((_, j) => pool(shares(i, j))));
+    problem.chunks.map((_, i) => problem.chunks.map((_, j) => pool(shares(i, j))));
   const mass = pairs((of) => total(of) / of.length);
   const peak = pairs((of) => Math.max(...of));
   return { own, combined, mass, peak, logits: rows.map((heads) => heads.map(({ logits }) => logits)) };

@@ -1,7 +1,9 @@
+import { seesAny } from "@mosaic/conformance";
+import { causal, full } from "@mosaic/core";
 import type { Chosen } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
 import { derivatives } from "./derivatives.ts";
-import { type Answer, type Frozen, mathematics, type Problem } from "./mathematics.ts";
+import { type Answer, type Frozen, mathematics, mayLook, type Problem } from "./mathematics.ts";
 import { cut, softmax, total } from "./rows.ts";
 
 /** What a step should give, by the mathematics in float64. */
@@ -17,12 +19,16 @@ export interface Expected {
 export function expectedStep(
   trial: Trial,
   {
-    lengths,
+    chunks,
     parameters,
     chosen,
-  }: { lengths: readonly number[]; parameters: Readonly<Record<string, ArrayLike<number>>>; chosen: Chosen },
+  }: {
+    chunks: readonly (readonly number[])[];
+    parameters: Readonly<Record<string, ArrayLike<number>>>;
+    chosen: Chosen;
+  },
 ): Expected {
-  const problem = problemOf(trial, lengths);
+  const problem = problemOf(trial, chunks);
   const values = Object.fromEntries(Object.entries(parameters).map(([name, of]) => [name, Float64Array.from(of)]));
   const x = Float64Array.from(inputOf(trial));
   const upstream = upstreamOf(trial);
@@ -34,7 +40,7 @@ export function expectedStep(
     ];
     const rows = cut(own, problem.embed);
     const begin = { chosen: ofBatch, mass: [], peak: [], x: rows };
-    const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(lengths.length) });
+    const { logRouting } = mathematics(problem, values, rows, { ...begin, logRouting: zeros(chunks.length) });
     const { mass, peak } = mathematics(problem, values, rows, { ...begin, logRouting });
     return { x: own, dOut: cut(dOut, problem.embed), frozen: { chosen: ofBatch, logRouting, mass, peak, x: rows } };
   });
@@ -56,10 +62,15 @@ export function expectedStep(
 
 const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Array<number>(n).fill(0));
 
-export function problemOf({ options }: Trial, lengths: readonly number[]): Problem {
+export function problemOf({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
   const { embedDim: embed, numHeads: heads, summaryDim = 64, metaHeads = 4, summaryHeads = heads } = options;
-  const { combine = "soft", gate = true, causal = false } = options;
-  return { embed, heads, summaryDim, metaHeads, summaryHeads, combine, gate, causal, lengths };
+  const { combine = "soft", gate = true, numKvHeads: kvHeads = heads, headDim = embed / heads } = options;
+  const { mask = options.causal ? causal() : full() } = options;
+  const sees = seesAny(mask.slices(length, length));
+  const everyone = Array.from({ length }, (_, at) => at);
+  const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !sees(query, key)));
+  const sizes = { embed, heads, kvHeads, headDim, summaryDim, metaHeads, summaryHeads };
+  return { ...sizes, combine, gate, causal: looksBack, chunks, sees };
 }
 
 interface Sequence {
@@ -71,16 +82,17 @@ interface Sequence {
 /** Σ out·dOut and the auxiliary losses, a sequence's part of the mean over the batch. */
 function sequenceLoss(
   { losses = [0, 0, 0], pool = "peak" }: Trial,
-  { causal, lengths }: Problem,
+  problem: Problem,
   { answer, dOut, frozen, chosen }: Sequence & { answer: Answer; chosen: Chosen },
 ): number {
   const { out, routing, logRouting, scores } = answer;
-  const count = lengths.length;
-  const rows = lengths.flatMap((_, i) => ((causal ? i > 0 : count > 1) ? [i] : []));
+  const { chunks } = problem;
+  const count = chunks.length;
+  const rows = chunks.flatMap((_, i) => (chunks.some((_, j) => mayLook(problem, i, j)) ? [i] : []));
   const picks = chosen.flat(2);
   const mean = Math.max(1, rows.length * chosen.length);
   const balance = total(
-    lengths.map((_, j) => {
+    chunks.map((_, j) => {
       const share = picks.length === 0 ? 0 : picks.filter((pick) => pick === j).length / picks.length;
       return count * share * total(rows.map((i) => routing[i]![j]!));
     }),

@@ -1,0 +1,87 @@
+import { checkMeasurements, disturbed, errorSum, extentOf, onWorld, poisoned } from "@mosaic/conformance";
+import { randn } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { HierarchicalMetaAttention } from "../src/index.ts";
+import { chunksOf, whole } from "./cut.ts";
+import { expectedStep } from "./reference/step.ts";
+import { type RankResult, stepOn, type Trial } from "./step.ts";
+import { makeWorld } from "./world.ts";
+
+const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
+
+/** The same three chunks on so many ranks. */
+function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
+  return {
+    options: { ...small, ...options, chunksPerRank: 3 / ranks },
+    batch: 2,
+    length: 12,
+    seed: 3,
+    losses: [0.5, 0.5, 1],
+  };
+}
+
+async function run(ranks: number, options: Parameters<typeof trialOn>[1]): Promise<readonly RankResult[]> {
+  return onWorld(makeWorld, { size: ranks, dress: poisoned }, (ctx) =>
+    stepOn(disturbed(ctx, { arrival: "late", seed: 7 }), trialOn(ranks, options)),
+  );
+}
+
+test.each([
+  { dtype: "bfloat16", combine: "exact" },
+  { dtype: "bfloat16", combine: "soft" },
+  { dtype: "float16", combine: "exact", useCheckpoint: true },
+  { dtype: "float16", combine: "soft" },
+] as const)("%j: three ranks make at most twice the error of one", async (options) => {
+  const { dtype } = options;
+  const trial = trialOn(3, options);
+  const [one, three] = [await run(1, options), await run(3, options)];
+  const [first] = one as [RankResult];
+  for (const { chosen } of three) expect(chosen).toEqual(first.chosen);
+  const chunks = chunksOf(trial, 3).map(({ tokens }) => tokens);
+  const right = expectedStep(trial, { chunks, parameters: first.parameters, chosen: first.chosen });
+  const together = (ranks: readonly RankResult[], name: "out" | "dx") =>
+    whole(
+      ranks.map((rank) => ({ ...rank, values: rank[name] })),
+      trial,
+    );
+  const rows = (["out", "dx"] as const).map((name) => [
+    name,
+    {
+      found: errorSum(together(three, name), right[name]),
+      local: errorSum(together(one, name), right[name]),
+      expected: extentOf(right[name]),
+    },
+  ]);
+  const gradients = Object.entries(right.gradients).map(([name, expected]) => [
+    name,
+    {
+      found: errorSum(three[0]!.gradients[name]!, expected),
+      local: errorSum(first.gradients[name]!, expected),
+      expected: extentOf(expected),
+      partial: dtype,
+    },
+  ]);
+  const results = Object.fromEntries([...rows, ...gradients]);
+  checkMeasurements("HierarchicalMetaAttention", [{ trial: JSON.stringify(options), lse: 3, results }]);
+});
+
+test("projections have the input's dtype, and so has the result; the router stays float32", async () => {
+  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+    using module = new HierarchicalMetaAttention(ctx, { ...small, dtype: "bfloat16" });
+    for (const [name, { dtype }] of module.namedParameters()) {
+      expect(dtype, name).toBe(/^(summary|meta)\./.test(name) ? "float32" : "bfloat16");
+    }
+    using x = randn(ctx, [1, 6, 4], { dtype: "bfloat16" });
+    x.requiresGrad = true;
+    using result = await module.forward(x);
+    const { out, meta } = result;
+    expect(out.dtype).toBe("bfloat16");
+    for (const each of [meta.routingWeights, meta.attentionMass, meta.certificate!.missedMass]) {
+      expect(each.dtype).toBe("float32");
+    }
+    using dOut = randn(ctx, [1, 6, 4], { dtype: "bfloat16" });
+    out.backward(dOut);
+    using dx = x.grad!;
+    expect(dx.dtype).toBe("bfloat16");
+  });
+});
