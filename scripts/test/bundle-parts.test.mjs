@@ -1,0 +1,191 @@
+import { spawnSync } from "node:child_process";
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { describe, expect, test } from "vitest";
+import { archive } from "../bundle/archive.mjs";
+import { runStep } from "../bundle/inside/gpu/run-step.mjs";
+import { modulesOf } from "../bundle/modules.mjs";
+import { recipeOf, stageRecipes } from "../bundle/recipes.mjs";
+import { packagesOf } from "../workspace.mjs";
+import { pack, repository } from "./fixture.mjs";
+
+const scripts = fileURLToPath(new URL("..", import.meta.url));
+
+test("the same contents make the same archive", () => {
+  const pack = (names, seconds) => {
+    const root = repository({});
+    for (const name of names) {
+      const path = join(root, "mosaic", name);
+      mkdirSync(dirname(path), { recursive: true });
+      writeFileSync(path, name);
+      chmodSync(path, seconds % 2 === 0 ? 0o644 : 0o600);
+      utimesSync(path, seconds, seconds);
+    }
+    archive(root, "mosaic", join(root, "out.tar.gz"));
+    return readFileSync(join(root, "out.tar.gz"));
+  };
+  expect(pack(["b", "a/c", "d"], 1000).equals(pack(["d", "a/c", "b"], 2001))).toBe(true);
+  expect(pack(["b"], 1000).equals(pack(["c"], 1000))).toBe(false);
+});
+
+describe("what a tool needs", () => {
+  const lock = {
+    "node_modules/tool": { dependencies: { a: "1" }, peerDependencies: { peer: "1", maybe: "1" } },
+    "node_modules/a": { dependencies: { b: "1" } },
+    "node_modules/a/node_modules/b": { optionalDependencies: { a: "1", "not-for-us": "1" } },
+    "node_modules/b": {},
+    "node_modules/peer": {},
+    "node_modules/maybe": {},
+    "node_modules/other": {},
+  };
+  lock["node_modules/tool"].peerDependenciesMeta = { maybe: { optional: true } };
+  lock["node_modules/not-for-us"] = {};
+  const installed = Object.keys(lock).filter((path) => !path.includes("not-for-us"));
+  const files = Object.fromEntries(installed.map((path) => [`${path}/index.js`, ""]));
+
+  test("is found as Node finds it, and nothing else", () => {
+    const root = repository({ "package-lock.json": { packages: lock }, ...files });
+    expect(modulesOf(root, ["tool"])).toEqual([
+      "node_modules/a",
+      "node_modules/a/node_modules/b",
+      "node_modules/peer",
+      "node_modules/tool",
+    ]);
+  });
+});
+
+const cmake = `cmake_minimum_required(VERSION 3.20)
+project(tiny CXX)
+include(napi.cmake)
+add_library(part STATIC part.cc)
+set_target_properties(part PROPERTIES POSITION_INDEPENDENT_CODE ON)
+add_library(tiny MODULE tiny.cc)
+target_compile_definitions(tiny PRIVATE IMAGE="\${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
+target_link_libraries(tiny PRIVATE part)
+set_target_properties(tiny PROPERTIES PREFIX "" SUFFIX ".node" LIBRARY_OUTPUT_DIRECTORY \${CMAKE_CURRENT_SOURCE_DIR}/prebuilds)
+add_executable(program EXCLUDE_FROM_ALL program.cc)
+`;
+const tiny = `extern "C" int part();
+asm(".section .rodata\\n.incbin \\"" IMAGE "\\"\\n.previous\\n");
+extern "C" __attribute__((visibility("default"))) int answer() { return part(); }
+`;
+
+describe("a recipe", () => {
+  const image = "machine code for a GPU";
+  const native = {
+    "packages/tiny/CMakeLists.txt": cmake,
+    "packages/tiny/napi.cmake": "",
+    "packages/tiny/part.cc": `extern "C" int part() { return 42; }`,
+    "packages/tiny/tiny.cc": tiny,
+    "packages/tiny/program.cc": "int main() {}",
+    "packages/tiny/build-cmake/kernels.fatbin": image,
+    "packages/tiny/prebuilds/tiny.node": `the addon, with ${image}, as it came`,
+  };
+
+  test("names no place of the machine that it was written on, and leaves out programs", () => {
+    const root = repository({ ...pack("tiny"), ...native });
+    const steps = recipeOf(root, "packages/tiny");
+    expect(steps.map(({ command }) => /(\w+\.(?:cc|a|node))\b(?!.*\.(?:cc|a|node)\b)/.exec(command)?.[1])).toEqual(
+      expect.arrayContaining(["part.cc", "tiny.cc"]),
+    );
+    expect(JSON.stringify(steps)).not.toMatch(/program\.cc|\/tmp\//);
+    expect(steps.every(({ folder }) => folder.startsWith("@root@/packages/tiny/build-cmake"))).toBe(true);
+  });
+
+  test("is all that a compiler needs, with machine code taken from the addon that has it", () => {
+    const root = repository({ ...pack("tiny"), ...native });
+    const bare = repository({ ...pack("tiny"), ...native, "packages/tiny/build-cmake/kernels.fatbin": "" });
+    expect(stageRecipes(root, bare, packagesOf(root))).toEqual([]);
+    cpSync(join(scripts, "bundle"), join(bare, "scripts/bundle"), { recursive: true });
+    cpSync(join(scripts, "workspace.mjs"), join(bare, "scripts/workspace.mjs"));
+    spawnSync("rm", ["-r", join(bare, "packages/tiny/build-cmake")]);
+    const build = spawnSync(process.execPath, [join(bare, "scripts/bundle/inside/build.mjs")], { encoding: "utf8" });
+    expect(build).toMatchObject({ status: 0, stderr: "", stdout: expect.stringMatching(/^tiny: built in \d+ s\n$/) });
+    const addon = readFileSync(join(bare, "packages/tiny/prebuilds/tiny.node"), "latin1");
+    expect(addon).toMatch(/^\x7fELF/);
+    expect(addon).toContain(image);
+    expect(addon).toContain("answer");
+  });
+
+  test("is left out where the machine code is not at hand", () => {
+    const root = repository({ ...pack("tiny"), ...native, "packages/tiny/prebuilds/tiny.node": "another" });
+    const notes = stageRecipes(root, root, packagesOf(root));
+    expect(notes).toEqual([expect.stringMatching(/packages\/tiny is not at hand/)]);
+  });
+
+  test("says what is missing where there is no compiler", () => {
+    const env = { ...process.env, CXX: "no-such-compiler" };
+    const build = spawnSync(process.execPath, [join(scripts, "bundle/inside/build.mjs")], { encoding: "utf8", env });
+    expect(build).toMatchObject({ status: 1, stderr: expect.stringMatching(/looked for `no-such-compiler`; set CXX/) });
+  });
+});
+
+describe("a step on a GPU machine", () => {
+  const shell = (script) => ({ command: ["sh", "-c", script], folder: "/", env: process.env });
+  const run = async (step, seconds = 60) => {
+    let said = "";
+    const { outcome } = await runStep(step, seconds, (data) => (said += data));
+    return [outcome, said];
+  };
+
+  test("ends with an outcome in words", async () => {
+    expect(await run(shell("echo out; echo err >&2"))).toEqual(["ok", expect.stringMatching(/out\n/)]);
+    expect(await run(shell("exit 3"))).toEqual(["exit 3", ""]);
+    expect(await run(shell("kill -SEGV $$"))).toEqual(["ended by SIGSEGV", ""]);
+    expect(await run({ ...shell(""), command: ["/no/such/program"] })).toEqual([expect.stringContaining("ENOENT"), ""]);
+  });
+
+  /** What was killed, and nobody has asked after yet, is a zombie. */
+  const isRunning = (pid) =>
+    existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+
+  test("has no more than its time, and takes along all that it started", async () => {
+    const [outcome, said] = await run(shell("sleep 100 & echo $!; wait"), 0.2);
+    expect(outcome).toBe("out of time");
+    expect(isRunning(Number(said))).toBe(false);
+  });
+});
+
+describe("mosaic gpu", () => {
+  const gpu = (args, env = {}) =>
+    spawnSync(process.execPath, [join(scripts, "bundle/inside/gpu.mjs"), ...args], {
+      encoding: "utf8",
+      env: { ...process.env, ...env },
+    });
+
+  test("refuses what it does not know", () => {
+    expect(gpu(["--only", "nothing"])).toMatchObject({
+      status: 2,
+      stderr: expect.stringContaining('no step "nothing"'),
+    });
+    expect(gpu(["--budget", "soon"])).toMatchObject({ status: 2, stderr: expect.stringContaining("as 10m or 540s") });
+    expect(gpu(["--list"])).toMatchObject({ status: 0, stdout: expect.stringMatching(/^host[^]*^benchmarks/m) });
+  });
+
+  test("goes on after what fails, keeps to its budget, and leaves a table", () => {
+    const root = repository({ "bin/nvidia-smi": "#!/bin/sh\necho 'a seeded fault'; exit 7\n" });
+    chmodSync(join(root, "bin/nvidia-smi"), 0o755);
+    for (const name of ["sh", "sleep"]) symlinkSync(`/bin/${name}`, join(root, "bin", name));
+    const out = join(root, "results");
+    const { status, stdout } = gpu(["--budget", "5.4s", "--only", "host,racecheck,collectives", "--out", out], {
+      PATH: join(root, "bin"),
+    });
+    expect(status).toBe(1);
+    expect(stdout).toMatch(/a seeded fault\n {3}exit 7\n/);
+    const table = readFileSync(join(out, "summary.md"), "utf8");
+    expect(table).toContain("| host | nvidia-smi | exit 7 |");
+    expect(stdout).toContain(table);
+    expect(JSON.parse(readFileSync(join(out, "summary.json"), "utf8")).steps).toHaveLength(3);
+    expect(readFileSync(join(out, "log.txt"), "utf8")).toContain("a seeded fault");
+  });
+});

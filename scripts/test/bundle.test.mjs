@@ -1,0 +1,50 @@
+import { spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, test } from "vitest";
+
+const folder = mkdtempSync(join(tmpdir(), "mosaic-test-bundle-"));
+const [archive, nothing] = [join(folder, "mosaic.tar.gz"), join(folder, "nothing")];
+afterAll(() => rmSync(folder, { recursive: true }));
+
+beforeAll(() => {
+  const script = fileURLToPath(new URL("../bundle.mjs", import.meta.url));
+  // It fails by itself if it is too large.
+  const made = spawnSync(process.execPath, [script, "--out", archive], { encoding: "utf8" });
+  expect(made).toMatchObject({ status: 0, stderr: "", stdout: expect.stringMatching(/: \d+\.\d MiB, in \d+ s\n$/) });
+  expect(spawnSync("tar", ["-xzf", archive, "-C", folder]).status).toBe(0);
+  mkdirSync(nothing);
+}, 240_000);
+
+/** Runs the unpacked `mosaic` where the PATH leads nowhere, least of all to Node. */
+function mosaic(...args) {
+  const options = { cwd: nothing, env: { PATH: nothing, HOME: nothing }, encoding: "utf8" };
+  const { status, stdout, stderr } = spawnSync("/bin/sh", ["../mosaic/mosaic", ...args], options);
+  return { status, output: stdout + stderr };
+}
+
+test("the bundle's doctor finds the bundle well", () => {
+  const { status, output } = mosaic("doctor", "--json");
+  expect([status, JSON.parse(output).problems]).toEqual([0, 0]);
+  expect(output).toContain("two ranks computed on the CPU and added up over shared memory");
+});
+
+test("the bundle's tests run, TypeScript and all", () => {
+  const { status, output } = mosaic("test", "conformance");
+  expect({ status, output }).toEqual({
+    status: 0,
+    output: expect.stringMatching(/\n {2}ok {6}conformance +[\d.]+ s\n$/),
+  });
+  expect(mosaic("test", "nonsense")).toEqual({ status: 2, output: expect.stringMatching(/there are .*conformance/) });
+});
+
+test("the bundle starts ranks, plans, and explains itself", () => {
+  const ranks = mosaic("run", "-n", "2", "--exec", "../mosaic/runtime/bin/node", "-p", "`rank ${process.env.RANK}`");
+  expect(ranks).toEqual({ status: 0, output: expect.stringMatching(/rank [01]\n.*rank [01]\n/) });
+  expect(mosaic("bench", "--list").output).toContain("ring");
+  expect(mosaic("gpu", "--list").output).toContain("benchmarks");
+  expect(mosaic()).toEqual({ status: 0, output: expect.stringContaining("./mosaic doctor") });
+  expect(mosaic("nonsense")).toEqual({ status: 1, output: expect.stringMatching(/no command "nonsense"/) });
+});
