@@ -7,7 +7,7 @@ import { Tensor } from "../tensor.ts";
 import type { TraceEvent } from "../trace.ts";
 import type { NativeHandle } from "./handle.ts";
 import { NativeKernels } from "./kernels.ts";
-import type { DeviceCalls } from "./runtime.ts";
+import { type DeviceCalls, translated } from "./runtime.ts";
 
 /**
  * A device whose memory, transfers, kernels and trace are an addon's; what is left to a device of its own is its stream
@@ -73,7 +73,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   startTrace(): void {
     this.handle.begin("startTrace");
-    this.handle.native.startTrace();
+    translated(() => this.handle.native.startTrace());
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {

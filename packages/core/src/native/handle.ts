@@ -58,7 +58,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
 
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void {
-    call();
+    translated(call);
     if (this.results[0] !== 0) throw this.#failure();
   }
 
