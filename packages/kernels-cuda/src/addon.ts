@@ -8,7 +8,7 @@ export type Event = { readonly __brand: "mosaic.cuda.event" };
 export interface Native extends DeviceCalls {
   record(): Event;
   wait(event: Event): void;
-  /** Version and name of the driver, whether there are kernels; then name, compute capability and bytes of each GPU. */
+  /** Version and name of the driver, whether there are kernels, which cuBLASLt; then name, compute capability and bytes of each GPU. */
   probe(): readonly string[];
 }
 
@@ -23,7 +23,7 @@ export function loadCuda(path: string = addonPath): Native {
     packageName: "@mosaic/kernels-cuda",
     what: "the native CUDA device",
     path,
-    protocol: 1, // `kProtocol` in native/binding/addon.h
+    protocol: 2, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake; nvcc for the kernels",
   });
 }

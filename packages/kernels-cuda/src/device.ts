@@ -9,6 +9,8 @@ export interface CudaOptions {
   readonly index?: number;
   /** Bytes that may be allocated. Default: what the GPU has. */
   readonly memoryLimit?: number;
+  /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default: no. */
+  readonly tf32?: boolean;
 }
 
 /** A GPU as a device: what is enqueued runs in order on one stream; the host only enqueues. */
@@ -18,13 +20,17 @@ export class CudaDevice extends NativeDevice<Native> {
   /** Compute capability: 80 for 8.0. */
   readonly capability: number;
 
-  constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0 }: CudaOptions = {}) {
+  constructor({ index = Number(process.env.LOCAL_RANK ?? 0), memoryLimit = 0, tf32 = false }: CudaOptions = {}) {
     if (!Number.isSafeInteger(index) || index < 0) {
       throw new OptionError({ where: "cuda({ index })", expected: "a whole number from 0", received: String(index) });
     }
+    if (!Number.isSafeInteger(memoryLimit) || memoryLimit < 0) {
+      const received = String(memoryLimit);
+      throw new OptionError({ where: "cuda({ memoryLimit })", expected: "bytes, a whole number from 0", received });
+    }
     const handle = new NativeHandle(runtime(), {
       name: `cuda:${index}`,
-      options: [index, memoryLimit],
+      options: [index, memoryLimit, Number(tf32)],
       remedy: "dispose tensors, or cut the sequence over more ranks",
     });
     super(index, handle);

@@ -1,6 +1,6 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
 import type { Event, Native } from "./addon.ts";
-import type { NativeHandle } from "@mosaic/core/native";
+import { type NativeHandle, translated } from "@mosaic/core/native";
 
 class CudaFence implements Fence {
   readonly stream: CudaStream;
@@ -24,7 +24,7 @@ export class CudaStream implements Stream {
 
   record(): Fence {
     this.#device.begin("record");
-    return new CudaFence(this, this.#device.native.record());
+    return new CudaFence(this, translated(() => this.#device.native.record()));
   }
 
   /** @throws OptionError for a fence of another kind of device. */
@@ -39,7 +39,7 @@ export class CudaStream implements Stream {
       });
     }
     this.#device.begin("wait");
-    this.#device.native.wait(fence.event);
+    translated(() => this.#device.native.wait(fence.event));
   }
 
   synchronize(): Promise<void> {

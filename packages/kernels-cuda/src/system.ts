@@ -17,6 +17,8 @@ export interface CudaSystem {
   readonly driver: string;
   /** The library that was loaded. */
   readonly library: string;
+  /** The cuBLASLt that multiplies matrices, and its version; undefined if a kernel of ours does. */
+  readonly cublasLt?: string;
   readonly gpus: readonly CudaGpu[];
 }
 
@@ -26,13 +28,13 @@ export interface CudaSystem {
  * @throws DeviceError that says what is missing, and what to do about it.
  */
 export function cudaSystem(): CudaSystem {
-  const [driver, library, kernels, ...rest] = translated(() => runtime().native.probe());
+  const [driver, library, kernels, cublasLt, ...rest] = translated(() => runtime().native.probe());
   const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
     const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
     const trouble = troubleWith(capability, kernels !== "");
     return { name, capability, bytes: Number(bytes), ...(trouble && { trouble }) };
   });
-  return { driver: driver!, library: library!, gpus };
+  return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
 }
 
 /** What native/device/device.cc refuses, as far as one can tell without opening the GPU. */

@@ -1,104 +1,251 @@
-import { execFile } from "node:child_process";
-import { promisify } from "node:util";
+import { cpSync } from "node:fs";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { expect, test } from "vitest";
-import { emulatedDriver } from "./emulated.ts";
+import { beforeAll, expect, test } from "vitest";
+import { emulatedBlas, withoutKernels } from "./emulated.ts";
+import { errorsOf, type Program } from "./processes.ts";
 
-// Each in a process of its own, for a process loads its driver once.
 interface Trouble {
   readonly what: string;
-  /** On top of the emulated driver's. */
   readonly env: Readonly<Record<string, string>>;
-  readonly code: string;
-  readonly name: string;
-  readonly message: RegExp;
+  readonly code?: string;
+  readonly entry?: string;
+  /** The error's class; where, expected, received, remedy. */
+  readonly says: RegExp;
 }
 
-const open = "cuda()";
+const dist = fileURLToPath(new URL("../dist", import.meta.url));
+beforeAll(() => cpSync(dist, join(withoutKernels, "dist"), { recursive: true }));
+
 const troubles: readonly Trouble[] = [
   {
     what: "no driver",
     env: { MOSAIC_CUDA_LIBRARY: "/nonexistent/libcuda.so.1" },
-    code: open,
-    name: "DeviceError",
-    message: /no CUDA driver: cannot load \/nonexistent\/libcuda\.so\.1.*Install NVIDIA's driver/s,
+    says: /^DeviceError: no CUDA driver: cannot load \/nonexistent\/libcuda\.so\.1 \(.*No such file.*\)\. Install NVIDIA's driver/,
   },
   {
-    what: "a library that is no driver",
+    what: "a library that lacks a function of the driver",
     env: { MOSAIC_CUDA_LIBRARY: "libdl.so.2" },
-    code: open,
-    name: "DeviceError",
-    message: /libdl\.so\.2 has no cu\w+: this driver is older/,
+    says: /^DeviceError: libdl\.so\.2 has no cuInit: this driver is older than CUDA 12\.0\. Update NVIDIA's driver to 525/,
   },
   {
     what: "no GPU",
     env: { MOSAIC_EMULATED_DEVICES: "0" },
-    code: open,
-    name: "DeviceError",
-    message: /finds no GPU.*CUDA_VISIBLE_DEVICES/s,
+    says: /^DeviceError: the CUDA driver finds no GPU .*Check nvidia-smi and CUDA_VISIBLE_DEVICES/,
   },
   {
     what: "no such GPU",
-    env: { MOSAIC_EMULATED_DEVICES: "2" },
-    code: "cuda({ index: 5 })",
-    name: "DeviceError",
-    message: /cuda:5: GPUs are numbered from 0, and 2 can be seen/,
+    env: { MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "5" },
+    says: /^DeviceError: cuda\(\{ index \}\): expected a GPU .* from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
+  },
+  {
+    what: "an index that is none",
+    env: {},
+    code: "cuda({ index: -1 })",
+    says: /^OptionError: cuda\(\{ index \}\): expected a whole number from 0, received -1/,
+  },
+  {
+    what: "a limit that is none",
+    env: {},
+    code: "cuda({ memoryLimit: NaN })",
+    says: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, a whole number from 0, received NaN/,
   },
   {
     what: "too old a driver",
-    env: { MOSAIC_EMULATED_DRIVER: "11000" },
-    code: open,
-    name: "DeviceError",
-    message: /too old: it is for CUDA 11\.0, needed is 11\.2/,
+    env: { MOSAIC_EMULATED_DRIVER: "11080" },
+    says: /^DeviceError: the CUDA driver is too old: it is for CUDA 11\.8, needed is 12\.0\. Update NVIDIA's driver/,
   },
   {
     what: "a driver that cannot start",
     env: { MOSAIC_EMULATED_INIT: "803" },
-    code: open,
-    name: "DeviceError",
-    message: /cannot start \(system has unsupported display driver/,
+    says: /^DeviceError: the CUDA driver cannot start \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
   },
   {
     what: "too old a GPU",
     env: { MOSAIC_EMULATED_CAPABILITY: "75" },
-    code: open,
-    name: "DeviceError",
-    message: /compute capability 7\.5, needed is 8\.0/,
+    says: /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; choose another GPU/,
   },
   {
-    what: "the GPU's memory used up",
-    env: { MOSAIC_EMULATED_MEMORY: "1000000" },
-    code: `cuda().empty([1000, 1000], "float32")`,
-    name: "OutOfMemoryError",
-    message: /cuda:0.*dispose tensors/s,
+    what: "an addon built without nvcc",
+    env: { MOSAIC_EMULATED_KERNELS: "0" },
+    entry: join(withoutKernels, "dist/index.js"),
+    says: /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none, .*; install the CUDA Toolkit.*build:native/,
+  },
+  ...[200, 209, 222].map((code) => ({
+    what: `kernels that the driver cannot load, by its code ${code}`,
+    env: { MOSAIC_EMULATED_MODULE: String(code), MOSAIC_EMULATED_DRIVER: "12040" },
+    says: /^DeviceError: cuda\(\): expected kernels that the driver, for CUDA 12\.4, can load on Emulated GPU.*; update NVIDIA's/,
+  })),
+  {
+    what: "a cuBLASLt that is named and missing",
+    env: { MOSAIC_CUBLASLT_LIBRARY: "/nonexistent/libcublasLt.so" },
+    code: multiplication(),
+    says: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; name libcublasLt\.so\.12/,
   },
   {
-    what: "a kernel that fails",
-    env: { MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
-    code: `const device = cuda(), x = device.empty([4], "float32");
-      device.kernels.fill(x, 1);
-      device.kernels.fill(x, 2);
-      await x.read()`,
-    name: "DeviceError",
-    message: /illegal memory access/,
+    what: "a library that is no cuBLASLt",
+    env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
+    code: multiplication(),
+    says: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(it has no cublasLtCreate\); name/,
   },
 ];
 
-test.each(troubles)("says what to do about $what", async ({ env, code, name, message }) => {
-  const error = await errorOf(code, env);
-  expect(error.message).toMatch(message);
-  expect(error.name).toBe(name);
+/** A product, whose result is waited for. */
+function multiplication(): string {
+  return `const device = cuda(), x = device.empty([4, 4], "float32");
+    device.kernels.matmul(device.empty([4, 4], "float32"), x, x, false);`;
+}
+
+test.concurrent.each(troubles)("says what to do about $what", async ({ says, code = "cuda()", ...program }) => {
+  const [said] = await errorsOf(program, "", [code]);
+  expect(said).toMatch(says);
 });
 
-/** What `code` throws in a process with that environment; a hang is killed. */
-async function errorOf(code: string, env: Trouble["env"]): Promise<{ name: string; message: string }> {
-  const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
-  const script = `const { cuda } = await import(${JSON.stringify(entry)});
-    let thrown = { name: "nothing", message: "" };
-    try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
-    process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
-  const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
-  const node = ["--input-type=module", "--eval", script];
-  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
-  return JSON.parse(stdout) as { name: string; message: string };
-}
+const mebibyte = 2 ** 20;
+
+test.concurrent.each<[string, Program["env"], string, RegExp]>([
+  [
+    "the GPU's memory",
+    { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) },
+    "",
+    /cuda:0: empty \[1572864\] float32: expected room for 6\.0 MiB, received 4\.0 MiB in use and 4\.0 MiB reserved; dispose tensors/,
+  ],
+  [
+    "its limit",
+    {},
+    `{ memoryLimit: ${8 * mebibyte} }`,
+    /expected room for 6\.0 MiB, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
+  ],
+])("a device that has used up %s is as good as new once some is freed", async (_, env, options, says) => {
+  const [full, again, ...rest] = await errorsOf(
+    { env },
+    `const device = cuda(${options}), first = device.empty([${mebibyte}], "float32");`,
+    [
+      `device.empty([${1.5 * mebibyte}], "float32")`,
+      `device.empty([${1.5 * mebibyte}], "float32")`,
+      `first[Symbol.dispose]()`,
+      `const x = device.empty([${1.5 * mebibyte}], "float32");
+     device.kernels.fill(x, 7);
+     const values = await x.read();
+     if (values.at(-1) !== 7) throw new Error("it holds " + values.at(-1))`,
+    ],
+  );
+  expect(full).toMatch(/^OutOfMemoryError: /);
+  expect(full).toMatch(says);
+  expect(again).toMatch(says);
+  expect(rest).toEqual(["none", "none"]);
+});
+
+test.concurrent("memory that one device keeps unused is another's when it runs out", async () => {
+  const [said] = await errorsOf({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
+    `const one = cuda(), other = cuda();
+     one.empty([${1.5 * mebibyte}], "float32")[Symbol.dispose]();
+     if (one.memory().reserved < ${6 * mebibyte}) throw new Error("nothing is kept");
+     other.empty([${1.5 * mebibyte}], "float32")`,
+  ]);
+  expect(said).toBe("none");
+});
+
+test.concurrent("a read that finds no memory to convert through is refused, and the next is not", async () => {
+  const [first, second] = await errorsOf(
+    { env: { MOSAIC_EMULATED_MEMORY: String(3 * mebibyte) } },
+    `const device = cuda(), x = device.empty([${mebibyte}], "bfloat16");
+     device.kernels.fill(x, 3);`,
+    ["await x.read()", "const part = x.slice(0, 0, 8); await part.read()"],
+  );
+  expect(first).toMatch(
+    /^OutOfMemoryError: read: expected 4194304 bytes of the GPU to convert through.*; dispose tensors/,
+  );
+  expect(second).toBe("none");
+});
+
+test.concurrent("a kernel that fails is among those that the error names, and nothing works after it", async () => {
+  const said = await errorsOf(
+    { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "3" } },
+    `const device = cuda(), x = device.empty([4], "float32");
+     device.kernels.fill(x, 1);
+     await x.read();
+     device.kernels.unary("exp", x, x);
+     device.kernels.scalar("add", x, x, 2);`,
+    [
+      "await x.read()",
+      "await x.read()",
+      "await device.stream.synchronize()",
+      "device.kernels.fill(x, 1)",
+      `device.write(x, [1, 2, 3, 4])`,
+      `device.empty([4], "float32")`,
+      "device.stream.record()",
+      "device.memory(); await device.stopTrace(); x[Symbol.dispose](); device[Symbol.dispose]()",
+    ],
+  );
+  const failure =
+    /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1/;
+  for (const each of said.slice(0, -1)) expect(each).toMatch(failure);
+  expect(said.at(-1)).toBe("none");
+});
+
+test.concurrent("a failure is noticed by whatever call comes first", async () => {
+  for (const call of [`device.empty([4], "float32")`, "device.stream.record()", "await device.stream.synchronize()"]) {
+    const [said] = await errorsOf(
+      { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "1" } },
+      `const device = cuda(), other = cuda(), x = device.empty([4], "float32");
+       device.kernels.fill(x, 1);
+       await other.stream.synchronize().catch(() => {});
+       await x.read().catch(() => {});`,
+      [call],
+    );
+    expect(said).toMatch(/^DeviceError: cuda:0 .*: fill failed: an illegal memory access/);
+  }
+});
+
+test.concurrent("a launch that the driver refuses is named", async () => {
+  const env = { MOSAIC_EMULATED_REFUSED_LAUNCH: "2" };
+  const said = await errorsOf({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
+    "device.kernels.fill(x, 1)",
+    `device.kernels.unary("exp", x, x)`,
+    "await x.read()",
+  ]);
+  const refusal =
+    /^DeviceError: cuda:0 \(.*\): unary: too many resources requested for launch \(CUDA_ERROR_LAUNCH_OUT_OF/;
+  expect(said[0]).toBe("none");
+  for (const each of said.slice(1)) expect(each).toMatch(refusal);
+});
+
+test.concurrent("an index that names nothing is told, with the kernel", async () => {
+  const [said] = await errorsOf({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
+    `const index = device.empty([1], "float32"), out = device.empty([1, 2], "float32");
+     device.kernels.fill(table, 1);
+     device.kernels.fill(index, 3);
+     device.kernels.gatherRows(out, table, index);
+     await out.read()`,
+  ]);
+  expect(said).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
+});
+
+test.concurrent("cuBLASLt that knows no way leaves the product to a kernel of ours", async () => {
+  const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
+  const [said] = await errorsOf({ env }, "", [
+    `const device = cuda();
+     device.startTrace();
+     ${multiplication().replace("const device = cuda(), x", "const x")}
+     throw new Error((await device.stopTrace()).map(({ name }) => name).join())`,
+  ]);
+  expect(said).toBe("Error: matmul");
+});
+
+test.concurrent("a kernel that never ends holds up neither timers, nor dispose, nor the end of the process", async () => {
+  const [said] = await errorsOf(
+    { env: { MOSAIC_EMULATED_ENDLESS_LAUNCH: "1" } },
+    `const device = cuda(), x = device.empty([4], "float32");
+     device.kernels.fill(x, 1);`,
+    [
+      `let settled = false;
+       x.read().finally(() => { settled = true; });
+       device.startTrace();
+       await new Promise((resolve) => setTimeout(resolve, 20));
+       device[Symbol.dispose]();
+       if (settled) throw new Error("the read ended")`,
+    ],
+  );
+  expect(said).toBe("none");
+});

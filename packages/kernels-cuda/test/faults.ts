@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { cpSync, readFileSync, writeFileSync } from "node:fs";
+import { cpSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
@@ -65,12 +65,8 @@ const options = ["-std=c++20", "-O1", "-fPIC", "-march=x86-64-v3", "-Wno-unknown
 
 /** Compiles what no fault touches, once. */
 export async function compileRest(folder: string): Promise<void> {
-  const sources = [
-    "emulation/driver/driver.cc",
-    "emulation/driver/stream.cc",
-    "kernels/elementwise.cu",
-    "kernels/rows.cu",
-  ];
+  const driver = readdirSync(join(root, "native/emulation/driver")).filter((name) => name.endsWith(".cc"));
+  const sources = [...driver.map((name) => `emulation/driver/${name}`), "kernels/elementwise.cu", "kernels/rows.cu"];
   for (const [i, source] of sources.entries()) {
     await compile(join(root, "native"), join(root, "native", source), join(folder, `rest${i}.o`));
   }
@@ -85,7 +81,9 @@ export async function verdictOn(fault: Fault | null, folder: string): Promise<st
   writeFileSync(one, kernelsOfOneSize);
   await compile(native, one, join(folder, "one.o"));
   const library = join(folder, "libcuda_faulty.so");
-  const objects = ["one", "rest0", "rest1", "rest2", "rest3"].map((name) => join(folder, `${name}.o`));
+  const objects = readdirSync(folder)
+    .filter((name) => name.endsWith(".o"))
+    .map((name) => join(folder, name));
   await exec(compiler, ["-shared", "-o", library, ...objects, "-lpthread"]);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library };
   const node = ["--input-type=module", "--eval", trial];

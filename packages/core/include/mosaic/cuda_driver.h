@@ -1,5 +1,6 @@
 // What we use of the CUDA driver API, declared here so that nothing of CUDA is needed to build.
-// Types and values are those of NVIDIA's "CUDA Driver API" reference, version 12.0; all are stable since 11.2.
+// Types and values are those of NVIDIA's "CUDA Driver API" reference, version 12.0; where the toolkit's own cuda.h is at
+// hand, the build of @mosaic/kernels-cuda compares the two.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,7 @@ enum : CUresult {
   CUDA_ERROR_INVALID_IMAGE = 200,
   CUDA_ERROR_INVALID_CONTEXT = 201,
   CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
+  CUDA_ERROR_INVALID_PTX = 218,
   CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
   CUDA_ERROR_INVALID_HANDLE = 400,
   CUDA_ERROR_NOT_FOUND = 500,
@@ -39,6 +41,7 @@ enum : CUresult {
   CUDA_ERROR_ILLEGAL_ADDRESS = 700,
   CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
   CUDA_ERROR_LAUNCH_FAILED = 719,
+  CUDA_ERROR_NOT_PERMITTED = 800,
   CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
 };
 
@@ -56,6 +59,18 @@ constexpr int MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
 /// CUmemPool_attribute: bytes that the pool keeps before it gives memory back to the system.
 constexpr int MEMPOOL_RELEASE_THRESHOLD = 4;
 constexpr int MEMPOOL_RESERVED_MEM_CURRENT = 5;
+constexpr int MEM_ALLOCATION_TYPE_PINNED = 1;
+constexpr int MEM_LOCATION_TYPE_DEVICE = 1;
+
+/// CUmemPoolProps: whose memory a pool hands out. What is not named here is 0.
+struct MemPoolProperties {
+  int allocationType, handleTypes;
+  int locationType, locationId;
+  void* securityAttributes;
+  size_t maxSize;
+  unsigned char reserved[56];
+};
+
 constexpr unsigned STREAM_NON_BLOCKING = 1;
 constexpr unsigned EVENT_BLOCKING_SYNC = 1;
 constexpr unsigned EVENT_DISABLE_TIMING = 2;
@@ -73,14 +88,16 @@ constexpr unsigned EVENT_DISABLE_TIMING = 2;
   X(deviceGetAttribute, cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                          \
   X(deviceTotalMem, cuDeviceTotalMem_v2, (size_t* bytes, CUdevice device))                                           \
   X(deviceGetPCIBusId, cuDeviceGetPCIBusId, (char* name, int length, CUdevice device))                               \
-  X(deviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device))                      \
   X(primaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                              \
   X(primaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                              \
   X(ctxSetCurrent, cuCtxSetCurrent, (CUcontext context))                                                             \
+  X(memPoolCreate, cuMemPoolCreate, (CUmemoryPool * pool, const mosaic::cuda::MemPoolProperties* properties))          \
+  X(memPoolDestroy, cuMemPoolDestroy, (CUmemoryPool pool))                                                           \
   X(memPoolSetAttribute, cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void* value))                     \
   X(memPoolGetAttribute, cuMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void* value))                     \
   X(memPoolTrimTo, cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep))                                                \
-  X(memAllocAsync, cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, CUstream stream))                          \
+  X(memAllocFromPoolAsync, cuMemAllocFromPoolAsync,                                                                  \
+    (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))                                       \
   X(memFreeAsync, cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream))                                            \
   X(memGetInfo, cuMemGetInfo_v2, (size_t* free, size_t* total))                                                      \
   X(memAllocHost, cuMemAllocHost_v2, (void** pointer, size_t bytes))                                                 \

@@ -24,7 +24,14 @@ napi_value bind(napi_env env, napi_callback_info info) {
   addon.mailbox = std::make_shared<Mailbox>(env, arguments[1]);
   // After the ThreadSafeFunction was made, so that this runs before it is torn down.
   napi_add_env_cleanup_hook(
-      env, [](void* mailbox) { static_cast<Mailbox*>(mailbox)->close(); }, addon.mailbox.get());
+      env,
+      [](void* data) {
+        const Addon& addon = *static_cast<Addon*>(data);
+        addon.mailbox->close();
+        const std::lock_guard lock(addon.environment->mutex);
+        addon.environment->isAlive = false;
+      },
+      &addon);
   return nullptr;
 }
 
@@ -55,5 +62,7 @@ NAPI_MODULE_INIT() {
   napi_set_named_property(env, exports, "protocol", protocol);
   exportDevice(env, exports);
   exportKernels(env, exports);
+  exportOrder(env, exports);
+  exportTransfers(env, exports);
   return exports;
 }

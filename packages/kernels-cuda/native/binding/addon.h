@@ -4,6 +4,7 @@
 #include <node_api.h>
 
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -13,7 +14,13 @@
 namespace mosaic::cuda {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 1;
+constexpr int32_t kProtocol = 2;
+
+/// Whether JavaScript's memory may still be written to: threads of devices may outlive an environment.
+struct Environment {
+  std::mutex mutex;
+  bool isAlive = true;  // under mutex
+};
 
 /// Arguments come through `scratch`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
 /// The first double is the device's address on the way in, and the result on the way out.
@@ -22,31 +29,67 @@ struct Addon {
   double* scratch = nullptr;
   napi_ref scratchHolder = nullptr;
   std::shared_ptr<Mailbox> mailbox;
+  std::shared_ptr<Environment> environment = std::make_shared<Environment>();
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);
-  Device& device() const { return *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0])); }
+  /// The device that a call is for, entered by this thread.
+  Device& device() const {
+    auto& device = *reinterpret_cast<Device*>(static_cast<uintptr_t>(scratch[0]));
+    device.enter();
+    return device;
+  }
 };
 
 /// Throws a JavaScript error whose `code` says what kind, as in `errorFromFailure`.
 napi_value throwError(napi_env env, MosaicFailureCode code, const char* message);
 
-/// Runs `body`; what it throws becomes a JavaScript error.
+/// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device knows more.
 template <class Body>
-napi_value guarded(napi_env env, Body body) {
+napi_value guarded(napi_env env, Device* device, Body body) {
   try {
     return body();
   } catch (const Failure& failure) {
+    return throwError(env, failure.code(), failure.what());
+  } catch (const CallError& error) {
+    const Failure failure = device ? device->explain(error) : Failure(MOSAIC_FAILURE_DEVICE, error.what());
     return throwError(env, failure.code(), failure.what());
   } catch (const std::exception& error) {
     return throwError(env, MOSAIC_FAILURE_DEVICE, error.what());
   }
 }
 
+/// The native object that JavaScript holds and gave as the only argument.
+template <class T>
+T* externalIn(napi_env env, napi_callback_info info) {
+  size_t count = 1;
+  napi_value argument;
+  void* data = nullptr;
+  napi_get_cb_info(env, info, &count, &argument, nullptr, nullptr);
+  napi_get_value_external(env, argument, &data);
+  return static_cast<T*>(data);
+}
+
+struct Export {
+  const char* name;
+  napi_callback function;
+};
+
+template <size_t N>
+void exportAll(napi_env env, napi_value exports, const Export (&all)[N]) {
+  for (const auto& [name, function] : all) {
+    napi_value value;
+    napi_create_function(env, name, NAPI_AUTO_LENGTH, function, nullptr, &value);
+    napi_set_named_property(env, exports, name, value);
+  }
+}
+
 /// What driver and GPUs there are; throws what is missing. For JavaScript: () → string[].
 napi_value probe(napi_env env, napi_callback_info info);
 
-void exportKernels(napi_env env, napi_value exports);
 void exportDevice(napi_env env, napi_value exports);
+void exportKernels(napi_env env, napi_value exports);
+void exportOrder(napi_env env, napi_value exports);
+void exportTransfers(napi_env env, napi_value exports);
 
 }  // namespace mosaic::cuda

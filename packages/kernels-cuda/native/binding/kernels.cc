@@ -5,6 +5,7 @@
 #include "binding/addon.h"
 #include "binding/attention.h"
 #include "binding/loop.h"
+#include "binding/matmul.h"
 #include "binding/rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
@@ -215,32 +216,8 @@ void reduceOp(Device& device, Reader args) {
     keptOut.stride[keptOut.rank++] = out.stride[own];
   }
   const ReduceParameters p{loopOf<2>({&keptOut, &keptX}), loopOf<1>({&inner}), kind};
-  device.launch("reduce", {{static_cast<unsigned>(p.kept.extent.count)}, {kThreads}, kThreads * 4}, p);
-}
-
-void matmulOp(Device& device, Reader args) {
-  const View out = args.view(), a = args.view(), b = args.view();
-  const auto leading = [](View view) {
-    view.rank -= 2;
-    return view;
-  };
-  const View leads[3] = {leading(out), leading(a), leading(b)};
-  MatmulParameters p{};
-  p.batch = loopOf<3>({&leads[0], &leads[1], &leads[2]});
-  p.m = out.shape[out.rank - 2];
-  p.n = out.shape[out.rank - 1];
-  p.k = a.shape[a.rank - 1];
-  p.accumulate = args.number() != 0;
-  const auto steps = [](int64_t(&to)[2], const View& view) {
-    to[0] = view.stride[view.rank - 2];
-    to[1] = view.stride[view.rank - 1];
-  };
-  steps(p.outStep, out);
-  steps(p.aStep, a);
-  steps(p.bStep, b);
-  const auto tiles = [](int64_t length) { return static_cast<unsigned>((length + kMatmulTile - 1) / kMatmulTile); };
-  const Dimensions blocks{tiles(p.n), tiles(p.m), static_cast<unsigned>(p.batch.extent.count)};
-  device.launch("matmul", {blocks, {kMatmulThreads}, kMatmulSharedBytes}, p);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.kept.extent.count, INT32_MAX));
+  device.launch("reduce", {{blocks}, {kThreads}, kThreads * 4}, p);
 }
 
 struct Op {
@@ -288,6 +265,11 @@ napi_value launch(napi_env env, napi_callback_info info) {
   try {
     static_cast<const Op*>(data)->start(device, Reader(addon.scratch + 1));
     addon.scratch[0] = 0;
+  } catch (const CallError& error) {
+    const Failure failure = device.explain(error);
+    device.fail(failure.code(), failure.what());
+  } catch (const Failure& failure) {
+    device.fail(failure.code(), failure.what());
   } catch (const std::exception& error) {
     device.fail(MOSAIC_FAILURE_DEVICE, error.what());
   }

@@ -7,7 +7,7 @@
 namespace mosaic::cuda {
 
 napi_value probe(napi_env env, napi_callback_info) {
-  return guarded(env, [&] {
+  return guarded(env, nullptr, [&] {
     const Driver& cuda = driver();
     int count = 0;
     check(cuda.deviceGetCount(&count), "counting GPUs");
@@ -21,6 +21,8 @@ napi_value probe(napi_env env, napi_callback_info) {
     add(versionText(driverVersion()));
     add(driverLibrary());
     add(imageOfDriver() || kernelImage() ? "kernels" : "");
+    const BlasLibrary* blas = blasLibrary();
+    add(blas ? blas->name + " " + blas->version : "");
     for (int ordinal = 0; ordinal < count; ordinal++) {
       CUdevice device = 0;
       char name[256] = "";

@@ -2,28 +2,29 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include "blas/blas.h"
+#include "device/context.h"
 #include "device/failure.h"
+#include "device/history.h"
+#include "device/memory.h"
+#include "device/module.h"
+#include "device/pinned.h"
+#include "device/trace.h"
 #include "device/watcher.h"
-#include "driver/driver.h"
 #include "kernels/rows.h"
 
 namespace mosaic::cuda {
 
-struct MemoryStats {
-  size_t allocated = 0, reserved = 0, peak = 0;
-};
-
-/// What ran: nanoseconds of CLOCK_MONOTONIC.
-struct TraceEntry {
-  const char* name;
-  int64_t start, end;
+struct DeviceOptions {
+  int ordinal = 0;
+  size_t memoryLimit = 0;  // 0: what the GPU has
+  bool tf32 = false;       // whether products of float32 may round their factors to TF32
 };
 
 struct Dimensions {
@@ -36,80 +37,99 @@ struct Grid {
   unsigned sharedBytes = 0;
 };
 
+/// Belongs to one thread, which must have entered; what is said of others may be called by any.
 class Device {
  public:
+  /// Gets the device's failure, or null. Called on the watcher's thread; must not throw.
+  using Then = std::function<void(const MosaicFailure*)>;
+
   /// Throws DriverError without a driver, Failure without such a GPU or without kernels for it.
-  Device(int ordinal, size_t memoryLimit);
+  explicit Device(const DeviceOptions& options);
   ~Device();
   Device(const Device&) = delete;
 
-  CUstream stream() const { return stream_; }
-  Watcher& watcher() { return *watcher_; }
-  /// 80 for 8.0.
-  int capability() const { return capability_; }
-  int multiprocessors() const { return multiprocessors_; }
+  /// Returns at once: what is enqueued still runs, its callbacks come, then everything is given back.
+  static void close(std::unique_ptr<Device> device);
+
+  const std::shared_ptr<const Context>& context() const { return context_; }
+  void enter() const { context_->enter(); }
+  CUstream stream() const { return stream_.get(); }
+  int capability() const { return context_->capability(); }
+  int multiprocessors() const { return context_->multiprocessors(); }
   /// That a block may have, if it asks.
-  unsigned mostSharedBytes() const { return static_cast<unsigned>(mostSharedBytes_); }
-  const std::string& name() const { return name_; }
+  unsigned mostSharedBytes() const { return static_cast<unsigned>(context_->mostSharedBytes()); }
+  Memory& memory() { return *memory_; }
+  PinnedCache& pinned() { return pinned_; }
+  Blas& blas() { return *blas_; }
 
-  /// Makes this device's context the calling thread's.
-  void enter() const { driver().ctxSetCurrent(context_); }
-
-  /// Starts a kernel with its one argument, a struct. Throws Failure; a failure sticks.
+  /// Starts a kernel with its one argument, a struct. Throws CallError.
   template <class Parameters>
   void launch(const char* kernel, const Grid& grid, const Parameters& parameters) {
     launchBytes(kernel, grid, const_cast<Parameters*>(&parameters));
   }
 
-  /// In stream order; null beyond the limit or what the GPU has. Zero bytes take one.
-  CUdeviceptr allocate(size_t bytes);
-  void free(CUdeviceptr address, size_t bytes);
-  MemoryStats memory() const;
-  void resetPeak() { peak_ = allocated_.load(); }
+  /// Lets `enqueue` put work into the stream, which traces and errors shall call `name`, of static lifetime.
+  template <class Enqueue>
+  void run(const char* name, Enqueue enqueue) {
+    history_.note(name);
+    if (trace_) trace_->before(name);
+    enqueue();
+    if (trace_) trace_->after();
+  }
+
+  /// Calls back once all work so far is done, or has failed. In the order of calls.
+  void afterAll(Then then);
+  /// Holds `memory` until all work so far is done.
+  void keepUntilDone(std::shared_ptr<void> memory);
+  /// Gives memory that nobody uses back to the system, once all work so far is done.
   void trim();
-  size_t limit() const { return limit_; }
 
   /// Where kernels that are given indices leave the first bad one.
   BadIndex* badIndex() const { return badIndex_; }
 
-  /// The first failure of this device, or null. Checks what the driver says, if it says anything.
+  /// The first failure of this device, or null. Any thread.
   const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+  /// Any thread.
   void fail(MosaicFailureCode code, const std::string& message);
+  /// What to say of a call that failed: of a context that is lost, which kernels may have done it. Then the device fails.
+  Failure explain(const CallError& error);
 
+  /// Everything that is started from now on.
   void startTrace();
-  /// To be called when all work so far is done.
-  std::vector<TraceEntry> stopTrace();
+  /// Calls back with what ran since startTrace; with nothing if that was not called, or the device failed.
+  void stopTrace(std::function<void(std::vector<TraceEntry>)> then);
 
  private:
-  CUfunction functionOf(const char* kernel, unsigned sharedBytes);
-  void launchBytes(const char* kernel, const Grid& grid, void* parameters);
-  void load();
+  /// A stream, to be destroyed after all that uses it.
+  class Stream {
+   public:
+    Stream();
+    ~Stream();
+    CUstream get() const { return stream_; }
 
-  struct Timed {
-    const char* name;
-    CUevent start, end;
+   private:
+    CUstream stream_ = nullptr;
   };
 
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
-  CUstream stream_ = nullptr;
-  CUmodule module_ = nullptr;
-  CUmemoryPool pool_ = nullptr;
-  std::string name_;
-  int capability_ = 0, multiprocessors_ = 1, mostSharedBytes_ = 48 * 1024;
-  size_t limit_;
-  std::atomic<size_t> allocated_{0}, peak_{0};
-  std::unordered_set<CUdeviceptr> live_;
-  std::unordered_map<std::string, CUfunction> functions_;
-  std::unique_ptr<Watcher> watcher_;
+  void launchBytes(const char* kernel, const Grid& grid, void* parameters);
+  void settle(CUresult code, const BadIndex& bad, uint64_t launches);
+  void failBy(CUresult code);
+
+  // In this order, for they need one another; the watcher's callbacks may need all.
+  std::shared_ptr<const Context> context_;
+  Stream stream_;
+  Module module_;
+  std::unique_ptr<Memory> memory_;
+  PinnedCache pinned_;
+  std::unique_ptr<Blas> blas_;
   BadIndex* badIndex_ = nullptr;
+  History history_;
+  std::shared_ptr<Trace> trace_;
+  std::string name_;
   std::mutex mutex_;
   std::atomic<bool> failed_{false};
-  MosaicFailure failure_{};
-  bool tracing_ = false;
-  CUevent traceBegin_ = nullptr;
-  int64_t traceBeginTime_ = 0;
-  std::vector<Timed> timed_;
+  MosaicFailure failure_{};  // written once, under mutex_
+  std::unique_ptr<Watcher> watcher_;
 };
 
 }  // namespace mosaic::cuda

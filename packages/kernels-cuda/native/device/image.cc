@@ -10,9 +10,11 @@ asm(".section .rodata\n"
 extern "C" const unsigned char mosaicKernelImage[];
 
 const void* mosaic::cuda::kernelImage() { return mosaicKernelImage; }
+const char* mosaic::cuda::kernelCompiler() { return MOSAIC_KERNEL_COMPILER; }
 
 #else
 
 const void* mosaic::cuda::kernelImage() { return nullptr; }
+const char* mosaic::cuda::kernelCompiler() { return "?"; }
 
 #endif

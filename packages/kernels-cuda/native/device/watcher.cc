@@ -1,10 +1,9 @@
 #include "device/watcher.h"
 
-#include "driver/driver.h"
-
 namespace mosaic::cuda {
 
-Watcher::Watcher(CUcontext context) : context_(context), thread_([this] { loop(); }) {}
+Watcher::Watcher(std::shared_ptr<const Context> context)
+    : context_(std::move(context)), thread_([this] { loop(); }) {}
 
 Watcher::~Watcher() {
   {
@@ -13,36 +12,38 @@ Watcher::~Watcher() {
   }
   arrived_.notify_one();
   thread_.join();
-  for (const CUevent event : spare_) driver().eventDestroy(event);
 }
 
 void Watcher::after(CUstream stream, Then then) {
-  const CUevent event = takeEvent();
-  // If the context has failed, so does waiting: nobody is forgotten.
-  driver().eventRecord(event, stream);
+  std::unique_ptr<Event> event;
+  CUresult recorded = CUDA_SUCCESS;
+  try {
+    event = takeEvent();
+    recorded = driver().eventRecord(event->get(), stream);
+  } catch (const CallError& error) {
+    recorded = error.code();  // the context has failed: nobody may be forgotten for that
+  }
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back({event, std::move(then)});
+    queue_.push_back({std::move(event), recorded, std::move(then)});
   }
   arrived_.notify_one();
 }
 
-CUevent Watcher::takeEvent() {
+std::unique_ptr<Event> Watcher::takeEvent() {
   {
     const std::lock_guard lock(mutex_);
     if (!spare_.empty()) {
-      const CUevent event = spare_.front();
+      std::unique_ptr<Event> event = std::move(spare_.front());
       spare_.pop_front();
       return event;
     }
   }
-  CUevent event = nullptr;
-  driver().eventCreate(&event, EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC);
-  return event;
+  return std::make_unique<Event>(context_, EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC);
 }
 
 void Watcher::loop() {
-  driver().ctxSetCurrent(context_);
+  context_->enter();
   std::unique_lock lock(mutex_);
   while (true) {
     arrived_.wait(lock, [&] { return closed_ || !queue_.empty(); });
@@ -50,11 +51,11 @@ void Watcher::loop() {
     Awaited next = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    const CUresult code = next.event ? driver().eventSynchronize(next.event) : CUDA_ERROR_LAUNCH_FAILED;
-    next.then(code);
+    const bool isRecorded = next.recorded == CUDA_SUCCESS;
+    next.then(isRecorded ? driver().eventSynchronize(next.event->get()) : next.recorded);
     next.then = nullptr;
     lock.lock();
-    if (next.event) spare_.push_back(next.event);
+    if (isRecorded) spare_.push_back(std::move(next.event));
   }
 }
 

@@ -4,10 +4,11 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
-#include "driver/api.h"
+#include "device/context.h"
 
 namespace mosaic::cuda {
 
@@ -15,10 +16,10 @@ namespace mosaic::cuda {
 /// fails; a thread that waits for the event is told.
 class Watcher {
  public:
-  /// Gets what waiting for the event returned. Must not throw.
+  /// Gets what waiting for the event returned. Must not throw. It may call the driver.
   using Then = std::function<void(CUresult)>;
 
-  explicit Watcher(CUcontext context);
+  explicit Watcher(std::shared_ptr<const Context> context);
   /// What was asked for before still comes.
   ~Watcher();
 
@@ -27,18 +28,19 @@ class Watcher {
 
  private:
   struct Awaited {
-    CUevent event;
+    std::unique_ptr<Event> event;
+    CUresult recorded;
     Then then;
   };
   void loop();
-  CUevent takeEvent();
+  std::unique_ptr<Event> takeEvent();
 
-  CUcontext context_;
+  std::shared_ptr<const Context> context_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::deque<Awaited> queue_;   // under mutex_
-  std::deque<CUevent> spare_;   // under mutex_
-  bool closed_ = false;         // under mutex_
+  std::deque<Awaited> queue_;                 // under mutex_
+  std::deque<std::unique_ptr<Event>> spare_;  // under mutex_
+  bool closed_ = false;                       // under mutex_
   std::thread thread_;
 };
 

@@ -14,6 +14,7 @@ struct Loaded {
   std::string library;
   int version = 0;
   const void* image = nullptr;
+  bool isEmulated = false;
 };
 
 std::string firstLine(const char* text) {
@@ -38,7 +39,7 @@ Driver functionsOf(void* handle, const std::string& library) {
 #undef MOSAIC_CUDA_FIND
   if (!missing) return driver;
   throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " + versionText(kOldestDriver) +
-                    ". Update NVIDIA's driver to 460 or newer");
+                    ". Update NVIDIA's driver to 525 or newer");
 }
 
 Loaded load() {
@@ -47,7 +48,9 @@ Loaded load() {
   loaded.library = named && *named ? named : "libcuda.so.1";
   void* handle = open(loaded.library);
   loaded.functions = functionsOf(handle, loaded.library);
-  loaded.image = dlsym(handle, "mosaicEmulatedImage");
+  const auto image = reinterpret_cast<const void* (*)()>(dlsym(handle, "mosaicEmulatedImage"));
+  loaded.image = image ? image() : nullptr;
+  loaded.isEmulated = image != nullptr;
   const Driver& found = loaded.functions;
   if (const CUresult code = found.init(0); code != CUDA_SUCCESS) {
     const char* text = nullptr;
@@ -63,7 +66,7 @@ Loaded load() {
   found.driverGetVersion(&loaded.version);
   if (loaded.version < kOldestDriver) {
     throw DriverError("the CUDA driver is too old: it is for CUDA " + versionText(loaded.version) + ", needed is " +
-                      versionText(kOldestDriver) + ". Update NVIDIA's driver to 460 or newer");
+                      versionText(kOldestDriver) + ". Update NVIDIA's driver to 525 or newer");
   }
   return loaded;
 }
@@ -86,6 +89,8 @@ int driverVersion() { return loaded().version; }
 const std::string& driverLibrary() { return loaded().library; }
 
 const void* imageOfDriver() { return loaded().image; }
+
+bool isEmulated() { return loaded().isEmulated; }
 
 std::string versionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);

@@ -23,8 +23,8 @@ class CallError : public std::runtime_error {
   CUresult code_;
 };
 
-/// The oldest driver with stream-ordered memory, as cuDriverGetVersion gives it: CUDA 11.2.
-constexpr int kOldestDriver = 11020;
+/// As cuDriverGetVersion gives it: CUDA 12.0, the oldest that can load what nvcc 12 compiles for Hopper.
+constexpr int kOldestDriver = 12000;
 
 /// The process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
 /// Throws DriverError; once it has succeeded it always does.
@@ -34,7 +34,8 @@ const Driver& driver();
 int driverVersion();
 const std::string& driverLibrary();
 
-/// The image of kernels that a stand-in for the driver brings along (native/emulation), null of NVIDIA's.
+/// Whether the driver is a stand-in for tests (native/emulation), and the image of kernels that it brings along, if any.
+bool isEmulated();
 const void* imageOfDriver();
 
 /// "12.4" for 12040.

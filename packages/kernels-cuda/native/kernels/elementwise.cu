@@ -1,6 +1,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/element.cuh"
+#include "kernels/random.cuh"
 
 using namespace mosaic;
 using namespace mosaic::cuda;
@@ -55,47 +56,6 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
     case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kRootHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
     default: return 2.f * x;
   }
-}
-
-/// Word i % 4 of block i / 4. Salmon, Moraes, Dror and Shaw 2011.
-DEVICE void philoxOf(const Philox& philox, uint64_t block, uint32_t (&word)[4]) {
-  word[0] = static_cast<uint32_t>(block);
-  word[1] = static_cast<uint32_t>(block >> 32);
-  word[2] = static_cast<uint32_t>(philox.stream);
-  word[3] = static_cast<uint32_t>(philox.stream >> 32);
-  uint32_t key0 = static_cast<uint32_t>(philox.seed), key1 = static_cast<uint32_t>(philox.seed >> 32);
-  for (int round = 0; round < 10; round++) {
-    const uint64_t a = uint64_t{0xD2511F53u} * word[0], b = uint64_t{0xCD9E8D57u} * word[2];
-    word[0] = static_cast<uint32_t>(b >> 32) ^ word[1] ^ key0;
-    word[1] = static_cast<uint32_t>(b);
-    word[2] = static_cast<uint32_t>(a >> 32) ^ word[3] ^ key1;
-    word[3] = static_cast<uint32_t>(a);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-}
-
-/// The upper 24 bits, plus `more`, as k · 2⁻²⁴.
-DEVICE float fractionOf(uint32_t word, uint32_t more) {
-  return static_cast<float>((word >> 8) + more) * 5.9604644775390625e-8f;
-}
-
-DEVICE float uniformOf(const Philox& philox, uint64_t index, float low, float high) {
-  uint32_t word[4];
-  philoxOf(philox, index / 4, word);
-  const float value = low + fractionOf(word[index % 4], 0) * (high - low);
-  return value < high ? value : low;  // low if rounded up to high
-}
-
-/// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block.
-DEVICE float normalOf(const Philox& philox, uint64_t index, float mean, float std) {
-  constexpr float kTau = 6.283185307179586f;
-  uint32_t word[4];
-  philoxOf(philox, index / 4, word);
-  const uint64_t pair = index % 4 / 2 * 2;
-  const float radius = sqrtf(-2.f * logf(fractionOf(word[pair], 1)));  // of (0, 1]
-  const float angle = fractionOf(word[pair + 1], 0) * kTau;
-  return mean + std * (radius * (index % 2 == 0 ? cosf(angle) : sinf(angle)));
 }
 
 struct AdamNumbers {

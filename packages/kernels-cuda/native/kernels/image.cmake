@@ -32,6 +32,9 @@ function(kernel_image target)
     COMMENT "Compiling CUDA kernels" VERBATIM)
   add_custom_target(${target}_kernels DEPENDS ${image})
   add_dependencies(${target} ${target}_kernels)
-  set_source_files_properties(native/device/image.cc PROPERTIES OBJECT_DEPENDS ${image}
-    COMPILE_DEFINITIONS "MOSAIC_WITH_KERNELS;MOSAIC_KERNEL_IMAGE=\"${image}\"")
+  execute_process(COMMAND ${NVCC} --version OUTPUT_VARIABLE version)
+  string(REGEX MATCH "release ([0-9.]+)" version "${version}")
+  set_source_files_properties(native/device/image.cc PROPERTIES OBJECT_DEPENDS ${image})
+  target_compile_definitions(${target} PRIVATE MOSAIC_WITH_KERNELS MOSAIC_KERNEL_IMAGE="${image}"
+    MOSAIC_KERNEL_COMPILER="${CMAKE_MATCH_1}")
 endfunction()

@@ -9,14 +9,10 @@ namespace {
 
 DEVICE float largerOf(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 
-}  // namespace
-
-extern "C" {
-
 /// Every thread takes every blockDim-th element; then halves of the block combine, so the order depends on nothing.
-__global__ void reduce(const __grid_constant__ ReduceParameters p) {
+DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
   int64_t at[2];
-  offsetsOf(p.kept.extent, p.kept.operand, static_cast<int64_t>(blockIdx.x), at);
+  offsetsOf(p.kept.extent, p.kept.operand, index, at);
   const bool sums = p.kind == ReduceKind::Sum;
   float value = sums ? 0.f : -infinity();
   for (int64_t i = threadIdx.x; i < p.inner.extent.count; i += blockDim.x) {
@@ -39,12 +35,12 @@ __global__ void reduce(const __grid_constant__ ReduceParameters p) {
 }
 
 /// float32 throughout, 4 × 4 results a thread; for where cuBLASLt is missing or does not take the strides.
-__global__ void matmul(const __grid_constant__ MatmulParameters p) {
+DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   int64_t at[3];
-  offsetsOf(p.batch.extent, p.batch.operand, static_cast<int64_t>(blockIdx.z), at);
-  const int64_t row0 = static_cast<int64_t>(blockIdx.y) * kMatmulTile;
-  const int64_t column0 = static_cast<int64_t>(blockIdx.x) * kMatmulTile;
+  offsetsOf(p.batch.extent, p.batch.operand, index, at);
+  const int64_t across = (p.n + kMatmulTile - 1) / kMatmulTile;
+  const int64_t row0 = blockIdx.x / across * kMatmulTile, column0 = blockIdx.x % across * kMatmulTile;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const SharedAddress aTile = sharedBase(), bTile = aTile + kMatmulDepth * (kMatmulTile + 1) * 4;
   const auto place = [](SharedAddress tile, int depth, int i) { return tile + (depth * (kMatmulTile + 1) + i) * 4; };
@@ -84,6 +80,18 @@ __global__ void matmul(const __grid_constant__ MatmulParameters p) {
       storeElement(out, to, sum[i][j] + (p.accumulate ? loadElement(out, to) : 0.f));
     }
   }
+}
+
+}  // namespace
+
+extern "C" {
+
+__global__ void reduce(const __grid_constant__ ReduceParameters p) {
+  for (int64_t i = blockIdx.x; i < p.kept.extent.count; i += gridDim.x) reduceOne(p, i);
+}
+
+__global__ void matmul(const __grid_constant__ MatmulParameters p) {
+  for (int64_t i = blockIdx.y; i < p.batch.extent.count; i += gridDim.y) multiplyTile(p, i);
 }
 
 }  // extern "C"

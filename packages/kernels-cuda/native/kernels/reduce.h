@@ -15,7 +15,7 @@ struct ReduceParameters {
 };
 
 /// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; steps are the strides of
-/// the last two axes. A block of 256 threads computes 64 × 64.
+/// the last two axes. A block of 256 threads computes 64 × 64: its number in x says which, in y for which of the batch.
 struct MatmulParameters {
   Loop<3> batch;  // out, a, b
   int64_t m, n, k;
@@ -23,6 +23,8 @@ struct MatmulParameters {
   int32_t accumulate;
 };
 constexpr int kMatmulTile = 64, kMatmulDepth = 16, kMatmulThreads = 256;
+/// Of blocks in y and z.
+constexpr int kMostBlocksAcross = 65535;
 constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTile + 1) * 4;
 
 }  // namespace mosaic::cuda

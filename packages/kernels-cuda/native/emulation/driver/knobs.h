@@ -22,7 +22,17 @@ inline int capability() { return static_cast<int>(knob("MOSAIC_EMULATED_CAPABILI
 inline size_t memoryBytes() { return static_cast<size_t>(knob("MOSAIC_EMULATED_MEMORY", 4L << 30)); }
 /// What cuInit returns.
 inline int initResult() { return static_cast<int>(knob("MOSAIC_EMULATED_INIT", 0)); }
+/// Whether the driver brings kernels along; 0: the addon must have its own, as with NVIDIA's.
+inline bool hasKernels() { return knob("MOSAIC_EMULATED_KERNELS", 1) != 0; }
+/// What loading kernels returns.
+inline int moduleResult() { return static_cast<int>(knob("MOSAIC_EMULATED_MODULE", 0)); }
 /// The how manyeth launch fails, as an illegal access would make it; 0: none.
 inline long failingLaunch() { return knob("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
+/// The how manyeth launch is refused by the driver; 0: none.
+inline long refusedLaunch() { return knob("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
+/// The how manyeth launch never ends; 0: none.
+inline long endlessLaunch() { return knob("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
+/// Whether to say on stderr what was not given back when the last context goes.
+inline bool reportsLeaks() { return knob("MOSAIC_EMULATED_LEAKS", 0) != 0; }
 
 }  // namespace emulated

@@ -14,9 +14,20 @@ void Health::fail(CUresult code) {
   if (code_ == 0) code_ = code;
 }
 
+// Never destroyed: threads may outlive main.
 Health& health() {
-  static Health one;
+  static auto& one = *new Health;
   return one;
+}
+
+bool& inCallback() {
+  static thread_local bool is = false;
+  return is;
+}
+
+Stream& streamOf(CUstream handle) {
+  static auto& standard = *new Stream;
+  return handle ? *reinterpret_cast<Stream*>(handle) : standard;
 }
 
 void Event::await(uint64_t wanted) {

@@ -26,6 +26,9 @@ class Health {
 
 Health& health();
 
+/// Whether the calling thread is within a callback of cuLaunchHostFunc, which must not call the driver.
+bool& inCallback();
+
 /// Counts how often an event was recorded and how often that was reached.
 struct Event {
   std::mutex mutex;
@@ -62,5 +65,8 @@ class Stream {
   bool busy_ = false, closed_ = false;
   std::thread thread_;
 };
+
+/// Null: the standard stream.
+Stream& streamOf(CUstream handle);
 
 }  // namespace emulated

@@ -61,7 +61,7 @@ class Ranges {
 };
 
 inline Ranges& deviceMemory() {
-  static Ranges ranges;
+  static Ranges& ranges = *new Ranges;  // never destroyed: streams may still run at exit
   return ranges;
 }
 

@@ -1,0 +1,131 @@
+#include "binding/matmul.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "binding/loop.h"
+#include "kernels/reduce.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+BlasType typeOf(DType dtype) {
+  return dtype == DType::Float32 ? BLAS_FLOAT32 : dtype == DType::BFloat16 ? BLAS_BFLOAT16 : BLAS_FLOAT16;
+}
+
+/// The last two axes, without memory; `steps` are their strides. Nothing if neither axis is dense, or rows overlap.
+std::optional<BlasMatrix> matrixOf(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
+  const auto lies = [](int64_t along, int64_t step, int64_t across, int64_t lead) {
+    return (along == 1 || step == 1) && (across == 1 || lead >= along);
+  };
+  const auto leadOf = [](int64_t along, int64_t across, int64_t lead) { return across == 1 ? along : lead; };
+  if (lies(rows, steps[0], columns, steps[1])) {
+    return BlasMatrix{nullptr, typeOf(dtype), rows, columns, leadOf(rows, columns, steps[1]), 0, false};
+  }
+  if (lies(columns, steps[1], rows, steps[0])) {
+    return BlasMatrix{nullptr, typeOf(dtype), columns, rows, leadOf(columns, rows, steps[0]), 0, true};
+  }
+  return std::nullopt;
+}
+
+/// outᵀ ← bᵀ · aᵀ is the same product; of the two, BLAS takes the one whose out has dense columns.
+void exchange(BlasProblem& problem) {
+  std::swap(problem.a, problem.b);
+  for (BlasMatrix* each : {&problem.out, &problem.a, &problem.b}) each->isTransposed = !each->isTransposed;
+}
+
+/// A batch of one right factor (a weight) is one product of more rows.
+void foldBatch(MatmulParameters& p) {
+  Loop<3>& batch = p.batch;
+  if (batch.extent.rank != 1 || batch.operand[2].stride[0] != 0) return;
+  const int64_t count = batch.extent.length[0];
+  if (batch.operand[0].stride[0] != p.m * p.outStep[0] || batch.operand[1].stride[0] != p.m * p.aStep[0]) return;
+  p.m *= count;
+  batch.extent.rank = 0;
+  batch.extent.count = 1;
+}
+
+/// The batch's last axis is the library's; where the `index`th place of the others lies in an operand.
+void* placeOf(const MatmulParameters& p, const Operand& operand, int64_t index) {
+  int64_t offset = 0;
+  for (int axis = p.batch.extent.rank - 2; axis >= 0; axis--) {
+    offset += index % p.batch.extent.length[axis] * operand.stride[axis];
+    index /= p.batch.extent.length[axis];
+  }
+  return static_cast<char*>(operand.data) + offset * dtypeBytes(operand.dtype);
+}
+
+/// In terms of BLAS; nothing if it has none for these dtypes and strides.
+std::optional<BlasProblem> problemOf(const MatmulParameters& p, int64_t index) {
+  const auto& [out, a, b] = p.batch.operand;
+  if (p.k == 0 || a.dtype != b.dtype || (out.dtype != a.dtype && out.dtype != DType::Float32)) return std::nullopt;
+  const auto outMatrix = matrixOf(out.dtype, p.m, p.n, p.outStep);
+  const auto aMatrix = matrixOf(a.dtype, p.m, p.k, p.aStep), bMatrix = matrixOf(b.dtype, p.k, p.n, p.bStep);
+  if (!outMatrix || !aMatrix || !bMatrix) return std::nullopt;
+  BlasProblem problem{*outMatrix, *aMatrix, *bMatrix, 1, p.accumulate != 0};
+  BlasMatrix* const matrices[] = {&problem.out, &problem.a, &problem.b};
+  const int last = p.batch.extent.rank - 1;
+  if (last >= 0 && p.batch.extent.length[last] > INT32_MAX) return std::nullopt;
+  if (last >= 0) problem.batch = static_cast<int32_t>(p.batch.extent.length[last]);
+  for (int i = 0; i < 3; i++) {
+    matrices[i]->data = placeOf(p, p.batch.operand[i], index);
+    matrices[i]->batchStride = last >= 0 ? p.batch.operand[i].stride[last] : 0;
+  }
+  if (problem.out.isTransposed) exchange(problem);
+  return problem;
+}
+
+/// False if the library is not there, or does not take it.
+bool startBlas(Device& device, const MatmulParameters& p) {
+  constexpr int64_t kMostCalls = 64;
+  const Extent& batch = p.batch.extent;
+  const int64_t calls = batch.rank == 0 ? 1 : batch.count / batch.length[batch.rank - 1];
+  std::vector<BlasProblem> problems;
+  for (int64_t i = 0; i < calls; i++) {
+    const std::optional<BlasProblem> problem = problemOf(p, i);
+    if (calls > kMostCalls || !problem || !device.blas().takes(*problem)) return false;
+    problems.push_back(*problem);
+  }
+  device.run("matmul (cuBLASLt)", [&] {
+    for (const BlasProblem& problem : problems) device.blas().start(problem);
+  });
+  return true;
+}
+
+void startKernel(Device& device, const MatmulParameters& p) {
+  const auto tiles = [](int64_t length) { return (length + kMatmulTile - 1) / kMatmulTile; };
+  const auto blocks = static_cast<unsigned>(tiles(p.m) * tiles(p.n));
+  const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, kMostBlocksAcross));
+  device.launch("matmul", {{blocks, batch}, {kMatmulThreads}, kMatmulSharedBytes}, p);
+}
+
+}  // namespace
+
+void matmulOp(Device& device, Reader args) {
+  const View out = args.view(), a = args.view(), b = args.view();
+  const auto leading = [](View view) {
+    view.rank -= 2;
+    return view;
+  };
+  const View leads[3] = {leading(out), leading(a), leading(b)};
+  MatmulParameters p{};
+  p.batch = loopOf<3>({&leads[0], &leads[1], &leads[2]});
+  p.m = out.shape[out.rank - 2];
+  p.n = out.shape[out.rank - 1];
+  p.k = a.shape[a.rank - 1];
+  p.accumulate = args.number() != 0;
+  const auto steps = [](int64_t(&to)[2], const View& view) {
+    to[0] = view.stride[view.rank - 2];
+    to[1] = view.stride[view.rank - 1];
+  };
+  steps(p.outStep, out);
+  steps(p.aStep, a);
+  steps(p.bStep, b);
+  if (p.m * p.n * p.batch.extent.count == 0) return;
+  foldBatch(p);
+  if (!startBlas(device, p)) startKernel(device, p);
+}
+
+}  // namespace mosaic::cuda

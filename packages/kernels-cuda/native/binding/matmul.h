@@ -1,0 +1,11 @@
+// Starts products of matrices: through cuBLASLt where it is there and takes the strides, else by a kernel of ours.
+#pragma once
+
+#include "device/device.h"
+#include "mosaic/reader.h"
+
+namespace mosaic::cuda {
+
+void matmulOp(Device& device, Reader args);
+
+}  // namespace mosaic::cuda

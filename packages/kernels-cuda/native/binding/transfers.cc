@@ -1,0 +1,143 @@
+// Exports of the copies between JavaScript's memory and the device's: through pinned memory, and where the tensor is not
+// dense float32, through some of the device's, so that a kernel converts.
+#include <cstring>
+
+#include "binding/addon.h"
+#include "binding/loop.h"
+#include "kernels/elementwise.h"
+#include "mosaic/reader.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+/// A dense float32 view of `like`'s shape.
+View denseLike(CUdeviceptr data, const View& like) {
+  View view = like;
+  view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
+  view.dtype = DType::Float32;
+  int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; axis--) {
+    view.stride[axis] = stride;
+    stride *= view.shape[axis];
+  }
+  return view;
+}
+
+bool isDense(const View& view) {
+  int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; axis--) {
+    if (view.shape[axis] != 1 && view.stride[axis] != stride) return false;
+    stride *= view.shape[axis];
+  }
+  return view.dtype == DType::Float32;
+}
+
+CUdeviceptr addressOf(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
+
+void copyViews(Device& device, const View& out, const View& x) {
+  const CopyParameters p{loopOf<2>({&out, &x})};
+  device.launch("copy", gridFor(device, p.loop.extent.count), p);
+}
+
+/// Memory of the device for the time of a copy.
+class Staging {
+ public:
+  Staging(Device& device, size_t bytes, const char* what) : memory_(device.memory()), bytes_(bytes) {
+    address_ = memory_.allocate(bytes);
+    if (address_ != 0) return;
+    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, std::string(what) + ": expected " + std::to_string(bytes) +
+                                                    " bytes of the GPU to convert through, received none; dispose "
+                                                    "tensors, or copy in parts or as dense float32");
+  }
+  ~Staging() { memory_.free(address_, bytes_); }
+  Staging(const Staging&) = delete;
+  CUdeviceptr address() const { return address_; }
+
+ private:
+  Memory& memory_;
+  size_t bytes_;
+  CUdeviceptr address_;
+};
+
+/// The Float32Array that a call got as its only argument.
+struct Floats {
+  float* data;
+  size_t length;
+  size_t bytes() const { return length * sizeof(float); }
+};
+Floats floatsIn(napi_env env, napi_callback_info info) {
+  size_t count = 1, length = 0;
+  napi_value array;
+  napi_typedarray_type type;
+  void* data = nullptr;
+  napi_get_cb_info(env, info, &count, &array, nullptr, nullptr);
+  const napi_status status = napi_get_typedarray_info(env, array, &type, &length, &data, nullptr, nullptr);
+  if (status != napi_ok || type != napi_float32_array) throw std::runtime_error("expected a Float32Array");
+  return {static_cast<float*>(data), length};
+}
+
+void upload(Device& device, const View& out, const std::shared_ptr<void>& host, size_t bytes) {
+  if (isDense(out)) return check(driver().memcpyHtoDAsync(addressOf(out), host.get(), bytes, device.stream()), "write");
+  const Staging dense(device, bytes, "write");
+  check(driver().memcpyHtoDAsync(dense.address(), host.get(), bytes, device.stream()), "write");
+  copyViews(device, out, denseLike(dense.address(), out));
+}
+
+void download(Device& device, const View& x, const std::shared_ptr<void>& host, size_t bytes) {
+  if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), addressOf(x), bytes, device.stream()), "read");
+  const Staging dense(device, bytes, "read");
+  copyViews(device, denseLike(dense.address(), x), x);
+  check(driver().memcpyDtoHAsync(host.get(), dense.address(), bytes, device.stream()), "read");
+}
+
+// write(Float32Array): scratch = device, view. The values are taken now. scratch = 1 if the device has failed, else 0.
+napi_value write(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  return guarded(env, &device, [&]() -> napi_value {
+    const Floats values = floatsIn(env, info);
+    addon.scratch[0] = device.failure() ? 1 : 0;
+    if (device.failure() || values.length == 0) return nullptr;
+    const View out = Reader(addon.scratch + 1).view();
+    const std::shared_ptr<void> host = device.pinned().take(values.bytes());
+    std::memcpy(host.get(), values.data, values.bytes());
+    upload(device, out, host, values.bytes());
+    device.keepUntilDone(host);
+    return nullptr;
+  });
+}
+
+// read(Float32Array): scratch = device, letter, view. JavaScript keeps the array until the letter comes.
+napi_value read(napi_env env, napi_callback_info info) {
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  return guarded(env, &device, [&]() -> napi_value {
+    const Floats values = floatsIn(env, info);
+    Reader args(addon.scratch + 1);
+    const double letter = args.number();
+    const View x = args.view();
+    std::shared_ptr<void> host;
+    if (values.length > 0 && !device.failure()) {
+      host = device.pinned().take(values.bytes());
+      download(device, x, host, values.bytes());
+    }
+    device.afterAll([=, mailbox = addon.mailbox, environment = addon.environment](const MosaicFailure* failure) {
+      if (host && !failure) {
+        const std::lock_guard lock(environment->mutex);
+        if (environment->isAlive) std::memcpy(values.data, host.get(), values.bytes());
+      }
+      mailbox->post(letter, failure);
+    });
+    addon.mailbox->expect();
+    return nullptr;
+  });
+}
+
+}  // namespace
+
+void exportTransfers(napi_env env, napi_value exports) {
+  exportAll(env, exports, {{"write", write}, {"read", read}});
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,92 @@
+// What we use of cuBLASLt, declared here so that nothing of CUDA is needed to build. Types and values are those of NVIDIA's
+// cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+typedef struct CUstream_st* CUstream;
+typedef struct mosaicBlasContext* BlasHandle;
+typedef struct mosaicBlasProduct* BlasProduct;
+typedef struct mosaicBlasLayout* BlasLayout;
+typedef struct mosaicBlasPreference* BlasPreference;
+typedef int BlasStatus;
+
+}  // extern "C"
+
+namespace mosaic::cuda {
+
+enum : BlasStatus { BLAS_SUCCESS = 0, BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7, BLAS_NOT_SUPPORTED = 15 };
+
+/// cudaDataType
+enum BlasType : int { BLAS_FLOAT32 = 0, BLAS_FLOAT16 = 2, BLAS_BFLOAT16 = 14 };
+/// cublasComputeType_t: how factors are multiplied; float32 as they are, or rounded to TF32.
+enum BlasCompute : int { BLAS_COMPUTE_FLOAT32 = 68, BLAS_COMPUTE_TF32 = 77 };
+/// cublasOperation_t
+enum BlasOperation : int { BLAS_AS_IT_IS = 0, BLAS_TRANSPOSED = 1 };
+/// cublasLtMatmulDescAttributes_t
+enum BlasProductAttribute : int { BLAS_TRANSPOSE_A = 3, BLAS_TRANSPOSE_B = 4 };
+/// cublasLtMatrixLayoutAttribute_t: int32_t, int64_t (elements)
+enum BlasLayoutAttribute : int { BLAS_BATCH_COUNT = 5, BLAS_BATCH_STRIDE = 6 };
+/// cublasLtMatmulPreferenceAttributes_t: uint64_t; uint32_t from there on
+enum BlasPreferenceAttribute : int {
+  BLAS_WORKSPACE_BYTES = 1,
+  BLAS_REDUCTION_SCHEMES = 3,
+  BLAS_ALIGNMENT_A = 5,
+  BLAS_ALIGNMENT_B = 6,
+  BLAS_ALIGNMENT_C = 7,
+  BLAS_ALIGNMENT_D = 8,
+};
+/// cublasLtReductionScheme_t: parts of a sum are added up in the compute type, not in that of the result.
+constexpr uint32_t BLAS_REDUCE_IN_COMPUTE_TYPE = 2;
+
+/// cublasLtMatmulAlgo_t
+struct BlasAlgorithm {
+  uint64_t data[8];
+};
+/// cublasLtMatmulHeuristicResult_t
+struct BlasChoice {
+  BlasAlgorithm algorithm;
+  size_t workspaceBytes;
+  BlasStatus state;
+  float waves;
+  int reserved[4];
+};
+
+/// One line a function: X(name, symbol, result, parameters)
+#define MOSAIC_CUBLASLT(X)                                                                                                \
+  X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                            \
+  X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                            \
+  X(getVersion, cublasLtGetVersion, size_t, (void))                                                                       \
+  X(getStatusName, cublasLtGetStatusName, const char*, (BlasStatus status))                                               \
+  X(productCreate, cublasLtMatmulDescCreate, BlasStatus, (BlasProduct * product, int computeType, int scaleType))         \
+  X(productDestroy, cublasLtMatmulDescDestroy, BlasStatus, (BlasProduct product))                                         \
+  X(productSet, cublasLtMatmulDescSetAttribute, BlasStatus,                                                               \
+    (BlasProduct product, int attribute, const void* value, size_t bytes))                                                \
+  X(layoutCreate, cublasLtMatrixLayoutCreate, BlasStatus,                                                                 \
+    (BlasLayout * layout, int type, uint64_t rows, uint64_t columns, int64_t lead))                                       \
+  X(layoutDestroy, cublasLtMatrixLayoutDestroy, BlasStatus, (BlasLayout layout))                                          \
+  X(layoutSet, cublasLtMatrixLayoutSetAttribute, BlasStatus,                                                              \
+    (BlasLayout layout, int attribute, const void* value, size_t bytes))                                                  \
+  X(preferenceCreate, cublasLtMatmulPreferenceCreate, BlasStatus, (BlasPreference * preference))                          \
+  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, BlasStatus, (BlasPreference preference))                          \
+  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute, BlasStatus,                                                      \
+    (BlasPreference preference, int attribute, const void* value, size_t bytes))                                          \
+  X(choose, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                                   \
+    (BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,                      \
+     BlasPreference preference, int wanted, mosaic::cuda::BlasChoice * choices, int* found))                              \
+  X(multiply, cublasLtMatmul, BlasStatus,                                                                                 \
+    (BlasHandle handle, BlasProduct product, const void* alpha, const void* a, BlasLayout aLayout, const void* b,         \
+     BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,                \
+     const mosaic::cuda::BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes, CUstream stream))
+
+/// The library's functions, found at run time.
+struct BlasFunctions {
+#define MOSAIC_CUBLASLT_POINTER(name, symbol, result, parameters) result(*name) parameters = nullptr;
+  MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_POINTER)
+#undef MOSAIC_CUBLASLT_POINTER
+};
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,65 @@
+// Products of matrices through cuBLASLt.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "blas/api.h"
+#include "blas/library.h"
+#include "device/memory.h"
+
+namespace mosaic::cuda {
+
+/// As BLAS sees it: columns of `rows` elements, each `lead` elements behind the one before; perhaps to be read transposed.
+struct BlasMatrix {
+  void* data;
+  BlasType type;
+  int64_t rows, columns, lead, batchStride;
+  bool isTransposed;
+};
+
+/// out ← a · b, `batch` times; out is not transposed.
+struct BlasProblem {
+  BlasMatrix out, a, b;
+  int32_t batch;
+  bool accumulate;  // out is added to
+};
+
+struct BlasOptions {
+  int capability;
+  bool tf32;
+  CUstream stream;
+};
+
+/// What one device needs of the library. Nothing is loaded before the first product.
+class Blas {
+ public:
+  Blas(Memory& memory, const BlasOptions& options);
+  ~Blas();
+  Blas(const Blas&) = delete;
+
+  /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no use.
+  bool takes(const BlasProblem& problem);
+  /// Enqueues what was taken. Throws Failure.
+  void start(const BlasProblem& problem);
+
+ private:
+  class Plan;
+  using Key = std::array<int64_t, 20>;
+
+  bool open();
+  Key keyOf(const BlasProblem& problem) const;
+  Plan& planOf(const BlasProblem& problem);
+
+  Memory& memory_;
+  BlasOptions options_;
+  bool isOpened_ = false;
+  const BlasLibrary* library_ = nullptr;
+  BlasHandle handle_ = nullptr;
+  CUdeviceptr workspace_ = 0;
+  size_t workspaceBytes_ = 0;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,90 @@
+#include "blas/library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/failure.h"
+#include "driver/driver.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+/// 130101 for 13.1.1.
+std::string textOf(size_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+}
+
+/// The oldest with all that is declared in api.h.
+constexpr size_t kOldest = 120000;
+
+/// Null, and why in `reason`, if it is no cuBLASLt of use.
+std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) {
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char* text = dlerror();
+    reason = text ? text : "unknown reason";
+    return nullptr;
+  }
+  auto library = std::make_unique<BlasLibrary>();
+  library->name = name;
+  const char* missing = nullptr;
+#define MOSAIC_CUBLASLT_FIND(function, symbol, result, parameters)                                               \
+  library->functions.function = reinterpret_cast<result(*) parameters>(dlsym(handle, #symbol)); \
+  if (!library->functions.function && !missing) missing = #symbol;
+  MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_FIND)
+#undef MOSAIC_CUBLASLT_FIND
+  if (missing) return reason = std::string("it has no ") + missing, nullptr;
+  const size_t version = library->functions.getVersion();
+  library->version = textOf(version);
+  if (version < kOldest) return reason = "it is version " + library->version + ", needed is 12.0", nullptr;
+  return library;
+}
+
+/// A library needs a driver of its own major version, or a newer one.
+std::vector<std::string> usualNames() {
+  if (isEmulated()) return {};  // NVIDIA's library cannot work with a stand-in for the driver
+  std::vector<std::string> names;
+  for (const char* version : {"13", "12"}) {
+    if (driverVersion() / 1000 < std::atoi(version)) continue;
+    const std::string file = std::string("libcublasLt.so.") + version;
+    names.insert(names.end(), {file, "/usr/local/cuda/lib64/" + file});
+  }
+  return names;
+}
+
+const BlasLibrary* find() {
+  const char* named = std::getenv("MOSAIC_CUBLASLT_LIBRARY");
+  const std::string wanted = named ? named : "";
+  std::string reason;
+  if (wanted == "none") return nullptr;
+  if (!wanted.empty()) {
+    if (auto library = load(wanted, reason)) return library.release();
+    throw Failure(MOSAIC_FAILURE_DEVICE, "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + wanted +
+                                             " (" + reason +
+                                             "); name libcublasLt.so.12 or .13 of the CUDA Toolkit, or `none` to multiply "
+                                             "without it, or unset the variable");
+  }
+  for (const std::string& name : usualNames()) {
+    if (auto library = load(name, reason)) return library.release();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const BlasLibrary* blasLibrary() {
+  static std::mutex mutex;
+  static bool isKnown = false;
+  static const BlasLibrary* known = nullptr;
+  const std::lock_guard lock(mutex);
+  if (!isKnown) known = find();
+  isKnown = true;
+  return known;
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,59 @@
+#include "device/context.h"
+
+#include "device/failure.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+/// The oldest GPUs that the kernels' instructions exist on: Ampere.
+constexpr int kOldestCapability = 80;
+
+void checkOrdinal(int ordinal) {
+  int count = 0;
+  check(driver().deviceGetCount(&count), "counting GPUs");
+  if (ordinal >= 0 && ordinal < count) return;
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "cuda({ index }): expected a GPU that the driver shows, numbered from 0 to " + std::to_string(count - 1) +
+                    ", received " + std::to_string(ordinal) +
+                    "; check CUDA_VISIBLE_DEVICES, start at most one rank for each GPU (LOCAL_RANK is the default), or let "
+                    "ranks share one: cuda({ index: 0 })");
+}
+
+}  // namespace
+
+Context::Context(int ordinal) {
+  const Driver& cuda = driver();
+  checkOrdinal(ordinal);
+  check(cuda.deviceGet(&device_, ordinal), "opening the GPU");
+  char text[256] = "";
+  cuda.deviceGetName(text, sizeof text, device_);
+  name_ = text;
+  int major = 0, minor = 0;
+  cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device_);
+  cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device_);
+  cuda.deviceGetAttribute(&multiprocessors_, MULTIPROCESSOR_COUNT, device_);
+  cuda.deviceGetAttribute(&mostSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
+  capability_ = major * 10 + minor;
+  if (capability_ < kOldestCapability) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) +
+                                             ": expected a GPU of compute capability 8.0 (Ampere) or newer, received " +
+                                             name_ + " of " + std::to_string(major) + "." + std::to_string(minor) +
+                                             "; choose another GPU by its index, or use the CPU device");
+  }
+  check(cuda.primaryCtxRetain(&context_, device_), "making a context on the GPU");
+  enter();
+}
+
+Context::~Context() { driver().primaryCtxRelease(device_); }
+
+Event::Event(std::shared_ptr<const Context> context, unsigned flags) : context_(std::move(context)) {
+  check(driver().eventCreate(&event_, flags), "making an event");
+}
+
+Event::~Event() {
+  context_->enter();
+  driver().eventDestroy(event_);
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,101 @@
+#include "device/memory.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+namespace mosaic::cuda {
+
+namespace {
+
+/// The pools of the process: when one finds no memory, another may keep some that it has no use for.
+class Pools {
+ public:
+  void add(CUmemoryPool pool) {
+    const std::lock_guard lock(mutex_);
+    pools_.insert(pool);
+  }
+  void remove(CUmemoryPool pool) {
+    const std::lock_guard lock(mutex_);
+    pools_.erase(pool);
+  }
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    for (const CUmemoryPool pool : pools_) driver().memPoolTrimTo(pool, 0);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<CUmemoryPool> pools_;  // under mutex_
+};
+
+Pools& pools() {
+  static auto& all = *new Pools;  // never destroyed: threads that close devices may outlive main
+  return all;
+}
+
+}  // namespace
+
+Memory::Memory(const Context& context, CUstream stream, size_t limit) : stream_(stream), limit_(limit) {
+  MemPoolProperties properties{};
+  properties.allocationType = MEM_ALLOCATION_TYPE_PINNED;
+  properties.locationType = MEM_LOCATION_TYPE_DEVICE;
+  properties.locationId = context.device();
+  check(driver().memPoolCreate(&pool_, &properties), "making a memory pool");
+  uint64_t keep = UINT64_MAX;
+  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "setting up the memory pool");
+  pools().add(pool_);
+}
+
+Memory::~Memory() {
+  pools().remove(pool_);
+  for (const CUdeviceptr address : live_) driver().memFreeAsync(address, stream_);
+  driver().streamSynchronize(stream_);
+  driver().memPoolDestroy(pool_);
+}
+
+CUresult Memory::take(CUdeviceptr* address, size_t bytes) {
+  const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
+  if (code != CUDA_ERROR_OUT_OF_MEMORY) return code;
+  // What was freed last may still be in use by the stream, and so not be given back yet.
+  driver().streamSynchronize(stream_);
+  pools().trim();
+  return driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
+}
+
+CUdeviceptr Memory::allocate(size_t bytes) {
+  if (limit_ > 0 && allocated_ + bytes > limit_) return 0;
+  CUdeviceptr address = 0;
+  const CUresult code = take(&address, bytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
+  check(code, "taking memory");
+  live_.insert(address);
+  allocated_ += bytes;
+  peak_ = std::max(peak_.load(), allocated_.load());
+  return address;
+}
+
+CUdeviceptr Memory::keep(size_t bytes) {
+  CUdeviceptr address = 0;
+  const CUresult code = take(&address, bytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
+  check(code, "taking memory");
+  live_.insert(address);
+  return address;
+}
+
+void Memory::free(CUdeviceptr address, size_t bytes) {
+  if (live_.erase(address) == 0) return;
+  driver().memFreeAsync(address, stream_);
+  allocated_ -= bytes;
+}
+
+MemoryStats Memory::stats() const {
+  uint64_t reserved = 0;
+  driver().memPoolGetAttribute(pool_, MEMPOOL_RESERVED_MEM_CURRENT, &reserved);
+  return {allocated_, std::max<size_t>(reserved, allocated_), peak_};
+}
+
+void Memory::trim() { driver().memPoolTrimTo(pool_, 0); }
+
+}  // namespace mosaic::cuda

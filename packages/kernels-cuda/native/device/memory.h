@@ -1,0 +1,49 @@
+// A device's memory: taken and given back in the order of its stream.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <unordered_set>
+
+#include "device/context.h"
+
+namespace mosaic::cuda {
+
+/// Bytes.
+struct MemoryStats {
+  size_t allocated = 0, reserved = 0, peak = 0;
+};
+
+/// A pool of the driver that keeps what is freed, to hand it out again without asking the system. One thread at a time.
+class Memory {
+ public:
+  /// `limit` 0: what the GPU has. Throws CallError.
+  Memory(const Context& context, CUstream stream, size_t limit);
+  /// Gives back all that is allocated.
+  ~Memory();
+  Memory(const Memory&) = delete;
+
+  /// Null beyond the limit or what the GPU has; zero bytes take one. Before it gives up, it waits for the stream and returns
+  /// what all pools of the process keep unused. Throws CallError if the device has failed.
+  CUdeviceptr allocate(size_t bytes);
+  void free(CUdeviceptr address, size_t bytes);
+  /// For as long as the device: counted nowhere, limited by nothing but the GPU, freed with all else. Null if there is none.
+  CUdeviceptr keep(size_t bytes);
+  /// May be called by another thread.
+  MemoryStats stats() const;
+  void resetPeak() { peak_ = allocated_.load(); }
+  /// Gives what is kept unused back to the system. May be called by another thread.
+  void trim();
+  size_t limit() const { return limit_; }
+
+ private:
+  CUresult take(CUdeviceptr* address, size_t bytes);
+
+  CUstream stream_;
+  CUmemoryPool pool_ = nullptr;
+  size_t limit_;
+  std::atomic<size_t> allocated_{0}, peak_{0};
+  std::unordered_set<CUdeviceptr> live_;
+};
+
+}  // namespace mosaic::cuda

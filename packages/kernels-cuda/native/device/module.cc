@@ -1,0 +1,54 @@
+#include "device/module.h"
+
+#include "device/failure.h"
+#include "device/image.h"
+
+namespace mosaic::cuda {
+
+namespace {
+
+/// What a driver says of an image that is not for it, or of PTX from a newer toolkit.
+bool isUnsuited(CUresult code) {
+  return code == CUDA_ERROR_NO_BINARY_FOR_GPU || code == CUDA_ERROR_INVALID_IMAGE || code == CUDA_ERROR_INVALID_PTX ||
+         code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
+[[noreturn]] void rejectImage(const Context& context, CUresult code) {
+  const char* name = nullptr;
+  driver().getErrorName(code, &name);
+  throw Failure(MOSAIC_FAILURE_DEVICE, "cuda(): expected kernels that the driver, for CUDA " +
+                                           versionText(driverVersion()) + ", can load on " + context.name() +
+                                           ", received some that nvcc " + kernelCompiler() + " compiled (" +
+                                           (name ? name : "unknown error") +
+                                           "); update NVIDIA's driver, or build with a toolkit no newer than it");
+}
+
+}  // namespace
+
+Module::Module(const Context& context) {
+  const void* image = imageOfDriver() ? imageOfDriver() : kernelImage();
+  if (!image) {
+    throw Failure(MOSAIC_FAILURE_DEVICE,
+                  "cuda(): expected CUDA kernels in the addon of @mosaic/kernels-cuda, received none, for it was built "
+                  "where nvcc was not found; install the CUDA Toolkit, 12 or newer, put nvcc on the PATH, and run `npm run "
+                  "build:native` in packages/kernels-cuda");
+  }
+  const CUresult code = driver().moduleLoadData(&module_, image);
+  if (isUnsuited(code)) rejectImage(context, code);
+  check(code, "loading kernels");
+}
+
+Module::~Module() { driver().moduleUnload(module_); }
+
+CUfunction Module::function(const char* kernel, unsigned sharedBytes) {
+  Loaded& loaded = functions_[kernel];
+  if (!loaded.function) check(driver().moduleGetFunction(&loaded.function, module_, kernel), kernel);
+  if (sharedBytes > loaded.sharedBytes) {
+    const auto bytes = static_cast<int>(sharedBytes);
+    check(driver().funcSetAttribute(loaded.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes), kernel);
+    loaded.sharedBytes = sharedBytes;
+  }
+  return loaded.function;
+}
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,30 @@
+// The kernels, as loaded into one context.
+#pragma once
+
+#include <string_view>
+#include <unordered_map>
+
+#include "device/context.h"
+
+namespace mosaic::cuda {
+
+class Module {
+ public:
+  /// Throws Failure if the addon carries no kernels, or none that this driver can load for this GPU.
+  explicit Module(const Context& context);
+  ~Module();
+  Module(const Module&) = delete;
+
+  /// Ready to be started with that much shared memory. `kernel` has static lifetime. Throws CallError.
+  CUfunction function(const char* kernel, unsigned sharedBytes);
+
+ private:
+  struct Loaded {
+    CUfunction function = nullptr;
+    unsigned sharedBytes = 48 * 1024;  // more must be asked for
+  };
+  CUmodule module_ = nullptr;
+  std::unordered_map<std::string_view, Loaded> functions_;
+};
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,46 @@
+#include "device/trace.h"
+
+#include <ctime>
+
+namespace mosaic::cuda {
+
+namespace {
+
+int64_t monotonicNanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
+    : context_(std::move(context)), stream_(stream), begin_(mark()) {}
+
+std::unique_ptr<Event> Trace::mark() const {
+  auto event = std::make_unique<Event>(context_, 0);
+  check(driver().eventRecord(event->get(), stream_), "recording an event");
+  return event;
+}
+
+void Trace::begun() { beginTime_ = monotonicNanoseconds(); }
+
+void Trace::before(const char* name) { timed_.push_back({name, mark(), nullptr}); }
+
+void Trace::after() { timed_.back().end = mark(); }
+
+int64_t Trace::timeOf(const Event& event) const {
+  float milliseconds = 0;
+  driver().eventElapsedTime(&milliseconds, begin_->get(), event.get());
+  return beginTime_ + static_cast<int64_t>(double{milliseconds} * 1e6);
+}
+
+std::vector<TraceEntry> Trace::entries() const {
+  std::vector<TraceEntry> entries;
+  for (const auto& [name, start, end] : timed_) {
+    if (end) entries.push_back({name, timeOf(*start), timeOf(*end)});
+  }
+  return entries;
+}
+
+}  // namespace mosaic::cuda

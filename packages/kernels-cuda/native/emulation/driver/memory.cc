@@ -1,0 +1,206 @@
+// Entry points of the stand-in driver for memory: pools, pinned memory, copies.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "engine/memory.h"
+#include "knobs.h"
+#include "state.h"
+
+using namespace emulated;
+using namespace mosaic::cuda;
+
+namespace {
+
+/// Bytes: in use, freed but kept, and how many may be kept.
+struct Pool {
+  size_t used = 0, kept = 0;
+  uint64_t mostKept = 0;
+};
+
+/// What of the GPU is taken. Freed memory can be taken again at once, as in the order of a stream; the host memory that
+/// plays it goes when the stream comes to it.
+class Gpu {
+ public:
+  CUmemoryPool create() {
+    const std::lock_guard lock(mutex_);
+    auto* pool = new Pool;
+    pools_[handleOf(pool)] = pool;
+    return handleOf(pool);
+  }
+  bool destroy(CUmemoryPool handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pools_.find(handle);
+    if (found == pools_.end()) return false;
+    delete found->second;
+    pools_.erase(found);
+    return true;
+  }
+  template <class Body>
+  CUresult on(CUmemoryPool handle, Body body) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pools_.find(handle);
+    if (found == pools_.end()) return CUDA_ERROR_INVALID_VALUE;
+    return body(*found->second), CUDA_SUCCESS;
+  }
+  /// False if the GPU has no more.
+  bool take(CUmemoryPool handle, const void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    Pool& pool = *pools_.at(handle);
+    const size_t again = std::min(pool.kept, bytes);
+    if (taken() + bytes - again > memoryBytes()) return false;
+    pool.kept -= again;
+    pool.used += bytes;
+    owners_[memory] = {handle, bytes};
+    return true;
+  }
+  bool give(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(memory);
+    if (found == owners_.end()) return false;
+    const auto [handle, bytes] = found->second;
+    owners_.erase(found);
+    if (pools_.contains(handle)) {
+      Pool& pool = *pools_[handle];
+      pool.used -= bytes;
+      pool.kept = std::min<uint64_t>(pool.kept + bytes, pool.mostKept);
+    }
+    return true;
+  }
+  size_t free() {
+    const std::lock_guard lock(mutex_);
+    return memoryBytes() - taken();
+  }
+
+ private:
+  static CUmemoryPool handleOf(Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
+  size_t taken() const {
+    size_t bytes = 0;
+    for (const auto& [handle, pool] : pools_) bytes += pool->used + pool->kept;
+    return bytes;
+  }
+
+  std::mutex mutex_;
+  std::map<CUmemoryPool, Pool*> pools_;                                   // under mutex_
+  std::map<const void*, std::pair<CUmemoryPool, size_t>> owners_;  // under mutex_
+};
+
+Gpu& gpu() {
+  static auto& one = *new Gpu;
+  return one;
+}
+
+/// Copies in stream order; what lies on the device must be allocated there.
+CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const void* device) {
+  if (const CUresult code = ready()) return code;
+  streamOf(stream).enqueue([=] {
+    if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
+      return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "a copy of " + std::to_string(bytes) + " bytes leaves its allocation");
+    }
+    std::memmove(to, from, bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* wanted) {
+  if (const CUresult code = ready()) return code;
+  const bool isDevice = wanted->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
+                        wanted->locationType == MEM_LOCATION_TYPE_DEVICE && wanted->locationId < devices();
+  if (!isDevice) return CUDA_ERROR_INVALID_VALUE;
+  *pool = gpu().create();
+  return counts().pools++, CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  if (!gpu().destroy(pool)) return CUDA_ERROR_INVALID_VALUE;
+  return counts().pools--, CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
+  if (attribute != MEMPOOL_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
+  return gpu().on(pool, [&](Pool& it) { it.mostKept = *static_cast<uint64_t*>(value); });
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
+  if (attribute != MEMPOOL_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+  return gpu().on(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.used + it.kept; });
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  return gpu().on(pool, [&](Pool& it) { it.kept = std::min(it.kept, keep - std::min(keep, it.used)); });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream) {
+  if (const CUresult code = ready()) return code;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  constexpr size_t kAlignment = 256;
+  if (bytes > memoryBytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gpu().take(pool, memory, bytes)) return std::free(memory), CUDA_ERROR_OUT_OF_MEMORY;
+  std::memset(memory, kPoison, bytes);
+  deviceMemory().add(memory, bytes);
+  *address = reinterpret_cast<uintptr_t>(memory);
+  return counts().allocations++, CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  auto* memory = pointer<void>(address);
+  if (!gpu().give(memory)) return CUDA_ERROR_INVALID_VALUE;
+  counts().allocations--;
+  const auto release = [memory] {
+    std::memset(memory, kPoison, deviceMemory().remove(memory));
+    std::free(memory);
+  };
+  streamOf(stream).enqueue(release, true);
+  return health().get();
+}
+
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *total = memoryBytes();
+  *free = gpu().free();
+  return ready();
+}
+
+CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
+  if (const CUresult code = ready()) return code;
+  *memory = std::malloc(std::max<size_t>(bytes, 1));
+  return *memory ? (counts().pinned++, CUDA_SUCCESS) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemFreeHost(void* memory) {
+  if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  std::free(memory);
+  return counts().pinned--, health().get();
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return copy(pointer<void>(to), from, bytes, stream, pointer<void>(to));
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(to, pointer<void>(from), bytes, stream, pointer<void>(from));
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  if (!deviceMemory().contain(pointer<void>(from), bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return copy(pointer<void>(to), pointer<void>(from), bytes, stream, pointer<void>(to));
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
+  if (const CUresult code = ready()) return code;
+  streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
+    const bool inside = deviceMemory().contain(memory, bytes);
+    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset leaves its allocation");
+    std::memset(memory, value, bytes);
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

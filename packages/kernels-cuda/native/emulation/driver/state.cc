@@ -1,0 +1,37 @@
+#include "state.h"
+
+#include <cstdio>
+
+namespace emulated {
+
+// Nothing here is destroyed at the end of the process, for threads may still run then.
+
+Counts& counts() {
+  static auto& all = *new Counts;
+  return all;
+}
+
+bool& initialised() {
+  static bool is = false;
+  return is;
+}
+
+bool& hasContext() {
+  static thread_local bool has = false;
+  return has;
+}
+
+CUresult ready() {
+  using namespace mosaic::cuda;
+  if (!initialised()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (inCallback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (!hasContext()) return CUDA_ERROR_INVALID_CONTEXT;
+  return health().get();
+}
+
+void fault(CUresult code, const std::string& what) {
+  std::fprintf(stderr, "emulated GPU: %s\n", what.c_str());
+  health().fail(code);
+}
+
+}  // namespace emulated

@@ -1,0 +1,110 @@
+// Random numbers by counter, to the bit the same as on the CPU device: multiplications and additions are not fused, and
+// logarithm, sine and cosine are polynomials of ours. Their counterpart: packages/kernels-cpu/native/kernels/math.h.
+#pragma once
+
+#include "kernels/elementwise.h"
+#include "kernels/ptx.cuh"
+
+namespace mosaic::cuda {
+
+// Rounded each; nvcc would fuse what is written with operators. The stand-in is compiled without fusing.
+#if defined(__CUDACC__)
+DEVICE float times(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float plus(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float rootOf(float x) { return __fsqrt_rn(x); }
+DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
+DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
+#else
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE float rootOf(float x) { return sqrtf(x); }
+DEVICE uint32_t bitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
+DEVICE float floatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+#endif
+
+/// c[0] xⁿ⁻¹ + … + c[n − 1], by Horner.
+template <int N>
+DEVICE float polynomial(float x, const float (&c)[N]) {
+  float p = c[0];
+#pragma unroll
+  for (int i = 1; i < N; i++) p = plus(times(p, x), c[i]);
+  return p;
+}
+
+/// The natural logarithm of a normal number. Moshier's Cephes library.
+DEVICE float logOf(float x) {
+  const uint32_t bits = bitsOf(x);
+  float m = floatOf((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
+  int e = static_cast<int>(bits >> 23 & 0xff) - 126;
+  const bool low = m < 0.707106781186547524f;
+  e -= low;
+  m = plus(low ? plus(m, m) : m, -1.f);
+  const float n = static_cast<float>(e), z = times(m, m);
+  const float p = polynomial(
+      m, {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
+          -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f});
+  const float y = plus(plus(times(times(p, m), z), times(n, -2.12194440e-4f)), -times(0.5f, z));
+  return plus(plus(m, y), times(n, 0.693359375f));
+}
+
+struct Turn {
+  float sine, cosine;
+};
+
+/// sin and cos of 2πu for 0 ≤ u < 1.
+DEVICE Turn turnOf(float u) {
+  const float magic = 12582912.f;  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
+  const float quarters = times(u, 4.f), shifted = plus(quarters, magic);
+  const float angle = times(plus(quarters, -plus(shifted, -magic)), 1.57079632679489662f);
+  const float z = times(angle, angle);
+  const float p = polynomial(z, {-1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1f});
+  const float s = plus(times(times(p, z), angle), angle);
+  const float q = polynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
+  const float c = plus(plus(times(times(q, z), z), -times(0.5f, z)), 1.f);
+  const uint32_t quarter = bitsOf(shifted);
+  const bool odd = quarter & 1;
+  return {floatOf(bitsOf(odd ? c : s) ^ (quarter & 2) << 30), floatOf(bitsOf(odd ? s : c) ^ ((quarter + 1) & 2) << 30)};
+}
+
+/// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon, Moraes,
+/// Dror and Shaw 2011.
+DEVICE void philoxOf(const Philox& philox, uint64_t block, uint32_t (&word)[4]) {
+  word[0] = static_cast<uint32_t>(block);
+  word[1] = static_cast<uint32_t>(block >> 32);
+  word[2] = static_cast<uint32_t>(philox.stream);
+  word[3] = static_cast<uint32_t>(philox.stream >> 32);
+  uint32_t key0 = static_cast<uint32_t>(philox.seed), key1 = static_cast<uint32_t>(philox.seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    const uint64_t a = uint64_t{0xD2511F53u} * word[0], b = uint64_t{0xCD9E8D57u} * word[2];
+    word[0] = static_cast<uint32_t>(b >> 32) ^ word[1] ^ key0;
+    word[1] = static_cast<uint32_t>(b);
+    word[2] = static_cast<uint32_t>(a >> 32) ^ word[3] ^ key1;
+    word[3] = static_cast<uint32_t>(a);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+}
+
+/// The upper 24 bits, plus `more`, as k · 2⁻²⁴.
+DEVICE float fractionOf(uint32_t word, uint32_t more) {
+  return static_cast<float>((word >> 8) + more) * 5.9604644775390625e-8f;
+}
+
+DEVICE float uniformOf(const Philox& philox, uint64_t index, float low, float high) {
+  uint32_t word[4];
+  philoxOf(philox, index / 4, word);
+  const float value = plus(low, times(fractionOf(word[index % 4], 0), high - low));
+  return value < high ? value : low;  // low if rounded up to high
+}
+
+/// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block.
+DEVICE float normalOf(const Philox& philox, uint64_t index, float mean, float std) {
+  uint32_t word[4];
+  philoxOf(philox, index / 4, word);
+  const uint64_t pair = index % 4 / 2 * 2;
+  const float radius = rootOf(times(-2.f, logOf(fractionOf(word[pair], 1))));  // of (0, 1]
+  const Turn turn = turnOf(fractionOf(word[pair + 1], 0));
+  return plus(mean, times(std, times(radius, index % 2 == 0 ? turn.cosine : turn.sine)));
+}
+
+}  // namespace mosaic::cuda

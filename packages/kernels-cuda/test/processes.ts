@@ -1,0 +1,49 @@
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { fileURLToPath } from "node:url";
+import { emulatedDriver } from "./emulated.ts";
+
+/** What a program said of itself before it ended. */
+export interface Ending {
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export interface Program {
+  /** JavaScript, with `cuda` and `cudaSystem` in scope. */
+  readonly code: string;
+  /** On top of the emulated driver's. */
+  readonly env?: Readonly<Record<string, string>>;
+  /** The package's JavaScript. Default: what is shipped. */
+  readonly entry?: string;
+}
+
+const shipped = fileURLToPath(new URL("../dist/index.js", import.meta.url));
+
+/**
+ * Runs a program in a process of its own, for a process loads its driver once; it must end well, and within a minute: a hang
+ * is killed, and rejects.
+ */
+export async function run({ code, env = {}, entry = shipped }: Program): Promise<Ending> {
+  const script = `const { cuda, cudaSystem } = await import(${JSON.stringify(entry)});\n${code}`;
+  const all = { ...process.env, MOSAIC_CUDA_LIBRARY: emulatedDriver, LOCAL_RANK: "0", ...env };
+  const node = ["--expose-gc", "--input-type=module", "--eval", script];
+  return await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+}
+
+/** The errors that the statements of `tries` throw, each on its own; "none" for one that throws nothing. */
+export async function errorsOf(
+  program: Omit<Program, "code">,
+  setUp: string,
+  tries: readonly string[],
+): Promise<string[]> {
+  const attempts = tries.map((body) => `async () => { ${body} }`);
+  const code = `${setUp}
+    const said = [];
+    for (const attempt of [${attempts.join()}]) {
+      await attempt().then(() => said.push("none"), ({ name, message }) => said.push(name + ": " + message));
+    }
+    process.stdout.write(JSON.stringify(said), () => process.exit());`;
+  const { stdout } = await run({ ...program, code });
+  return JSON.parse(stdout) as string[];
+}
