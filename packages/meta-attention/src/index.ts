@@ -3,7 +3,6 @@ export type { Combine } from "./attend/plan.ts";
 export type { BytesMoved, Flow } from "./bytes.ts";
 export type { Certificate } from "./certificate/certificate.ts";
 export type { Chunk, Chunks } from "./chunks.ts";
-export type { Piece } from "./cut.ts";
 export { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
 export { entropyLoss, loadBalanceLoss, massLoss, type MassLossOptions } from "./losses.ts";
 export type { Meta, MetaResult, RouterRows } from "./meta.ts";

@@ -1,4 +1,3 @@
-import type { Tensor } from "@mosaic/core";
 import type { Attending } from "../attend/attending.ts";
 import type { Chosen } from "../route/choose.ts";
 import type { Reach } from "../route/reach.ts";
