@@ -22,6 +22,7 @@ import {
   sliceMask,
   slidingWindow,
 } from "@mosaic/core";
+import { RotaryEmbedding } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
 import { whole } from "./cut.ts";
@@ -163,6 +164,38 @@ test.each(worlds)(
     }
   },
 );
+
+test("positions turn queries and keys by where they stand, whoever holds them", async () => {
+  const options = { ...sizes, numKvHeads: 2, causal: true, placement: "zigzag", chunksPerRank: 2 } as const;
+  const trial: Trial = { options, batch: 2, length: 41, seed: 8 };
+  const shape = [2, 41, 32];
+  const { embedDim, numHeads, numKvHeads } = options;
+  const [one] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
+    using positions = new RotaryEmbedding(8);
+    const same = { embedDim, numHeads, numKvHeads, causal: true, attentionAxis: 1, positions };
+    using module = new MultiAxisAttention(ctx, same);
+    using x = fromArray(ctx, inputOf(trial), shape);
+    using dOut = fromArray(ctx, upstreamOf(trial), shape);
+    x.requiresGrad = true;
+    using out = module.forward(x);
+    out.backward(dOut);
+    using dx = x.grad!;
+    return { out: await out.read(), dx: await dx.read() };
+  });
+  for (const useCheckpoint of [false, true]) {
+    const three = await onWorld(makeWorld, { size: 3 }, async (ctx) => {
+      using positions = new RotaryEmbedding(8);
+      return await stepOn(ctx, { ...trial, options: { ...options, useCheckpoint, positions } });
+    });
+    for (const name of ["out", "dx"] as const) {
+      const together = whole(
+        three.map((rank) => ({ ...rank, values: rank[name] })),
+        trial,
+      );
+      checkClose(together, one![name], 2e-5, name);
+    }
+  }
+});
 
 test("an open gate lets full attention through", async () => {
   const shape = [1, 24, 32];
