@@ -1,4 +1,3 @@
-import { hostname } from "node:os";
 import { type Device, OptionError } from "@mosaic/core";
 import { importOptional } from "./optional.ts";
 
@@ -40,12 +39,7 @@ export function gpuFor({ rank, ranks }: HostPlace, gpus: number, share: boolean)
 /** This rank's GPU. Throws what `gpuFor` does, an OptionError without the package, and what `cuda()` throws. */
 export async function makeCuda(): Promise<Device> {
   const { cuda, cudaSystem } = await importCuda();
-  const place = placeOnHost();
-  const share = sharesGpus();
-  const index = gpuFor(place, cudaSystem().gpus.length, share);
-  // NCCL refuses two ranks of one host on one GPU; of two hosts, it cannot know.
-  if (share) process.env["NCCL_HOSTID"] ??= `${hostname()}/${place.rank}`;
-  return cuda({ index });
+  return cuda({ index: gpuFor(placeOnHost(), cudaSystem().gpus.length, sharesGpus()) });
 }
 
 type CudaPackage = typeof import("@mosaic/kernels-cuda");

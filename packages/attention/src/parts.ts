@@ -1,13 +1,15 @@
+import { hostname } from "node:os";
 import { local } from "@mosaic/collectives-local";
 import { type Collectives, type Device, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { makeCuda } from "./gpus.ts";
+import { makeCuda, placeOnHost, sharesGpus } from "./gpus.ts";
 import { importOptional } from "./optional.ts";
 
-interface NcclPackage {
-  nccl(): Collectives;
-  /** Throws if the library is missing or unfit. */
-  ncclSystem(): unknown;
+type NcclPackage = typeof import("@mosaic/collectives-nccl");
+
+/** NCCL takes one rank a GPU of a host; of ranks on different hosts it cannot know. */
+function hostForNccl(): { hostId?: string } {
+  return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${placeOnHost().rank}` } : {};
 }
 
 /** @mosaic/collectives-nccl, which need not be installed. */
@@ -22,7 +24,7 @@ const devices = {
 
 const collectives = {
   local: async (): Promise<Collectives> => local(),
-  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(),
+  nccl: async (): Promise<Collectives> => (await importNccl()).nccl(hostForNccl()),
 } as const;
 
 export type DeviceName = keyof typeof devices;

@@ -204,7 +204,7 @@ function doctor(
 describe("mosaic-doctor", () => {
   it.each<readonly [string, Readonly<Record<string, string>>, number, RegExp]>([
     ["no driver", { MOSAIC_CUDA_LIBRARY: "/none/libcuda.so.1" }, 1, /✗ GPU driver +no CUDA driver: cannot load \/none/],
-    ["too old a driver", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*11\.2\n.*→ Update NVIDIA's driver/],
+    ["too old a driver", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*\n.*→ Update NVIDIA's driver/],
     ["too old a GPU", { MOSAIC_EMULATED_CAPABILITY: "75" }, 1, /✗ GPUs .* 7\.5, .*: .*needed is 8\.0/],
     [
       "a GPU",

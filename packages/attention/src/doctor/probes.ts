@@ -1,5 +1,6 @@
 import { matmul, ones } from "@mosaic/core";
 import { type CpuFeatures, features, cpu } from "@mosaic/kernels-cpu";
+import type { NcclSystem } from "@mosaic/collectives-nccl";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 import { importCuda } from "../gpus.ts";
 import { importNccl } from "../parts.ts";
@@ -14,8 +15,7 @@ export interface Answers {
   readonly cuda: CudaSystem;
   /** What each GPU computes: 6. */
   readonly gpus: readonly number[];
-  /** Version and library. */
-  readonly nccl: Readonly<Record<string, unknown>>;
+  readonly nccl: NcclSystem;
 }
 
 export const probes: { readonly [Name in keyof Answers]: () => Promise<Answers[Name]> } = {
@@ -23,7 +23,7 @@ export const probes: { readonly [Name in keyof Answers]: () => Promise<Answers[N
   ranks: sumOfTwoRanks,
   cuda: async () => (await importCuda()).cudaSystem(),
   gpus: productsOnGpus,
-  nccl: async () => ({ ...((await (await importNccl()).ncclSystem()) as object) }),
+  nccl: async () => (await importNccl()).ncclSystem(),
 };
 
 async function sumOfTwoRanks(): Promise<number> {

@@ -13,8 +13,8 @@ export const driver: Check = {
     }
     const found = await system.ask("cuda");
     if ("value" in found) {
-      const { driver: cuda, library } = found.value;
-      return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`)];
+      const { driver: cuda, library, cublasLt = "none: products take a plain kernel" } = found.value;
+      return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
     }
     const [text, remedy] = explained(found.error);
     const isBroken = found.error.name !== "DeviceError" || showsGpu(system);

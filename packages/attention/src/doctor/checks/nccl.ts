@@ -10,15 +10,9 @@ export const nccl: Check = {
       return [note(`${count} GPUs, and nothing that connects them`, "npm install @mosaic/collectives-nccl")];
     }
     const found = await system.ask("nccl");
-    if ("value" in found) {
-      const { version, library, ...more } = found.value;
-      const rest = Object.entries(more).flatMap(([name, value]) => (isPlain(value) ? [`${name} ${value}`] : []));
-      return [ok([`${version}`, `${library}`, ...rest].join(", "))];
-    }
+    if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];
     const [text, remedy] = explained(found.error);
     if (count > 1 || found.error.name === "AddonLoadError") return [problem(text, remedy)];
     return [count === 1 ? note(`${text}: needed between several GPUs only`, remedy) : note("not needed without a GPU")];
   },
 };
-
-const isPlain = (value: unknown): boolean => ["string", "number", "boolean"].includes(typeof value);
