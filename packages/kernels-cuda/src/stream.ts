@@ -15,11 +15,13 @@ class CudaFence implements Fence {
 /** The compute stream of one GPU; its `handle` is a cudaStream_t. */
 export class CudaStream implements Stream {
   readonly handle: bigint;
+  readonly port: bigint;
   readonly #device: NativeHandle<Native>;
 
   constructor(device: NativeHandle<Native>) {
     this.#device = device;
     this.handle = device.streamAddress;
+    this.port = BigInt(device.facts[1]!);
   }
 
   record(): Fence {

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { beforeAll, expect, test } from "vitest";
 import { emulatedBlas, withoutKernels } from "./emulated.ts";
-import { errorsOf, type Program } from "./processes.ts";
+import { errorsOf } from "./processes.ts";
 
 interface Trouble {
   readonly what: string;
@@ -103,7 +103,7 @@ test.concurrent.each(troubles)("says what to do about $what", async ({ says, cod
 
 const mebibyte = 2 ** 20;
 
-test.concurrent.each<[string, Program["env"], string, RegExp]>([
+test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>([
   [
     "the GPU's memory",
     { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) },

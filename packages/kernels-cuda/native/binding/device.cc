@@ -16,7 +16,8 @@ void report(napi_env env, Held& held, int64_t bytes) {
   held.reported = bytes;
 }
 
-// open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream, capability.
+// open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream, capability,
+// port.
 napi_value open(napi_env env, napi_callback_info) {
   return guarded(env, nullptr, [&] {
     Addon& addon = Addon::of(env);
@@ -26,6 +27,7 @@ napi_value open(napi_env env, napi_callback_info) {
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
     addon.scratch[2] = held->device->capability();
+    addon.scratch[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
       auto* held = static_cast<Held*>(data);

@@ -39,6 +39,7 @@ Device::Device(const DeviceOptions& options)
   if (bad == 0) throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": no memory is left; end what else uses the GPU");
   badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(bad));
   check(driver().memsetD8Async(bad, 0, sizeof(BadIndex), stream()), "clearing memory");
+  reduceRanks_ = module_.function("reduceRanks", 0);
   watcher_ = std::make_unique<Watcher>(context_);
 }
 

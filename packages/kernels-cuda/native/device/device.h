@@ -15,6 +15,7 @@
 #include "device/memory.h"
 #include "device/module.h"
 #include "device/pinned.h"
+#include "device/port.h"
 #include "device/trace.h"
 #include "device/watcher.h"
 #include "kernels/rows.h"
@@ -61,6 +62,10 @@ class Device {
   Memory& memory() { return *memory_; }
   PinnedCache& pinned() { return pinned_; }
   Blas& blas() { return *blas_; }
+  /// For native code of other packages.
+  MosaicDevicePort& port() { return port_; }
+  /// A kernel that any thread may start on any stream.
+  CUfunction reduceRanks() const { return reduceRanks_; }
 
   /// Starts a kernel with its one argument, a struct. Throws CallError.
   template <class Parameters>
@@ -123,6 +128,8 @@ class Device {
   PinnedCache pinned_;
   std::unique_ptr<Blas> blas_;
   BadIndex* badIndex_ = nullptr;
+  CUfunction reduceRanks_ = nullptr;
+  Port port_{*this};
   History history_;
   std::shared_ptr<Trace> trace_;
   std::string name_;

@@ -84,6 +84,10 @@ CUdeviceptr Memory::keep(size_t bytes) {
   return address;
 }
 
+CUresult Memory::lend(CUdeviceptr* address, size_t bytes, CUstream stream) const {
+  return driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
+}
+
 void Memory::free(CUdeviceptr address, size_t bytes) {
   if (live_.erase(address) == 0) return;
   driver().memFreeAsync(address, stream_);

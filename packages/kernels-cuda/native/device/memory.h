@@ -29,6 +29,9 @@ class Memory {
   void free(CUdeviceptr address, size_t bytes);
   /// For as long as the device: counted nowhere, limited by nothing but the GPU, freed with all else. Null if there is none.
   CUdeviceptr keep(size_t bytes);
+  /// In the order of another stream, by any thread, to be given back by `release`; counted nowhere.
+  CUresult lend(CUdeviceptr* address, size_t bytes, CUstream stream) const;
+  static CUresult release(CUdeviceptr address, CUstream stream) { return driver().memFreeAsync(address, stream); }
   /// May be called by another thread.
   MemoryStats stats() const;
   void resetPeak() { peak_ = allocated_.load(); }

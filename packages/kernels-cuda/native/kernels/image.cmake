@@ -1,6 +1,7 @@
 # The kernels, compiled by nvcc into one fat binary that the addon carries: sm_80, sm_90a, and PTX for what comes later.
 set(KERNEL_SOURCES
-  native/kernels/elementwise.cu native/kernels/rows.cu native/kernels/reduce.cu native/kernels/state.cu
+  native/kernels/elementwise.cu native/kernels/ranks.cu native/kernels/reduce.cu native/kernels/rows.cu
+  native/kernels/state.cu
   native/kernels/attend_mma.cu native/kernels/attend_backward_mma.cu
   native/kernels/attend_float.cu native/kernels/attend_backward_float.cu)
 
