@@ -74,9 +74,13 @@ describe("a program", () => {
 
 describe("a plan", () => {
   it("counts GPUs as CUDA would", () => {
-    expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,2,3" })).toBe(3);
-    expect(countGpus({ CUDA_VISIBLE_DEVICES: "1,-1,3" })).toBe(1);
-    expect(countGpus({ CUDA_VISIBLE_DEVICES: "" })).toBe(0);
+    expect(countGpus({}, 8)).toBe(8);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,2,3" }, 8)).toBe(3);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "1,-1,3" }, 8)).toBe(1);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,1,2,3" }, 2)).toBe(2);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "GPU-8932f937,GPU-0c1e" }, 8)).toBe(2);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,1" }, 0)).toBe(2);
+    expect(countGpus({ CUDA_VISIBLE_DEVICES: "" }, 8)).toBe(0);
     expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "0,1" }).nproc).toBe(2);
     expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
   });
