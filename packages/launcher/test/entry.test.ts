@@ -81,7 +81,7 @@ describe("a plan", () => {
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "GPU-8932f937,GPU-0c1e" }, 8)).toBe(2);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,1" }, 0)).toBe(2);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "" }, 8)).toBe(0);
-    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "0,1" }).nproc).toBe(2);
+    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "GPU-a,GPU-b" }).nproc).toBe(2);
     expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
   });
 
