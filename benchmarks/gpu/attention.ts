@@ -1,5 +1,5 @@
 import type { Bench, Case, Result } from "./bench.ts";
-import { compare, type Comparison } from "./compare.ts";
+import { compare, type Comparison, type Times } from "./compare.ts";
 import { passed } from "./gate.ts";
 import { bytesOf, flopsOf, nameOf, problemOf, type Shape } from "./problem.ts";
 
@@ -40,6 +40,7 @@ export function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): 
 /** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
 function withoutTwins({ times, refused }: Comparison): Comparison {
   const { hopper, ...rest } = times;
-  if (hopper?.kernels?.join() !== rest["portable"]?.kernels?.join()) return { times, refused };
+  const namesOf = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
+  if (namesOf(hopper) !== namesOf(rest["portable"])) return { times, refused };
   return { times: rest, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
 }

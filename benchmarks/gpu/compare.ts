@@ -10,8 +10,8 @@ export interface Times {
   readonly low: number;
   readonly high: number;
   readonly runs: number;
-  readonly idle?: number;
-  readonly kernels?: readonly string[];
+  /** Seconds of each kernel. */
+  readonly kernels?: Readonly<Record<string, number>>;
 }
 
 /** By contender; those that refused, with their reason. */
@@ -24,8 +24,7 @@ interface Entrant {
   readonly contender: Contender;
   readonly runs: number;
   readonly seconds: number[];
-  readonly idle: number[];
-  kernels?: readonly string[];
+  readonly kernels: Readonly<Record<string, number>>[];
 }
 
 /** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
@@ -36,7 +35,7 @@ export async function compare(contenders: readonly Contender[], problem: Problem
     for (const contender of contenders) {
       try {
         const seconds = await contender.prepare(problem);
-        entrants.push({ contender, runs: runsOf(seconds, effort), seconds: [], idle: [] });
+        entrants.push({ contender, runs: runsOf(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
         if (!(error instanceof PeerRefusal)) throw error;
         refused[contender.name] = error.message;
@@ -54,19 +53,20 @@ export async function compare(contenders: readonly Contender[], problem: Problem
 }
 
 async function take(entrant: Entrant): Promise<void> {
-  const { seconds, idle, kernels } = await entrant.contender.sample(entrant.runs);
+  const { seconds, kernels } = await entrant.contender.sample(entrant.runs);
   entrant.seconds.push(...seconds);
-  if (idle !== undefined) entrant.idle.push(idle);
-  if (kernels !== undefined) entrant.kernels = kernels;
+  if (kernels !== undefined) entrant.kernels.push(kernels);
 }
 
-function timesOf({ seconds, idle, kernels }: Entrant): Times {
+function timesOf({ seconds, kernels }: Entrant): Times {
+  const names = Object.keys(kernels[0] ?? {});
   return {
     median: median(seconds),
     low: Math.min(...seconds),
     high: Math.max(...seconds),
     runs: seconds.length,
-    ...(idle.length > 0 && { idle: median(idle) }),
-    ...(kernels && { kernels: [...new Set(kernels)] }),
+    ...(names.length > 0 && {
+      kernels: Object.fromEntries(names.map((name) => [name, median(kernels.map((each) => each[name]!))])),
+    }),
   };
 }

@@ -6,10 +6,8 @@ export type Errors = Readonly<Record<"out" | "dq" | "dk" | "dv", number>>;
 /** Runs of one problem, one after the other. */
 export interface Sample {
   readonly seconds: readonly number[];
-  /** Of the whole, the share in which no kernel ran, if that can be told. */
-  readonly idle?: number;
-  /** The kernels of one run, if they can be told. */
-  readonly kernels?: readonly string[];
+  /** Seconds of each kernel in one run, on the mean, if they can be told. */
+  readonly kernels?: Readonly<Record<string, number>>;
 }
 
 /** Somebody's attention. What it cannot do it refuses with a PeerRefusal. */

@@ -19,12 +19,12 @@ export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Pr
 }
 
 function gpu(): object {
-  const { driver, library, gpus } = cudaSystem();
+  const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
   // The driver's own number is not to be had through its API.
   const asked = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], { encoding: "utf8" });
   const version = asked.status === 0 ? { driver: asked.stdout.split("\n")[0]!.trim() } : {};
-  return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library };
+  return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library, cublasLt };
 }
 
 /** What must not change between runs that fill one file. */

@@ -3,10 +3,8 @@ import type { Device } from "@mosaic/core";
 /** One step on the device's clock. */
 export interface Lap {
   readonly seconds: number;
-  /** Of these, seconds in which a kernel ran; the rest are launches, and waiting for the host if it was late. */
-  readonly busy: number;
-  /** Names of the kernels, in order. */
-  readonly kernels: readonly string[];
+  /** Seconds of each kernel, by name. What is not in them are launches, and waiting for the host if it was late. */
+  readonly kernels: Readonly<Record<string, number>>;
 }
 
 /**
@@ -32,11 +30,10 @@ export async function lapsOf(device: Device, steps: readonly (() => void)[]): Pr
   }
   return steps.map((_, i) => {
     const [from, to] = [marks[i]!, marks[i + 1]!];
-    const inside = events.slice(from + 1, to);
-    return {
-      seconds: (events[to]!.start - events[from]!.end) / 1e9,
-      busy: inside.reduce((sum, { start, end }) => sum + end - start, 0) / 1e9,
-      kernels: inside.map(({ name }) => name),
-    };
+    const kernels: Record<string, number> = {};
+    for (const { name, start, end } of events.slice(from + 1, to)) {
+      kernels[name] = (kernels[name] ?? 0) + (end - start) / 1e9;
+    }
+    return { seconds: (events[to]!.start - events[from]!.end) / 1e9, kernels };
   });
 }

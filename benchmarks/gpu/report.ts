@@ -27,7 +27,7 @@ export function report(kept: Kept): string {
 
 function hostLine(host: Result): string {
   const { peer = {}, sizes, ...rest } = host as Result & { peer?: object; sizes?: object };
-  const told = ["capability", "driver", "cuda", "mosaic", "node"].flatMap((key) =>
+  const told = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
     rest[key] === undefined ? [] : [`${key} ${String(rest[key])}`],
   );
   const theirs = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
@@ -72,6 +72,7 @@ function attentionTable(title: string, results: readonly AttentionResult[], ceil
     ...names.map((name): Column => ({ key: name, head: `${name} TFLOP/s`, as: 1 })),
     ...ours.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, as: 2 })),
     ...ours.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, as: "percent" })),
+    { key: "beside", head: "other kernels", as: "percent" },
     { key: "idle", head: "idle", as: "percent" },
   ];
   return {
@@ -95,7 +96,11 @@ function attentionRow(
     const seconds = times[name]!.median;
     row[`${name} ratio`] = Number.isFinite(best) ? best / seconds : undefined;
     row[`${name} share`] = floor / seconds;
-    row["idle"] = Math.max(row["idle"] ?? 0, times[name]!.idle ?? 0);
+    const kernels = Object.entries(times[name]!.kernels ?? {});
+    const shareOf = (some: typeof kernels): number => some.reduce((sum, [, each]) => sum + each, 0) / seconds;
+    const beside = shareOf(kernels.filter(([kernel]) => !kernel.startsWith("attend")));
+    row["beside"] = Math.max(row["beside"] ?? 0, beside);
+    row["idle"] = Math.max(row["idle"] ?? 0, 1 - shareOf(kernels));
   }
   return row;
 }
