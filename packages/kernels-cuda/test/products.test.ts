@@ -1,0 +1,121 @@
+import { emulatedBlas, onGpu } from "./emulated.ts";
+import { type Case, checkClose, deviceSuite, normals } from "@mosaic/conformance";
+import type { DType, Tensor } from "@mosaic/core";
+import { afterAll, describe, expect, test } from "vitest";
+import { type CudaDevice, cuda, cudaSystem } from "../src/index.ts";
+
+// Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
+if (!onGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
+
+const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) => name.startsWith("matmul"));
+
+describe("products through cuBLASLt", () => {
+  test.each(products)("$name", ({ run }) => run());
+
+  test("the library is there", () => {
+    expect(products.length).toBeGreaterThan(20);
+    expect(cudaSystem().cublasLt).toMatch(/cublaslt.* 1[23]\.\d+\.\d+$/i);
+  });
+});
+
+const device: CudaDevice = cuda();
+const rounding: CudaDevice = cuda({ tf32: true });
+afterAll(() => {
+  device[Symbol.dispose]();
+  rounding[Symbol.dispose]();
+});
+
+/** What ran: "matmul" is our kernel, as many times as it was started. */
+async function ran(on: CudaDevice, work: () => void): Promise<string[]> {
+  on.startTrace();
+  work();
+  return (await on.stopTrace()).map(({ name }) => name);
+}
+
+interface Sample {
+  readonly shape: readonly number[];
+  readonly dtype?: DType;
+  readonly on?: CudaDevice;
+}
+
+function sample(seed: number, { shape, dtype = "float32", on = device }: Sample): Tensor {
+  const x = on.empty(shape, dtype);
+  on.write(x, normals(x.size, seed, dtype));
+  return x;
+}
+
+const library = ["matmul (cuBLASLt)"];
+const ours = ["matmul"];
+
+test("a weight that a batch shares makes one product of it, and what BLAS cannot say is left to our kernel", async () => {
+  const x = sample(1, { shape: [3, 5, 4] });
+  const weight = sample(2, { shape: [4, 6] });
+  const out = device.empty([3, 5, 6], "float32");
+  expect(await ran(device, () => device.kernels.matmul(out, x, weight, false))).toEqual(library);
+
+  const everyOther = sample(3, { shape: [10, 8] })
+    .slice(0, 0, 10, 2)
+    .slice(1, 0, 8, 2);
+  const square = device.empty([5, 5], "float32");
+  const turned = everyOther.transpose(0, 1);
+  expect(await ran(device, () => device.kernels.matmul(square, everyOther, turned, false))).toEqual(ours);
+
+  const half = sample(4, { shape: [4, 6], dtype: "bfloat16" });
+  expect(await ran(device, () => device.kernels.matmul(out, x, half, false))).toEqual(ours);
+
+  const wide = device.empty([6, 6], "float32");
+  const narrow = sample(5, { shape: [6, 4], dtype: "bfloat16" });
+  expect(await ran(device, () => device.kernels.matmul(wide, narrow, half, false))).toEqual(library);
+});
+
+test("one tensor may be both factors, in any arrangement, as part of a larger one", async () => {
+  const whole = sample(6, { shape: [2, 3, 7, 9] });
+  const values = await whole.read();
+  for (const from of [0, 1, 2]) {
+    const part = whole.slice(3, from, from + 5); // odd addresses, wide rows
+    const out = device.empty([2, 3, 7, 7], "float32");
+    const turned = part.transpose(2, 3);
+    expect(await ran(device, () => device.kernels.matmul(out, part, turned, false))).toEqual(library);
+    const expected = Array.from({ length: out.size }, (_, i) => {
+      const [matrix, row, column] = [Math.floor(i / 49), Math.floor(i / 7) % 7, i % 7];
+      const at = (line: number, k: number): number => values[(matrix * 7 + line) * 9 + from + k]!;
+      return [0, 1, 2, 3, 4].reduce((sum, k) => sum + at(row, k) * at(column, k), 0);
+    });
+    checkClose(await out.read(), expected, 1e-5, `columns from ${from}`);
+  }
+});
+
+test("axes of a batch that cannot be joined are as many products", async () => {
+  const x = sample(7, { shape: [4, 2, 3, 5] }).permute([1, 0, 2, 3]);
+  const y = sample(8, { shape: [4, 5, 2] });
+  const out = device.empty([2, 4, 3, 2], "float32");
+  expect(await ran(device, () => device.kernels.matmul(out, x, y, false))).toEqual(library);
+  const [left, right, got] = [await x.read(), await y.read(), await out.read()];
+  const expected = Array.from(got, (_, i) => {
+    const [matrix, row, column] = [Math.floor(i / 6), Math.floor(i / 2) % 3, i % 2];
+    return [0, 1, 2, 3, 4].reduce((sum, k) => {
+      return sum + left[(matrix * 3 + row) * 5 + k]! * right[((matrix % 4) * 5 + k) * 2 + column]!;
+    }, 0);
+  });
+  checkClose(got, expected, 1e-5, "a permuted batch");
+});
+
+test("float32 is multiplied as it is, unless TF32 is asked for", async () => {
+  const error = async (on: CudaDevice): Promise<number> => {
+    const x = sample(9, { shape: [64, 64], on });
+    const y = sample(10, { shape: [64, 64], on });
+    const out = on.empty([64, 64], "float32");
+    on.kernels.matmul(out, x, y, false);
+    const [a, b, c] = [await x.read(), await y.read(), await out.read()];
+    return Math.max(
+      ...Array.from(c, (value, i) => {
+        let sum = 0;
+        for (let k = 0; k < 64; k++) sum += a[Math.floor(i / 64) * 64 + k]! * b[k * 64 + (i % 64)]!;
+        return Math.abs(value - sum);
+      }),
+    );
+  };
+  expect(await error(device)).toBeLessThan(2e-5);
+  expect(await error(rounding)).toBeGreaterThan(2e-4);
+  expect(await error(rounding)).toBeLessThan(0.1);
+});
