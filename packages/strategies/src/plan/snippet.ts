@@ -31,7 +31,7 @@ export function snippetOf(job: PlanJob, contender: Contender, seconds: number): 
   return [
     `// ${contender.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
     `// ${start}`,
-    ...(device === "" ? [] : ["// Between GPUs it needs @mosaic/collectives-nccl, which is not there yet."]),
+    ...(device === "" ? [] : ["// It needs @mosaic/kernels-cuda and @mosaic/collectives-nccl."]),
     `import * as mosaic from "@mosaic/attention";`,
     ...contender.imports,
     "",
