@@ -1,8 +1,8 @@
 import { maskTrials, placements } from "@mosaic/conformance";
-import { layoutOf, positions } from "@mosaic/core";
+import { causal, layoutOf, positions } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { keysAt, queriesAt } from "../src/grid.ts";
-import { shardsAlong, needOf } from "../src/need.ts";
+import { needOf, Needs, shardsAlong } from "../src/need.ts";
 import { gridsUpTo } from "./shapes.ts";
 
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
@@ -48,3 +48,22 @@ test.each(gridsUpTo(8))(
     }
   },
 );
+
+test("needs that are kept are those of the grid that is asked for", () => {
+  const layout = layoutOf({ mesh: { sp: 6 }, axes: ["sp"], length: 17 });
+  const call = { at: { sp: 4 }, mask: causal().slices(17, 17), queries: layout, keys: layout };
+  const shards = shardsAlong("sp", 6, call, call.at);
+  const needs = new Needs(shards);
+  for (const grid of [
+    { rows: 2, columns: 3 },
+    { rows: 3, columns: 2 },
+    { rows: 6, columns: 1 },
+    { rows: 2, columns: 3 },
+  ]) {
+    for (let rank = 0; rank < 6; rank++) {
+      const { queries, keys } = needOf(grid, rank, shards);
+      expect(needs.of(grid, rank).queries.sources).toEqual(queries.sources);
+      expect(needs.of(grid, rank).keys.takers).toEqual(keys.takers);
+    }
+  }
+});

@@ -28,6 +28,20 @@ test("tensors take bytes that are counted and not there, and cannot be read", as
   expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
 });
 
+test("memory that was freed is allocated again, under the same number, and nobody can use it through what was disposed", () => {
+  const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
+  const { kernels, record: tape } = ctx!.device;
+  const first = zeros(ctx!, [4]);
+  const storages = tape.storages.length;
+  first.dispose();
+  using second = zeros(ctx!, [2, 2]);
+  using wider = zeros(ctx!, [4], "bfloat16");
+  expect(second.storage).toBe(first.storage);
+  expect(wider.storage).not.toBe(first.storage);
+  expect(tape.storages.length).toBe(storages + 1);
+  expect(() => kernels.fill(first, 1)).toThrow("a disposed one of shape [4]");
+});
+
 test("memory that a collective uses is kept until it is waited for", () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 2 } }).contexts;
   const x = zeros(ctx!, [4]);
