@@ -62,25 +62,24 @@ function configure(source, build) {
 
 /** Compiling is in the list that CMake exports; linking in a script for each target. Programs are left out: they are tests. */
 function stepsOf(build) {
-  const targets = readdirSync(build, { recursive: true })
+  const linking = readdirSync(build, { recursive: true })
     .filter((path) => path.endsWith("/link.txt"))
-    .map((path) => ({ objects: dirname(join(build, path)), script: readFileSync(join(build, path), "utf8") }))
-    .filter(({ script }) => /ar qc |-o \S+\.(node|so)\b/.test(script))
-    // Archives are linked into the others.
-    .sort((a, b) =>
-      a.script.includes("ar qc ") ? -1 : b.script.includes("ar qc ") ? 1 : a.objects < b.objects ? -1 : 1,
-    );
+    .map((path) => ({
+      folder: dirname(dirname(dirname(join(build, path)))),
+      commands: readFileSync(join(build, path), "utf8").trim().split("\n"),
+    }))
+    .filter(({ commands }) => isArchive(commands) || / -o \S+\.(node|so)\b/.test(commands[0]))
+    // Archives are linked into the others; else by place.
+    .sort((a, b) => isArchive(b.commands) - isArchive(a.commands) || (a.commands[0] < b.commands[0] ? -1 : 1))
+    .flatMap(({ folder, commands }) => commands.map((command) => ({ folder, command })));
+  const needed = new Set(
+    linking.flatMap(({ folder, command }) => objectsIn(command).map((path) => resolve(folder, path))),
+  );
   const compiling = JSON.parse(readFileSync(join(build, "compile_commands.json"), "utf8"))
     .map(({ directory, command }) => ({ folder: directory, command }))
-    .filter(({ folder, command }) => {
-      const object = resolve(folder, / -o (\S+)/.exec(command)[1]);
-      return targets.some(({ objects }) => object.startsWith(`${objects}/`));
-    });
-  const linking = targets.flatMap(({ objects, script }) =>
-    script
-      .trim()
-      .split("\n")
-      .map((command) => ({ folder: dirname(dirname(objects)), command })),
-  );
+    .filter(({ folder, command }) => needed.has(resolve(folder, / -o (\S+)/.exec(command)[1])));
   return [...compiling, ...linking];
 }
+
+const isArchive = (commands) => commands[0].includes("ar qc ");
+const objectsIn = (command) => command.split(" ").filter((word) => word.endsWith(".o"));

@@ -69,15 +69,18 @@ project(tiny CXX)
 include(napi.cmake)
 add_library(part STATIC part.cc)
 set_target_properties(part PROPERTIES POSITION_INDEPENDENT_CODE ON)
-add_library(tiny MODULE tiny.cc)
+add_library(objects OBJECT object.cc)
+set_target_properties(objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
+add_library(tiny MODULE tiny.cc $<TARGET_OBJECTS:objects>)
 target_compile_definitions(tiny PRIVATE IMAGE="\${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
 target_link_libraries(tiny PRIVATE part)
 set_target_properties(tiny PROPERTIES PREFIX "" SUFFIX ".node" LIBRARY_OUTPUT_DIRECTORY \${CMAKE_CURRENT_SOURCE_DIR}/prebuilds)
 add_executable(program EXCLUDE_FROM_ALL program.cc)
 `;
 const tiny = `extern "C" int part();
+extern "C" int object();
 asm(".section .rodata\\n.incbin \\"" IMAGE "\\"\\n.previous\\n");
-extern "C" __attribute__((visibility("default"))) int answer() { return part(); }
+extern "C" __attribute__((visibility("default"))) int answer() { return part() + object(); }
 `;
 
 describe("a recipe", () => {
@@ -86,6 +89,7 @@ describe("a recipe", () => {
     "packages/tiny/CMakeLists.txt": cmake,
     "packages/tiny/napi.cmake": "",
     "packages/tiny/part.cc": `extern "C" int part() { return 42; }`,
+    "packages/tiny/object.cc": `extern "C" int object() { return 1; }`,
     "packages/tiny/tiny.cc": tiny,
     "packages/tiny/program.cc": "int main() {}",
     "packages/tiny/build-cmake/kernels.fatbin": image,
@@ -96,7 +100,7 @@ describe("a recipe", () => {
     const root = repository({ ...pack("tiny"), ...native });
     const steps = recipeOf(root, "packages/tiny");
     expect(steps.map(({ command }) => /(\w+\.(?:cc|a|node))\b(?!.*\.(?:cc|a|node)\b)/.exec(command)?.[1])).toEqual(
-      expect.arrayContaining(["part.cc", "tiny.cc"]),
+      expect.arrayContaining(["part.cc", "object.cc", "tiny.cc"]),
     );
     expect(JSON.stringify(steps)).not.toMatch(/program\.cc|\/tmp\//);
     expect(steps.every(({ folder }) => folder.startsWith("@root@/packages/tiny/build-cmake"))).toBe(true);
