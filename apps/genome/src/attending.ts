@@ -2,6 +2,7 @@ import {
   type Context,
   HierarchicalMetaAttention,
   type Linear,
+  type Mask,
   type MetaForwardOptions,
   type MetaResult,
   Module,
@@ -13,6 +14,18 @@ import type { ModelSettings } from "./settings.ts";
 /** Times the usual scale of q·k: one key among thousands must stand out from the start for a model to learn from it. */
 const SHARPNESS = 3;
 const sharp = (headDim: number): number => SHARPNESS * headDim ** -0.5;
+/**
+ * Every base sees all others, and not itself: queries and keys begin equal, so nothing is so like a base as itself, and a
+ * hidden one would read, of all bases, the one that does not know.
+ */
+const others: Mask = {
+  name: "others",
+  slices: (_, length) => [
+    { q0: 1, q1: length, k0: 0, k1: length - 1, type: 1 },
+    { q0: 0, q1: length - 1, k0: 1, k1: length, type: 2 },
+  ],
+};
+
 /** Learned queries of a chunk's summary. */
 export const SUMMARY_HEADS = 8;
 
@@ -27,14 +40,17 @@ export abstract class Attending extends Module {
   abstract forward(x: Tensor, options?: MetaForwardOptions): Promise<Attended>;
 }
 
-/** Every query sees every key: keys and values go around the ranks. */
+/** Every query sees every other key: keys and values go around the ranks. */
 class RingAttending extends Attending {
   readonly #inner: MultiAxisAttention;
 
   constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 1, backend: "ring" };
-    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, options));
+    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), mask: others };
+    this.#inner = this.addChild(
+      "inner",
+      new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, backend: "ring" }),
+    );
     lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
   }
 
@@ -50,10 +66,8 @@ class LocalAttending extends Attending {
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
-    this.#inner = this.addChild(
-      "inner",
-      new MultiAxisAttention(ctx, { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), attentionAxis: 2 }),
-    );
+    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), mask: others };
+    this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { ...options, attentionAxis: 2 }));
     this.#chunkLength = chunkLength;
     lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
   }
@@ -80,6 +94,7 @@ class MetaAttending extends Attending {
       chunksPerRank: chunks / ctx.mesh.shape["sp"]!,
       warmupSteps,
       softmaxScale: sharp(embedDim / numHeads),
+      mask: others,
       combine: "exact",
       gate: false,
       certificate: false,

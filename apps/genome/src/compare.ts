@@ -6,7 +6,7 @@ import type { MethodResult } from "./results.ts";
 import { filesOf, openTrained } from "./run.ts";
 import { nameOf, type Settings } from "./settings.ts";
 import { type RoutingMap, surveyGenome, surveyRecall } from "./survey.ts";
-import { mustSucceed, startTraining, type Told } from "./training.ts";
+import { mustSucceed, type Start, startTraining } from "./training.ts";
 
 /** Of all methods, in the order of what they move. */
 const contenders: readonly Pick<Settings, "method" | "topK">[] = [
@@ -20,16 +20,13 @@ const contenders: readonly Pick<Settings, "method" | "topK">[] = [
 /** Whose map is drawn. */
 const MAPPED = 2;
 
-/** Hears how far each training is. */
-export type Watch = (name: string) => (told: Told) => void;
-
 /**
  * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
- * who looks at fewer keys takes more steps; and surveys the routers.
+ * who looks at fewer keys takes more steps; and surveys the routers. `startOf` tells how the training of that name is started.
  */
 export async function compare(
   settings: Settings,
-  watch: Watch,
+  startOf: (name: string) => Start,
 ): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
   const budget = settings.steps * workOf(0, { ...settings, method: "ring" });
   const methods: MethodResult[] = [];
@@ -38,7 +35,7 @@ export async function compare(
     const name = nameOf(contender);
     const own = { ...settings, ...contender, folder: join(settings.folder, name.replace(" ", "-")) };
     const steps = stepsWithin(budget, own);
-    const result = await trained({ ...own, steps }, watch(name));
+    const result = await trained({ ...own, steps }, startOf(name));
     if (contender.method !== "meta") {
       methods.push(result);
       continue;
@@ -51,9 +48,9 @@ export async function compare(
   return { methods, map: map! };
 }
 
-async function trained(settings: Settings, progress: (told: Told) => void): Promise<MethodResult> {
+async function trained(settings: Settings, start: Start): Promise<MethodResult> {
   const began = performance.now();
-  mustSucceed(await startTraining(settings, { progress }));
+  mustSucceed(await startTraining(settings, start));
   const seconds = Math.round((performance.now() - began) / 1000);
   const curve = readCurve(filesOf(settings.folder).curve).filter(({ held }) => held);
   return { name: nameOf(settings), settings, seconds, curve };

@@ -66,7 +66,9 @@ async function trainOne(args: readonly string[]): Promise<void> {
 
 async function compareAll(args: readonly string[]): Promise<void> {
   const settings = readSettings(["--task", "genome", ...args]);
-  const { methods, map } = await withFolder((folder) => compare({ ...settings, folder }, watch));
+  const { methods, map } = await withFolder((folder) => {
+    return compare({ ...settings, folder }, (name) => ({ progress: watch(name), abort: abort.signal }));
+  });
   writeResult(new URL("genome.jsonl", RESULTS), { ...origin("compare", args), methods: methods.map(unplaced), map });
   progress.end();
   for (const { name, curve, recall } of methods) {
@@ -81,7 +83,8 @@ async function plantedSeeds(args: readonly string[]): Promise<void> {
   const first = readSettings(["--task", "planted", ...args]);
   for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
     const own = (folder: string): Settings => ({ ...first, seed, folder });
-    const run = await withFolder((folder) => findRepeats(own(folder), watch(`planted, seed ${seed}`)));
+    const start = { progress: watch(`planted, seed ${seed}`), abort: abort.signal };
+    const run = await withFolder((folder) => findRepeats(own(folder), start));
     progress.end();
     console.log(
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
