@@ -2,6 +2,9 @@ import {
   type AttentionState,
   type Call,
   type Context,
+  checkMeshAxis,
+  checkOwnShard,
+  checkShardRows,
   DTypeError,
   formatShape,
   type Keys,
@@ -23,7 +26,7 @@ import type { Grid } from "./grid.ts";
 /** The mesh has the axis, and its ranks fill the grid if a shape was asked for. */
 export function checkMesh(ctx: Context, axis: string, shape: readonly [number, number] | undefined): void {
   const where = `mesh2d(${axis}), rank ${ctx.rank}`;
-  checkAxis(ctx, axis, where);
+  checkMeshAxis(ctx, axis, { where, made: "mesh2d" });
   if (shape) checkGrid(where, { rows: shape[0], columns: shape[1] }, ctx.mesh.shape[axis]!);
 }
 
@@ -35,8 +38,8 @@ export function checkCall(ctx: Context, axis: string, call: Call, keys: Keys): v
   for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
   checkSequence(ctx, axis, { where, name: "queries", layout: call.queries, at: call.at });
   checkSequence(ctx, axis, { where, name: "keys", layout: call.keys, at: from });
-  checkRows(where, "keys", k, spansLength(call.keys.spans(from)));
-  checkRows(where, "queries", call.q, spansLength(call.queries.spans(call.at)));
+  checkShardRows(k, spansLength(call.keys.spans(from)), { where, name: "keys" });
+  checkShardRows(call.q, spansLength(call.queries.spans(call.at)), { where, name: "queries" });
   checkShape(where, "values like the keys", v, k.shape);
   for (const [name, tensor] of [["values", v] as const, ["queries", call.q] as const]) {
     if (tensor.dtype === k.dtype) continue;
@@ -71,16 +74,6 @@ export function checkBackward(where: string, call: Call & SavedRows, grads: QkvG
   checkSum(where, "dv", grads.dv, k.shape);
 }
 
-function checkAxis(ctx: Context, axis: string, where: string): void {
-  if (ctx.mesh.axes.includes(axis)) return;
-  throw new OptionError({
-    where,
-    expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
-    received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give mesh2d({ axis }) the one you mean",
-  });
-}
-
 interface Sequence {
   readonly where: string;
   readonly name: string;
@@ -97,23 +90,7 @@ function checkSequence(ctx: Context, axis: string, { where, name, layout, at }: 
       remedy: "shard them along the axis, or pairs would be counted more than once",
     });
   }
-  if (at[axis] === ctx.mesh.coordinate[axis]) return;
-  throw new OptionError({
-    where,
-    expected: `this rank's own ${name}, ${axis} = ${ctx.mesh.coordinate[axis]}`,
-    received: `${name} from ${JSON.stringify(at)}`,
-    remedy: "another backend has gathered or moved them already: let only one use the axis",
-  });
-}
-
-function checkRows(where: string, name: string, x: Tensor, length: number): void {
-  if (x.rank === 4 && x.shape[2] === length) return;
-  throw new ShapeError({
-    where,
-    expected: `${name} [B,H,${length},D], as their layout says`,
-    received: formatShape(x.shape),
-    remedy: "give the layout the placement and the length that the sequence was sharded with",
-  });
+  checkOwnShard(ctx, axis, { where, name, at });
 }
 
 function checkSum(where: string, name: string, x: Tensor, shape: Shape): void {

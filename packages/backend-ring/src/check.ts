@@ -2,6 +2,9 @@ import {
   type AttentionBackend,
   type Call,
   type Context,
+  checkMeshAxis,
+  checkOwnShard,
+  checkShardRows,
   DTypeError,
   formatShape,
   type Keys,
@@ -10,7 +13,6 @@ import {
   ShapeError,
   sameShape,
   spansLength,
-  type Tensor,
 } from "@mosaic/core";
 
 // Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
@@ -33,16 +35,9 @@ export function checkKeys(ctx: Context, axis: string, call: Call, keys: Keys): v
   ctx.assertOpen(where);
   for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
   checkAxis(ctx, axis, call, where);
-  if (from[axis] !== ctx.mesh.coordinate[axis]) {
-    throw new OptionError({
-      where,
-      expected: `this rank's own keys, ${axis} = ${ctx.mesh.coordinate[axis]}`,
-      received: `keys from ${JSON.stringify(from)}`,
-      remedy: "another backend has gathered or moved them already: let only one use the axis",
-    });
-  }
-  checkRows(where, "keys", k, spansLength(call.keys.spans(from)));
-  checkRows(where, "queries", call.q, spansLength(call.queries.spans(call.at)));
+  checkOwnShard(ctx, axis, { where, name: "keys", at: from });
+  checkShardRows(k, spansLength(call.keys.spans(from)), { where, name: "keys" });
+  checkShardRows(call.q, spansLength(call.queries.spans(call.at)), { where, name: "queries" });
   if (!sameShape(k.shape, v.shape)) {
     throw new ShapeError({
       where,
@@ -66,30 +61,12 @@ export function checkGradients(ctx: Context, axis: string, { dk, dv }: QkvGrads,
 }
 
 function checkAxis(ctx: Context, axis: string, call: Call, where: string): void {
-  if (!ctx.mesh.axes.includes(axis)) {
-    throw new OptionError({
-      where,
-      expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
-      received: `"${axis}"`,
-      remedy: "name the axis in init({ mesh }), or give ring({ axis }) the one you mean",
-    });
-  }
-  if (!call.keys.axes.includes(axis)) {
-    throw new OptionError({
-      where,
-      expected: `keys that are cut along ${axis}`,
-      received: call.keys.axes.length > 0 ? `keys cut along ${call.keys.axes.join(", ")}` : "whole keys",
-      remedy: "shard them along the axis, or the ring would count them once per rank",
-    });
-  }
-}
-
-function checkRows(where: string, name: string, x: Tensor, length: number): void {
-  if (x.rank === 4 && x.shape[2] === length) return;
-  throw new ShapeError({
+  checkMeshAxis(ctx, axis, { where, made: "ring" });
+  if (call.keys.axes.includes(axis)) return;
+  throw new OptionError({
     where,
-    expected: `${name} [B,H,${length},D], as their layout says`,
-    received: formatShape(x.shape),
-    remedy: "give the layout the placement and the length that the sequence was sharded with",
+    expected: `keys that are cut along ${axis}`,
+    received: call.keys.axes.length > 0 ? `keys cut along ${call.keys.axes.join(", ")}` : "whole keys",
+    remedy: "shard them along the axis, or the ring would count them once per rank",
   });
 }

@@ -3,6 +3,9 @@ import {
   type AttentionState,
   type Call,
   type Context,
+  checkMeshAxis,
+  checkOwnShard,
+  checkShardRows,
   DTypeError,
   formatShape,
   type Keys,
@@ -43,13 +46,12 @@ export function checkCall(ctx: Context, { axis, inner }: Checked, call: Call, ke
   ctx.assertOpen(where);
   for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
   const axes = [...inner.axes, axis];
-  for (const each of axes) checkAxis(ctx, each, where);
+  for (const each of axes) checkMeshAxis(ctx, each, { where, made: "ulysses" });
   checkCut(where, axes, { queries: call.queries, keys: call.keys });
-  const own = ctx.mesh.coordinate[axis]!;
-  checkOwn(where, "queries", { axis, own, at: call.at });
-  checkOwn(where, "keys", { axis, own, at: from });
-  checkRows(where, "queries", call.q, spansLength(call.queries.spans(call.at)));
-  checkRows(where, "keys", k, spansLength(call.keys.spans(from)));
+  checkOwnShard(ctx, axis, { where, name: "queries", at: call.at });
+  checkOwnShard(ctx, axis, { where, name: "keys", at: from });
+  checkShardRows(call.q, spansLength(call.queries.spans(call.at)), { where, name: "queries" });
+  checkShardRows(k, spansLength(call.keys.spans(from)), { where, name: "keys" });
   checkKeys(where, call.q, { k, v });
 }
 
@@ -75,16 +77,6 @@ export function checkBackward(
   checkTensors(where, k.shape, { dk, dv });
 }
 
-function checkAxis({ mesh }: Context, axis: string, where: string): void {
-  if (mesh.axes.includes(axis)) return;
-  throw new OptionError({
-    where,
-    expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
-    received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give ulysses({ axis }) the one you mean",
-  });
-}
-
 /**
  * Cut along all axes, and in this order: rows are concatenated along `axis` first, and then perhaps by the inner backend
  * along its own axes, which must be what the layout calls all shards along them.
@@ -100,30 +92,6 @@ function checkCut(where: string, axes: readonly string[], layouts: Readonly<Reco
       remedy: "make the layouts from backend.axes, and shard by them",
     });
   }
-}
-
-function checkOwn(
-  where: string,
-  name: string,
-  { axis, own, at }: { readonly axis: string; readonly own: number; readonly at: Keys["from"] },
-): void {
-  if (at[axis] === own) return;
-  throw new OptionError({
-    where,
-    expected: `this rank's own ${name}, ${axis} = ${own}`,
-    received: `${name} from ${JSON.stringify(at)}`,
-    remedy: "another backend has gathered or moved them already: let only one use the axis",
-  });
-}
-
-function checkRows(where: string, name: string, x: Tensor, length: number): void {
-  if (x.rank === 4 && x.shape[2] === length) return;
-  throw new ShapeError({
-    where,
-    expected: `${name} [B,H,${length},D], as their layout says`,
-    received: formatShape(x.shape),
-    remedy: "give the layout the placement and the length that the sequence was sharded with",
-  });
 }
 
 /** Ranks cut each other's heads by the shapes of their own: queries, keys and values must go together. */

@@ -1,5 +1,6 @@
 export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
 export { type AttentionBackend, type Call, type Keys, tileOf } from "./attention/backend.ts";
+export { checkMeshAxis, checkOwnShard, checkShardRows } from "./attention/check-shards.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export type { Tile } from "./attention/tile.ts";
