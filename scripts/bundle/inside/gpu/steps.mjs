@@ -3,9 +3,10 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { librariesOfPython } from "./libraries.mjs";
 
-/** Mistakes are planted and registers counted by compilers; neither needs a GPU. */
-const NOT_FOR_GPUS = ["--exclude", "test/faults.test.ts", "--exclude", "test/budgets.test.ts"];
-
+/** Tests of the emulation, of compilers' reports, and of what goes wrong: no GPU takes part. */
+const NOT_FOR_GPUS = ["faults", "budgets", "errors", "system", "lifetime"];
+/** Every kernel that uses tensor cores, on few numbers. */
+const FEW = ["test/tensor-cores.test.ts"];
 /** What the benchmarks' own budgets add up to, and what it takes to start and to report. */
 const BENCHMARK_SECONDS = 500;
 
@@ -14,84 +15,80 @@ const BENCHMARK_SECONDS = 500;
  * without `seconds` takes what time is left, and `within` says what to add to its command then.
  */
 export function stepsFor(root, out, base = process.env) {
-  const node = process.execPath;
-  const vitest = [node, join(root, "node_modules/vitest/vitest.mjs"), "run"];
-  const sanitizer = programNamed("compute-sanitizer");
-  const gpu = {
+  const env = {
+    ...base,
     MOSAIC_TEST_GPU: "1",
-    // Tests take the emulated driver where nobody names one.
-    MOSAIC_CUDA_LIBRARY: base.MOSAIC_CUDA_LIBRARY ?? "libcuda.so.1",
     MOSAIC_DEVICE: "cuda",
     MOSAIC_SHARE_GPUS: "1",
     ...librariesOfPython(base),
   };
-  const sanitize = (tool) => ({
-    about: `the tensor-core kernels under compute-sanitizer's ${tool}`,
-    seconds: 90,
-    folder: "packages/kernels-cuda",
-    command: [
-      sanitizer,
-      "--tool",
-      tool,
-      "--target-processes",
-      "all",
-      "--error-exitcode",
-      "9",
-      ...vitest,
-      "test/tensor-cores.test.ts",
-    ],
-    ...(sanitizer === undefined && { skip: "there is no compute-sanitizer" }),
+  const steps = [...looks(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
+  return steps.map(({ folder = ".", env: more, skip, ...step }) => {
+    const dir = join(root, folder);
+    const missing = existsSync(dir) ? skip : `there is no ${folder}`;
+    return { ...step, folder: dir, env: { ...env, ...more }, ...(missing && { skip: missing }) };
   });
+}
+
+function looks(root) {
+  const skip = programNamed("nvidia-smi") === undefined && "there is no nvidia-smi";
+  const doctor = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
+  return [
+    { name: "host", about: "nvidia-smi", seconds: 20, command: ["nvidia-smi"], ...(skip && { skip }) },
+    { name: "doctor", about: "mosaic-doctor", seconds: 90, command: doctor },
+  ];
+}
+
+function tests(root) {
+  const vitest = vitestOf(root);
+  const excluded = NOT_FOR_GPUS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
   const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
-  const steps = [
+  const [cuda, nccl] = ["packages/kernels-cuda", "packages/collectives-nccl"];
+  return [
+    { name: "kernels", about: "tests of kernels-cuda", seconds: 180, folder: cuda, command: [...vitest, ...excluded] },
     {
-      name: "host",
-      about: "nvidia-smi",
-      seconds: 20,
-      command: ["nvidia-smi"],
-      ...(programNamed("nvidia-smi") === undefined && { skip: "there is no nvidia-smi" }),
+      name: "portable",
+      about: "tensor cores without Hopper's kernels",
+      seconds: 60,
+      folder: cuda,
+      command: [...vitest, ...FEW],
+      env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
-    {
-      name: "doctor",
-      about: "mosaic-doctor",
-      seconds: 90,
-      command: [node, join(root, "packages/attention/bin/mosaic-doctor.js")],
-    },
-    {
-      name: "kernels",
-      about: "tests of kernels-cuda",
-      seconds: 180,
-      folder: "packages/kernels-cuda",
-      command: [...vitest, ...NOT_FOR_GPUS],
-    },
-    {
-      name: "collectives",
-      about: "tests of collectives-nccl",
-      seconds: 180,
-      folder: "packages/collectives-nccl",
-      command: vitest,
-    },
+    { name: "collectives", about: "tests of collectives-nccl", seconds: 180, folder: nccl, command: vitest },
     {
       name: "demo",
       about: "four ranks over a genome, beside one",
       seconds: 60,
-      command: [node, join(root, "apps/quickstart/dist/main.js"), ...demo],
-    },
-    { name: "memcheck", ...sanitize("memcheck") },
-    { name: "racecheck", ...sanitize("racecheck") },
-    {
-      name: "benchmarks",
-      about: "attention beside PyTorch's, ring",
-      command: [node, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...(hasTorch() ? [] : ["--peer", "none"])],
-      within: (seconds) => ["--share", Math.min(1, seconds / BENCHMARK_SECONDS).toFixed(2)],
+      command: [process.execPath, join(root, "apps/quickstart/dist/main.js"), ...demo],
     },
   ];
-  return steps.map(({ folder = ".", skip, ...step }) => {
-    const dir = join(root, folder);
-    const missing = existsSync(dir) ? undefined : `there is no ${folder}`;
-    return { ...step, folder: dir, env: { ...base, ...gpu }, ...((skip ?? missing) && { skip: skip ?? missing }) };
-  });
 }
+
+/** Tests run in a process that vitest forks. */
+function sanitizers(root) {
+  const program = programNamed("compute-sanitizer");
+  const options = ["--target-processes", "all", "--error-exitcode", "9"];
+  return ["memcheck", "racecheck"].map((tool) => ({
+    name: tool,
+    about: `tensor cores under compute-sanitizer's ${tool}`,
+    seconds: 90,
+    folder: "packages/kernels-cuda",
+    command: [program, "--tool", tool, ...options, ...vitestOf(root), ...FEW],
+    ...(program === undefined && { skip: "there is no compute-sanitizer" }),
+  }));
+}
+
+function benchmarks(root, out) {
+  const peer = hasTorch() ? [] : ["--peer", "none"];
+  return {
+    name: "benchmarks",
+    about: "attention beside PyTorch's, ring",
+    command: [process.execPath, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...peer],
+    within: (seconds) => ["--share", Math.min(1, seconds / BENCHMARK_SECONDS).toFixed(2)],
+  };
+}
+
+const vitestOf = (root) => [process.execPath, join(root, "node_modules/vitest/vitest.mjs"), "run"];
 
 function hasTorch() {
   return spawnSync("python3", ["-c", "import importlib.util as u; exit(u.find_spec('torch') is None)"]).status === 0;
