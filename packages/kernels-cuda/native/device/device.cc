@@ -118,7 +118,6 @@ Failure Device::explain(const CallError& error) {
 
 void Device::startTrace() {
   trace_ = std::make_shared<Trace>(context_, stream());
-  watcher_->after(stream(), [trace = trace_](CUresult) { trace->begun(); });
 }
 
 void Device::stopTrace(std::function<void(std::vector<TraceEntry>)> then) {

@@ -15,15 +15,23 @@ int64_t monotonicNanoseconds() {
 }  // namespace
 
 Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
-    : context_(std::move(context)), stream_(stream), begin_(mark()) {}
+    : context_(std::move(context)), stream_(stream), beginTime_(std::make_shared<std::atomic<int64_t>>(0)) {
+  // The stream itself looks at the host's clock, right before its own event: no thread has to wake for it.
+  auto* held = new std::shared_ptr(beginTime_);
+  const auto look = [](void* data) {
+    auto* time = static_cast<std::shared_ptr<std::atomic<int64_t>>*>(data);
+    **time = monotonicNanoseconds();
+    delete time;
+  };
+  check(driver().launchHostFunc(stream_, look, held), "startTrace");
+  begin_ = mark();
+}
 
 std::unique_ptr<Event> Trace::mark() const {
   auto event = std::make_unique<Event>(context_, 0);
   check(driver().eventRecord(event->get(), stream_), "recording an event");
   return event;
 }
-
-void Trace::begun() { beginTime_ = monotonicNanoseconds(); }
 
 void Trace::before(const char* name) { timed_.push_back({name, mark(), nullptr}); }
 
@@ -32,7 +40,7 @@ void Trace::after() { timed_.back().end = mark(); }
 int64_t Trace::timeOf(const Event& event) const {
   float milliseconds = 0;
   driver().eventElapsedTime(&milliseconds, begin_->get(), event.get());
-  return beginTime_ + static_cast<int64_t>(double{milliseconds} * 1e6);
+  return *beginTime_ + static_cast<int64_t>(double{milliseconds} * 1e6);
 }
 
 std::vector<TraceEntry> Trace::entries() const {

@@ -1,6 +1,7 @@
 // When kernels ran, by events around each.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -18,11 +19,8 @@ struct TraceEntry {
 /// Between startTrace and stopTrace. The thread that enqueues adds to it; once stopped it belongs to the watcher's.
 class Trace {
  public:
-  /// Marks the beginning in the stream.
+  /// Marks the beginning in the stream. Throws CallError.
   Trace(std::shared_ptr<const Context> context, CUstream stream);
-
-  /// To be called when the beginning has passed: ties the GPU's clock to the host's.
-  void begun();
 
   /// An event before, and one after, what is enqueued between the calls.
   void before(const char* name);
@@ -42,7 +40,7 @@ class Trace {
   std::shared_ptr<const Context> context_;
   CUstream stream_;
   std::unique_ptr<Event> begin_;
-  int64_t beginTime_ = 0;
+  std::shared_ptr<std::atomic<int64_t>> beginTime_;  // written in the stream's order, when it gets there
   std::vector<Timed> timed_;
 };
 

@@ -1,0 +1,132 @@
+import { expect, test } from "vitest";
+import { emulatedBlas } from "./emulated.ts";
+import { run } from "./processes.ts";
+
+// Each in a process of its own: what is left is counted when its last context goes.
+const env = { MOSAIC_EMULATED_LEAKS: "1", MOSAIC_CUBLASLT_LIBRARY: emulatedBlas };
+const nothing = "left: 0 streams, 0 events, 0 modules, 0 pools, 0 allocations, 0 pinned\n";
+
+const setUp = `const device = cuda(); const x = device.empty([8, 8], "float32"); device.kernels.fill(x, 1);`;
+/** Devices close on threads of their own, and fences go with the garbage. */
+const collected = `for (let i = 0; i < 5; i++) {
+    gc();
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }`;
+
+test.concurrent("a device gives back all that it took, whatever is still in use", async () => {
+  const { stderr } = await run({
+    env,
+    code: `${setUp}
+      const table = device.empty([8, 8], "bfloat16");
+      device.startTrace();
+      device.kernels.matmul(device.empty([8, 8], "float32"), x, x, false);
+      for (let i = 0; i < 20; i++) device.stream.wait(device.stream.record());
+      device.write(table, new Float32Array(64));
+      await Promise.all([x.read(), table.read(), device.stopTrace()]);
+      device.startTrace();
+      device.kernels.fill(x, 2);
+      x.read();
+      device[Symbol.dispose]();
+      ${collected}`,
+  });
+  expect(stderr).toBe(nothing);
+});
+
+test.concurrent("so does one that has failed", async () => {
+  const { stderr } = await run({
+    env: { ...env, MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
+    code: `${setUp}
+      device.kernels.fill(x, 2);
+      await x.read().catch(() => {});
+      device[Symbol.dispose]();
+      ${collected}`,
+  });
+  expect(stderr).toBe(`emulated GPU: fill: told to fail\n${nothing}`);
+});
+
+test.concurrent("a fence may outlive its device", async () => {
+  const { stderr } = await run({
+    env,
+    code: `${setUp}
+      let fence = device.stream.record();
+      device[Symbol.dispose]();
+      ${collected}
+      fence = undefined;
+      ${collected}`,
+  });
+  expect(stderr).toBe(nothing);
+});
+
+test.concurrent("hundreds of operations, and dozens of devices, leave memory and threads as they were", async () => {
+  const { stdout } = await run({
+    code: `
+      const { readdirSync, readFileSync } = await import("node:fs");
+      const resident = () => Number(/^\\d+ (\\d+)/.exec(readFileSync("/proc/self/statm", "utf8"))[1]) * 4096;
+      const threads = () => readdirSync("/proc/self/task").length;
+      const round = async () => {
+        const device = cuda();
+        const x = device.empty([16, 8], "float32");
+        device.kernels.fill(x, 0.5);
+        for (let i = 0; i < 20; i++) {
+          const y = device.empty([16, 16], "float32");
+          device.kernels.matmul(y, x, x.transpose(0, 1), false);
+          device.kernels.copy(y, x.slice(1, 0, 1));
+          if (i % 5 === 0) await y.read();
+          y[Symbol.dispose]();
+        }
+        x[Symbol.dispose]();
+        device[Symbol.dispose]();
+      };
+      for (let i = 0; i < 5; i++) await round();
+      ${collected}
+      const [bytes, alive] = [resident(), threads()];
+      for (let i = 0; i < 25; i++) await round();
+      ${collected}
+      console.log(JSON.stringify([resident() - bytes, threads() - alive]));`,
+  });
+  const [grown, more] = JSON.parse(stdout) as [number, number];
+  expect(grown).toBeLessThan(24 * 2 ** 20); // V8's young generation breathes
+  expect(more).toBeLessThanOrEqual(0);
+});
+
+test.concurrent("a process ends though its device is open and idle", async () => {
+  const { stdout } = await run({ code: `${setUp} await x.read(); console.log("done");` });
+  expect(stdout).toBe("done\n");
+});
+
+test.concurrent("a process waits for reads that are pending, and for nothing else", async () => {
+  const { stdout } = await run({ code: `${setUp} x.read().then((values) => console.log(values[9]));` });
+  expect(stdout).toBe("1\n");
+});
+
+test.concurrent("worker threads have devices of their own, and may be stopped at any time", async () => {
+  const worker = `
+    const { parentPort } = await import("node:worker_threads");
+    const { cuda } = await import(process.env.ENTRY);
+    ${setUp}
+    parentPort.postMessage((await x.read())[5]);
+    for (let i = 0; i < 200; i++) {
+      device.kernels.unary("gelu", x, x);
+      x.read();
+    }
+    parentPort.postMessage("busy");`;
+  const { stdout } = await run({
+    env: { ENTRY: new URL("../dist/index.js", import.meta.url).href },
+    code: `
+      const { Worker } = await import("node:worker_threads");
+      for (let i = 0; i < 3; i++) {
+        const worker = new Worker(new URL("data:text/javascript," + ${JSON.stringify(encodeURIComponent(worker))}));
+        const messages = [];
+        await new Promise((resolve, reject) => {
+          worker.on("error", reject);
+          worker.on("message", (message) => { messages.push(message); if (message === "busy") resolve(); });
+        });
+        await worker.terminate();
+        console.log(messages.join());
+      }
+      ${setUp}
+      console.log((await x.read())[0]);
+      process.exit();`,
+  });
+  expect(stdout).toBe("1,busy\n1,busy\n1,busy\n1\n");
+});
