@@ -1,5 +1,5 @@
 import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
-import { contiguous, documents, type Mask, slidingWindow, sliceMask } from "@mosaic/core";
+import { contiguous, type Mask, slidingWindow, sliceMask } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
 import { chunksOf, whole } from "./cut.ts";
@@ -98,19 +98,32 @@ const trials: Row[] = [
     },
   },
   {
-    name: "exact, documents, 4 ranks of which one has nothing and one a chunk too few, losses",
+    name: "exact, documents, a token that sees nothing, 4 ranks of which one has nothing and one a chunk too few, losses",
     ranks: 4,
     trial: {
       options: {
         ...small,
         combine: "exact",
-        mask: documents([4, 6]),
+        mask: sliceMask([
+          { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 },
+          { q0: 5, q1: 10, k0: 4, k1: 10, type: 0 },
+        ]),
         topK: 1,
         chunksPerRank: 2,
         placement: contiguous([4, 0, 1, 5]),
       },
       batch: 2,
       length: 10,
+      losses: [0.5, 0.5, 1],
+    },
+  },
+  {
+    name: "exact, more chunks until no row misses half, 2 ranks of 2",
+    ranks: 2,
+    trial: {
+      options: { ...small, combine: "exact", topK: 1, chunksPerRank: 2, maxMissedMass: 0.5 },
+      batch: 2,
+      length: 9,
       losses: [0.5, 0.5, 1],
     },
   },

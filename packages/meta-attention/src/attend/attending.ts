@@ -1,4 +1,5 @@
 import { type AttentionState, emptyState, type KeyBlock, type Tensor } from "@mosaic/core";
+import type { Chunk } from "../chunks.ts";
 import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
 import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
@@ -43,7 +44,9 @@ export class Attending implements Disposable {
   readonly #scope = new Scope();
   /** The results, in float32 until they are rounded. */
   #sums = new Scope();
+  /** One for each look, and what it looked at. */
   readonly #fetches: Fetch[] = [];
+  readonly #chosen: Chosen[] = [];
 
   constructor(plan: AttendPlan, { q, k, v }: Qkv) {
     const hold = <T extends Disposable>(thing: T): T => this.#scope.hold(thing);
@@ -72,14 +75,24 @@ export class Attending implements Disposable {
     return this.#fetches;
   }
 
-  /** Looks at the chosen chunks; with the first look at one's own, too, while chosen ones travel. */
+  /**
+   * Looks at the chosen chunks; with the first look at one's own, too, while chosen ones travel. What came for an earlier look
+   * is not sent again.
+   */
   look(chosen: Chosen): void {
     const { plan, k, v } = this;
-    const fetch = this.#scope.hold(new Fetch(plan, edgesOf(chosen, plan.chunks), { k, v }));
-    if (this.#fetches.length === 0) this.#attendOwn();
+    const earlier = [...this.#fetches];
+    const edges = edgesOf({ chosen, before: this.#chosen }, plan.chunks);
+    const fetch = this.#scope.hold(new Fetch(plan, edges, { k, v }));
+    if (earlier.length === 0) this.#attendOwn();
     this.#fetches.push(fetch);
+    this.#chosen.push(chosen);
     fetch.wait();
-    for (const look of looksOf(chosen, plan.chunks)) this.looked.push(this.#fold(look, fetch));
+    const isHere = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.has(chunk, b));
+    for (const each of this.#fetches) {
+      const has = each === fetch ? (chunk: Chunk, b: number) => !isHere(chunk, b) : each.has.bind(each);
+      for (const look of looksOf(chosen, plan.chunks, has)) this.looked.push(this.#fold(look, each));
+    }
   }
 
   /** Batch elements [b0, b1) for which a query chunk of this rank looked, or did not look, at any chunk but its own. */

@@ -28,31 +28,41 @@ export interface Look extends Run {
   readonly query: number;
 }
 
+/** What is wanted now, and what was before: ranks still have that. */
+export interface Wanted {
+  readonly chosen: Chosen;
+  readonly before: readonly Chosen[];
+}
+
 /** This rank's messages. */
-export function edgesOf(chosen: Chosen, chunks: Chunks): Edges {
+export function edgesOf(wanted: Wanted, chunks: Chunks): Edges {
   const { rank, ranks, all, own } = chunks;
   const foreign = all.filter(({ owner }) => owner !== rank);
   const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
   return {
-    receives: wantedBy(rank, foreign, { chosen, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
-    sends: others.flatMap((peer) => wantedBy(peer, own, { chosen, chunks }).map((run) => ({ ...run, peer }))),
+    receives: wantedBy(rank, foreign, { wanted, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
+    sends: others.flatMap((peer) => wantedBy(peer, own, { wanted, chunks }).map((run) => ({ ...run, peer }))),
   };
 }
 
-/** Which of some chunks a rank's query chunks look at, by rising chunk and batch element; each once, however many look. */
+/** Which of some chunks a rank must be sent, by rising chunk and batch element; each once, however many of its own look. */
 function wantedBy(
   rank: number,
   some: readonly Chunk[],
-  { chosen, chunks: { all } }: { chosen: Chosen; chunks: Chunks },
+  { wanted: { chosen, before }, chunks: { all } }: { wanted: Wanted; chunks: Chunks },
 ): Run[] {
   const queries = all.filter(({ owner }) => owner === rank);
-  return runsOf(some, chosen.length, (j, b) => queries.some(({ index }) => chosen[b]![index]!.includes(j)));
+  const looks = (by: Chosen, j: number, b: number): boolean => queries.some(({ index }) => by[b]![index]!.includes(j));
+  return runsOf(some, chosen.length, (j, b) => looks(chosen, j, b) && !before.some((by) => looks(by, j, b)));
 }
 
-/** What this rank's query chunks look at, those of the first before those of the second. */
-export function looksOf(chosen: Chosen, { all, own }: Chunks): Look[] {
+/** What this rank's query chunks look at among the chunks that `has` names, those of the first before those of the second. */
+export function looksOf(chosen: Chosen, { all, own }: Chunks, has: (chunk: Chunk, b: number) => boolean): Look[] {
   return own.flatMap(({ index }, query) =>
-    runsOf(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j)).map((run) => ({ ...run, query })),
+    runsOf(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j) && has(all[j]!, b)).map((run) => ({
+      ...run,
+      query,
+    })),
   );
 }
 

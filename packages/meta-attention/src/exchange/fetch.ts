@@ -2,6 +2,7 @@ import type { KeyBlock, Transfer, Work } from "@mosaic/core";
 import type { AttendPlan } from "../attend/plan.ts";
 import { rowsOf } from "../attend/views.ts";
 import { Scope } from "../scope.ts";
+import type { Chunk } from "../chunks.ts";
 import { type Block, ChunkMemory, ownRows } from "./chunk-memory.ts";
 import type { Edges, Run } from "./edges.ts";
 
@@ -60,6 +61,11 @@ export class Fetch implements Disposable {
     this.#work?.wait();
     this.#work = undefined;
     this.#messages[Symbol.dispose]();
+  }
+
+  /** Whether a foreign chunk came, or comes, for a batch element. */
+  has(chunk: Chunk, b: number): boolean {
+    return this.edges.receives.some((run) => run.chunk === chunk && run.b0 <= b && b < run.b1);
   }
 
   /** Keys and values of a run, wherever they lie. */
