@@ -16,7 +16,7 @@ export interface MetaForwardOptions {
   readonly step?: number;
   /** Instead of the module's. */
   readonly sequenceLength?: number;
-  /** Look at these chunks, by batch element and query chunk (in the order of the sequence), instead of those that the router would choose. */
+  /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. */
   readonly chosen?: Chosen;
   /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. */
   readonly dryRun?: boolean;
@@ -34,8 +34,8 @@ export interface MetaForwardOptions {
  * Keys and values travel in the input's dtype; partial results and all gradients on their way are float32 and rounded once.
  *
  * Parameters: qkv_proj ([E → (H + 2·Hkv)·D], laid out [q|k|v]), out_proj ([H·D → E]), gate_proj ([2·H·D → H·D], unless gate is
- * false), and the router's, float32: summary.* (see ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any module they are replicated; call
- * `reduceGradients` after the backward.
+ * false), and the router's, float32: summary.* (see ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any
+ * module they are replicated; call `reduceGradients` after the backward.
  *
  * @example
  * ```ts

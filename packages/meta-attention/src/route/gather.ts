@@ -1,5 +1,18 @@
-import { defineOp, fromArray, type ProcessGroup, type Tensor } from "@mosaic/core";
+import { defineOp, type ProcessGroup, type Tensor } from "@mosaic/core";
 import type { Chunks } from "../chunks.ts";
+import { chunksOfSlots, slotsOfChunks } from "./slots.ts";
+
+// p ranks, c places for chunks on each, N chunks; B batch, M length of a summary, W numbers that tell where keys lie.
+
+/** What a rank gives to the gather. */
+export interface Gathered {
+  /** Summaries of this rank's chunks, at most c: [n,B,M]. */
+  readonly summaries: Tensor;
+  /** Where their keys lie [n,B,W]; null if nobody asks. Has no gradient. */
+  readonly keyStatistics: Tensor | null;
+  /** What summaries are made of. A rank without a chunk has made none of it, and takes part in the backward all the same. */
+  readonly madeOf: readonly Tensor[];
+}
 
 interface Gathering {
   readonly chunks: Chunks;
@@ -10,84 +23,36 @@ interface Gathering {
 const gatherOp = defineOp({
   name: "gatherSummaries",
   forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: Gathering) {
-    const [count, batch, size] = own!.shape as [number, number, number];
-    const { device, dtype } = own!;
-    const width = size + (keyStatistics?.shape[2] ?? 0);
-    using packed = device.empty([chunks.perRank, batch, width], dtype);
-    // Places without a chunk are sent as well: they must hold numbers.
-    if (count < chunks.perRank) device.kernels.fill(packed, 0);
-    for (const [part, start] of [[own!, 0] as const, [keyStatistics ?? null, size] as const]) {
-      if (!part || count === 0) continue;
-      using places = packed.slice(0, 0, count);
-      using place = places.slice(2, start, start + part.shape[2]!);
-      device.kernels.copy(place, part);
-    }
-    using bySlot = device.empty([group.size * chunks.perRank, batch, width], dtype);
-    if (group.size === 1) device.kernels.copy(bySlot, packed);
+    using packed = packedPlaces(own!, keyStatistics ?? null, chunks);
+    using bySlot = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
+    if (group.size === 1) packed.device.kernels.copy(bySlot, packed);
     else group.allGather(bySlot, packed, { label }).wait();
-    return { output: inOrder(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
+    return { output: chunksOfSlots(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
   },
   backward({ shape, chunks, group, label }, dOut) {
-    const { device } = dOut;
-    const [count, batch, size] = shape as [number, number, number];
+    const [count, , size] = shape as [number, number, number];
     using part = dOut.slice(2, 0, size);
-    using bySlot = backInSlots(part, { chunks, ranks: group.size });
-    using packed = device.empty([chunks.perRank, batch, size], dOut.dtype);
-    if (group.size === 1) device.kernels.copy(packed, bySlot);
-    else group.reduceScatter(packed, bySlot, "sum", { label }).wait();
-    return [packed.slice(0, 0, count)];
+    using bySlot = slotsOfChunks(part, chunks);
+    using places = dOut.device.empty(bySlot.shape.with(0, chunks.perRank), dOut.dtype);
+    if (group.size === 1) dOut.device.kernels.copy(places, bySlot);
+    else group.reduceScatter(places, bySlot, "sum", { label }).wait();
+    return [places.slice(0, 0, count)];
   },
 });
 
-/** Whether chunks are gathered in the order of the sequence, and no place is empty. */
-function isOrdered({ all, ranks, perRank }: Chunks): boolean {
-  return all.length === ranks * perRank && all.every(({ index, slot }) => index === slot);
-}
-
-/** Slots [p·c,B,W] → chunks [N,B,W]. */
-function inOrder(bySlot: Tensor, chunks: Chunks): Tensor {
-  if (isOrdered(chunks)) return bySlot.detach();
-  const [slots, batch, width] = bySlot.shape as [number, number, number];
-  const ordered = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
-  using from = bySlot.reshape([slots, batch * width]);
-  using to = ordered.reshape([chunks.all.length, batch * width]);
-  using index = slotsOf(bySlot, chunks);
-  bySlot.device.kernels.gatherRows(to, from, index);
-  return ordered;
-}
-
-/** Chunks [N,B,M] → slots [p·c,B,M], 0 where there is no chunk. */
-function backInSlots(byChunk: Tensor, { chunks, ranks }: { chunks: Chunks; ranks: number }): Tensor {
-  const dense = byChunk.contiguous();
-  if (isOrdered(chunks)) return dense;
-  using ordered = dense;
-  const [count, batch, size] = ordered.shape as [number, number, number];
-  const { device } = ordered;
-  const bySlot = device.empty([ranks * chunks.perRank, batch, size], "float32");
-  device.kernels.fill(bySlot, 0);
-  using from = ordered.reshape([count, batch * size]);
-  using to = bySlot.reshape([ranks * chunks.perRank, batch * size]);
-  using index = slotsOf(ordered, chunks);
-  device.kernels.scatterAddRows(to, from, index);
-  return bySlot;
-}
-
-function slotsOf({ device }: Tensor, { all }: Chunks): Tensor {
-  return fromArray(
-    device,
-    all.map(({ slot }) => slot),
-    [all.length],
-  );
-}
-
-/** What a rank gives to the gather. */
-export interface Gathered {
-  /** Summaries of this rank's chunks [c,B,M]. */
-  readonly summaries: Tensor;
-  /** Where their keys lie [c,B,W]; null if nobody asks. Has no gradient. */
-  readonly keyStatistics: Tensor | null;
-  /** What summaries are made of. A rank without a chunk has made none of it, and must take part in the backward all the same. */
-  readonly madeOf: readonly Tensor[];
+/** Summaries and statistics side by side, [c,B,M+W]; zeros where there is no chunk, as these places are sent as well. */
+function packedPlaces(summaries: Tensor, keyStatistics: Tensor | null, { perRank }: Chunks): Tensor {
+  const { device, dtype } = summaries;
+  const [count, batch, size] = summaries.shape as [number, number, number];
+  const packed = device.empty([perRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
+  if (count < perRank) device.kernels.fill(packed, 0);
+  if (count === 0) return packed;
+  using places = packed.slice(0, 0, count);
+  using first = places.slice(2, 0, size);
+  using rest = places.slice(2, size);
+  device.kernels.copy(first, summaries);
+  if (keyStatistics) device.kernels.copy(rest, keyStatistics);
+  return packed;
 }
 
 /**
