@@ -40,6 +40,7 @@ void Engine::meet() {
   hello.value(static_cast<uint32_t>(getpid())).text(hostName()).value(library().version);
   hub_.send(std::move(hello));
   until([&] { return welcome_; });
+  connectBy_ = monotonicNs() + static_cast<int64_t>(options_.connectSeconds * 1e9);
 }
 
 /// Waits until NCCL has done what it was last told.

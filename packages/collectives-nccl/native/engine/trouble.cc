@@ -12,6 +12,8 @@ constexpr uint32_t kMostListed = 16;
 /// NCCL notices a lost rank before the hub may: so long the hub has to say which.
 constexpr int64_t kGraceNs = 500'000'000;
 constexpr int64_t kAnswersNs = 1'000'000'000;
+/// The hub can name the ranks that have not come, so it goes first.
+constexpr int64_t kHubFirstNs = 3'000'000'000;
 
 std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
 
@@ -78,7 +80,11 @@ std::optional<Engine::Trouble> Engine::connectingTrouble() {
   if (hub_.lost()) {
     return Trouble{recordOf(MOSAIC_FAILURE_PEER_LOST, self + ": rank 0 ended while the ranks connected"), {}};
   }
-  if (monotonicNs() < connectBy_) return std::nullopt;
+  if (monotonicNs() < connectBy_ + (welcome_ ? 0 : kHubFirstNs)) return std::nullopt;
+  if (!welcome_) {
+    return Trouble{recordOf(MOSAIC_FAILURE_TIMEOUT, self + ": rank 0 has not let it in within " +
+                                                        seconds(options_.connectSeconds)), {}};
+  }
   const auto failure = recordOf(MOSAIC_FAILURE_TIMEOUT, self + ": NCCL has not connected the ranks within " +
                                                             seconds(options_.connectSeconds) +
                                                             "; NCCL_DEBUG=INFO shows what it tries");

@@ -24,14 +24,15 @@ LaunchHostFunc launchHostFunc() {
 struct Launch {
   std::shared_ptr<Communicator> communicator;
   Work work;
-  bool hangs;
+  bool hangs, fails;
 };
 
 void carryOut(void* data) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
   Communicator& communicator = *launch->communicator;
   communicator.running++;
-  if (launch->hangs) communicator.await([] { return false; });
+  if (launch->fails) communicator.state = ncclRemoteError;
+  if (launch->hangs || launch->fails) communicator.await([] { return false; });
   else launch->work.run(communicator.stopped);
   communicator.running--;
 }
@@ -53,7 +54,8 @@ ncclResult_t Communicator::inBackground(std::function<ncclResult_t()> job) {
   state = ncclInProgress;
   helper = std::thread([this, job = std::move(job)] {
     const ncclResult_t result = job();
-    if (!stopped) state = result;
+    ncclResult_t expected = ncclInProgress;  // an error may have come meanwhile, and stays
+    if (!stopped) state.compare_exchange_strong(expected, result);
   });
   return ncclInProgress;
 }
@@ -70,10 +72,10 @@ ncclResult_t Communicator::attach() {
 
 ncclResult_t Communicator::launch(Work work, CUstream stream) {
   const int number = ++launches;
-  const bool fails = number == failingLaunch();
-  auto* launch = new Launch{shared_from_this(), std::move(work), fails || number == hangingLaunch()};
+  auto* launch =
+      new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), number == failingLaunch()};
   if (!launchHostFunc() || launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
-  return fails ? ncclRemoteError : ncclSuccess;
+  return ncclSuccess;
 }
 
 void Communicator::stop() {

@@ -1,0 +1,115 @@
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { expect, test } from "vitest";
+import { standIns } from "./emulated.ts";
+
+// Each in a process of its own, for a process loads NCCL once. What goes wrong is asked of the stand-ins.
+interface Trouble {
+  readonly what: string;
+  /** On top of the stand-ins'. */
+  readonly env: Readonly<Record<string, string>>;
+  readonly code: string;
+  readonly name: string;
+  readonly message: RegExp;
+}
+
+const open = "await world(2, { device: () => cuda(), timeout: 1, nccl: { connectTimeout: 1 } })";
+const use = `const contexts = ${open};
+  const xs = contexts.map((ctx) => filled(ctx, [4], 1));
+  for (let i = 0; i < 3; i++) for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
+  await xs[0].read()`;
+
+const troubles: readonly Trouble[] = [
+  {
+    what: "no NCCL",
+    env: { MOSAIC_NCCL_LIBRARY: "/nonexistent/libnccl.so.2" },
+    code: open,
+    name: "DeviceError",
+    message: /expected NCCL, received none \(\/nonexistent\/libnccl\.so\.2: .*\); install NCCL 2\.18 or newer: .*pip/,
+  },
+  {
+    what: "a library that is not NCCL",
+    env: { MOSAIC_NCCL_LIBRARY: "libdl.so.2" },
+    code: open,
+    name: "DeviceError",
+    message: /received libdl\.so\.2, which has no ncclGetVersion; install NCCL/,
+  },
+  {
+    what: "too old an NCCL",
+    env: { MOSAIC_STANDIN_NCCL_VERSION: "21605" },
+    code: "ncclSystem()",
+    name: "DeviceError",
+    message: /received .*libnccl_standin\.so of version 2\.16\.5, too old; install NCCL 2\.18 or newer/,
+  },
+  {
+    what: "an NCCL that never connects the ranks",
+    env: { MOSAIC_STANDIN_NCCL_HANG: "init" },
+    code: open,
+    name: "CollectiveTimeoutError",
+    message: /rank [01]: NCCL has not connected the ranks within 1 s; NCCL_DEBUG=INFO shows what it tries/,
+  },
+  {
+    what: "an asynchronous error",
+    env: { MOSAIC_STANDIN_NCCL_ERROR: "5" },
+    code: use,
+    name: "PeerLostError",
+    message: /rank [01], group world: NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
+  },
+  {
+    what: "a collective that never ends",
+    env: { MOSAIC_STANDIN_NCCL_HANG: "5" },
+    code: use,
+    name: "CollectiveTimeoutError",
+    message: /no end within 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in it too/,
+  },
+  {
+    what: "a split that never ends",
+    env: { MOSAIC_STANDIN_NCCL_HANG: "split" },
+    code: `const contexts = ${open}; await Promise.all(contexts.map((ctx) => ctx.world.split(0)))`,
+    name: "CollectiveTimeoutError",
+    message: /no end within 1 s: rank [01] waits in split #1 \(world\)/,
+  },
+  {
+    what: "a device that fails",
+    env: { MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
+    code: use,
+    name: "DeviceError",
+    message: /illegal memory access/,
+  },
+  {
+    what: "no launcher",
+    env: { MOSAIC_STORE: "" },
+    code: "await nccl().connect({ device: cuda(), rank: 0, size: 2 })",
+    name: "OptionError",
+    message: /expected a store to meet in, .*; start the ranks with mosaic-run, or pass nccl\(\{ store \}\)/,
+  },
+];
+
+test.each(troubles)("says what to do about $what", async ({ env, code, name, message }) => {
+  const error = await errorOf(code, env);
+  expect(error.message).toMatch(message);
+  expect(error.name).toBe(name);
+});
+
+test("tells what NCCL there is", async () => {
+  const { message } = await errorOf("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
+  const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
+  expect(version).toBe("2.27.3");
+  expect(library).toMatch(/libnccl_standin\.so$/);
+  expect(settings).toMatchObject({ NCCL_DEBUG: "WARN" });
+});
+
+/** What `code` throws in a process with that environment; a hang is killed. */
+async function errorOf(code: string, env: Trouble["env"]): Promise<{ name: string; message: string }> {
+  const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
+  const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
+    const { cuda } = await import(${at("@mosaic/kernels-cuda")});
+    const { filled } = await import(${at("@mosaic/core")});
+    let thrown = { name: "nothing", message: "" };
+    try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
+    process.stdout.write(JSON.stringify(thrown), () => process.exit());`;
+  const all = { ...process.env, ...standIns, ...env };
+  const node = ["--input-type=module", "--eval", script];
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
+  return JSON.parse(stdout) as { name: string; message: string };
+}

@@ -1,0 +1,46 @@
+import "./emulated.ts";
+import type { Context, Device, DType, ProcessGroup, Shape, Tensor } from "@mosaic/core";
+import { cuda } from "@mosaic/kernels-cuda";
+import { type NcclWorldOptions, world } from "../src/index.ts";
+
+/** Ranks of one process, on emulated GPUs. */
+export interface Ranks extends AsyncDisposable {
+  readonly contexts: readonly Context[];
+  readonly groups: readonly ProcessGroup[];
+  readonly devices: readonly Device[];
+}
+
+export async function openRanks(size: number, options: Omit<NcclWorldOptions, "device"> = {}): Promise<Ranks> {
+  const contexts = await world(size, { timeout: 20, ...options, device: () => cuda({ index: 0 }) });
+  return {
+    contexts,
+    devices: contexts.map((context) => context.device),
+    groups: contexts.map((context) => context.world),
+    async [Symbol.asyncDispose]() {
+      await Promise.all(contexts.map((context) => context.close()));
+    },
+  };
+}
+
+export function tensor(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
+  const x = device.empty(shape, dtype);
+  device.write(x, values);
+  return x;
+}
+
+/** What becomes of each rank that posts and then reads: its values, or its first error, which may come at a call already. */
+export function outcomes(
+  tensors: readonly Tensor[],
+  post: (rank: number) => void,
+): Promise<readonly (readonly number[] | Error)[]> {
+  return Promise.all(
+    tensors.map(async (x, rank) => {
+      try {
+        post(rank);
+        return Array.from(await x.read());
+      } catch (error) {
+        return error as Error;
+      }
+    }),
+  );
+}
