@@ -250,6 +250,7 @@ describe("workers", () => {
 
 const emulated = {
   MOSAIC_CUDA_LIBRARY: file("../../packages/kernels-cuda/build-emulated/libcuda_emulated.so"),
+  MOSAIC_NCCL_LIBRARY: file("../../packages/collectives-nccl/build-emulated/libnccl_standin.so"),
   MOSAIC_EMULATED_CAPABILITY: "90",
 };
 
@@ -309,21 +310,10 @@ describe("the command", () => {
     });
   });
 
-  it("shards over ranks that share a device", () => {
-    const ring = [
-      "--device",
-      "cpu",
-      "--filter",
-      "ring.2.forward",
-      "--peer",
-      "none",
-      ...tiny,
-      "--out",
-      join(folder, "ring"),
-    ];
-    expect(bench(...ring).status).toBe(0);
-    expect(readFileSync(join(folder, "ring", "gpu.md"), "utf8")).toMatch(
-      /ring\.2\.forward\.bf16\.causal\.d64\.n128 \| \d/,
-    );
+  it.each(["cpu", "cuda"])("shards over ranks that share a device: %s", (device) => {
+    const at = join(folder, `ring on ${device}`);
+    const some = ["--device", device, "--filter", "ring.2.forward.bf16.causal", "--peer", "none"];
+    expect(bench(...some, ...tiny, "--out", at).status).toBe(0);
+    expect(readFileSync(join(at, "gpu.md"), "utf8")).toMatch(/ring\.2\.forward\.bf16\.causal\.d64\.n128 \| \d/);
   });
 });
