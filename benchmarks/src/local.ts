@@ -29,7 +29,7 @@ function localCase(problem: AttentionProblem): Case {
   return {
     names: [name],
     async run({ repetitions }) {
-      await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
       const times = await timesWithPeak(repetitions, async () => {
         const { begin, end } = await run.once();
@@ -60,7 +60,7 @@ export const gemmCases: readonly Case[] = products.map(({ dtype, m, n, k }) => {
   return {
     names: [name],
     async run({ repetitions }) {
-      await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+      await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const draw = (shape: mosaic.Shape): mosaic.Tensor =>
         mosaic.randn(ctx, shape, { dtype: dtype === "f32" ? "float32" : "bfloat16" });
       using a = draw([m, k]);

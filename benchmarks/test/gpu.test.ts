@@ -135,7 +135,7 @@ describe("ours", () => {
   const small = { ...problem, n: 96, batch: 1, mask: "causal" } as const;
 
   it("is right by the definition, and timed run by run", async () => {
-    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const ours = new Ours("cpu", ctx);
     const errors: Errors = await ours.check({ ...small, direction: "backward" });
     expect(isRight(errors, small)).toBe(true);
@@ -155,7 +155,7 @@ describe("ours", () => {
   });
 
   it("is refused if its rows are wrong at the size that is timed", async () => {
-    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const { kernels } = ctx.device;
     const attend = kernels.attend.bind(kernels);
     kernels.attend = (state, q, keys, tile) => attend(state, q, keys, { ...tile, scale: tile.scale * 1.5 });
@@ -165,7 +165,7 @@ describe("ours", () => {
   });
 
   it("cannot be timed with steps that draw random numbers", async () => {
-    await using ctx = await mosaic.init({ rank: 0, worldSize: 1 });
+    await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const laps = await lapsOf(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
     expect(laps.map(({ kernels }) => Object.keys(kernels))).toEqual([["fill"], []]);
     await expect(lapsOf(ctx.device, [() => mosaic.rand(ctx, [64]).dispose()])).rejects.toThrow("3 found");
