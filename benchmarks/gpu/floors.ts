@@ -17,20 +17,22 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
         { key: "exp128", head: "exp ms, d 128", as: 2 },
         { key: "exp64", head: "exp ms, d 64", as: 2 },
       ],
-      rows: lengths.map((n) => {
-        const shape = { direction, dtype: "bf16", mask, n } as const;
-        const problem = problemOf({ ...shape, d: 128 }, sizes);
-        const { products, memory, exponentials } = floorOf(problem, ceilings);
-        return {
-          n,
-          tflop: flopsOf(problem) / 1e12,
-          gigabytes: bytesOf(problem) / 1e9,
-          products: products * 1e3,
-          memory: memory * 1e3,
-          exp128: exponentials * 1e3,
-          exp64: floorOf(problemOf({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
-        };
-      }),
+      rows: lengths
+        .toSorted((a, b) => a - b)
+        .map((n) => {
+          const shape = { direction, dtype: "bf16", mask, n } as const;
+          const problem = problemOf({ ...shape, d: 128 }, sizes);
+          const { products, memory, exponentials } = floorOf(problem, ceilings);
+          return {
+            n,
+            tflop: flopsOf(problem) / 1e12,
+            gigabytes: bytesOf(problem) / 1e9,
+            products: products * 1e3,
+            memory: memory * 1e3,
+            exp128: exponentials * 1e3,
+            exp64: floorOf(problemOf({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
+          };
+        }),
     })),
   );
 }

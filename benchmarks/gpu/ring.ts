@@ -49,7 +49,7 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
     part: "ring",
     async run(bench: Bench): Promise<Result> {
       await bench.close();
-      const job: RingJob = { problem, ranks, turns: Math.min(5, bench.effort.rounds), device: bench.device };
+      const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
       const said = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
       const seconds = Object.fromEntries(ways.map((way) => [way, median(turnsOf(said, way))]));
       const { ring, apart, alone } = seconds as Record<Way, number>;
