@@ -26,7 +26,10 @@ export class CudaStream implements Stream {
 
   record(): Fence {
     this.#device.begin("record");
-    return new CudaFence(this, translated(() => this.#device.native.record()));
+    return new CudaFence(
+      this,
+      translated(() => this.#device.native.record()),
+    );
   }
 
   /** @throws OptionError for a fence of another kind of device. */

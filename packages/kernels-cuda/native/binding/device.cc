@@ -16,8 +16,8 @@ void report(napi_env env, Held& held, int64_t bytes) {
   held.reported = bytes;
 }
 
-// open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream, capability,
-// port.
+// open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream,
+// capability, port.
 napi_value open(napi_env env, napi_callback_info) {
   return guarded(env, nullptr, [&] {
     Addon& addon = Addon::of(env);

@@ -1,5 +1,5 @@
-// Exports of the copies between JavaScript's memory and the device's: through pinned memory, and where the tensor is not
-// dense float32, through some of the device's, so that a kernel converts.
+// Exports of the copies between JavaScript's memory and the device's: through pinned memory, and where the tensor is
+// not dense float32, through some of the device's, so that a kernel converts.
 #include <cstring>
 
 #include "binding/addon.h"

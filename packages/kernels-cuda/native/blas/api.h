@@ -1,5 +1,5 @@
-// What we use of cuBLASLt, declared here so that nothing of CUDA is needed to build. Types and values are those of NVIDIA's
-// cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
+// What we use of cuBLASLt, declared here so that nothing of CUDA is needed to build. Types and values are those of
+// NVIDIA's cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
 #pragma once
 
 #include <cstddef>
@@ -56,30 +56,30 @@ struct BlasChoice {
 };
 
 /// One line a function: X(name, symbol, result, parameters)
-#define MOSAIC_CUBLASLT(X)                                                                                                \
-  X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                            \
-  X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                            \
-  X(getVersion, cublasLtGetVersion, size_t, (void))                                                                       \
-  X(getStatusName, cublasLtGetStatusName, const char*, (BlasStatus status))                                               \
-  X(productCreate, cublasLtMatmulDescCreate, BlasStatus, (BlasProduct * product, int computeType, int scaleType))         \
-  X(productDestroy, cublasLtMatmulDescDestroy, BlasStatus, (BlasProduct product))                                         \
-  X(productSet, cublasLtMatmulDescSetAttribute, BlasStatus,                                                               \
-    (BlasProduct product, int attribute, const void* value, size_t bytes))                                                \
-  X(layoutCreate, cublasLtMatrixLayoutCreate, BlasStatus,                                                                 \
-    (BlasLayout * layout, int type, uint64_t rows, uint64_t columns, int64_t lead))                                       \
-  X(layoutDestroy, cublasLtMatrixLayoutDestroy, BlasStatus, (BlasLayout layout))                                          \
-  X(layoutSet, cublasLtMatrixLayoutSetAttribute, BlasStatus,                                                              \
-    (BlasLayout layout, int attribute, const void* value, size_t bytes))                                                  \
-  X(preferenceCreate, cublasLtMatmulPreferenceCreate, BlasStatus, (BlasPreference * preference))                          \
-  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, BlasStatus, (BlasPreference preference))                          \
-  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute, BlasStatus,                                                      \
-    (BlasPreference preference, int attribute, const void* value, size_t bytes))                                          \
-  X(choose, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                                   \
-    (BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,                      \
-     BlasPreference preference, int wanted, mosaic::cuda::BlasChoice * choices, int* found))                              \
-  X(multiply, cublasLtMatmul, BlasStatus,                                                                                 \
-    (BlasHandle handle, BlasProduct product, const void* alpha, const void* a, BlasLayout aLayout, const void* b,         \
-     BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,                \
+#define MOSAIC_CUBLASLT(X)                                                                                             \
+  X(create, cublasLtCreate, BlasStatus, (BlasHandle * handle))                                                         \
+  X(destroy, cublasLtDestroy, BlasStatus, (BlasHandle handle))                                                         \
+  X(getVersion, cublasLtGetVersion, size_t, (void))                                                                    \
+  X(getStatusName, cublasLtGetStatusName, const char*, (BlasStatus status))                                            \
+  X(productCreate, cublasLtMatmulDescCreate, BlasStatus, (BlasProduct * product, int computeType, int scaleType))      \
+  X(productDestroy, cublasLtMatmulDescDestroy, BlasStatus, (BlasProduct product))                                      \
+  X(productSet, cublasLtMatmulDescSetAttribute, BlasStatus,                                                            \
+    (BlasProduct product, int attribute, const void* value, size_t bytes))                                             \
+  X(layoutCreate, cublasLtMatrixLayoutCreate, BlasStatus,                                                              \
+    (BlasLayout * layout, int type, uint64_t rows, uint64_t columns, int64_t lead))                                    \
+  X(layoutDestroy, cublasLtMatrixLayoutDestroy, BlasStatus, (BlasLayout layout))                                       \
+  X(layoutSet, cublasLtMatrixLayoutSetAttribute, BlasStatus,                                                           \
+    (BlasLayout layout, int attribute, const void* value, size_t bytes))                                               \
+  X(preferenceCreate, cublasLtMatmulPreferenceCreate, BlasStatus, (BlasPreference * preference))                       \
+  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, BlasStatus, (BlasPreference preference))                       \
+  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute, BlasStatus,                                                   \
+    (BlasPreference preference, int attribute, const void* value, size_t bytes))                                       \
+  X(choose, cublasLtMatmulAlgoGetHeuristic, BlasStatus,                                                                \
+    (BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b, BlasLayout c, BlasLayout d,                   \
+     BlasPreference preference, int wanted, mosaic::cuda::BlasChoice * choices, int* found))                           \
+  X(multiply, cublasLtMatmul, BlasStatus,                                                                              \
+    (BlasHandle handle, BlasProduct product, const void* alpha, const void* a, BlasLayout aLayout, const void* b,      \
+     BlasLayout bLayout, const void* beta, const void* c, BlasLayout cLayout, void* d, BlasLayout dLayout,             \
      const mosaic::cuda::BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes, CUstream stream))
 
 /// The library's functions, found at run time.

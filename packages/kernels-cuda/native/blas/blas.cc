@@ -38,8 +38,8 @@ bool Blas::open() {
     throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to start, received " +
                                              std::string(library_->functions.getStatusName(status)) + " from " +
                                              library_->name + " " + library_->version +
-                                             "; update NVIDIA's driver, free memory of the GPU, or do without the library: "
-                                             "MOSAIC_CUBLASLT_LIBRARY=none");
+                                             "; update NVIDIA's driver, free memory of the GPU, or do without the "
+                                             "library: MOSAIC_CUBLASLT_LIBRARY=none");
   }
   workspace_ = memory_.keep(wantedWorkspace(options_.capability));
   workspaceBytes_ = workspace_ ? wantedWorkspace(options_.capability) : 0;

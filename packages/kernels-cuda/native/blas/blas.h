@@ -11,7 +11,8 @@
 
 namespace mosaic::cuda {
 
-/// As BLAS sees it: columns of `rows` elements, each `lead` elements behind the one before; perhaps to be read transposed.
+/// As BLAS sees it: columns of `rows` elements, each `lead` elements behind the one before; perhaps to be read
+/// transposed.
 struct BlasMatrix {
   void* data;
   BlasType type;
@@ -39,7 +40,8 @@ class Blas {
   ~Blas();
   Blas(const Blas&) = delete;
 
-  /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no use.
+  /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no
+  /// use.
   bool takes(const BlasProblem& problem);
   /// Enqueues what was taken. Throws Failure.
   void start(const BlasProblem& problem);

@@ -16,7 +16,8 @@ namespace {
 
 /// 130101 for 13.1.1.
 std::string textOf(size_t version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  const auto part = [&](size_t unit) { return std::to_string(version / unit % 100); };
+  return part(10000) + "." + part(100) + "." + part(1);
 }
 
 /// The oldest with all that is declared in api.h.
@@ -64,10 +65,10 @@ const BlasLibrary* find() {
   if (wanted == "none") return nullptr;
   if (!wanted.empty()) {
     if (auto library = load(wanted, reason)) return library.release();
-    throw Failure(MOSAIC_FAILURE_DEVICE, "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + wanted +
-                                             " (" + reason +
-                                             "); name libcublasLt.so.12 or .13 of the CUDA Toolkit, or `none` to multiply "
-                                             "without it, or unset the variable");
+    throw Failure(MOSAIC_FAILURE_DEVICE,
+                  "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + wanted + " (" + reason +
+                      "); name libcublasLt.so.12 or .13 of the CUDA Toolkit, or `none` to multiply without it, or "
+                      "unset the variable");
   }
   for (const std::string& name : usualNames()) {
     if (auto library = load(name, reason)) return library.release();

@@ -14,8 +14,8 @@ struct BlasLibrary {
   std::string version;
 };
 
-/// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual names
-/// which goes with the driver. Throws Failure if the variable names what cannot be loaded.
+/// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual
+/// names which goes with the driver. Throws Failure if the variable names what cannot be loaded.
 const BlasLibrary* blasLibrary();
 
 }  // namespace mosaic::cuda

@@ -57,8 +57,8 @@ BlasStatus Blas::Plan::start(const Settings& settings, const BlasProblem& proble
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
   void* room = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
   return blas_.multiply(settings.handle, product_, &alpha, problem.a.data, a_, problem.b.data, b_, &beta,
-                        problem.out.data, out_, problem.out.data, out_, &choice_.algorithm, room, settings.workspaceBytes,
-                        stream);
+                        problem.out.data, out_, problem.out.data, out_, &choice_.algorithm, room,
+                        settings.workspaceBytes, stream);
 }
 
 }  // namespace mosaic::cuda

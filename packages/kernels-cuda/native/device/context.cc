@@ -14,10 +14,10 @@ void checkOrdinal(int ordinal) {
   check(driver().deviceGetCount(&count), "counting GPUs");
   if (ordinal >= 0 && ordinal < count) return;
   throw Failure(MOSAIC_FAILURE_DEVICE,
-                "cuda({ index }): expected a GPU that the driver shows, numbered from 0 to " + std::to_string(count - 1) +
-                    ", received " + std::to_string(ordinal) +
-                    "; check CUDA_VISIBLE_DEVICES, start at most one rank for each GPU (LOCAL_RANK is the default), or let "
-                    "ranks share one: cuda({ index: 0 })");
+                "cuda({ index }): expected a GPU that the driver shows, numbered from 0 to " +
+                    std::to_string(count - 1) + ", received " + std::to_string(ordinal) +
+                    "; check CUDA_VISIBLE_DEVICES, start at most one rank for each GPU (LOCAL_RANK is the default), or "
+                    "let ranks share one: cuda({ index: 0 })");
 }
 
 }  // namespace

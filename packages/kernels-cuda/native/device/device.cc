@@ -103,8 +103,8 @@ void Device::failBy(CUresult code) {
   const std::string suspects = history_.suspects();
   fail(MOSAIC_FAILURE_DEVICE,
        name_ + ": " + (suspects.empty() ? "work" : suspects) + " failed: " + textOf(code) +
-           "; the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1 to learn which kernel "
-           "it was, or under compute-sanitizer");
+           "; the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1 to learn which "
+           "kernel it was, or under compute-sanitizer");
 }
 
 Failure Device::explain(const CallError& error) {

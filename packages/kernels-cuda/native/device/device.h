@@ -96,7 +96,8 @@ class Device {
   const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
   /// Any thread.
   void fail(MosaicFailureCode code, const std::string& message);
-  /// What to say of a call that failed: of a context that is lost, which kernels may have done it. Then the device fails.
+  /// What to say of a call that failed: of a context that is lost, which kernels may have done it. Then the device
+  /// fails.
   Failure explain(const CallError& error);
 
   /// Everything that is started from now on.

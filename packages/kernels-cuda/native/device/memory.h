@@ -23,11 +23,12 @@ class Memory {
   ~Memory();
   Memory(const Memory&) = delete;
 
-  /// Null beyond the limit or what the GPU has; zero bytes take one. Before it gives up, it waits for the stream and returns
-  /// what all pools of the process keep unused. Throws CallError if the device has failed.
+  /// Null beyond the limit or what the GPU has; zero bytes take one. Before it gives up, it waits for the stream and
+  /// returns what all pools of the process keep unused. Throws CallError if the device has failed.
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
-  /// For as long as the device: counted nowhere, limited by nothing but the GPU, freed with all else. Null if there is none.
+  /// For as long as the device: counted nowhere, limited by nothing but the GPU, freed with all else. Null if there is
+  /// none.
   CUdeviceptr keep(size_t bytes);
   /// In the order of another stream, by any thread, to be given back by `release`; counted nowhere.
   CUresult lend(CUdeviceptr* address, size_t bytes, CUstream stream) const;

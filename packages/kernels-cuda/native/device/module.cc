@@ -30,8 +30,8 @@ Module::Module(const Context& context) {
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
                   "cuda(): expected CUDA kernels in the addon of @mosaic/kernels-cuda, received none, for it was built "
-                  "where nvcc was not found; install the CUDA Toolkit, 12 or newer, put nvcc on the PATH, and run `npm run "
-                  "build:native` in packages/kernels-cuda");
+                  "where nvcc was not found; install the CUDA Toolkit, 12 or newer, put nvcc on the PATH, and run `npm "
+                  "run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
   if (isUnsuited(code)) rejectImage(context, code);

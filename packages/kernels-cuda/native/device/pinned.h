@@ -8,7 +8,8 @@
 
 namespace mosaic::cuda {
 
-/// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are kept. Any thread with the context.
+/// Pinning takes as long as a copy, and unpinning may wait for the GPU, so blocks are kept. For any thread that has
+/// entered the context.
 class PinnedCache {
  public:
   PinnedCache() = default;

@@ -34,7 +34,7 @@ const Driver& driver();
 int driverVersion();
 const std::string& driverLibrary();
 
-/// Whether the driver is a stand-in for tests (native/emulation), and the image of kernels that it brings along, if any.
+/// Whether the driver is a stand-in for tests (native/emulation); the image of kernels that it brings along, if any.
 bool isEmulated();
 const void* imageOfDriver();
 

@@ -66,8 +66,8 @@ DEVICE Turn turnOf(float u) {
   return {floatOf(bitsOf(odd ? c : s) ^ (quarter & 2) << 30), floatOf(bitsOf(odd ? s : c) ^ ((quarter + 1) & 2) << 30)};
 }
 
-/// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon, Moraes,
-/// Dror and Shaw 2011.
+/// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon,
+/// Moraes, Dror and Shaw 2011.
 DEVICE void philoxOf(const Philox& philox, uint64_t block, uint32_t (&word)[4]) {
   word[0] = static_cast<uint32_t>(block);
   word[1] = static_cast<uint32_t>(block >> 32);

@@ -57,7 +57,7 @@ static_assert(offsetof(MemPoolProperties, maxSize) == offsetof(CUmemPoolProps, m
 
 // Each function takes what the toolkit's takes.
 #define CHECK_SIGNATURE(name, symbol, parameters) \
-  static_assert(check::same<std::remove_pointer_t<decltype(ours::mosaic::cuda::Driver::name)>, decltype(symbol)>, #symbol);
+  static_assert(check::same<std::remove_pointer_t<decltype(Driver::name)>, decltype(symbol)>, #symbol);
 MOSAIC_CUDA_DRIVER(CHECK_SIGNATURE)
 
 // And is the version that the toolkit would link, but for one that it renamed in 12.8 while the old one stays.

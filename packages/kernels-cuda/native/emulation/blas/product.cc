@@ -99,7 +99,9 @@ struct Task {
   }
 };
 
-bool isWhole(const mosaicBlasLayout& x) { return x.lead >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0; }
+bool isWhole(const mosaicBlasLayout& x) {
+  return x.lead >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
+}
 
 /// Sizes that go together, in types that the library multiplies.
 bool isProduct(const mosaicBlasProduct& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,

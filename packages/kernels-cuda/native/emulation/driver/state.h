@@ -21,8 +21,8 @@ bool& initialised();
 /// Whether the calling thread has set a context, as NVIDIA's driver wants of every thread.
 bool& hasContext();
 
-/// The first reason for which a call is to be refused: a thread without a context, a callback of the driver's (which must
-/// not call it), a context that has failed. Else success.
+/// The first reason for which a call is to be refused: a thread without a context, a callback of the driver's (which
+/// must not call it), a context that has failed. Else success.
 CUresult ready();
 
 /// Fails the context as something did on the device, and says so on stderr.
