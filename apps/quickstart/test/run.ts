@@ -3,10 +3,12 @@ import { fileURLToPath } from "node:url";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 
-/** The stand-in for the driver, with one GPU. */
-const emulated = fileURLToPath(
-  new URL("../../../packages/kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url),
-);
+const built = (path: string): string => fileURLToPath(new URL(`../../../packages/${path}`, import.meta.url));
+/** What stands in for the driver, with one GPU, and for NCCL. */
+const standIns = {
+  MOSAIC_CUDA_LIBRARY: built("kernels-cuda/build-emulated/libcuda_emulated.so"),
+  MOSAIC_NCCL_LIBRARY: built("collectives-nccl/build-emulated/libnccl_standin.so"),
+};
 
 /** What the program printed and how it ended; `json` is the last line, parsed. */
 export interface Ran {
@@ -16,9 +18,9 @@ export interface Ran {
 }
 
 /** Runs the built program, as a user would. */
-export async function run(...args: readonly string[]): Promise<Ran> {
-  const env = { ...process.env, MOSAIC_CUDA_LIBRARY: emulated };
-  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env });
+export async function run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Ran> {
+  const all = { ...process.env, ...standIns, ...env };
+  const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env: all });
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (data: string) => (stdout += data));
   child.stderr.setEncoding("utf8").on("data", (data: string) => (stderr += data));

@@ -186,6 +186,7 @@ describe("what is wrong, with what to do", () => {
 });
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
+const standIn = fileURLToPath(new URL("../../collectives-nccl/build-emulated/libnccl_standin.so", import.meta.url));
 const bin = fileURLToPath(new URL("../bin/mosaic-doctor.js", import.meta.url));
 
 /** The program as users run it. */
@@ -221,6 +222,13 @@ describe("mosaic-doctor", () => {
   ])("tells of %s", async (_, env, code, expected) => {
     const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });
     expect(found).toEqual({ code, output: expect.stringMatching(expected) });
+  });
+
+  it("finds several GPUs well, with NCCL between them", async () => {
+    const env = { MOSAIC_CUDA_LIBRARY: emulated, MOSAIC_NCCL_LIBRARY: standIn, MOSAIC_EMULATED_DEVICES: "2" };
+    const { code, output } = await doctor([], env);
+    expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_standin\.so\n[^]*device "cuda", .* by "nccl"/);
+    expect(code).toBe(0);
   });
 
   it("speaks JSON", async () => {
