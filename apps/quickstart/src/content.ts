@@ -18,28 +18,36 @@ interface Noted<T> {
 /** What one rank's memory held when, as far as its events tell. Times only grow. */
 export class StorageHistory {
   readonly #own: Held;
-  readonly #uses = new Map<number, Noted<Held>[]>();
-  readonly #copies = new Map<number, Noted<number>[]>();
-  readonly #receipts = new Map<number, Noted<undefined>[]>();
+  readonly #allocations = new Map<number, number[]>();
+  readonly #uses = new Map<string, Noted<Held>[]>();
+  readonly #copies = new Map<string, Noted<number>[]>();
+  readonly #receipts = new Map<string, Noted<undefined>[]>();
 
   /** `own`: what to say of memory that nothing tells of, which can only be the rank's own. */
   constructor(own: Held) {
     this.#own = own;
   }
 
+  /** From now on the number means other memory. Times must not decrease from call to call. */
+  allocated(storage: number, time: number): void {
+    const times = this.#allocations.get(storage);
+    if (times) times.push(time);
+    else this.#allocations.set(storage, [time]);
+  }
+
   /** Attention read it, or added to it, as this. */
   used(storage: number, time: number, value: Held): void {
-    note(this.#uses, storage, { time, value });
+    note(this.#uses, this.#memory(storage, time), { time, value });
   }
 
   /** It was copied from another. */
   copied(storage: number, time: number, from: number): void {
-    note(this.#copies, storage, { time, value: from });
+    note(this.#copies, this.#memory(storage, time), { time, value: from });
   }
 
   /** A message goes there. */
   received(storage: number, time: number): void {
-    note(this.#receipts, storage, { time, value: undefined });
+    note(this.#receipts, this.#memory(storage, time), { time, value: undefined });
   }
 
   /**
@@ -47,21 +55,28 @@ export class StorageHistory {
    * since, or else next, before anything comes in; or else what it was copied from.
    */
   contentOf(storage: number, time: number): Held {
-    const receipts = this.#receipts.get(storage) ?? [];
+    const memory = this.#memory(storage, time);
+    const receipts = this.#receipts.get(memory) ?? [];
     const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
     const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
-    const uses = this.#uses.get(storage) ?? [];
+    const uses = this.#uses.get(memory) ?? [];
     const use =
       uses.findLast((each) => each.time < time && each.time > since) ??
       uses.find((each) => each.time > time && each.time < until);
     if (use) return use.value;
-    const copy = this.#copies.get(storage)?.findLast((each) => each.time < time);
+    const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
     return copy ? this.contentOf(copy.value, copy.time) : this.#own;
+  }
+
+  /** Numbers are used again for other memory: which one it is at a time. */
+  #memory(storage: number, time: number): string {
+    const before = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
+    return `${storage}/${before.length}`;
   }
 }
 
-function note<T>(lists: Map<number, Noted<T>[]>, storage: number, entry: Noted<T>): void {
-  const list = lists.get(storage);
+function note<T>(lists: Map<string, Noted<T>[]>, memory: string, entry: Noted<T>): void {
+  const list = lists.get(memory);
   if (list) list.push(entry);
-  else lists.set(storage, [entry]);
+  else lists.set(memory, [entry]);
 }

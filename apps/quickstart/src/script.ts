@@ -1,11 +1,4 @@
-import {
-  type AttentionRecord,
-  dtypeBytes,
-  positions,
-  type Reader,
-  type RecordedRank,
-  type View,
-} from "@mosaic/attention";
+import { type AttentionRecord, dtypeBytes, positions, type Reader, type RecordedRank } from "@mosaic/attention";
 import { type Content, StorageHistory } from "./content.ts";
 
 /** A block of attention: whose queries meet whose keys and values. */
@@ -74,11 +67,17 @@ class Interpreter {
     this.#rank = rank;
     this.#whose = whose;
     this.#history = new StorageHistory({ what: "statistics", of: [rank.tape.rank], rows: 0 });
-    for (const [end, what] of Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const)) {
-      const { storage } = this.#view(rank.ends[end as "q"]);
-      this.#history.used(storage, 0, { what, of: [rank.tape.rank], rows: 0 });
-    }
-    this.#walk((event) => this.#note(event));
+    const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
+      ([end, what]) => [this.#storageOf(rank.ends[end as "q"]), what] as const,
+    );
+    const toCome = new Map<number, string>(inputs);
+    this.#walk((event, time) => {
+      this.#note(event, time);
+      if (event.op !== "empty") return;
+      const what = toCome.get(event.arg(0));
+      if (what) this.#history.used(event.arg(0), time, { what, of: [rank.tape.rank], rows: 0 });
+      toCome.delete(event.arg(0));
+    });
   }
 
   read(withBackward: boolean): Script {
@@ -86,51 +85,53 @@ class Interpreter {
     const tiles: Tile[] = [];
     const sendings: Sending[] = [];
     let backward = false;
-    this.#walk((event) => {
+    this.#walk((event, time) => {
       if (event.op === "mark") backward ||= names.words[event.arg(0)] === "backward";
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowsOf(event);
         tiles.push({ queries: this.#whose(queries), keys: this.#whose(keys), backward });
       }
-      const parcels = event.op === "sendRecv" ? this.#parcels(event) : [];
+      const parcels = event.op === "sendRecv" ? this.#parcels(event, time) : [];
       const bytes = parcels.reduce((sum, parcel) => sum + parcel.bytes, 0);
       if (bytes > 0) sendings.push({ label: names.words[event.arg(2)]!, bytes, backward, parcels });
     });
     return { rank: this.#rank.tape.rank, tiles, sendings };
   }
 
-  #walk(visit: (event: Reader) => void): void {
+  /** Events, numbered: where they lie on the tape is no time. */
+  #walk(visit: (event: Reader, time: number) => void): void {
     const event = this.#rank.tape.read();
-    while (event.next()) visit(event);
+    for (let time = 0; event.next(); time++) visit(event, time);
   }
 
   /** What an event says about what memory holds: attention names its operands, copies and messages move them. */
-  #note(event: Reader): void {
+  #note(event: Reader, time: number): void {
     const history = this.#history;
     const use = (view: number, what: string, rows: number): void => {
       const length = positions(this.#record.names.rows[rows]!).length;
-      history.used(this.#view(event.arg(view)).storage, event.at, { what, of: this.#whose(rows), rows: length });
+      history.used(this.#storageOf(event.arg(view)), time, { what, of: this.#whose(rows), rows: length });
     };
-    if (event.op === "attend" || event.op === "attendBackward") {
+    if (event.op === "empty") history.allocated(event.arg(0), time);
+    else if (event.op === "attend" || event.op === "attendBackward") {
       const [queries, keys] = rowsOf(event);
       for (const [i, what] of operands[event.op].entries()) use(i, what, isOfKeys.has(what) ? keys : queries);
     } else if (event.op === "copy") {
-      history.copied(this.#view(event.arg(0)).storage, event.at, this.#view(event.arg(1)).storage);
+      history.copied(this.#storageOf(event.arg(0)), time, this.#storageOf(event.arg(1)));
     } else if (event.op === "sendRecv") {
       for (const { sent, view } of transfersOf(event)) {
-        if (!sent) history.received(this.#view(view).storage, event.at);
+        if (!sent) history.received(this.#storageOf(view), time);
       }
     }
   }
 
   /** Of a batch: the parts of one content that go to one rank are one parcel. */
-  #parcels(event: Reader): readonly Parcel[] {
+  #parcels(event: Reader, time: number): readonly Parcel[] {
     const parcels = new Map<string, Parcel>();
     for (const { sent, peer, view } of transfersOf(event)) {
       if (!sent) continue;
-      const { storage, look, dtype } = this.#view(view);
-      const { what, of, rows } = this.#history.contentOf(storage, event.at);
+      const { look, dtype } = this.#rank.tape.views[view]!;
+      const { what, of, rows } = this.#history.contentOf(this.#storageOf(view), time);
       // Part of the rows of several ranks: one's own, or results that go home.
       const part = look.shape[0] !== rows && look.shape[2] !== rows;
       const owner = isResult.has(what) ? peer : this.#rank.tape.rank;
@@ -144,8 +145,8 @@ class Interpreter {
     return [...parcels.values()];
   }
 
-  #view(number: number): View {
-    return this.#rank.tape.views[number]!;
+  #storageOf(view: number): number {
+    return this.#rank.tape.storageOf[view]!;
   }
 }
 
