@@ -20,6 +20,8 @@ export function stepsFor(root, out, base = process.env) {
     MOSAIC_TEST_GPU: "1",
     MOSAIC_DEVICE: "cuda",
     MOSAIC_SHARE_GPUS: "1",
+    // Ranks that share a GPU reach one another through the network, of this machine.
+    NCCL_SOCKET_IFNAME: base.NCCL_SOCKET_IFNAME ?? "lo",
     ...librariesOfPython(base),
   };
   const steps = [...looks(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
