@@ -13,7 +13,7 @@ const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 }
 function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
   return {
     options: { ...small, ...options, chunksPerRank: 3 / ranks },
-    batch: 2,
+    batch: 1,
     length: 12,
     seed: 3,
     losses: [0.5, 0.5, 1],
