@@ -102,20 +102,20 @@ test("axes of a batch that cannot be joined are as many products", async () => {
 
 test("float32 is multiplied as it is, unless TF32 is asked for", async () => {
   const error = async (on: CudaDevice): Promise<number> => {
-    const x = sample(9, { shape: [64, 64], on });
-    const y = sample(10, { shape: [64, 64], on });
-    const out = on.empty([64, 64], "float32");
+    const x = sample(9, { shape: [256, 256], on });
+    const y = sample(10, { shape: [256, 256], on });
+    const out = on.empty([256, 256], "float32");
     on.kernels.matmul(out, x, y, false);
     const [a, b, c] = [await x.read(), await y.read(), await out.read()];
     return Math.max(
       ...Array.from(c, (value, i) => {
         let sum = 0;
-        for (let k = 0; k < 64; k++) sum += a[Math.floor(i / 64) * 64 + k]! * b[k * 64 + (i % 64)]!;
+        for (let k = 0; k < 256; k++) sum += a[Math.floor(i / 256) * 256 + k]! * b[k * 256 + (i % 256)]!;
         return Math.abs(value - sum);
       }),
     );
   };
-  expect(await error(device)).toBeLessThan(2e-5);
-  expect(await error(rounding)).toBeGreaterThan(2e-4);
+  expect(await error(device)).toBeLessThan(1e-4);
+  expect(await error(rounding)).toBeGreaterThan(1e-3);
   expect(await error(rounding)).toBeLessThan(0.1);
 });

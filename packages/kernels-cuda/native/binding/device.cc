@@ -1,4 +1,6 @@
 // Exports of the device itself: opening and closing, memory, its failure.
+#include <unistd.h>
+
 #include "binding/addon.h"
 
 namespace mosaic::cuda {
@@ -7,6 +9,7 @@ namespace {
 
 struct Held {
   std::unique_ptr<Device> device;
+  std::shared_ptr<Environment> environment;
   int64_t reported = 0;  // bytes V8 knows of
 };
 
@@ -16,6 +19,9 @@ void report(napi_env env, Held& held, int64_t bytes) {
   held.reported = bytes;
 }
 
+/// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
+bool isProcessEnding(const Environment& environment) { return !environment.isAlive && gettid() == getpid(); }
+
 // open(): scratch = ordinal, limit, TF32 → an external that keeps the device; scratch = its address, stream,
 // capability, port.
 napi_value open(napi_env env, napi_callback_info) {
@@ -23,7 +29,7 @@ napi_value open(napi_env env, napi_callback_info) {
     Addon& addon = Addon::of(env);
     const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]),
                                 addon.scratch[2] != 0};
-    auto* held = new Held{std::make_unique<Device>(options)};
+    auto* held = new Held{std::make_unique<Device>(options), addon.environment};
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
     addon.scratch[2] = held->device->capability();
@@ -31,6 +37,7 @@ napi_value open(napi_env env, napi_callback_info) {
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
       auto* held = static_cast<Held*>(data);
+      if (held->device && isProcessEnding(*held->environment)) held->device.release();
       if (held->device) Device::close(std::move(held->device));
       delete held;
     };

@@ -44,6 +44,7 @@ Memory::Memory(const Context& context, CUstream stream, size_t limit) : stream_(
   check(driver().memPoolCreate(&pool_, &properties), "making a memory pool");
   uint64_t keep = UINT64_MAX;
   check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "setting up the memory pool");
+  check(driver().deviceTotalMem(&most_, context.device()), "asking for the GPU's memory");
   pools().add(pool_);
 }
 
@@ -55,6 +56,7 @@ Memory::~Memory() {
 }
 
 CUresult Memory::take(CUdeviceptr* address, size_t bytes) {
+  if (bytes > most_) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream_);
   if (code != CUDA_ERROR_OUT_OF_MEMORY) return code;
   // What was freed last may still be in use by the stream, and so not be given back yet.

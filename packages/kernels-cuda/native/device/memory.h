@@ -45,7 +45,7 @@ class Memory {
 
   CUstream stream_;
   CUmemoryPool pool_ = nullptr;
-  size_t limit_;
+  size_t limit_, most_ = 0;
   std::atomic<size_t> allocated_{0}, peak_{0};
   std::unordered_set<CUdeviceptr> live_;
 };
