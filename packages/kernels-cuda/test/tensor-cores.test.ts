@@ -1,42 +1,9 @@
 import "./emulated.ts";
-import { type AttentionNumbers, answerOf, attendLocally, checkClose, magnitude, type Trial } from "@mosaic/conformance";
-import { causal, contiguous, type DType } from "@mosaic/core";
 import { test } from "vitest";
 import { cuda } from "../src/index.ts";
-
-// Every head size that kernels are compiled for, full and not; 20 and 37 are not whole 16-byte pieces. More rows and keys
-// than a block has.
-const trials = ([20, 32, 37, 64, 80, 128, 192, 256] as const).flatMap((headDim) =>
-  (["bfloat16", "float16"] as const).map((dtype) => trialOf(headDim, dtype)),
-);
+import { checkTrial, trials } from "./trials.ts";
 
 test.each(trials)("attention on tensor cores: $name", async (trial) => {
   using device = cuda();
-  const found = await attendLocally(device, trial);
-  const expected = answerOf(trial);
-  // Probabilities and dS are rounded to the dtype before they are multiplied.
-  const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;
-  for (const name of ["out", "lse", "dq", "dk", "dv"] as const satisfies (keyof AttentionNumbers)[]) {
-    checkClose(found[name], expected[name], tolerance * (1 + magnitude(expected[name])), name);
-  }
+  await checkTrial(device, trial);
 });
-
-function trialOf(headDim: number, dtype: DType): Trial {
-  const [queries, keys] = [140, 150];
-  return {
-    name: `${dtype}, heads of ${headDim}`,
-    mesh: { c: 1 },
-    axes: ["c"],
-    batch: 1,
-    heads: 2,
-    kvHeads: 1,
-    headDim,
-    dtype,
-    scale: 1 / Math.sqrt(headDim),
-    mask: causal().slices(queries, keys),
-    sees: (q, k) => k <= q + keys - queries,
-    queries: { length: queries, placement: contiguous() },
-    keys: { length: keys, placement: contiguous() },
-    seed: headDim,
-  };
-}

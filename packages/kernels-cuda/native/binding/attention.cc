@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "binding/loop.h"
+#include "binding/grid.h"
+#include "binding/hopper.h"
 #include "binding/part.h"
 #include "binding/rows.h"
-#include "kernels/attend.h"
 #include "kernels/state.h"
 
 namespace mosaic::cuda {
@@ -67,13 +67,6 @@ bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, un
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
-/// One block after the other along x: those of the launch's parts, in as many columns' parts as the shape says.
-Grid gridOf(const BlockShape& shape, unsigned blocks, const TensorView& x, unsigned sharedBytes) {
-  const auto heads = static_cast<unsigned>(x.shape[1]), batch = static_cast<unsigned>(x.shape[0]);
-  return {{blocks * static_cast<unsigned>(shape.parts), heads, batch}, {static_cast<unsigned>(shape.threads())},
-          sharedBytes};
-}
-
 }  // namespace
 
 void attendOp(Device& device, Reader args) {
@@ -93,13 +86,18 @@ void attendOp(Device& device, Reader args) {
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
+  const std::vector<Part> all = partsOf(rows, keys, mask);
+  if (all.empty()) return;
+  if (scale > 0 && onHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
+
   const int size = sizeOf(headDim), padded = kHeadSizes[size];
   const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
-  for (const auto& [parts, blocks] : launchesOf(partsOf(rows, keys, mask), Owner::Rows, shape.own)) {
+  for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, shape.own)) {
     p.parts = parts;
-    device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], gridOf(shape, blocks, q, shared), p);
+    const Grid grid = gridOf(blocks, q, shape.threads(), shared);
+    device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
   }
 }
 
@@ -125,6 +123,12 @@ void attendBackwardOp(Device& device, Reader args) {
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
+  const std::vector<Part> all = partsOf(rows, keys, mask);
+  if (all.empty()) return;
+  if (scale > 0 && headDim <= kMostHopperGradients && onHopper(device, {&q, &k, &v, &dOut})) {
+    return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
+  }
+
   const int size = sizeOf(headDim), padded = kHeadSizes[size];
   const unsigned most = std::max(keysBytes(padded), queriesBytes(padded));
   const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, most);
@@ -133,14 +137,13 @@ void attendBackwardOp(Device& device, Reader args) {
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
-  const std::vector<Part> all = partsOf(rows, keys, mask);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
     p.parts = parts;
-    device.launch(kKeys[size][column], gridOf(byKeys, blocks, k, keysShared), p);
+    device.launch(kKeys[size][column], gridOf(blocks * static_cast<unsigned>(byKeys.parts), k, byKeys.threads(), keysShared), p);
   }
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
     p.parts = parts;
-    device.launch(kQueries[size][column], gridOf(byRows, blocks, q, rowsShared), p);
+    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
   }
 }
 

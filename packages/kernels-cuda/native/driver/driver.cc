@@ -13,6 +13,7 @@ struct Loaded {
   Driver functions;
   std::string library;
   int version = 0;
+  TensorMapEncodeTiled encodeTiled = nullptr;
   const void* image = nullptr;
   bool isEmulated = false;
 };
@@ -48,6 +49,7 @@ Loaded load() {
   loaded.library = named && *named ? named : "libcuda.so.1";
   void* handle = open(loaded.library);
   loaded.functions = functionsOf(handle, loaded.library);
+  loaded.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
   const auto image = reinterpret_cast<const void* (*)()>(dlsym(handle, "mosaicEmulatedImage"));
   loaded.image = image ? image() : nullptr;
   loaded.isEmulated = image != nullptr;
@@ -87,6 +89,8 @@ const Driver& driver() { return loaded().functions; }
 int driverVersion() { return loaded().version; }
 
 const std::string& driverLibrary() { return loaded().library; }
+
+TensorMapEncodeTiled tensorMapEncodeTiled() { return loaded().encodeTiled; }
 
 const void* imageOfDriver() { return loaded().image; }
 

@@ -34,6 +34,9 @@ const Driver& driver();
 int driverVersion();
 const std::string& driverLibrary();
 
+/// Null where the driver has none.
+TensorMapEncodeTiled tensorMapEncodeTiled();
+
 /// Whether the driver is a stand-in for tests (native/emulation); the image of kernels that it brings along, if any.
 bool isEmulated();
 const void* imageOfDriver();

@@ -140,7 +140,8 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0);
-      differentiateRows(s[m], dp[m], p.scale * kLog2e, lse[m], delta[m]);
+      exponentiateRows(s[m], p.scale * kLog2e, lse[m]);
+      multiplyRowsByRest(s[m], dp[m], delta[m]);
     }
     multiply<T, D>(dq, s, kTile(step));
   }

@@ -45,7 +45,9 @@ DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0
   }
 }
 
-/// P from scores; `lse` is that of the columns, in shared memory; it and `scale` are for base 2.
+// P from scores, then dS = P ∘ (dP − delta) in its place. `scale` and lse are for base 2.
+
+/// `lse` is that of the columns, in shared memory.
 template <int K>
 DEVICE void exponentiate(float (&s)[K][4], float scale, SharedAddress lse) {
 #pragma unroll
@@ -56,7 +58,7 @@ DEVICE void exponentiate(float (&s)[K][4], float scale, SharedAddress lse) {
   }
 }
 
-/// dS = P ∘ (dP − delta), into P.
+/// `delta` is that of the columns, in shared memory.
 template <int K>
 DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddress delta) {
 #pragma unroll
@@ -67,16 +69,23 @@ DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddr
   }
 }
 
-/// dS = P ∘ (dP − delta), into the scores; lse (for base 2, as `scale` is) and delta are the rows'.
+/// `lse` is that of the rows.
 template <int K>
-DEVICE void differentiateRows(float (&s)[K][4], const float (&dp)[K][4], float scale, const float (&lse)[2],
-                              const float (&delta)[2]) {
+DEVICE void exponentiateRows(float (&s)[K][4], float scale, const float (&lse)[2]) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      s[n][i] = fastExp2(fmaf(s[n][i], scale, -lse[i >> 1])) * (dp[n][i] - delta[i >> 1]);
-    }
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale, -lse[i >> 1]));
+  }
+}
+
+/// `delta` is that of the rows.
+template <int K>
+DEVICE void multiplyRowsByRest(float (&s)[K][4], const float (&dp)[K][4], const float (&delta)[2]) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - delta[i >> 1];
   }
 }
 

@@ -3,6 +3,7 @@ set(KERNEL_SOURCES
   native/kernels/elementwise.cu native/kernels/ranks.cu native/kernels/reduce.cu native/kernels/rows.cu
   native/kernels/state.cu
   native/kernels/attend_mma.cu native/kernels/attend_backward_mma.cu
+  native/kernels/attend_hopper.cu native/kernels/attend_backward_hopper.cu
   native/kernels/attend_float.cu native/kernels/attend_backward_float.cu)
 
 find_program(NVCC nvcc HINTS /usr/local/cuda/bin)

@@ -30,6 +30,9 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 extern __shared__ __align__(1024) unsigned char dynamicShared[];
 DEVICE SharedAddress sharedBase() { return static_cast<SharedAddress>(__cvta_generic_to_shared(dynamicShared)); }
 
+/// Ends the kernel with an error.
+DEVICE void stop() { asm volatile("trap;"); }
+
 // ── memory
 
 template <class T>

@@ -57,16 +57,18 @@ DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
 
 /// Accumulators: M × N tiles of 16 × 8. Lane t holds, of each, rows t/4 and t/4 + 8 (h = 0, 1) and columns t%4·2 and
 /// + 1 (e = 0, 1) at index h·2 + e.
+template <int N>
+DEVICE void clear(float (&c)[N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) c[n][i] = 0.f;
+  }
+}
 template <int M, int N>
 DEVICE void clear(float (&c)[M][N][4]) {
 #pragma unroll
-  for (int m = 0; m < M; m++) {
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) c[m][n][i] = 0.f;
-    }
-  }
+  for (int m = 0; m < M; m++) clear(c[m]);
 }
 
 /// c[16·M × 8·N] += A[rowA…, D] · B[0…, D]ᵀ, both tiles.

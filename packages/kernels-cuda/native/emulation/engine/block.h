@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "engine/asynchronous.h"
 #include "engine/fiber.h"
 #include "engine/shared_memory.h"
 
@@ -45,10 +46,8 @@ struct Block {
   std::array<Barrier, 16> barriers;
   std::vector<char> shared;
   std::vector<Shadow> shadow;
-  /// mbarriers, TMA and wgmma, once a kernel uses them (hopper.h).
-  std::shared_ptr<void> hopper;
-  /// Called when no thread can run: lets an asynchronous copy land, false if there is none.
-  std::function<bool()> idle;
+  /// Once a kernel uses what only Hopper has (hopper.h).
+  std::unique_ptr<Asynchronous> asynchronous;
   std::deque<int> ready;
   Stack main;
   std::exception_ptr error;
@@ -87,7 +86,7 @@ struct Block {
 
   int takeReady() {
     while (ready.empty()) {
-      if (!idle || !idle()) deadlock();
+      if (!asynchronous || !asynchronous->land()) deadlock();
     }
     const int next = ready.front();
     ready.pop_front();
@@ -110,6 +109,7 @@ struct Block {
     try {
       self.body();
       if (!current->open.empty()) fail("cp.async never committed at exit");
+      if (self.asynchronous) self.asynchronous->leave();
       current->state = "exited";
       if (--self.live) self.ready.push_front(self.takeReady());
     } catch (...) {
@@ -128,6 +128,8 @@ struct Block {
     current = &fibers[static_cast<size_t>(takeReady())];
     switchStacks(&main, &current->stack);
     if (error) std::rethrow_exception(error);
+    const char* unfinished = asynchronous ? asynchronous->unfinished() : "";
+    if (*unfinished) throw Misuse(unfinished);
   }
 
   void reset() {
@@ -138,8 +140,7 @@ struct Block {
     ready.clear();
     error = nullptr;
     live = threads;
-    hopper.reset();
-    idle = nullptr;
+    asynchronous.reset();
     randomState = config.seed * 2654435761u + index.x * 97 + index.y * 89 + index.z * 83 + 1;
     std::fill(shared.begin(), shared.end(), char(0xff));  // NaN in every floating-point type
     std::fill(shadow.begin(), shadow.end(), Shadow{});

@@ -17,6 +17,11 @@ using std::min;
 
 DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
 
+inline void stop(ONLY_SITE) {
+  emulated::current->site = site;
+  emulated::fail("the kernel stopped itself");
+}
+
 // ── memory
 
 template <class T>

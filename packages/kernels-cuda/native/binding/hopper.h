@@ -1,0 +1,30 @@
+// Starts the attention kernels that are for Hopper alone.
+#pragma once
+
+#include <initializer_list>
+
+#include "binding/part.h"
+#include "device/device.h"
+#include "kernels/attend.h"
+
+namespace mosaic::cuda {
+
+/// q, k, v as they are asked about and described to TMA; dOut for gradients.
+struct Inputs {
+  const TensorView &q, &k, &v;
+};
+struct GradientInputs {
+  const TensorView &q, &k, &v, &dOut;
+};
+
+/// Whether Hopper's kernels take them: the GPU is one (9.0, no other), inputs have one 16-bit dtype and suit TMA.
+bool onHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
+
+void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p);
+
+/// Of heads of up to kMostHopperGradients; beyond, sums take more registers than there are.
+constexpr int kMostHopperGradients = 128;
+void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const std::vector<Part>& parts,
+                            const AttendBackwardParameters& p);
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,16 @@
+// Tells TMA where tensors lie.
+#pragma once
+
+#include "kernels/tensor_map.h"
+#include "mosaic/tile.h"
+
+namespace mosaic::cuda {
+
+/// Whether TMA can: the driver knows how, elements are 16 bits, everything begins at multiples of 16 bytes, nothing is
+/// broadcast or runs backward.
+bool suitsTma(const TensorView& x);
+
+/// [B,H,S,D] in boxes of 64 columns and so many rows. Throws CallError.
+TensorMap mapOf(const TensorView& x, int boxRows);
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,217 @@
+// wgmma and setmaxnreg.
+//   - Accumulators are NaN from the start of a product until it is waited for; shared memory is read at that wait, so
+//     that an operand that is overwritten too early shows.
+//   - What threads stored to shared memory may be read only after fence.proxy.async.
+//   - The four warps of a warpgroup must issue the same products.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "engine/collective.h"
+
+namespace emulated {
+
+using SharedAddress = uint32_t;
+constexpr int kPanelBytes = 128, kPermutationBytes = 1024;
+
+/// Bits 4-6 of an address with bits 7-9: TMA's and wgmma's permutation of 128 bytes.
+inline SharedAddress permuted128(SharedAddress a) { return a ^ (a >> 7 & 7) << 4; }
+
+using Widen = float (*)(uint16_t);
+
+/// One wgmma of a thread. A comes by descriptor, or if `registers` is given from there.
+struct GroupProduct {
+  int columns;
+  uint64_t a, b;
+  const uint32_t* registers;
+  uint32_t held[4];  // what the registers held when it was started
+  bool transposed, add;
+  float* sums;
+  Widen widen;
+};
+
+struct GroupLane {
+  std::vector<std::vector<GroupProduct>> committed;
+  std::vector<GroupProduct> open;
+  std::map<float*, std::vector<float>> true_;  // values of sums that are under way
+  bool fenced = false;
+};
+
+class Warpgroups {
+ public:
+  Warpgroups(size_t threads) : lanes_(threads), issued_(threads / 32), registers_(threads / 32), log_(threads / 128) {}
+
+  void fence() { mine().fenced = true; }
+
+  void commit() {
+    mine().committed.push_back(std::move(mine().open));
+    mine().open.clear();
+  }
+
+  void start(GroupProduct product, Site site) {
+    collective("wgmma.mma_async", site, product, [this](GroupProduct** lanes) {
+      for (int i = 1; i < 32; i++) {
+        if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptors differ between lanes");
+      }
+      agree(lanes[0]->a, lanes[0]->b);
+    });
+    GroupLane& lane = mine();
+    if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
+    float* sums = product.sums;
+    const int count = product.columns / 2;
+    if (!lane.true_.count(sums)) lane.true_[sums].assign(sums, sums + count);
+    std::fill(sums, sums + count, NAN);
+    if (product.registers) std::copy(product.registers, product.registers + 4, product.held);
+    lane.open.push_back(product);
+  }
+
+  void wait(size_t most, Site site) {
+    GroupLane& lane = mine();
+    lane.fenced = false;
+    collective("wgmma.wait_group", site, lane, [this, most](GroupLane** lanes) {
+      for (int i = 1; i < 32; i++) {
+        if (lanes[i]->committed.size() != lanes[0]->committed.size()) fail("wgmma: lanes have different groups");
+      }
+      const size_t all = lanes[0]->committed.size(), done = all > most ? all - most : 0;
+      for (size_t group = 0; group < done; group++) {
+        for (size_t i = 0; i < lanes[0]->committed[group].size(); i++) run(lanes, group, i);
+      }
+      for (int i = 0; i < 32; i++) retire(*lanes[i], done);
+    });
+  }
+
+  /// setmaxnreg: `registers` a thread from now on.
+  void setRegisters(int registers, Site site) {
+    struct Nothing {
+    } nothing;
+    collective("setmaxnreg", site, nothing, [this, registers](Nothing**) {
+      registers_[static_cast<size_t>(current->warp)] = registers;
+      int total = 0;
+      for (const int each : registers_) total += each * 32;
+      if (total > 65536) fail("setmaxnreg: more registers than a multiprocessor has");
+    });
+  }
+
+  void leave() {
+    if (!mine().open.empty()) fail("wgmma never committed");
+    if (!mine().committed.empty()) fail("wgmma never waited for");
+  }
+
+  const char* unfinished() {
+    for (size_t warp = 0; warp < issued_.size(); warp++) {
+      if (issued_[warp] != issued_[warp / 4 * 4]) return "wgmma: a warp of a warpgroup left products out";
+      if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in some warps of a warpgroup only";
+    }
+    return "";
+  }
+
+ private:
+  GroupLane& mine() { return lanes_[static_cast<size_t>(current->thread)]; }
+
+  /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
+  void agree(uint64_t a, uint64_t b) {
+    const auto warp = static_cast<size_t>(current->warp);
+    auto& log = log_[warp / 4];
+    const size_t number = issued_[warp]++;
+    if (number == log.size()) log.push_back({a, b});
+    else if (log[number] != std::pair{a, b}) fail("wgmma: warps of a warpgroup differ");
+  }
+
+  /// Eight elements that lie together, of which the first is (i, k): i is a row of A or a column of B.
+  static void read8(uint64_t descriptor, int i, int k, bool transposed, uint16_t (&x)[8]) {
+    const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
+    if (descriptor >> 62 != 1) fail("wgmma: only the permutation of 128 bytes is emulated");
+    if (descriptor >> 49 & 7) fail("wgmma: no base offset is emulated");
+    const uint32_t panel = field(16), stride = field(32), row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
+    const uint32_t offset = transposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
+                                       : row / 8 * stride + row % 8 * 128 + column * 2;
+    const SharedAddress at = permuted128(field(0) + offset);
+    std::memcpy(x, block->at(at, 16, 16), 16);
+    for (uint32_t word = 0; config.races && word < 4; word++) {
+      if (block->shadow[(at - kSharedBase) / 4 + word].pending & kUnfenced) {
+        fail("wgmma reads what threads stored: fence.proxy.async is missing");
+      }
+    }
+    block->onRead(at, 16, kWarpActor + static_cast<uint32_t>(current->warp));
+  }
+
+  struct Operands {
+    float a[16][16], b[16][256];
+  };
+
+  static void readOperands(GroupLane** lanes, size_t group, size_t index, Operands& x) {
+    const GroupProduct& op = lanes[0]->committed[group][index];
+    const int row0 = current->warp % 4 * 16;
+    uint16_t bits[8];
+    for (int i = 0; i < 16 && !op.registers; i++) {
+      for (int k = 0; k < 16; k += 8) {
+        read8(op.a, row0 + i, k, false, bits);
+        for (int e = 0; e < 8; e++) x.a[i][k + e] = op.widen(bits[e]);
+      }
+    }
+    for (int t = 0; t < 32 && op.registers; t++) {
+      const GroupProduct& own = lanes[t]->committed[group][index];
+      if (!std::equal(own.held, own.held + 4, own.registers)) fail("registers of A changed while wgmma was under way");
+      for (int i = 0; i < 4; i++) {
+        float* to = &x.a[t / 4 + i % 2 * 8][t % 4 * 2 + i / 2 * 8];
+        to[0] = op.widen(static_cast<uint16_t>(own.held[i]));
+        to[1] = op.widen(static_cast<uint16_t>(own.held[i] >> 16));
+      }
+    }
+    for (int j = 0; j < op.columns; j += op.transposed ? 8 : 1) {
+      for (int k = 0; k < 16; k += op.transposed ? 1 : 8) {
+        read8(op.b, j, k, op.transposed, bits);
+        for (int e = 0; e < 8; e++) x.b[op.transposed ? k : k + e][op.transposed ? j + e : j] = op.widen(bits[e]);
+      }
+    }
+  }
+
+  /// A warp's 16 rows of one product.
+  static void run(GroupLane** lanes, size_t group, size_t index) {
+    static thread_local Operands x;
+    readOperands(lanes, group, index, x);
+    const GroupProduct& op = lanes[0]->committed[group][index];
+    float sums[16][256] = {};
+    for (int r = 0; r < 16; r++) {
+      for (int k = 0; k < 16; k++) {
+        for (int j = 0; j < op.columns; j++) sums[r][j] += x.a[r][k] * x.b[k][j];
+      }
+    }
+    for (int t = 0; t < 32; t++) {
+      std::vector<float>& into = lanes[t]->true_.at(lanes[t]->committed[group][index].sums);
+      for (int i = 0; i < op.columns / 2; i++) {
+        const float sum = sums[t / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
+        into[static_cast<size_t>(i)] = op.add ? into[static_cast<size_t>(i)] + sum : sum;
+      }
+    }
+  }
+
+  /// Forgets the first `done` groups, and gives the sums that no later one uses their values.
+  static void retire(GroupLane& lane, size_t done) {
+    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(done));
+    const auto used = [&](const float* sums) {
+      const auto uses = [&](const auto& group) {
+        return std::any_of(group.begin(), group.end(), [&](const GroupProduct& op) { return op.sums == sums; });
+      };
+      return uses(lane.open) || std::any_of(lane.committed.begin(), lane.committed.end(), uses);
+    };
+    std::erase_if(lane.true_, [&](const auto& entry) {
+      const auto& [sums, values] = entry;
+      if (used(sums)) return false;
+      for (size_t i = 0; i < values.size(); i++) {
+        if (!std::isnan(sums[i])) fail("sums were written while wgmma was under way");
+      }
+      std::copy(values.begin(), values.end(), sums);
+      return true;
+    });
+  }
+
+  std::vector<GroupLane> lanes_;
+  std::vector<size_t> issued_;
+  std::vector<int> registers_;
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> log_;
+};
+
+}  // namespace emulated

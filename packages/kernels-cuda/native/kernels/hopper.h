@@ -1,0 +1,64 @@
+// Hopper's attention kernels as the host starts them: Ampere's arguments (attend.h) and TMA's maps of the inputs.
+//
+// attendHopper_bfloat16_64 takes heads of up to 64: TMA fills the columns that are missing with zeros.
+#pragma once
+
+#include "kernels/attend.h"
+#include "kernels/tensor_map.h"
+
+namespace mosaic::cuda {
+
+/// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `other` keys (or rows) at a time.
+struct HopperShape {
+  int own, other, groups;
+
+  HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
+  /// Of 65 536 that a multiprocessor has, what threads get that compute; those that load keep kLoaderRegisters.
+  HOST_AND_DEVICE constexpr int registers() const { return groups == 3 ? 160 : 240; }
+};
+
+/// How many tiles of each kind are under way or in use.
+constexpr int kStages = 2;
+constexpr int kLoaderRegisters = 32;
+/// Barriers: one of the block's own tiles; of each stage of two rings, full and free.
+constexpr int kBarriers = 1 + 4 * kStages, kBarrierBytes = kBarriers * 8;
+
+// Shah et al. 2024 (FlashAttention-3) for tiles; FlashAttention's tile sizes for each head size.
+HOST_AND_DEVICE constexpr HopperShape forwardHopperShape(int headDim) {
+  return headDim <= 64 ? HopperShape{192, 128, 3} : headDim <= 128 ? HopperShape{128, 128, 2} : HopperShape{128, 64, 2};
+}
+
+HOST_AND_DEVICE constexpr unsigned forwardHopperBytes(int headDim) {
+  const HopperShape shape = forwardHopperShape(headDim);
+  return static_cast<unsigned>((shape.own + 2 * kStages * shape.other) * headDim * 2 + kBarrierBytes);
+}
+
+struct AttendHopperParameters {
+  TensorMap q, k, v;  // boxes of `own` rows, and of `other`
+  AttendParameters rest;
+};
+
+// Gradients, of heads of up to 128: beyond, sums take more registers than there are. Two warpgroups own 128 keys or rows.
+
+HOST_AND_DEVICE constexpr HopperShape keysHopperShape(int) { return {128, 64, 2}; }
+HOST_AND_DEVICE constexpr HopperShape queriesHopperShape(int) { return {128, 128, 2}; }
+
+/// k and v; q and dOut twice; lse and delta twice.
+HOST_AND_DEVICE constexpr unsigned keysHopperBytes(int headDim) {
+  const HopperShape shape = keysHopperShape(headDim);
+  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + 8 * kStages * shape.other +
+                               kBarrierBytes);
+}
+/// q and dOut; k and v twice.
+HOST_AND_DEVICE constexpr unsigned queriesHopperBytes(int headDim) {
+  const HopperShape shape = queriesHopperShape(headDim);
+  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + kBarrierBytes);
+}
+
+/// Boxes of as many rows as tiles have: of `own` where a block owns them, else of `other`.
+struct AttendBackwardHopperParameters {
+  TensorMap q, k, v, dOut;
+  AttendBackwardParameters rest;
+};
+
+}  // namespace mosaic::cuda

@@ -1,0 +1,166 @@
+// The only file with PTX for Hopper alone (sm_90a): barriers in shared memory, TMA, wgmma. As ptx.cuh, it has a half for
+// the device and one for the emulation (../emulation/engine/instructions_sm90.h).
+//
+// PTX ISA 8.0: §9.7.12.15 (mbarrier), §9.7.8.24 (bulk tensor copies), §9.7.15 (wgmma), §9.7.18 (setmaxnreg).
+#pragma once
+
+#include "kernels/ptx.cuh"
+#include "kernels/tensor_map.h"
+
+using mosaic::cuda::TensorMap;
+
+#if !defined(__CUDACC__)
+
+#include "engine/instructions_sm90.h"
+
+#else
+
+// ── barriers in shared memory, 8 bytes each: a phase ends when `count` threads have arrived and all expected bytes
+
+DEVICE void initBarrier(SharedAddress bar, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+/// Makes what initBarrier did known to TMA.
+DEVICE void fenceBarriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void arrive(SharedAddress bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+DEVICE void arriveExpecting(SharedAddress bar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+/// Until the phase of that parity has ended: at once for parity 1 of a new barrier.
+DEVICE void awaitPhase(SharedAddress bar, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra again;\n}" ::"r"(bar),
+      "r"(parity)
+      : "memory");
+}
+
+// ── TMA
+
+struct BoxAt {
+  int column, row, head, batch;
+};
+/// Starts copying a box, of one thread's doing; zeros where it leaves the tensor. `bar` gets its bytes.
+DEVICE void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddress bar) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::
+          "r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(bar)
+      : "memory");
+}
+DEVICE void prefetchMap(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+// ── warpgroups: four warps, the first one's number divisible by four
+
+/// What each thread may have from now on; for all four warps to execute.
+template <int N>
+DEVICE void takeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+DEVICE void giveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/// What this thread stored to shared memory becomes visible to TMA and wgmma.
+DEVICE void fenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Before products, after registers that they use were last touched.
+DEVICE void fenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void commitProducts() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Ties accumulators to this place, for else the compiler might use them earlier.
+template <int K>
+DEVICE void pin(float (&c)[K][4]) {
+#pragma unroll
+  for (int n = 0; n < K; n++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+f"(c[n][i])::"memory");
+  }
+}
+/// Until at most N groups are under way; `done` is what the groups wrote that end here.
+template <int N, class... Sums>
+DEVICE void waitProducts(Sums&... done) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  (pin(done), ...);
+}
+
+// c[64 × N] = A[64 × 16] · B[16 × N], or += if `add`. Every warp has 16 rows, as multiply16x8x16 lays them out, c[n]
+// columns 8n…; A by descriptor, or of the warp's rows in registers, as there. B lies as [n][k], or if TRANSPOSED [k][n].
+template <class T, int N, int TRANSPOSED>
+struct Wgmma;
+#define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define C32(n) C4(n), C4(n + 1), C4(n + 2), C4(n + 3), C4(n + 4), C4(n + 5), C4(n + 6), C4(n + 7)
+#define R8(a, b, c, d, e, f, g, h) "%" #a ",%" #b ",%" #c ",%" #d ",%" #e ",%" #f ",%" #g ",%" #h
+#define R32                                                                                                          \
+  R8(0, 1, 2, 3, 4, 5, 6, 7)                                                                                         \
+  "," R8(8, 9, 10, 11, 12, 13, 14, 15) "," R8(16, 17, 18, 19, 20, 21, 22, 23) "," R8(24, 25, 26, 27, 28, 29, 30, 31)
+#define R64                                                                                                          \
+  R32 "," R8(32, 33, 34, 35, 36, 37, 38, 39) "," R8(40, 41, 42, 43, 44, 45, 46, 47) "," R8(                          \
+      48, 49, 50, 51, 52, 53, 54, 55) "," R8(56, 57, 58, 59, 60, 61, 62, 63)
+#define R128                                                                                                         \
+  R64 "," R8(64, 65, 66, 67, 68, 69, 70, 71) "," R8(72, 73, 74, 75, 76, 77, 78, 79) "," R8(                          \
+      80, 81, 82, 83, 84, 85, 86, 87) "," R8(88, 89, 90, 91, 92, 93, 94, 95) "," R8(96, 97, 98, 99, 100, 101, 102,   \
+                                                                                    103) ","                         \
+      R8(104, 105, 106, 107, 108, 109, 110, 111) "," R8(112, 113, 114, 115, 116, 117, 118, 119) "," R8(              \
+          120, 121, 122, 123, 124, 125, 126, 127)
+// a, b, add, order: the operands after the accumulators; a1…: A's registers.
+#define MOSAIC_WGMMA(T, NAME, N, REGISTERS, SHARED, SHARED_ADD, LOADED, LOADED_ADD, ...)                             \
+  template <int TRANSPOSED>                                                                                          \
+  struct Wgmma<T, N, TRANSPOSED> {                                                                                   \
+    static DEVICE void shared(float (&c)[N / 8][4], uint64_t a, uint64_t b, bool add) {                              \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " SHARED_ADD                                                    \
+                   ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGISTERS "}, " SHARED \
+                   ";\n}"                                                                                            \
+                   : __VA_ARGS__                                                                                     \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(TRANSPOSED));                                   \
+    }                                                                                                                \
+    static DEVICE void loaded(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b, bool add) {                  \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " LOADED_ADD                                                    \
+                   ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME " {" REGISTERS "}, " LOADED \
+                   ";\n}"                                                                                            \
+                   : __VA_ARGS__                                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),                 \
+                     "n"(TRANSPOSED));                                                                               \
+    }                                                                                                                \
+  };
+#define MOSAIC_WGMMAS(T, NAME)                                                                                       \
+  MOSAIC_WGMMA(T, NAME, 64, R32, "%32, %33, p, 1, 1, 0, %35", "%34", "{%32,%33,%34,%35}, %36, p, 1, 1, %38", "%37",  \
+               C32(0))                                                                                               \
+  MOSAIC_WGMMA(T, NAME, 128, R64, "%64, %65, p, 1, 1, 0, %67", "%66", "{%64,%65,%66,%67}, %68, p, 1, 1, %70", "%69", \
+               C32(0), C32(8))                                                                                       \
+  MOSAIC_WGMMA(T, NAME, 256, R128, "%128, %129, p, 1, 1, 0, %131", "%130",                                           \
+               "{%128,%129,%130,%131}, %132, p, 1, 1, %134", "%133", C32(0), C32(8), C32(16), C32(24))
+MOSAIC_WGMMAS(bf16, "bf16")
+MOSAIC_WGMMAS(fp16, "f16")
+#undef MOSAIC_WGMMAS
+#undef MOSAIC_WGMMA
+#undef R128
+#undef R64
+#undef R32
+#undef R8
+#undef C32
+#undef C4
+
+template <class T, int N, bool TRANSPOSED>
+DEVICE void multiplyShared(float (&c)[N][4], uint64_t a, uint64_t b, bool add) {
+  Wgmma<T, N * 8, TRANSPOSED>::shared(c, a, b, add);
+}
+template <class T, int N, bool TRANSPOSED>
+DEVICE void multiplyLoaded(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+  Wgmma<T, N * 8, TRANSPOSED>::loaded(c, a, b, add);
+}
+
+#endif
+
+/// Describes a matrix of 16-bit elements that lies permuted in 128-byte rows. As [n][k]: `stride` is from 8 rows to the
+/// next 8, `panel` is not used. As [k][n]: `panel` is from 64 columns to the next 64, `stride` from 8 rows to the next 8.
+DEVICE uint64_t describe(SharedAddress at, int panel, int stride) {
+  constexpr uint64_t kPermuted128 = 1ull << 62;
+  return static_cast<uint64_t>(at >> 4 & 0x3fff) | static_cast<uint64_t>(panel >> 4 & 0x3fff) << 16 |
+         static_cast<uint64_t>(stride >> 4 & 0x3fff) << 32 | kPermuted128;
+}

@@ -1,0 +1,27 @@
+import "./hopper.ts";
+import { attendLocally } from "@mosaic/conformance";
+import { expect, test } from "vitest";
+import { cuda } from "../src/index.ts";
+import { checkTrial, trialOf, trials } from "./trials.ts";
+
+test.each(trials)("attention with TMA and wgmma: $name", async (trial) => {
+  using device = cuda();
+  await checkTrial(device, trial);
+});
+
+// What would else be tested without anybody noticing that it was something different.
+test.each([
+  { what: "heads of 64", headDim: 64, dtype: "bfloat16", forward: "attendHopper_bfloat16_64", gradients: "Hopper" },
+  { what: "heads of 128", headDim: 128, dtype: "float16", forward: "attendHopper_float16_128", gradients: "Hopper" },
+  { what: "heads of 40", headDim: 40, dtype: "float16", forward: "attendHopper_float16_64", gradients: "Hopper" },
+  { what: "heads over 128", headDim: 192, dtype: "bfloat16", forward: "attendHopper_bfloat16_256", gradients: "" },
+  { what: "rows that TMA cannot take", headDim: 37, dtype: "bfloat16", forward: "attend_bfloat16_64", gradients: "" },
+  { what: "float32", headDim: 64, dtype: "float32", forward: "attend_float32_64", gradients: "" },
+] as const)("runs the kernels meant for $what", async ({ headDim, dtype, forward, gradients }) => {
+  using device = cuda();
+  device.startTrace();
+  await attendLocally(device, trialOf(headDim, dtype));
+  const ran = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
+  const rest = gradients ? forward.replace("attendHopper_", "") : `${dtype}_${headDim <= 64 ? 64 : 256}`;
+  expect(ran).toEqual([forward, `attendKeys${gradients}_${rest}`, `attendQueries${gradients}_${rest}`]);
+});

@@ -1,0 +1,39 @@
+import { type AttentionNumbers, answerOf, attendLocally, checkClose, magnitude, type Trial } from "@mosaic/conformance";
+import { causal, contiguous, type Device, type DType } from "@mosaic/core";
+
+/** Causal attention with more rows and keys than a block has, and grouped heads. */
+export function trialOf(headDim: number, dtype: DType): Trial {
+  const [queries, keys] = [140, 150];
+  return {
+    name: `${dtype}, heads of ${headDim}`,
+    mesh: { c: 1 },
+    axes: ["c"],
+    batch: 1,
+    heads: 2,
+    kvHeads: 1,
+    headDim,
+    dtype,
+    scale: 1 / Math.sqrt(headDim),
+    mask: causal().slices(queries, keys),
+    sees: (q, k) => k <= q + keys - queries,
+    queries: { length: queries, placement: contiguous() },
+    keys: { length: keys, placement: contiguous() },
+    seed: headDim,
+  };
+}
+
+/** Every head size that kernels are compiled for, full and not; 20 and 37 are not whole 16-byte pieces. */
+export const trials: readonly Trial[] = [20, 32, 37, 64, 80, 128, 192, 256].flatMap((headDim) =>
+  (["bfloat16", "float16"] as const).map((dtype) => trialOf(headDim, dtype)),
+);
+
+/** Forward and backward on the device, against float64. */
+export async function checkTrial(device: Device, trial: Trial): Promise<void> {
+  const found = await attendLocally(device, trial);
+  const expected = answerOf(trial);
+  // Probabilities and dS are rounded to the dtype before they are multiplied.
+  const tolerance = trial.dtype === "bfloat16" ? 2 ** -6 : 2 ** -9;
+  for (const name of ["out", "lse", "dq", "dk", "dv"] as const satisfies (keyof AttentionNumbers)[]) {
+    checkClose(found[name], expected[name], tolerance * (1 + magnitude(expected[name])), name);
+  }
+}
