@@ -53,7 +53,7 @@ struct Block {
   std::exception_ptr error;
   int live = 0;
   uint32_t randomState = 1;
-  uint64_t switches = 0;
+  uint64_t switches = 0, globalBytes = 0, sharedBytes = 0;
 
   uint32_t random() {
     randomState ^= randomState << 13;
@@ -186,6 +186,7 @@ struct Block {
   }
 
   void onRead(uint32_t address, uint32_t bytes, uint32_t actor) {
+    sharedBytes += bytes;
     if (!config.races) return;
     const auto warp = static_cast<uint32_t>(current->warp);
     const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];
@@ -204,6 +205,7 @@ struct Block {
   }
 
   void onWrite(uint32_t address, uint32_t bytes, uint32_t actor, bool inFlight = false) {
+    sharedBytes += bytes;
     if (!config.races) return;
     const auto warp = static_cast<uint32_t>(current->warp);
     const uint32_t record = actor << kClockBits | warps[warp].clocks[warp];

@@ -26,8 +26,10 @@ struct Config {
 };
 inline Config config;
 
+/// What kernels did so far: instructions of a warp (wgmma: of a warpgroup), bytes that their threads asked for.
 struct Stats {
-  std::atomic<uint64_t> mma{0}, ldmatrix{0}, conflicts{0}, switches{0};
+  std::atomic<uint64_t> mma{0}, wgmma{0}, ldmatrix{0}, conflicts{0}, switches{0};
+  std::atomic<uint64_t> globalBytes{0}, sharedBytes{0};
 };
 inline Stats stats;
 

@@ -41,6 +41,8 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
       }
     }
     stats.switches += one.switches;
+    stats.globalBytes += one.globalBytes;
+    stats.sharedBytes += one.sharedBytes;
   };
   std::vector<std::thread> helpers;
   for (int i = 1; i < config.workers; i++) helpers.emplace_back(work);
@@ -53,6 +55,7 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
 inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* what) {
   if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + what);
   if (!deviceMemory().contain(pointer, bytes)) fail(std::string("global ") + what + " out of bounds");
+  block->globalBytes += bytes;
 }
 
 }  // namespace emulated

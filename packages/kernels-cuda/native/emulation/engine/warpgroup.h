@@ -56,6 +56,7 @@ class Warpgroups {
         if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptors differ between lanes");
       }
       agree(lanes[0]->a, lanes[0]->b);
+      if (current->warp % 4 == 0) stats.wgmma.fetch_add(1, std::memory_order_relaxed);
     });
     GroupLane& lane = mine();
     if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
@@ -163,6 +164,7 @@ class Warpgroups {
     for (int j = 0; j < op.columns; j += op.transposed ? 8 : 1) {
       for (int k = 0; k < 16; k += op.transposed ? 1 : 8) {
         read8(op.b, j, k, op.transposed, bits);
+        if (current->warp % 4) block->sharedBytes -= sizeof bits;  // the four warps read it once
         for (int e = 0; e < 8; e++) x.b[op.transposed ? k : k + e][op.transposed ? j + e : j] = op.widen(bits[e]);
       }
     }

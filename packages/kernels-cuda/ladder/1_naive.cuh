@@ -1,0 +1,32 @@
+// Rung 1: the formula. A thread owns a row, and asks device memory for everything, twice: for the largest score, without
+// which exponentials overflow, and for the sums.
+#pragma once
+
+#include "kernels/ptx.cuh"
+#include "problem.h"
+
+namespace ladder {
+
+DEVICE float dot(const uint16_t* a, const uint16_t* b) {
+  float sum = 0.f;
+  for (int c = 0; c < kColumns; c++) sum += widen<bf16>(load(a + c)) * widen<bf16>(load(b + c));
+  return sum;
+}
+
+DEVICE void naive(const Problem& p) {
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= p.rows) return;
+  const uint16_t* q = p.q + row * kColumns;
+  float top = -infinity();
+  for (int key = 0; key < p.keys; key++) top = fmaxf(top, p.scale * dot(q, p.k + key * kColumns));
+
+  float sum = 0.f, acc[kColumns] = {};
+  for (int key = 0; key < p.keys; key++) {
+    const float weight = fastExp2(p.scale * dot(q, p.k + key * kColumns) - top);
+    sum += weight;
+    for (int c = 0; c < kColumns; c++) acc[c] += weight * widen<bf16>(load(p.v + key * kColumns + c));
+  }
+  for (int c = 0; c < kColumns; c++) store(p.out + row * kColumns + c, acc[c] / sum);
+}
+
+}  // namespace ladder

@@ -1,0 +1,49 @@
+// Rung 2: tiles, and softmax as one goes. A block of 64 rows reads keys and values once for all of them, 32 at a time,
+// through shared memory. When a larger score turns up, what was summed so far is scaled down: one pass does.
+#pragma once
+
+#include "kernels/ptx.cuh"
+#include "problem.h"
+
+namespace ladder {
+
+constexpr int kTileRows = 64, kTileKeys = 32;
+constexpr unsigned kTiledBytes = 2 * kTileKeys * kColumns * 4;
+
+DEVICE SharedAddress elementAt(SharedAddress tile, int key, int c) { return tile + (key * kColumns + c) * 4; }
+
+/// A block has as many threads as rows.
+DEVICE void tiled(const Problem& p) {
+  const int row = blockIdx.x * kTileRows + threadIdx.x;
+  const bool real = row < p.rows;
+  const SharedAddress k = sharedBase(), v = k + kTiledBytes / 2;
+  float q[kColumns], acc[kColumns] = {}, top = -infinity(), sum = 0.f;
+#pragma unroll
+  for (int c = 0; c < kColumns; c++) q[c] = real ? widen<bf16>(load(p.q + row * kColumns + c)) : 0.f;
+
+  for (int key0 = 0; key0 < p.keys; key0 += kTileKeys) {
+    const int keys = min(kTileKeys, p.keys - key0);
+    syncBlock();  // nobody reads the last tile any more
+    for (int i = threadIdx.x; i < keys * kColumns; i += kTileRows) {
+      storeShared(k + i * 4, widen<bf16>(load(p.k + key0 * kColumns + i)));
+      storeShared(v + i * 4, widen<bf16>(load(p.v + key0 * kColumns + i)));
+    }
+    syncBlock();
+    for (int key = 0; key < keys; key++) {
+      float score = 0.f;
+#pragma unroll
+      for (int c = 0; c < kColumns; c++) score += q[c] * loadShared(elementAt(k, key, c));
+      const float now = fmaxf(top, p.scale * score), keep = fastExp2(top - now);
+      const float weight = fastExp2(p.scale * score - now);
+      top = now;
+      sum = sum * keep + weight;
+#pragma unroll
+      for (int c = 0; c < kColumns; c++) acc[c] = acc[c] * keep + weight * loadShared(elementAt(v, key, c));
+    }
+  }
+  if (!real) return;
+#pragma unroll
+  for (int c = 0; c < kColumns; c++) store(p.out + row * kColumns + c, acc[c] / sum);
+}
+
+}  // namespace ladder

@@ -1,0 +1,76 @@
+// Rung 3: tensor cores. A warp multiplies 16 × 8 × 16 elements with one instruction, if its lanes hold the right ones: lane
+// t has, of each 16 × 8 block, rows t/4 and t/4 + 8 and columns t%4·2 and + 1. Scores come out the way weights go in, so
+// that between the two products nothing leaves its lane. Operands still come one by one, from device memory.
+#pragma once
+
+#include "kernels/online.cuh"
+#include "problem.h"
+
+namespace ladder {
+
+using namespace mosaic::cuda;
+
+constexpr int kStepKeys = 64;
+
+/// Columns c and c + 1 of a row; zeros past the end.
+DEVICE uint32_t pairAt(const uint16_t* x, int row, int rows, int c) {
+  return row < rows ? load(reinterpret_cast<const uint32_t*>(x + row * kColumns + c)) : 0;
+}
+/// Rows r and r + 1 of a column.
+DEVICE uint32_t columnPairAt(const uint16_t* x, int row, int rows, int c) {
+  const uint32_t low = row < rows ? load(x + row * kColumns + c) : 0;
+  const uint32_t high = row + 1 < rows ? load(x + (row + 1) * kColumns + c) : 0;
+  return low | high << 16;
+}
+
+/// A block is one warp and has 16 rows.
+DEVICE void tensorCores(const Problem& p) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, c0 = (lane & 3) * 2, row = blockIdx.x * 16 + g;
+  uint32_t q[kColumns / 16][4];
+#pragma unroll
+  for (int k = 0; k < kColumns / 16; k++) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) q[k][i] = pairAt(p.q, row + i % 2 * 8, p.rows, k * 16 + i / 2 * 8 + c0);
+  }
+  float acc[kColumns / 8][4] = {}, top[2] = {-infinity(), -infinity()}, sum[2] = {}, keep[2];
+  for (int key0 = 0; key0 < p.keys; key0 += kStepKeys) {
+    float s[kStepKeys / 8][4] = {};
+#pragma unroll
+    for (int n = 0; n < kStepKeys / 8; n++) {
+#pragma unroll
+      for (int k = 0; k < kColumns / 16; k++) {
+        const int key = key0 + n * 8 + g, c = k * 16 + c0;
+        multiply16x8x16<bf16>(s[n], q[k], pairAt(p.k, key, p.keys, c), pairAt(p.k, key, p.keys, c + 8));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (key0 + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
+      }
+    }
+    foldScores(s, p.scale, top, sum, keep);
+    scaleRows(acc, keep);
+#pragma unroll
+    for (int k = 0; k < kStepKeys / 16; k++) {
+      const uint32_t weights[4] = {pack2<bf16>(s[2 * k][0], s[2 * k][1]), pack2<bf16>(s[2 * k][2], s[2 * k][3]),
+                                   pack2<bf16>(s[2 * k + 1][0], s[2 * k + 1][1]),
+                                   pack2<bf16>(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; n++) {
+        const int key = key0 + k * 16 + c0, c = n * 8 + g;
+        multiply16x8x16<bf16>(acc[n], weights, columnPairAt(p.v, key, p.keys, c), columnPairAt(p.v, key + 8, p.keys, c));
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const float all = quadSum(sum[h]);
+    if (row + h * 8 >= p.rows) continue;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; n++) {
+      auto* out = reinterpret_cast<float2*>(p.out + (row + h * 8) * kColumns + n * 8 + c0);
+      store(out, make_float2(acc[n][h * 2] / all, acc[n][h * 2 + 1] / all));
+    }
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,85 @@
+// Rung 5: TMA and wgmma, one thing after the other. A single thread asks for whole tiles, and a barrier in shared memory
+// tells when their bytes are there; four warps together multiply 64 rows straight from shared memory. Tiles come two steps
+// ahead, but products and softmax still wait for one another.
+#pragma once
+
+#include "kernels/hopper_tile.cuh"
+#include "kernels/online.cuh"
+#include "problem.h"
+
+namespace ladder {
+
+using namespace mosaic::cuda;
+
+constexpr int kGroupRows = 64, kGroupKeys = 128;
+constexpr int kGroupTile = kPanelsBytes<kGroupKeys, kColumns>, kGroupStage = 2 * kGroupTile;
+constexpr unsigned kGroupBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStage + 16) + 8;
+
+struct MappedProblem {
+  TensorMap q, k, v;  // boxes of kGroupRows, and of kGroupKeys
+  Problem rest;
+};
+
+/// A block is one warpgroup and has 64 rows.
+DEVICE void warpgroups(const MappedProblem& mapped) {
+  const Problem& p = mapped.rest;
+  const SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kGroupRows, kColumns>;
+  const SharedAddress ownFull = stages + kStages * kGroupStage;
+  const Ring<kGroupStage> ring{stages, ownFull + 8};
+  beginBlock(ownFull, [&] { ring.init(1, 4); });
+
+  const int row0 = blockIdx.x * kGroupRows, steps = (p.keys + kGroupKeys - 1) / kGroupKeys;
+  const auto start = [&](int step) {
+    if (threadIdx.x != 0 || step >= steps) return;
+    ring.awaitFree(step);
+    arriveExpecting(ring.full(step), kGroupStage);
+    loadPanels<kGroupKeys, kColumns>(ring.tile(step), mapped.k, {0, step * kGroupKeys, 0, 0}, ring.full(step));
+    loadPanels<kGroupKeys, kColumns>(ring.tile(step) + kGroupTile, mapped.v, {0, step * kGroupKeys, 0, 0}, ring.full(step));
+  };
+  if (threadIdx.x == 0) {
+    arriveExpecting(ownFull, kPanelsBytes<kGroupRows, kColumns>);
+    loadPanels<kGroupRows, kColumns>(q, mapped.q, {0, row0, 0, 0}, ownFull);
+  }
+  for (int step = 0; step < kStages; step++) start(step);
+  awaitPhase(ownFull, 0);
+
+  const int lane = threadIdx.x & 31, c0 = (lane & 3) * 2, row = row0 + (threadIdx.x >> 5) * 16 + (lane >> 2);
+  float s[kGroupKeys / 8][4], acc[kColumns / 8][4], top[2] = {-infinity(), -infinity()}, sum[2] = {}, keep[2];
+  uint32_t weights[kGroupKeys / 16][4];
+  clear(acc);
+  for (int step = 0; step < steps; step++) {
+    ring.awaitFull(step);
+    fenceProducts();
+    startTransposed<bf16, kColumns, kGroupRows>(s, q, 0, ring.tile(step));
+    commitProducts();
+    waitProducts<0>(s);
+#pragma unroll
+    for (int n = 0; n < kGroupKeys / 8; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (step * kGroupKeys + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
+      }
+    }
+    foldScores(s, p.scale, top, sum, keep);
+    scaleRows(acc, keep);
+    packRows<bf16>(weights, s);
+    fenceProducts();
+    startProduct<bf16>(acc, weights, ring.tile(step) + kGroupTile);
+    commitProducts();
+    waitProducts<0>(acc);
+    ring.release(step);
+    start(step + kStages);
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const float all = quadSum(sum[h]);
+    if (row + h * 8 >= p.rows) continue;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; n++) {
+      auto* out = reinterpret_cast<float2*>(p.out + (row + h * 8) * kColumns + n * 8 + c0);
+      store(out, make_float2(acc[n][h * 2] / all, acc[n][h * 2 + 1] / all));
+    }
+  }
+}
+
+}  // namespace ladder

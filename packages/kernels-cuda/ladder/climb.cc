@@ -1,0 +1,124 @@
+// Runs every rung under emulation, compares with float64, and prints what each one did, a line of JSON each.
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "ladder.cu"
+
+using namespace mosaic;
+
+namespace {
+
+constexpr int kColumns = ladder::kColumns;
+
+template <class T>
+struct Memory : std::vector<T> {
+  explicit Memory(size_t n) : std::vector<T>(n) { emulated::deviceMemory().add(this->data(), n * sizeof(T)); }
+  ~Memory() { emulated::deviceMemory().remove(this->data()); }
+};
+
+struct Inputs {
+  int rows, keys;
+  Memory<uint16_t> q{static_cast<size_t>(rows * kColumns)}, k{static_cast<size_t>(keys * kColumns)}, v{k.size()};
+  Memory<float> out{q.size()}, lse{static_cast<size_t>(rows)};
+  float scale = 0.125f;
+
+  Inputs(int rows, int keys) : rows(rows), keys(keys) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (auto* x : {&q, &k, &v}) {
+      for (uint16_t& bits : *x) bits = narrow<bf16>(normal(random));
+    }
+  }
+  void clear() {
+    std::fill(out.begin(), out.end(), 0.f);
+    std::fill(lse.begin(), lse.end(), -INFINITY);
+  }
+};
+
+/// ‖out − reference‖ / ‖reference‖, the reference in float64.
+double errorOf(const Inputs& x) {
+  double difference = 0, size = 0;
+  for (int i = 0; i < x.rows; i++) {
+    std::vector<double> weight(static_cast<size_t>(x.keys)), exact(kColumns);
+    double sum = 0;
+    for (int j = 0; j < x.keys; j++) {
+      double score = 0;
+      for (int c = 0; c < kColumns; c++) score += double{widen<bf16>(x.q[i * kColumns + c])} * widen<bf16>(x.k[j * kColumns + c]);
+      sum += weight[j] = std::exp(score * x.scale);
+    }
+    for (int c = 0; c < kColumns; c++) {
+      for (int j = 0; j < x.keys; j++) exact[c] += weight[j] / sum * widen<bf16>(x.v[j * kColumns + c]);
+      difference += std::pow(x.out[i * kColumns + c] - exact[c], 2);
+      size += exact[c] * exact[c];
+    }
+  }
+  return std::sqrt(difference / size);
+}
+
+ladder::Problem problemOf(Inputs& x) {
+  return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale * cuda::kLog2e};
+}
+
+TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
+  const int64_t rows = static_cast<int64_t>(x.size()) / kColumns, bytes = kColumns * 2;
+  emulated::EncodedMap encoded{reinterpret_cast<const char*>(x.data()), {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
+  TensorMap map;
+  std::memcpy(&map, &encoded, sizeof encoded);
+  return map;
+}
+
+cuda::AttendParameters parametersOf(Inputs& x) {
+  cuda::AttendParameters p{};
+  const auto matrix = [](const Memory<uint16_t>& m) { return cuda::Matrix{m.data(), 0, 0, kColumns, DType::BFloat16, true}; };
+  p.q = matrix(x.q);
+  p.k = matrix(x.k);
+  p.v = matrix(x.v);
+  p.out = {x.out.data(), 0, 0, kColumns, 1, true};
+  p.lse = {x.lse.data(), 0, 0, 1};
+  p.headDim = kColumns;
+  p.group = 1;
+  p.scale = x.scale;
+  p.parts.count = 1;
+  p.parts.part[0] = {0, 0, {{0, 0}, {x.keys, 0}, 1, x.rows, x.keys}, 0};
+  return p;
+}
+
+template <class Kernel, class Parameters>
+void climb(const char* name, Inputs& x, Kernel kernel, const Parameters& p, int rows, int threads, unsigned shared) {
+  x.clear();
+  const auto before = emulated::stats.globalBytes.load(), products = emulated::stats.mma.load();
+  const auto loads = emulated::stats.ldmatrix.load(), groups = emulated::stats.wgmma.load();
+  const auto sharedBefore = emulated::stats.sharedBytes.load();
+  const auto blocks = static_cast<unsigned>((x.rows + rows - 1) / rows);
+  emulated::launch(kernel, {{blocks, 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, &p}, p);
+  std::printf("{\"rung\":\"%s\",\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,\"ldmatrix\":%lu,\"mma\":%lu,\"wgmma\":%lu}\n",
+              name, errorOf(x), emulated::stats.globalBytes - before, emulated::stats.sharedBytes - sharedBefore,
+              emulated::stats.ldmatrix - loads, emulated::stats.mma - products, emulated::stats.wgmma - groups);
+}
+
+void climbAll(int rows, int keys) {
+  Inputs x(rows, keys);
+  const ladder::Problem p = problemOf(x);
+  climb("1", x, rung1, p, 64, 64, 0);
+  climb("2", x, rung2, p, 64, 64, ladder::kTiledBytes);
+  climb("3", x, rung3, p, 16, 32, 0);
+  climb("4", x, rung4, parametersOf(x), cuda::forwardShape(64).own, cuda::forwardShape(64).threads(), cuda::forwardBytes(64));
+  const ladder::MappedProblem mapped{mapOf(x.q, ladder::kGroupRows), mapOf(x.k, ladder::kGroupKeys), mapOf(x.v, ladder::kGroupKeys), p};
+  climb("5", x, rung5, mapped, ladder::kGroupRows, 128, ladder::kGroupBytes);
+  constexpr cuda::HopperShape shape = cuda::forwardHopperShape(64);
+  const cuda::AttendHopperParameters all{mapOf(x.q, shape.own), mapOf(x.k, shape.other), mapOf(x.v, shape.other), parametersOf(x)};
+  climb("6", x, rung6, all, shape.own, shape.threads(), cuda::forwardHopperBytes(64));
+}
+
+}  // namespace
+
+int main() {
+  try {
+    climbAll(768, 768);
+    climbAll(131, 277);  // of which no tile is a divisor
+  } catch (const std::exception& error) {
+    std::printf("{\"rung\":\"%s\",\"error\":1}\n", error.what());
+    return 1;
+  }
+}
