@@ -27,6 +27,11 @@ export function usagesIn(text: string): Usage[] {
   });
 }
 
+/** What ptxas says of wgmma that it had to serialize, or to fence by itself: notes C7500 and up. */
+export function notesIn(text: string): string[] {
+  return text.split("\n").filter((line) => /\(C75\d\d\)/.test(line));
+}
+
 /** One line for each kernel that takes more than it may, or has no budget. */
 export function overBudget(usages: readonly Usage[], budgets: readonly Budget[]): string[] {
   return usages.flatMap(({ kernel, gpu, registers, spilled }) => {

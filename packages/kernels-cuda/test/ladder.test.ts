@@ -1,0 +1,59 @@
+import { execFile } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, test } from "vitest";
+
+interface Rung {
+  readonly rung: string;
+  readonly error: number;
+  readonly deviceBytes: number;
+  readonly sharedBytes: number;
+  readonly ldmatrix: number;
+  readonly mma: number;
+  readonly wgmma: number;
+}
+
+const exec = promisify(execFile);
+const root = fileURLToPath(new URL("..", import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
+/** What climb.cc prints of each rung, at 384 rows and keys, then at lengths that no tile divides. */
+let climbed: readonly Rung[] = [];
+
+beforeAll(async () => {
+  const options = ["-std=c++20", "-O1", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
+  const includes = ["native", "native/emulation", "ladder", "../core/include"].flatMap((path) => [
+    "-I",
+    join(root, path),
+  ]);
+  const program = join(folder, "climb");
+  const all = [...options, ...includes, join(root, "ladder/climb.cc"), "-o", program, "-lpthread"];
+  await exec(process.env.CXX ?? "c++", all);
+  const { stdout } = await exec(program);
+  climbed = stdout
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line) as Rung);
+}, 300_000);
+afterAll(() => rmSync(folder, { recursive: true }));
+
+test("every rung is right", () => {
+  expect(climbed).toHaveLength(12);
+  for (const { rung, error } of climbed) {
+    // Tensor cores take weights that are rounded to bfloat16.
+    expect(error, `rung ${rung}`).toBeLessThan(Number(rung) < 3 ? 1e-5 : 4e-3);
+  }
+});
+
+test("the ladder's README says what was counted", () => {
+  const rows = 384;
+  const table = climbed.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
+    const perRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));
+    return `| ${[rung, ...perRow, ldmatrix, mma, wgmma].join(" | ")} |`;
+  });
+  const readme = readFileSync(join(root, "ladder/README.md"), "utf8");
+  const written = readme.split("\n").filter((line) => /^\| \d \| \d+ \|/.test(line));
+  expect(written).toEqual(table);
+});

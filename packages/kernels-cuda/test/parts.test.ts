@@ -1,0 +1,39 @@
+import "./emulated.ts";
+import { attendLocally, type Trial } from "@mosaic/conformance";
+import type { Slice } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { cuda } from "../src/index.ts";
+import { checkTrial, trialOf } from "./trials.ts";
+
+/** Documents of 3, 4 and 5 tokens in turn, causal, beyond a prefix of 10 that all see. */
+const documents: readonly Slice[] = Array.from({ length: 150 }, (_, i) => {
+  const start = 10 + 12 * Math.floor(i / 3) + [0, 3, 7][i % 3]!;
+  const end = start + 3 + (i % 3);
+  return { q0: start, q1: end, k0: start, k1: end, type: 1 };
+});
+const length = documents.at(-1)!.q1;
+const mask: readonly Slice[] = [{ q0: 0, q1: length, k0: 0, k1: 10, type: 0 }, ...documents];
+const trial: Trial = {
+  ...trialOf(32, "bfloat16"),
+  mask,
+  sees: (q: number, k: number) => k < 10 || (k <= q && documents.some(({ q0, q1 }) => q0 <= q && q < q1 && q0 <= k)),
+  queries: { length },
+  keys: { length },
+};
+
+test("parts that share rows and parts that share keys are right", async () => {
+  using device = cuda();
+  await checkTrial(device, trial);
+});
+
+test("hundreds of parts take few launches", async () => {
+  using device = cuda();
+  device.startTrace();
+  await attendLocally(device, trial);
+  const ran = (await device.stopTrace()).map(({ name }) => name);
+  // Cut at the documents' ends, the prefix makes 151 parts of them in rows: 301 in all, 64 a launch. In keys nothing is cut.
+  const launchesOf = (kernel: string): number => ran.filter((name) => name.startsWith(kernel)).length;
+  expect(launchesOf("attend_") + launchesOf("attendHopper_")).toBe(5);
+  expect(launchesOf("attendQueries")).toBe(5);
+  expect(launchesOf("attendKeys")).toBe(3);
+});
