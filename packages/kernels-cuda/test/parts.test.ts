@@ -1,6 +1,6 @@
 import "./emulated.ts";
 import { attendLocally, type Trial } from "@mosaic/conformance";
-import type { Slice } from "@mosaic/core";
+import { contiguous, type Slice } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, trialOf } from "./trials.ts";
@@ -17,8 +17,8 @@ const trial: Trial = {
   ...trialOf(32, "bfloat16"),
   mask,
   sees: (q: number, k: number) => k < 10 || (k <= q && documents.some(({ q0, q1 }) => q0 <= q && q < q1 && q0 <= k)),
-  queries: { length },
-  keys: { length },
+  queries: { length, placement: contiguous() },
+  keys: { length, placement: contiguous() },
 };
 
 test("parts that share rows and parts that share keys are right", async () => {

@@ -20,8 +20,8 @@ struct PartLaunch {
   unsigned blocks;
 };
 
-/// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A block
-/// owns `own` rows or keys.
+/// Parts, cut so that those that overlap in what blocks own have exactly that in common; the longest work first. A
+/// block owns `own` rows or keys.
 std::vector<PartLaunch> launchesOf(const std::vector<Part>& parts, Owner owner, int own);
 
 }  // namespace mosaic::cuda

@@ -12,7 +12,8 @@ constexpr int TENSOR_MAP_SWIZZLE_128B = 3;
 constexpr int TENSOR_MAP_L2_PROMOTION_256B = 3;
 constexpr int TENSOR_MAP_FILL_ZEROS = 0;
 
-/// cuTensorMapEncodeTiled: lengths, box and steps count elements, fastest axis first; strides bytes, from the second on.
+/// cuTensorMapEncodeTiled: lengths, box and steps count elements, the fastest axis first; strides count bytes, from the
+/// second axis on.
 using TensorMapEncodeTiled = CUresult (*)(void* map, int type, unsigned rank, void* base, const uint64_t* lengths,
                                           const uint64_t* strides, const uint32_t* box, const uint32_t* steps,
                                           int interleave, int swizzle, int l2Promotion, int fill);

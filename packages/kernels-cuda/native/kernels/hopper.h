@@ -38,7 +38,8 @@ struct AttendHopperParameters {
   AttendParameters rest;
 };
 
-// Gradients, of heads of up to 128: beyond, sums take more registers than there are. Two warpgroups own 128 keys or rows.
+// Gradients, of heads of up to 128: beyond, sums take more registers than there are. Two warpgroups own 128 keys or
+// rows.
 
 HOST_AND_DEVICE constexpr HopperShape keysHopperShape(int) { return {128, 64, 2}; }
 HOST_AND_DEVICE constexpr HopperShape queriesHopperShape(int) { return {128, 128, 2}; }

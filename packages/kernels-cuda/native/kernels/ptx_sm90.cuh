@@ -1,5 +1,5 @@
-// The only file with PTX for Hopper alone (sm_90a): barriers in shared memory, TMA, wgmma. As ptx.cuh, it has a half for
-// the device and one for the emulation (../emulation/engine/instructions_sm90.h).
+// The only file with PTX for Hopper alone (sm_90a): barriers in shared memory, TMA, wgmma. As ptx.cuh, it has a half
+// for the device and one for the emulation (../emulation/engine/instructions_sm90.h).
 //
 // PTX ISA 8.0: §9.7.12.15 (mbarrier), §9.7.8.24 (bulk tensor copies), §9.7.15 (wgmma), §9.7.18 (setmaxnreg).
 #pragma once

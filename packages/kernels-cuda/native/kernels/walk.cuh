@@ -25,7 +25,7 @@ DEVICE Share shareOf(const Parts& parts, int block) {
   return {first, end, block - parts.part[first].block};
 }
 
-/// The first row of the `tile`th block to start, if the last rows are to go first: under a causal mask they take longest.
+/// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
 DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
 
 /// Walks over the keys that some of rows [row0, row0 + ROWS) see, SIZE at a time.

@@ -125,7 +125,8 @@ class Warpgroups {
     const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
     if (descriptor >> 62 != 1) fail("wgmma: only the permutation of 128 bytes is emulated");
     if (descriptor >> 49 & 7) fail("wgmma: no base offset is emulated");
-    const uint32_t panel = field(16), stride = field(32), row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
+    const uint32_t panel = field(16), stride = field(32);
+    const auto row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
     const uint32_t offset = transposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
                                        : row / 8 * stride + row % 8 * 128 + column * 2;
     const SharedAddress at = permuted128(field(0) + offset);
