@@ -21,7 +21,7 @@ const toRows = [1, 2, 0, 3];
 /** The device memory of one pass; what it hands out lives until this is disposed. */
 export class Chunks implements Disposable {
   readonly #device: Device;
-  readonly #owned = new Set<readonly Tensor[]>();
+  readonly #owned = new Set<Chunk>();
 
   constructor(device: Device) {
     this.#device = device;
@@ -29,19 +29,17 @@ export class Chunks implements Disposable {
 
   /** Uninitialised memory for tensors [B,H,·,D] like these, of `length` rows. */
   empty(like: readonly Tensor[], length: number): Chunk {
-    const wire = this.#own(
-      like.map(({ shape, dtype }) => {
-        const wide = [length, shape[0]!, shape[1]!];
-        for (let axis = 3; axis < shape.length; axis++) wide.push(shape[axis]!);
-        return this.#device.empty(wide, dtype);
-      }),
-    );
-    return { wire, rows: this.#turned(wire, toRows) };
+    const wire = like.map(({ shape, dtype }) => {
+      const wide = [length, shape[0]!, shape[1]!];
+      for (let axis = 3; axis < shape.length; axis++) wide.push(shape[axis]!);
+      return this.#device.empty(wide, dtype);
+    });
+    return this.#own({ wire, rows: turned(wire, toRows) });
   }
 
   /** These very rows where they lie as messages do, copies where they do not. */
   dense(rows: readonly Tensor[]): Chunk {
-    const wire = this.#turned(rows, toWire);
+    const { wire } = this.#own({ rows: [], wire: turned(rows, toWire) });
     if (wire.every(({ isContiguous }) => isContiguous)) return { rows, wire };
     return this.copied(rows, this.empty(rows, rows[0]!.shape[2]!));
   }
@@ -58,39 +56,39 @@ export class Chunks implements Disposable {
       const { shape, strides, offset } = tensor;
       return tensor.view({ shape: [length, ...shape.slice(1)], strides, offset: offset + start * strides[0]! });
     });
-    return { wire: this.#own(parts), rows: this.#turned(parts, toRows) };
+    return this.#own({ wire: parts, rows: turned(parts, toRows) });
   }
 
   /** Gives memory back before the pass ends. */
-  release({ rows, wire }: Chunk): void {
-    for (const tensors of [rows, wire]) if (this.#owned.delete(tensors)) dispose(tensors);
+  release(chunk: Chunk): void {
+    if (this.#owned.delete(chunk)) dispose(chunk);
   }
 
-  #turned(tensors: readonly Tensor[], order: readonly number[]): readonly Tensor[] {
-    return this.#own(
-      tensors.map((tensor) =>
-        tensor.view({ shape: turned(tensor.shape, order), strides: turned(tensor.strides, order) }),
-      ),
-    );
-  }
-
-  #own(tensors: readonly Tensor[]): readonly Tensor[] {
-    this.#owned.add(tensors);
-    return tensors;
+  #own(chunk: Chunk): Chunk {
+    this.#owned.add(chunk);
+    return chunk;
   }
 
   [Symbol.dispose](): void {
-    for (const tensors of this.#owned) dispose(tensors);
+    for (const chunk of this.#owned) dispose(chunk);
     this.#owned.clear();
   }
 }
 
-function turned(sizes: readonly number[], order: readonly number[]): number[] {
+/** The same tensors with their axes in another order. */
+function turned(tensors: readonly Tensor[], order: readonly number[]): readonly Tensor[] {
+  return tensors.map((tensor) =>
+    tensor.view({ shape: picked(tensor.shape, order), strides: picked(tensor.strides, order) }),
+  );
+}
+
+function picked(sizes: readonly number[], order: readonly number[]): number[] {
   const result: number[] = [];
   for (let axis = 0; axis < sizes.length; axis++) result.push(sizes[order[axis]!]!);
   return result;
 }
 
-function dispose(tensors: readonly Tensor[]): void {
-  for (const tensor of tensors) tensor[Symbol.dispose]();
+function dispose({ rows, wire }: Chunk): void {
+  for (const tensor of rows) tensor[Symbol.dispose]();
+  for (const tensor of wire) tensor[Symbol.dispose]();
 }
