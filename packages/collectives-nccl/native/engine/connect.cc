@@ -43,10 +43,14 @@ void Engine::meet() {
   connectBy_ = monotonicNs() + static_cast<int64_t>(options_.connectSeconds * 1e9);
 }
 
-/// Waits until NCCL has done what it was last told.
+/// Waits until NCCL has done what it was last told. An error is `trouble`'s, which asks the hub whose fault it is; before
+/// there are operations, it is thrown.
 void Engine::quiet(const Communicator& communicator, const std::string& where) {
   ncclResult_t state = ncclSuccess;
-  until([&] { return (state = communicator.state()) != ncclInProgress; });
+  until([&] {
+    state = communicator.state();
+    return connecting_ ? state != ncclInProgress : state == ncclSuccess;
+  });
   if (!failed_) check(state, communicator, where);
 }
 

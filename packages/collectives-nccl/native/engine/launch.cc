@@ -75,6 +75,8 @@ void Engine::launch(const std::shared_ptr<Operation>& op) {
   write(posted, op->signature);
   hub_.send(std::move(posted));
   try {
+    quiet(op->member->communicator, op->name());
+    if (failed_) return;
     if (op->signature.op == OpKind::Split) return launchSplit(op);
     check(driver().streamWaitEvent(stream_, op->ready, 0), "launching");
     if (traces_.on()) {

@@ -143,6 +143,8 @@ std::optional<Engine::Trouble> Engine::late(Operation& op) {
   }
   if (now - op.startedAt < static_cast<int64_t>(options_.timeoutSeconds * 1e9)) return std::nullopt;
   const MosaicFailure failure = timedOut(op);
+  // Another rank's limit may have passed first: then that one has told.
+  if (auto found = peerTrouble(op)) return found;
   return Trouble{failure, failure};
 }
 
