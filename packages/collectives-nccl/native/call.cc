@@ -6,7 +6,8 @@
 namespace mosaic::nccl {
 
 uint64_t bytesOf(uint8_t dtype) {
-  return dtype > static_cast<uint8_t>(DType::Float16) ? 1 : static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
+  if (dtype > static_cast<uint8_t>(DType::Float16)) return 1;
+  return static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
 }
 
 uint64_t sizeOf(const Counts& shape) {

@@ -4,7 +4,7 @@ import { join } from "node:path";
 
 const names = ["libnccl.so.2", "libnccl.so"] as const;
 
-/** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the system's names, then Python's packages. */
+/** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the usual names, then Python's packages. */
 export function candidates(env: NodeJS.ProcessEnv = process.env): readonly string[] {
   if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
   return [...names, ...sitePackages(env).map((folder) => join(folder, "nvidia", "nccl", "lib", names[0]))];

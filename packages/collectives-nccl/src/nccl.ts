@@ -8,12 +8,12 @@ import { connectStore, type Store } from "./store.ts";
  * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer, which is loaded when the ranks connect: from
  * MOSAIC_NCCL_LIBRARY, else by its usual names, else from Python's packages.
  *
- * Ranks started by `mosaic-run` find one another through its store. The group that `connect` resolves to has the contract
- * of all process groups: what a collective does is enqueued, runs on a stream of its own beside compute, and reductions give
- * all ranks the same bits.
+ * Ranks started by `mosaic-run` find one another through its store. The group that `connect` resolves to has the
+ * contract of all process groups: what a collective does is enqueued, runs on a stream of its own beside compute, and
+ * reductions give all ranks the same bits.
  *
- * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which says what to install, where
- * there is no NCCL, or too old a one, and with CollectiveTimeoutError, which names the ranks that did not come.
+ * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which says what to install,
+ * where there is no NCCL, or too old a one, and with CollectiveTimeoutError, which names the ranks that did not come.
  * @example
  * ```ts
  * import { nccl } from "@mosaic/collectives-nccl";

@@ -12,19 +12,19 @@ export interface NcclOptions {
   /** Tells worlds apart that form at the same time in one job. Default "world". */
   readonly name?: string;
   /**
-   * Thread blocks that NCCL may use at least, and at most. Each takes a multiprocessor from attention while it runs; a ring
-   * inside a node needs few, links between nodes more. Default: NCCL decides.
+   * Thread blocks that NCCL may use at least, and at most. Each takes a multiprocessor from attention while it runs; a
+   * ring inside a node needs few, links between nodes more. Default: NCCL decides.
    */
   readonly minCtas?: number;
   readonly maxCtas?: number;
   /** The network between nodes, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
   readonly network?: string;
   /**
-   * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first transfer
-   * between two of them takes longer. Default true.
+   * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first
+   * transfer between two of them takes longer. Default true.
    */
   readonly warmUp?: boolean;
-  /** What NCCL takes for this rank's host (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's name. */
+  /** This rank's host, as NCCL sees it (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's. */
   readonly hostId?: string;
   /** By what the ranks find one another. Default: the launcher's store. */
   readonly store?: Store;

@@ -32,8 +32,8 @@ export async function connectStore(): Promise<Store & AsyncDisposable> {
 }
 
 /**
- * As much of the launcher's wire protocol, version 1, as it takes to set and to take: one request at a time. A frame is a
- * big-endian u32, as many bytes of JSON, and `bytes` more of payload.
+ * As much of the launcher's wire protocol, version 1, as it takes to set and to take: one request at a time. A frame is
+ * a big-endian u32, as many bytes of JSON, and `bytes` more of payload.
  */
 class Client implements Store, AsyncDisposable {
   readonly #address: string;
@@ -73,7 +73,7 @@ class Client implements Store, AsyncDisposable {
     const where = `nccl: store at ${this.#address}`;
     if (reply.header.code !== "TIMEOUT") throw new MosaicError(`${where}: ${String(reply.header.error)}`);
     throw new CollectiveTimeoutError(
-      `${where}: rank 0 did not come in time; start all ranks of one job together, or allow more: nccl({ connectTimeout })`,
+      `${where}: rank 0 did not come in time; start all ranks of one job together, or allow more by connectTimeout`,
     );
   }
 

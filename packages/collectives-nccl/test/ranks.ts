@@ -28,7 +28,7 @@ export function tensor(device: Device, values: ArrayLike<number>, shape: Shape, 
   return x;
 }
 
-/** What becomes of each rank that posts and then reads: its values, or its first error, which may come at a call already. */
+/** What becomes of each rank that posts and reads: its values, or its first error, which may come at a call already. */
 export function outcomes(
   tensors: readonly Tensor[],
   post: (rank: number) => void,

@@ -22,8 +22,8 @@ async function attended(size: number): Promise<Measurement[][]> {
 }
 
 /**
- * All trials as one. Tensor cores round weights to 16 bits, with other luck in every hop than in one piece, and the largest
- * error of one small trial is one number's luck; over all of them it is not.
+ * All trials as one. Tensor cores round weights to 16 bits, with other luck in every hop than in one piece, and the
+ * largest error of one small trial is one number's luck; over all of them it is not.
  */
 function pooled(trials: readonly (readonly Measurement[])[]): Measurement {
   const first = trials[0]![0]!;

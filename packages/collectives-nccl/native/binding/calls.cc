@@ -42,7 +42,8 @@ Napi::Value split(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto engine = engineOf(info);
     const int64_t color = info[2].As<Napi::Number>().Int64Value();
-    const uint64_t number = engine->split(groupOf(info), color, info[3].As<Napi::String>(), addonOf(info).letter(info[4]));
+    const std::string name = info[3].As<Napi::String>();
+    const uint64_t number = engine->split(groupOf(info), color, name, addonOf(info).letter(info[4]));
     addonOf(info).mailbox->expect();
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });

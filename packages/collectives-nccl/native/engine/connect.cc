@@ -43,8 +43,8 @@ void Engine::meet() {
   connectBy_ = monotonicNs() + static_cast<int64_t>(options_.connectSeconds * 1e9);
 }
 
-/// Waits until NCCL has done what it was last told. An error is `trouble`'s, which asks the hub whose fault it is; before
-/// there are operations, it is thrown.
+/// Waits until NCCL has done what it was last told. An error is `trouble`'s, which asks the hub whose fault it is;
+/// before there are operations, it is thrown.
 void Engine::quiet(const Communicator& communicator, const std::string& where) {
   ncclResult_t state = ncclSuccess;
   until([&] {
@@ -54,8 +54,8 @@ void Engine::quiet(const Communicator& communicator, const std::string& where) {
   if (!failed_) check(state, communicator, where);
 }
 
-/// A byte from each to each, and each operation once: connections that are made in the middle of a program could wait for
-/// ranks that are busy elsewhere.
+/// A byte from each to each, and each operation once: connections that are made in the middle of a program could wait
+/// for ranks that are busy elsewhere.
 void Engine::warmUp(Member& member) {
   const uint32_t size = member.group.size(), rank = member.group.rank;
   if (failed_ || !options_.warmUp || size == 1) return;

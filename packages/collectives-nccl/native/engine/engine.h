@@ -1,8 +1,8 @@
-// One rank's communication. A thread launches what is posted, in order, on a stream of its own; looks after it until it is
-// done; and listens to the hub. It alone calls NCCL, and it never blocks, so that it always notices what goes wrong.
+// One rank's communication. A thread launches what is posted, in order, on a stream of its own; looks after it until it
+// is done; and listens to the hub. It alone calls NCCL, and it never blocks, so that it always notices what goes wrong.
 //
-// An engine fails once: the first failure takes all later operations along, communicators are aborted, and the other ranks,
-// which would otherwise wait for ever, learn the cause.
+// An engine fails once: the first failure takes all later operations along, communicators are aborted, and the other
+// ranks, which would otherwise wait for ever, learn the cause.
 #pragma once
 
 #include <condition_variable>

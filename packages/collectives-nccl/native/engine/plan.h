@@ -1,8 +1,9 @@
-// What a collective does: copies, messages, what NCCL does as one, and sums. Bytes sent per rank, n ranks, S bytes of the
-// whole:
+// What a collective does: copies, messages, what NCCL does as one, and sums.
+// Bytes sent per rank, n ranks, S bytes of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
-// NCCL's own reductions add in an order of their own; ours is that of the ranks, so operands are exchanged and summed here.
+// NCCL's own reductions add in an order of their own; ours is that of the ranks, so operands are exchanged, and summed
+// here.
 #pragma once
 
 #include <optional>

@@ -75,7 +75,8 @@ std::optional<Engine::Trouble> Engine::connectingTrouble() {
   if (refused_) return Trouble{*refused_, {}};
   for (const auto& [rank, gone] : gone_) {
     if (gone.cause) return Trouble{*gone.cause, {}};
-    return Trouble{recordOf(MOSAIC_FAILURE_PEER_LOST, "nccl: " + process(rank) + " died while the ranks connected"), {}};
+    const std::string text = "nccl: " + process(rank) + " died while the ranks connected";
+    return Trouble{recordOf(MOSAIC_FAILURE_PEER_LOST, text), {}};
   }
   if (hub_.lost()) {
     return Trouble{recordOf(MOSAIC_FAILURE_PEER_LOST, self + ": rank 0 ended while the ranks connected"), {}};

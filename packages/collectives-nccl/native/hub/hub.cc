@@ -23,7 +23,9 @@ constexpr int kTickMs = 100;
 
 std::string randomToken() {
   uint8_t bytes[16];
-  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: no random numbers");
+  if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: the system has no random numbers");
+  }
   std::string text;
   for (const uint8_t byte : bytes) text += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
   return text;

@@ -1,5 +1,6 @@
-// Where the ranks of a world meet, and hear of one another: a thread in the process of rank 0, one connection to each rank.
-// NCCL moves the payload and knows nothing of processes that die, or of ranks that call different things; this does.
+// Where the ranks of a world meet, and hear of one another: a thread in the process of rank 0, one connection to each
+// rank. NCCL moves the payload and knows nothing of processes that die, or of ranks that call different things; this
+// does.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 #include "hub/ledger.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace mosaic::nccl {
 
@@ -15,7 +16,8 @@ uint32_t placeOf(const std::vector<uint32_t>& ranks, uint32_t worldRank) {
 
 /// Whether two ranks of a group have called the same. `a` and `b` are their places in it.
 bool agree(const Signature& x, uint32_t a, const Signature& y, uint32_t b) {
-  if (x.op != y.op || x.dtype != y.dtype || x.reduce != y.reduce || x.root != y.root || x.ragged != y.ragged) return false;
+  const auto common = [](const Signature& s) { return std::tie(s.op, s.dtype, s.reduce, s.root, s.ragged); };
+  if (common(x) != common(y)) return false;
   if (x.op == OpKind::AllToAll) return x.send.at(b) == y.receive.at(a) && y.send.at(a) == x.receive.at(b);
   return x.ragged ? x.send == y.send : x.shape == y.shape;
 }
@@ -62,7 +64,8 @@ void Ledger::transfer(uint32_t rank, const Signature& signature, const Transfer&
   std::deque<Half>& waiting = halves_[pair];
   const std::string description = descriptionOf(signature, transfer);
   if (waiting.empty() || waiting.front().send == transfer.send) {
-    waiting.push_back({transfer.send, signature.sequence, transfer.dtype, transfer.shape, description, signature.label});
+    const auto& [send, place, data, dtype, shape] = transfer;
+    waiting.push_back({send, signature.sequence, dtype, shape, description, signature.label});
     if (left_.contains(peer)) verdicts.push_back({{rank}, signature.group, "", signature.sequence, peer});
     return;
   }

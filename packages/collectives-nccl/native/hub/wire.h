@@ -1,5 +1,5 @@
-// Frames between ranks and the hub: a length, a kind, and values in the order in which both sides know them. All ranks run
-// the same version on machines of one byte order, so values lie as they do in memory.
+// Frames between ranks and the hub: a length, a kind, and values in the order in which both sides know them. All ranks
+// run the same version on machines of one byte order, so values lie as they do in memory.
 #pragma once
 
 #include <cstdint>

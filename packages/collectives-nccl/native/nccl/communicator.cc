@@ -65,7 +65,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator, const s
   const std::string what = where + ": NCCL: " + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
   if (result == ncclRemoteError || result == ncclSystemError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a rank has ended or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names networks"};
+            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names the "
+                   "networks to use"};
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,

@@ -1,9 +1,9 @@
-// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes. Ordered on streams by the driver's
-// host functions, so it runs on the stand-in driver, whose device memory is the host's. For tests.
+// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes. Ordered on streams by the
+// driver's host functions, so it runs on the stand-in driver, whose device memory is the host's. For tests.
 //
-// It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled to
-// success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a rank that
-// dies is not noticed; aborting ends whatever runs.
+// It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled
+// to success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a
+// rank that dies is not noticed; aborting ends whatever runs.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (ranks < 1 || ranks > static_cast<int>(standin::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  if (ranks > static_cast<int>(standin::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   if (config->magic != mosaic::nccl::kConfigMagic || config->size != sizeof(ncclConfig_t)) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
   made->name = "/mosaic-nccl-" + hex(id.internal, 16);
@@ -117,7 +117,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
       if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);
     }
     std::sort(members.begin(), members.end());
-    const auto self = std::find_if(members.begin(), members.end(), [&](auto& each) { return each.second == whole.rank; });
+    const auto isSelf = [&](const auto& each) { return each.second == whole.rank; };
+    const auto self = std::find_if(members.begin(), members.end(), isSelf);
     made->name = whole.name + "-" + std::to_string(number) + "." + std::to_string(color);
     made->size = static_cast<uint32_t>(members.size());
     made->rank = static_cast<uint32_t>(self - members.begin());

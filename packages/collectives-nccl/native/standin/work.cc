@@ -18,7 +18,8 @@ bool Move::step() {
       announcement[0] = static_cast<uint64_t>(kind);
       announcement[1] = bytes;
     }
-    const uint64_t n = send ? lane->put(head + announced, kHead - announced) : lane->take(head + announced, kHead - announced);
+    const uint64_t left = kHead - announced;
+    const uint64_t n = send ? lane->put(head + announced, left) : lane->take(head + announced, left);
     announced += n;
     any = n > 0;
     if (announced < kHead) return any;

@@ -1,8 +1,8 @@
 /* The ABI by which native code of other packages meets a CUDA device: what `Stream.port` points to.
  *
  * Streams and events are CUDA's own and need nobody's leave. What only the device can do lies here: fail, so that no
- * read gives wrong numbers; and kernels that work on ranks' data. Neither side knows who made the other. Every function may
- * be called from any thread until the device is closed.
+ * read gives wrong numbers; and kernels that work on ranks' data. Neither side knows who made the other. Every function
+ * may be called from any thread until the device is closed.
  */
 #ifndef MOSAIC_DEVICE_PORT_H
 #define MOSAIC_DEVICE_PORT_H
