@@ -9,6 +9,22 @@ test.each(trials)("attention with TMA and wgmma: $name", async (trial) => {
   await checkTrial(device, trial);
 });
 
+test("takes the portable kernels if asked to, and no family that there is not", async () => {
+  try {
+    process.env.MOSAIC_CUDA_FAMILY = "portable";
+    using device = cuda();
+    delete process.env.MOSAIC_CUDA_FAMILY;
+    device.startTrace();
+    await attendLocally(device, trialOf(64, "bfloat16"));
+    const ran = (await device.stopTrace()).map(({ name }) => name);
+    expect(ran).toContain("attend_bfloat16_64");
+    process.env.MOSAIC_CUDA_FAMILY = "turing";
+    expect(() => cuda()).toThrow("MOSAIC_CUDA_FAMILY: expected portable or hopper, received turing");
+  } finally {
+    delete process.env.MOSAIC_CUDA_FAMILY;
+  }
+});
+
 // What would else be tested without anybody noticing that it was something different.
 test.each([
   { what: "heads of 64", headDim: 64, dtype: "bfloat16", forward: "attendHopper_bfloat16_64", gradients: "Hopper" },

@@ -32,7 +32,7 @@ int columnOf(DType dtype) { return dtype == DType::BFloat16 ? 0 : 1; }
 
 bool onHopper(const Device& device, std::initializer_list<const TensorView*> inputs) {
   const DType first = (*inputs.begin())->dtype;
-  return device.capability() == 90 && std::all_of(inputs.begin(), inputs.end(), [&](const TensorView* x) {
+  return device.hasHopperKernels() && std::all_of(inputs.begin(), inputs.end(), [&](const TensorView* x) {
            return x->dtype == first && suitsTma(*x);
          });
 }

@@ -17,7 +17,7 @@ struct GradientInputs {
   const TensorView &q, &k, &v, &dOut;
 };
 
-/// Whether Hopper's kernels take them: the GPU is one (9.0, no other), inputs have one 16-bit dtype and suit TMA.
+/// Whether Hopper's kernels take them: the device has these kernels, inputs have one 16-bit dtype and suit TMA.
 bool onHopper(const Device& device, std::initializer_list<const TensorView*> inputs);
 
 void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part>& parts, const AttendParameters& p);

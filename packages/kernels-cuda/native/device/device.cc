@@ -1,6 +1,7 @@
 #include "device/device.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -23,6 +24,19 @@ std::string describe(const BadIndex& bad) {
   return message;
 }
 
+/// MOSAIC_CUDA_FAMILY=portable keeps to what every GPU since Ampere runs, so that both can be compared on one card.
+bool takesHopperKernels(int capability) {
+  constexpr int kHopper = 90;  // no other: what sm_90a has, later GPUs lack
+  const char* family = std::getenv("MOSAIC_CUDA_FAMILY");
+  const std::string asked = family ? family : "";
+  if (asked.empty()) return capability == kHopper;
+  if (asked == "portable") return false;
+  if (asked == "hopper" && capability == kHopper) return true;
+  throw Failure(MOSAIC_FAILURE_DEVICE, "MOSAIC_CUDA_FAMILY: expected portable" +
+                                           std::string(capability == kHopper ? " or hopper" : " on this GPU") +
+                                           ", received " + asked);
+}
+
 }  // namespace
 
 Device::Stream::Stream() { check(driver().streamCreate(&stream_, STREAM_NON_BLOCKING), "making a stream"); }
@@ -34,7 +48,8 @@ Device::Device(const DeviceOptions& options)
       module_(*context_),
       memory_(std::make_unique<Memory>(*context_, stream(), options.memoryLimit)),
       blas_(std::make_unique<Blas>(*memory_, BlasOptions{context_->capability(), options.tf32, stream()})),
-      name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")") {
+      name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
+      hasHopperKernels_(takesHopperKernels(context_->capability())) {
   const CUdeviceptr bad = memory_->keep(sizeof(BadIndex));
   if (bad == 0) throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": no memory is left; end what else uses the GPU");
   badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(bad));

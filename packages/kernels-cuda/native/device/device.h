@@ -56,6 +56,8 @@ class Device {
   void enter() const { context_->enter(); }
   CUstream stream() const { return stream_.get(); }
   int capability() const { return context_->capability(); }
+  /// Whether it has attention kernels of its own, those for Hopper, and may use them.
+  bool hasHopperKernels() const { return hasHopperKernels_; }
   int multiprocessors() const { return context_->multiprocessors(); }
   /// That a block may have, if it asks.
   unsigned mostSharedBytes() const { return static_cast<unsigned>(context_->mostSharedBytes()); }
@@ -134,6 +136,7 @@ class Device {
   History history_;
   std::shared_ptr<Trace> trace_;
   std::string name_;
+  bool hasHopperKernels_;
   std::mutex mutex_;
   std::atomic<bool> failed_{false};
   MosaicFailure failure_{};  // written once, under mutex_
