@@ -295,6 +295,7 @@ describe("the command", () => {
     expect(forward.times).toMatchObject({
       flash: { median: 1e-3 },
       portable: { kernels: { attend_bfloat16_64: expect.any(Number) } },
+      hopper: { kernels: { attendHopper_bfloat16_64: expect.any(Number) } },
     });
     expect(Object.keys(forward.times)).not.toContain("cudnn");
   });
