@@ -1,5 +1,5 @@
-// Rung 1: the formula. A thread owns a row, and asks device memory for everything, twice: for the largest score, without
-// which exponentials overflow, and for the sums.
+// Rung 1: the formula. A thread owns a row, and asks device memory for everything, twice: for the largest score,
+// without which exponentials overflow, and for the sums.
 #pragma once
 
 #include "kernels/ptx.cuh"

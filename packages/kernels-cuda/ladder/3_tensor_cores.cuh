@@ -1,6 +1,6 @@
-// Rung 3: tensor cores. A warp multiplies 16 × 8 × 16 elements with one instruction, if its lanes hold the right ones: lane
-// t has, of each 16 × 8 block, rows t/4 and t/4 + 8 and columns t%4·2 and + 1. Scores come out the way weights go in, so
-// that between the two products nothing leaves its lane. Operands still come one by one, from device memory.
+// Rung 3: tensor cores. A warp multiplies 16 × 8 × 16 elements with one instruction, if its lanes hold the right ones:
+// lane t has, of each 16 × 8 block, rows t/4 and t/4 + 8 and columns t%4·2 and + 1. Scores come out the way weights go
+// in, so that between the two products nothing leaves its lane. Operands still come one by one, from device memory.
 #pragma once
 
 #include "kernels/online.cuh"
@@ -57,7 +57,8 @@ DEVICE void tensorCores(const Problem& p) {
 #pragma unroll
       for (int n = 0; n < kColumns / 8; n++) {
         const int key = key0 + k * 16 + c0, c = n * 8 + g;
-        multiply16x8x16<bf16>(acc[n], weights, columnPairAt(p.v, key, p.keys, c), columnPairAt(p.v, key + 8, p.keys, c));
+        const uint32_t first = columnPairAt(p.v, key, p.keys, c), second = columnPairAt(p.v, key + 8, p.keys, c);
+        multiply16x8x16<bf16>(acc[n], weights, first, second);
       }
     }
   }

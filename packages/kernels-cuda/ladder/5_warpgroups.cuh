@@ -1,6 +1,6 @@
-// Rung 5: TMA and wgmma, one thing after the other. A single thread asks for whole tiles, and a barrier in shared memory
-// tells when their bytes are there; four warps together multiply 64 rows straight from shared memory. Tiles come two steps
-// ahead, but products and softmax still wait for one another.
+// Rung 5: TMA and wgmma, one thing after the other. A single thread asks for whole tiles, and a barrier in shared
+// memory tells when their bytes are there; four warps together multiply 64 rows straight from shared memory. Tiles come
+// two steps ahead, but products and softmax still wait for one another.
 #pragma once
 
 #include "kernels/hopper_tile.cuh"
@@ -32,9 +32,10 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
   const auto start = [&](int step) {
     if (threadIdx.x != 0 || step >= steps) return;
     ring.awaitFree(step);
-    arriveExpecting(ring.full(step), kGroupStage);
-    loadPanels<kGroupKeys, kColumns>(ring.tile(step), mapped.k, {0, step * kGroupKeys, 0, 0}, ring.full(step));
-    loadPanels<kGroupKeys, kColumns>(ring.tile(step) + kGroupTile, mapped.v, {0, step * kGroupKeys, 0, 0}, ring.full(step));
+    const SharedAddress full = ring.full(step), k = ring.tile(step), v = k + kGroupTile;
+    arriveExpecting(full, kGroupStage);
+    loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, full);
+    loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, full);
   };
   if (threadIdx.x == 0) {
     arriveExpecting(ownFull, kPanelsBytes<kGroupRows, kColumns>);

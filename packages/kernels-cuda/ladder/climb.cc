@@ -44,7 +44,8 @@ double errorOf(const Inputs& x) {
     double sum = 0;
     for (int j = 0; j < x.keys; j++) {
       double score = 0;
-      for (int c = 0; c < kColumns; c++) score += double{widen<bf16>(x.q[i * kColumns + c])} * widen<bf16>(x.k[j * kColumns + c]);
+      const uint16_t *q = x.q.data() + i * kColumns, *k = x.k.data() + j * kColumns;
+      for (int c = 0; c < kColumns; c++) score += double{widen<bf16>(q[c])} * widen<bf16>(k[c]);
       sum += weight[j] = std::exp(score * x.scale);
     }
     for (int c = 0; c < kColumns; c++) {
@@ -62,7 +63,8 @@ ladder::Problem problemOf(Inputs& x) {
 
 TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
   const int64_t rows = static_cast<int64_t>(x.size()) / kColumns, bytes = kColumns * 2;
-  emulated::EncodedMap encoded{reinterpret_cast<const char*>(x.data()), {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
+  const auto* base = reinterpret_cast<const char*>(x.data());
+  const emulated::EncodedMap encoded{base, {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
   TensorMap map;
   std::memcpy(&map, &encoded, sizeof encoded);
   return map;
@@ -70,7 +72,9 @@ TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
 
 cuda::AttendParameters parametersOf(Inputs& x) {
   cuda::AttendParameters p{};
-  const auto matrix = [](const Memory<uint16_t>& m) { return cuda::Matrix{m.data(), 0, 0, kColumns, DType::BFloat16, true}; };
+  const auto matrix = [](const Memory<uint16_t>& m) {
+    return cuda::Matrix{m.data(), 0, 0, kColumns, DType::BFloat16, true};
+  };
   p.q = matrix(x.q);
   p.k = matrix(x.k);
   p.v = matrix(x.v);
@@ -84,31 +88,42 @@ cuda::AttendParameters parametersOf(Inputs& x) {
   return p;
 }
 
+/// How a rung is started: rows that a block has, its threads, its shared memory.
+struct Block {
+  int rows, threads;
+  unsigned sharedBytes;
+};
+
 template <class Kernel, class Parameters>
-void climb(const char* name, Inputs& x, Kernel kernel, const Parameters& p, int rows, int threads, unsigned shared) {
+void climb(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
   x.clear();
-  const auto before = emulated::stats.globalBytes.load(), products = emulated::stats.mma.load();
-  const auto loads = emulated::stats.ldmatrix.load(), groups = emulated::stats.wgmma.load();
-  const auto sharedBefore = emulated::stats.sharedBytes.load();
-  const auto blocks = static_cast<unsigned>((x.rows + rows - 1) / rows);
-  emulated::launch(kernel, {{blocks, 1, 1}, {static_cast<unsigned>(threads), 1, 1}, shared, &p}, p);
-  std::printf("{\"rung\":\"%s\",\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,\"ldmatrix\":%lu,\"mma\":%lu,\"wgmma\":%lu}\n",
-              name, errorOf(x), emulated::stats.globalBytes - before, emulated::stats.sharedBytes - sharedBefore,
-              emulated::stats.ldmatrix - loads, emulated::stats.mma - products, emulated::stats.wgmma - groups);
+  emulated::Stats& count = emulated::stats;
+  for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts, &count.mma, &count.wgmma}) {
+    each->store(0);
+  }
+  const auto blocks = static_cast<unsigned>((x.rows + block.rows - 1) / block.rows);
+  emulated::launch(kernel, {{blocks, 1, 1}, {static_cast<unsigned>(block.threads), 1, 1}, block.sharedBytes, &p}, p);
+  std::printf("{\"rung\":%d,\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,", rung, errorOf(x),
+              count.globalBytes.load(), count.sharedBytes.load());
+  std::printf("\"ldmatrix\":%lu,\"conflicts\":%lu,\"mma\":%lu,\"wgmma\":%lu}\n", count.ldmatrix.load(),
+              count.conflicts.load(), count.mma.load(), count.wgmma.load());
 }
 
 void climbAll(int rows, int keys) {
   Inputs x(rows, keys);
   const ladder::Problem p = problemOf(x);
-  climb("1", x, rung1, p, 64, 64, 0);
-  climb("2", x, rung2, p, 64, 64, ladder::kTiledBytes);
-  climb("3", x, rung3, p, 16, 32, 0);
-  climb("4", x, rung4, parametersOf(x), cuda::forwardShape(64).own, cuda::forwardShape(64).threads(), cuda::forwardBytes(64));
-  const ladder::MappedProblem mapped{mapOf(x.q, ladder::kGroupRows), mapOf(x.k, ladder::kGroupKeys), mapOf(x.v, ladder::kGroupKeys), p};
-  climb("5", x, rung5, mapped, ladder::kGroupRows, 128, ladder::kGroupBytes);
-  constexpr cuda::HopperShape shape = cuda::forwardHopperShape(64);
-  const cuda::AttendHopperParameters all{mapOf(x.q, shape.own), mapOf(x.k, shape.other), mapOf(x.v, shape.other), parametersOf(x)};
-  climb("6", x, rung6, all, shape.own, shape.threads(), cuda::forwardHopperBytes(64));
+  climb(1, x, rung1, p, {64, 64, 0});
+  climb(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
+  climb(3, x, rung3, p, {16, 32, 0});
+  constexpr cuda::BlockShape shape = cuda::forwardShape(64);
+  climb(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
+  constexpr int kRows = ladder::kGroupRows, kKeys = ladder::kGroupKeys;
+  const ladder::MappedProblem mapped{mapOf(x.q, kRows), mapOf(x.k, kKeys), mapOf(x.v, kKeys), p};
+  climb(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
+  constexpr cuda::HopperShape wide = cuda::forwardHopperShape(64);
+  const cuda::AttendHopperParameters all{mapOf(x.q, wide.own), mapOf(x.k, wide.other), mapOf(x.v, wide.other),
+                                         parametersOf(x)};
+  climb(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
 }
 
 }  // namespace
@@ -118,7 +133,7 @@ int main() {
     climbAll(384, 384);
     climbAll(131, 277);  // of which no tile is a divisor
   } catch (const std::exception& error) {
-    std::printf("{\"rung\":\"%s\",\"error\":1}\n", error.what());
+    std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 }

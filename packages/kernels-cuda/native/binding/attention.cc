@@ -139,7 +139,8 @@ void attendBackwardOp(Device& device, Reader args) {
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
     p.parts = parts;
-    device.launch(kKeys[size][column], gridOf(blocks * static_cast<unsigned>(byKeys.parts), k, byKeys.threads(), keysShared), p);
+    const unsigned split = blocks * static_cast<unsigned>(byKeys.parts);
+    device.launch(kKeys[size][column], gridOf(split, k, byKeys.threads(), keysShared), p);
   }
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
     p.parts = parts;

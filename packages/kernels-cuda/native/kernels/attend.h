@@ -1,8 +1,8 @@
 // Attention's kernels as the host starts them: what they are given, how they are cut into blocks, how much they share.
 //
 // One launch folds a list of parts (visible.h); more parts than it holds take several launches, for the state is
-// carried. Names end in the dtype of the inputs and the head size that is provided for: attend_bfloat16_64 takes heads of up
-// to 64.
+// carried. Names end in the dtype of the inputs and the head size that is provided for: attend_bfloat16_64 takes heads
+// of up to 64.
 #pragma once
 
 #include "kernels/visible.h"

@@ -1,8 +1,8 @@
 // Flash attention, backward, on Hopper: the two kernels of attend_backward_mma.cuh with TMA and wgmma.
 //
 // Exponentials run beside dP, and the next scores are started with the last sums. No product is under way where the
-// loop closes, and none is started under a condition: ptxas would wait for each one by itself (its note C7515). So the last
-// step computes its own scores once more, for nobody.
+// loop closes, and none is started under a condition: ptxas would wait for each one by itself (its note C7515). So the
+// last step computes its own scores once more, for nobody.
 #pragma once
 
 #include "kernels/gradients.cuh"

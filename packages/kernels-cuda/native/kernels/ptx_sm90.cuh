@@ -46,13 +46,10 @@ struct BoxAt {
 /// Starts copying a box, of one thread's doing; zeros where it leaves the tensor. `bar` gets its bytes.
 DEVICE void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddress bar) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::
-          "r"(to),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(at.column), "r"(at.row), "r"(at.head), "r"(at.batch), "r"(bar)
       : "memory");
-}
-DEVICE void prefetchMap(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }
 
 // ── warpgroups: four warps, the first one's number divisible by four
@@ -90,7 +87,8 @@ DEVICE void waitProducts(Sums&... done) {
 }
 
 // c[64 × N] = A[64 × 16] · B[16 × N], or += if `add`. Every warp has 16 rows, as multiply16x8x16 lays them out, c[n]
-// columns 8n…; A by descriptor, or of the warp's rows in registers, as there. B lies as [n][k], or if TRANSPOSED [k][n].
+// columns 8n…; A by descriptor, or of the warp's rows in registers, as there. B lies as [n][k], or if TRANSPOSED as
+// [k][n].
 template <class T, int N, int TRANSPOSED>
 struct Wgmma;
 #define C4(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
@@ -157,8 +155,8 @@ DEVICE void multiplyLoaded(float (&c)[N][4], const uint32_t (&a)[4], uint64_t b,
 
 #endif
 
-/// Describes a matrix of 16-bit elements that lies permuted in 128-byte rows. As [n][k]: `stride` is from 8 rows to the
-/// next 8, `panel` is not used. As [k][n]: `panel` is from 64 columns to the next 64, `stride` from 8 rows to the next 8.
+/// Describes a matrix of 16-bit elements that lies permuted in 128-byte rows; `stride` is from 8 rows to the next 8. As
+/// [n][k]: `panel` is not used. As [k][n]: it is from 64 columns to the next 64.
 DEVICE uint64_t describe(SharedAddress at, int panel, int stride) {
   constexpr uint64_t kPermuted128 = 1ull << 62;
   return static_cast<uint64_t>(at >> 4 & 0x3fff) | static_cast<uint64_t>(panel >> 4 & 0x3fff) << 16 |

@@ -5,8 +5,9 @@
 
 namespace mosaic::cuda {
 
-/// A CUtensorMap. Dimensions here are always (columns, rows, heads, batch), a box is kPanelColumns × some rows.
-struct alignas(64) TensorMap {
+/// A CUtensorMap, aligned as its header has it. Dimensions here are always (columns, rows, heads, batch), a box is
+/// kPanelColumns × some rows.
+struct alignas(128) TensorMap {
   uint64_t opaque[16];
 };
 

@@ -3,7 +3,8 @@
 #include <cstdint>
 
 namespace ours {
-#include "mosaic/cuda_driver.h"
+#include "kernels/tensor_map.h"
+#include "driver/api.h"
 }
 using namespace ours::mosaic::cuda;
 namespace mosaic = ours::mosaic;
@@ -47,6 +48,12 @@ CHECK_VALUE(MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_DEVICE)
 CHECK_VALUE(STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING)
 CHECK_VALUE(EVENT_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC)
 CHECK_VALUE(EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING)
+CHECK_VALUE(TENSOR_MAP_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
+CHECK_VALUE(TENSOR_MAP_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16)
+CHECK_VALUE(TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_INTERLEAVE_NONE)
+CHECK_VALUE(TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_128B)
+CHECK_VALUE(TENSOR_MAP_L2_PROMOTION_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B)
+CHECK_VALUE(TENSOR_MAP_FILL_ZEROS, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
 
 static_assert(sizeof(MemPoolProperties) == sizeof(CUmemPoolProps));
 static_assert(offsetof(MemPoolProperties, allocationType) == offsetof(CUmemPoolProps, allocType));
@@ -54,6 +61,9 @@ static_assert(offsetof(MemPoolProperties, handleTypes) == offsetof(CUmemPoolProp
 static_assert(offsetof(MemPoolProperties, locationType) == offsetof(CUmemPoolProps, location.type));
 static_assert(offsetof(MemPoolProperties, locationId) == offsetof(CUmemPoolProps, location.id));
 static_assert(offsetof(MemPoolProperties, maxSize) == offsetof(CUmemPoolProps, maxSize));
+
+static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
+static_assert(check::same<std::remove_pointer_t<TensorMapEncodeTiled>, decltype(cuTensorMapEncodeTiled)>);
 
 // Each function takes what the toolkit's takes.
 #define CHECK_SIGNATURE(name, symbol, parameters) \

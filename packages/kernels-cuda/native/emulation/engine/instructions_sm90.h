@@ -34,7 +34,6 @@ inline void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddr
   std::memcpy(&box.map, &map, sizeof box.map);
   emulated::Hopper::ofBlock().copy(box);
 }
-DEVICE void prefetchMap(const TensorMap&) {}
 
 // ── warpgroups
 
