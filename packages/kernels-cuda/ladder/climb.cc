@@ -98,9 +98,8 @@ template <class Kernel, class Parameters>
 void climb(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
   x.clear();
   emulated::Stats& count = emulated::stats;
-  for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts, &count.mma, &count.wgmma}) {
-    each->store(0);
-  }
+  for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts}) each->store(0);
+  for (auto* each : {&count.mma, &count.wgmma}) each->store(0);
   const auto blocks = static_cast<unsigned>((x.rows + block.rows - 1) / block.rows);
   emulated::launch(kernel, {{blocks, 1, 1}, {static_cast<unsigned>(block.threads), 1, 1}, block.sharedBytes, &p}, p);
   std::printf("{\"rung\":%d,\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,", rung, errorOf(x),
