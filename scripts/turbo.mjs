@@ -12,10 +12,9 @@ if (quiet) args.shift();
 
 /** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
 function nativeToolchain() {
-  const ask = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.split("\n")[0] ?? "";
-  return [ask(process.env.CXX ?? "c++", "--version"), ask("cmake", "--version"), process.platform, process.arch].join(
-    "; ",
-  );
+  const ask = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
+  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => ask(command, "--version"));
+  return [...compilers, process.platform, process.arch].join("; ");
 }
 
 const defaults = ["--ui=stream", `--output-logs=${quiet ? "errors-only" : "new-only"}`];

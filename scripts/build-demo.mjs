@@ -1,0 +1,16 @@
+// Builds what `npm run demo` needs. Kernels for GPUs take minutes to compile: only where there is a GPU.
+import { spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+
+const turbo = fileURLToPath(new URL("turbo.mjs", import.meta.url));
+
+function build(...args) {
+  const { status } = spawnSync(process.execPath, [turbo, "--quiet", ...args], { stdio: "inherit" });
+  if (status !== 0) process.exit(status ?? 1);
+}
+
+build("build", "--filter=@mosaic/quickstart");
+if (existsSync("/dev/nvidiactl")) {
+  build("build:native", "--filter=@mosaic/kernels-cuda", "--filter=@mosaic/collectives-nccl");
+}
