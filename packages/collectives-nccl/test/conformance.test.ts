@@ -1,4 +1,3 @@
-import "./emulated.ts";
 import { collectivesSuite } from "@mosaic/conformance";
 import { cuda } from "@mosaic/kernels-cuda";
 import { test } from "vitest";

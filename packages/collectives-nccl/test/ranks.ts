@@ -1,7 +1,10 @@
-import "./emulated.ts";
 import type { Context, Device, DType, ProcessGroup, Shape, Tensor } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
 import { type NcclWorldOptions, world } from "../src/index.ts";
+import { emulate } from "./emulated.ts";
+
+// NCCL takes one rank of a process on one GPU, and there may be but one.
+emulate();
 
 /** Ranks of one process, on emulated GPUs. */
 export interface Ranks extends AsyncDisposable {

@@ -8,7 +8,7 @@ async function attended(size: number): Promise<Measurement[][]> {
   const lines: { rank: number; text: string; stream: string }[] = [];
   const { exitCode } = await launch({
     entry: script,
-    args: ["attend", "3"],
+    args: ["attend", "5"],
     nprocPerNode: size,
     onEvent: (event) => event.type === "line" && lines.push(event),
   });
@@ -42,8 +42,8 @@ test("ring attention, forward and backward, on 4 processes: as exact as one devi
   const [exact, rounding] = [/float32$/, /bfloat16$/].map((dtype) =>
     trials.filter(([rank]) => dtype.test(rank!.trial)),
   );
-  expect(exact!.length).toBeGreaterThan(10);
-  expect(rounding!.length).toBeGreaterThan(10);
+  expect(exact!.length).toBeGreaterThan(8);
+  expect(rounding!.length).toBeGreaterThan(8);
   for (const trial of exact!) checkMeasurements("ring", trial);
   checkMeasurements("ring", [pooled(rounding!)]);
 });
