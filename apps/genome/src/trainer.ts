@@ -30,7 +30,7 @@ const ROUTER_RATE = 3;
 
 const plantedRates = (name: string): ParameterOverrides => {
   if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_RATE };
-  return /^words\.|qkv_proj/.test(name) && !name.includes(".meta.") ? { lrScale: MATCHING_RATE } : {};
+  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: MATCHING_RATE } : {};
 };
 
 /** A model in training: any number of ranks, each with its part of every sequence. */
