@@ -1,0 +1,42 @@
+// Compares what nccl/api.h declares with NVIDIA's own header, where that is at hand. Compiled, never linked.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+
+namespace theirs {
+#include <nccl.h>
+}
+#include "nccl/api.h"
+
+#define SAME_PLACE(field) static_assert(offsetof(theirs::ncclConfig_t, field) == offsetof(ncclConfig_t, field))
+SAME_PLACE(size);
+SAME_PLACE(magic);
+SAME_PLACE(version);
+SAME_PLACE(blocking);
+SAME_PLACE(cgaClusterSize);
+SAME_PLACE(minCTAs);
+SAME_PLACE(maxCTAs);
+SAME_PLACE(netName);
+SAME_PLACE(splitShare);
+static_assert(sizeof(theirs::ncclUniqueId) == sizeof(ncclUniqueId));
+
+#define SAME_VALUE(name) static_assert(static_cast<int>(theirs::name) == static_cast<int>(::name))
+SAME_VALUE(ncclSuccess);
+SAME_VALUE(ncclUnhandledCudaError);
+SAME_VALUE(ncclSystemError);
+SAME_VALUE(ncclInternalError);
+SAME_VALUE(ncclInvalidArgument);
+SAME_VALUE(ncclInvalidUsage);
+SAME_VALUE(ncclRemoteError);
+SAME_VALUE(ncclInProgress);
+static_assert(theirs::ncclUint8 == mosaic::nccl::kBytes);
+static_assert(NCCL_CONFIG_UNDEF_INT == mosaic::nccl::kUndefined);
+static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kOldest);
+
+constexpr theirs::ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
+static_assert(kInitial.magic == mosaic::nccl::kConfigMagic);
