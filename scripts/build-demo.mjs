@@ -1,4 +1,4 @@
-// Builds what `npm run demo` needs. Kernels for GPUs take minutes to compile: only where there is a GPU.
+// Builds what `npm run demo` needs. Kernels for GPUs take minutes to compile: only where there is a GPU, or a stand-in.
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -11,6 +11,6 @@ function build(...args) {
 }
 
 build("build", "--filter=@mosaic/quickstart");
-if (existsSync("/dev/nvidiactl")) {
+if (existsSync("/dev/nvidiactl") || process.env.MOSAIC_CUDA_LIBRARY) {
   build("build:native", "--filter=@mosaic/kernels-cuda", "--filter=@mosaic/collectives-nccl");
 }
