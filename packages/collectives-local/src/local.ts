@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
-import { NativeRank, timeoutOf } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/core/native";
 import { LocalEngine } from "./engine.ts";
 import { addon, type Member, nativeLater } from "./native.ts";
 import { checkWorld, streamOf } from "./options.ts";
@@ -31,7 +31,7 @@ export function local(options: LocalOptions = {}): Collectives {
       checkWorld(connecting);
       const { device, rank, size } = connecting;
       const member = size === 1 ? joinAlone(connecting) : await meet(connecting, options);
-      return new NativeRank(device, new LocalEngine(member)).world({ rank, size });
+      return NativeGroup.world(new NativeRank(device, new LocalEngine(member)), { rank, size });
     },
   };
 }

@@ -1,5 +1,5 @@
 import type { Context } from "@mosaic/core";
-import { NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/core/native";
 import { LocalEngine } from "./engine.ts";
 import { native, type Segment } from "./native.ts";
 import { checkWorld, streamOf } from "./options.ts";
@@ -40,7 +40,7 @@ function together(size: number): Together {
         segment ??= addon.openSegment(size);
         return addon.joinSegment(segment, rank, stream, seconds);
       });
-      return new NativeRank(device, new LocalEngine(member)).world({ rank, size });
+      return NativeGroup.world(new NativeRank(device, new LocalEngine(member)), { rank, size });
     },
   };
 }

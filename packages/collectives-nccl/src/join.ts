@@ -1,5 +1,5 @@
 import type { ConnectOptions, ProcessGroup } from "@mosaic/core";
-import { NativeRank, timeoutOf } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/core/native";
 import { loadNccl, type Meeting, native } from "./addon.ts";
 import { NcclEngine } from "./engine.ts";
 import { checkDevice, checkWorld, type NcclOptions } from "./options.ts";
@@ -35,7 +35,7 @@ export async function join(connecting: ConnectOptions, options: NcclOptions, way
     stream: Number(device.stream.handle),
     device: Number(device.stream.port),
   });
-  return new NativeRank(device, engine).world({ rank, size });
+  return NativeGroup.world(new NativeRank(device, engine), { rank, size });
 }
 
 function openMeeting(size: number, host: string, seconds: number): Meeting {

@@ -45,7 +45,7 @@ function tests(root) {
   const vitest = vitestOf(root);
   const excluded = NOT_FOR_GPUS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
   const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
-  const [cuda, nccl] = ["packages/kernels-cuda", "packages/collectives-nccl"];
+  const [cuda, nccl, ring] = ["kernels-cuda", "collectives-nccl", "backend-ring"].map((name) => `packages/${name}`);
   return [
     { name: "kernels", about: "tests of kernels-cuda", seconds: 180, folder: cuda, command: [...vitest, ...excluded] },
     {
@@ -57,6 +57,7 @@ function tests(root) {
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
     { name: "collectives", about: "tests of collectives-nccl", seconds: 180, folder: nccl, command: vitest },
+    { name: "ring", about: "ring over four processes", seconds: 60, folder: ring, command: [...vitest, "test/gpu"] },
     {
       name: "demo",
       about: "four ranks over a genome, beside one",

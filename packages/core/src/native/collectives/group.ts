@@ -51,6 +51,11 @@ export class NativeGroup implements ProcessGroup {
     this.ranks = ranks;
   }
 
+  /** The group of all ranks, for the one that has just joined. */
+  static world(self: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
+    return new NativeGroup(self, { name: "world", index: 0, rank, ranks: Array.from({ length: size }, (_, i) => i) });
+  }
+
   get size(): number {
     return this.ranks.length;
   }

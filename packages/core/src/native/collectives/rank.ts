@@ -3,7 +3,6 @@ import type { Device } from "../../device.ts";
 import type { Tensor } from "../../tensor.ts";
 import { type Call, encode } from "./call.ts";
 import type { CollectivesEngine } from "./engine.ts";
-import { NativeGroup } from "./group.ts";
 
 /** One rank: what all of its groups post through. Keeps operands alive while they are used. */
 export class NativeRank {
@@ -16,12 +15,6 @@ export class NativeRank {
   constructor(device: Device, engine: CollectivesEngine) {
     this.device = device;
     this.engine = engine;
-  }
-
-  /** The group of all ranks, for the one that has just joined. */
-  world({ rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
-    const ranks = Array.from({ length: size }, (_, i) => i);
-    return new NativeGroup(this, { name: "world", index: 0, rank, ranks });
   }
 
   get isClosed(): boolean {
