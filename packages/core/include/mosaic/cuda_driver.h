@@ -1,6 +1,6 @@
 // What we use of the CUDA driver API, declared here so that nothing of CUDA is needed to build.
-// Types and values are those of NVIDIA's "CUDA Driver API" reference, version 12.0; where the toolkit's own cuda.h is at
-// hand, the build of @mosaic/kernels-cuda compares the two.
+// Types and values are those of NVIDIA's "CUDA Driver API" reference, version 12.0; where the toolkit's own cuda.h is
+// at hand, the build of @mosaic/kernels-cuda compares the two.
 #pragma once
 
 #include <cstddef>
