@@ -75,10 +75,10 @@ export async function verdictOn(fault: Fault | null, family: Family, folder: str
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
   const node = ["--input-type=module", "--eval", trialOf(family)];
   // A process that crashes or hangs has noticed, too.
-  const { stdout } = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
-    return { stdout: error.message };
+  const found = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
+    return { stdout: error.message, stderr: "" };
   });
-  return stdout;
+  return found.stdout && (/^emulated GPU: (.*)$/m.exec(found.stderr)?.[1] ?? found.stdout);
 }
 
 function plant({ name, file, old, wrong, nth = 0 }: Fault, path: string): void {
