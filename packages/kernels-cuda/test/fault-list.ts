@@ -110,6 +110,7 @@ export const hopperFaults: readonly Fault[] = [
     old: "step / kStages & 1); }\n  DEVICE void release",
     wrong: "0); }\n  DEVICE void release",
   },
+  { name: "barriers unknown to TMA", file: PANELS, old: "fenceBarriers();", wrong: "" },
   { name: "no barrier after barriers are made", file: PANELS, old: "  }\n  syncBlock();", wrong: "  }" },
   { name: "queries not waited for", file: HOPPER, old: "awaitPhase(qFull, 0);", wrong: "" },
   { name: "values not waited for", file: HOPPER, old: "values.awaitFull(step - 1);", wrong: "" },

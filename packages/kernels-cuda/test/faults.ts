@@ -36,7 +36,7 @@ EMULATED_KERNEL(attendQueries_bfloat16_32, AttendBackwardParameters)
 /** As attend_hopper.cu and attend_backward_hopper.cu; stages come round more than once. */
 export const hopper: Family = {
   capability: 90,
-  keys: 700,
+  keys: 705,
   kernels: `#include "kernels/attend_backward_hopper.cuh"
 #include "kernels/attend_hopper.cuh"
 using namespace mosaic::cuda;
@@ -52,7 +52,12 @@ EMULATED_KERNEL(attendQueriesHopper_bfloat16_64, AttendBackwardHopperParameters)
 /** Compiles what no fault touches, once. */
 export async function compileRest(folder: string): Promise<void> {
   const driver = readdirSync(join(root, "native/emulation/driver")).filter((name) => name.endsWith(".cc"));
-  const sources = [...driver.map((name) => `emulation/driver/${name}`), "kernels/elementwise.cu", "kernels/rows.cu"];
+  const sources = [
+    ...driver.map((name) => `emulation/driver/${name}`),
+    "kernels/elementwise.cu",
+    "kernels/rows.cu",
+    "kernels/ranks.cu",
+  ];
   for (const [i, source] of sources.entries()) {
     await compile(join(root, "native"), join(root, "native", source), join(folder, `rest${i}.o`));
   }
@@ -99,6 +104,7 @@ import { answerOf, attendLocally, checkClose, magnitude } from "@mosaic/conforma
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
   { q0: 0, q1: 100, k0: 3, k1: 90, type: 1 },
+  { q0: 100, q1: 200, k0: 0, k1: 90, type: 2 },
   { q0: 30, q1: 200, k0: 90, k1: ${keys - 5}, type: 1 },
   { q0: 210, q1: 225, k0: 10, k1: 100, type: 2 },
 ];

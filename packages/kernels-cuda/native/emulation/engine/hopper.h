@@ -1,5 +1,6 @@
 // Barriers in shared memory and TMA.
-//   - A barrier counts arrivals and bytes, knows the parity of its phase, and carries clocks, as other barriers do.
+//   - A barrier counts arrivals and bytes, knows the parity of its phase, and carries clocks, as other barriers do. Who
+//     uses it must have learned of its making, TMA by a fence.
 //   - TMA poisons its destination when it is started, and lands when no thread can run any more, as late as can be, the
 //     youngest copy first; with a seed, in any order.
 #pragma once
@@ -15,6 +16,9 @@ namespace emulated {
 struct PhasedBarrier {
   int count = 0, pending = 0, bytes = 0;
   unsigned phase = 0;
+  size_t maker = 0;       // the warp that made it
+  uint32_t made = 0;      // by its clock
+  bool announced = false;  // to TMA
   Clocks clocks{}, done{};
   std::vector<int> waiting;
 };
@@ -41,7 +45,13 @@ class Hopper : public Asynchronous {
     block->at(bar, 8, 8);
     PhasedBarrier fresh;
     fresh.count = fresh.pending = count;
+    fresh.maker = static_cast<size_t>(current->warp);
+    fresh.made = block->warps[fresh.maker].clocks[fresh.maker];
     barriers_[bar] = fresh;
+  }
+
+  void announce() {
+    for (auto& [at, bar] : barriers_) bar.announced = bar.announced || bar.maker == static_cast<size_t>(current->warp);
   }
 
   void arrive(SharedAddress at, int bytes) {
@@ -65,7 +75,7 @@ class Hopper : public Asynchronous {
   }
 
   void copy(const BoxCopy& box) {
-    barrierAt(box.bar);
+    if (!barrierAt(box.bar).announced) fail("TMA does not know the mbarrier: fence.mbarrier_init is missing");
     const auto bytes = static_cast<uint32_t>(box.bytes());
     char* to = block->at(box.to, bytes, kPermutationBytes);
     block->onWrite(box.to, bytes, static_cast<uint32_t>(current->thread), true);
@@ -101,7 +111,11 @@ class Hopper : public Asynchronous {
   PhasedBarrier& barrierAt(SharedAddress at) {
     const auto found = barriers_.find(at);
     if (found == barriers_.end()) fail("mbarrier used before mbarrier.init");
-    return found->second;
+    PhasedBarrier& bar = found->second;
+    const auto warp = static_cast<size_t>(current->warp);
+    const bool known = warp == bar.maker || block->warps[warp].clocks[bar.maker] >= bar.made;
+    if (!known) fail("race: mbarrier used by a warp that does not know of its mbarrier.init");
+    return bar;
   }
 
   void endPhase(PhasedBarrier& bar) {

@@ -9,7 +9,7 @@ inline void initBarrier(SharedAddress bar, int count SITE) {
   emulated::current->site = site;
   emulated::Hopper::ofBlock().init(bar, count);
 }
-DEVICE void fenceBarriers() {}
+DEVICE void fenceBarriers() { emulated::Hopper::ofBlock().announce(); }
 inline void arrive(SharedAddress bar SITE) {
   emulated::current->site = site;
   emulated::Hopper::ofBlock().arrive(bar, 0);
