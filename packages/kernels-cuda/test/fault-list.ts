@@ -155,12 +155,7 @@ export const hopperFaults: readonly Fault[] = [
   },
   { name: "more registers than there are", file: SHAPES, old: "groups == 3 ? 160", wrong: "groups == 3 ? 168" },
   { name: "wrong head of keys", file: HOPPER, old: "own.head / p.rest.group", wrong: "own.head % p.rest.group" },
-  {
-    name: "a fully seen tile too many",
-    file: WALK,
-    old: "fullEnd = edgeOf(seen, seen.end, row0)",
-    wrong: "fullEnd = edgeOf(seen, seen.end, row0) + 1",
-  },
+  { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   {
     name: "backward: lse in one stage",
     file: HOPPER_BACKWARD,
