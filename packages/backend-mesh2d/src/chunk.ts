@@ -1,4 +1,4 @@
-import type { Device, Tensor, Transfer } from "@mosaic/core";
+import { contiguousStrides, type Device, type Shape, type Tensor, type Transfer } from "@mosaic/core";
 
 /**
  * Tensors that belong to the same rows and travel together, seen twice: `rows` as attention sees them, [B,H,S,D] or
@@ -18,10 +18,18 @@ export function messages({ wire }: Chunk, to: number): Transfer[] {
 const toWire = [2, 0, 1, 3];
 const toRows = [1, 2, 0, 3];
 
+/** How a tensor of a chunk lies in memory, and what attention sees of it. */
+interface Form {
+  readonly wire: Shape;
+  readonly rows: { readonly shape: Shape; readonly strides: Shape };
+}
+
 /** The device memory of one pass; what it hands out lives until this is disposed. */
 export class Chunks implements Disposable {
   readonly #device: Device;
   readonly #owned = new Set<Chunk>();
+  /** By the tensors they are like; of the last length, for most chunks are of one. */
+  readonly #forms = new Map<readonly Tensor[], { readonly length: number; readonly forms: readonly Form[] }>();
 
   constructor(device: Device) {
     this.#device = device;
@@ -29,12 +37,18 @@ export class Chunks implements Disposable {
 
   /** Uninitialised memory for tensors [B,H,·,D] like these, of `length` rows. */
   empty(like: readonly Tensor[], length: number): Chunk {
-    const wire = like.map(({ shape, dtype }) => {
-      const wide = [length, shape[0]!, shape[1]!];
-      for (let axis = 3; axis < shape.length; axis++) wide.push(shape[axis]!);
-      return this.#device.empty(wide, dtype);
-    });
-    return this.#own({ wire, rows: turned(wire, toRows) });
+    const forms = this.#formsOf(like, length);
+    const wire = forms.map((form, i) => this.#device.empty(form.wire, like[i]!.dtype));
+    return this.#own({ wire, rows: wire.map((tensor, i) => tensor.view(forms[i]!.rows)) });
+  }
+
+  #formsOf(like: readonly Tensor[], length: number): readonly Form[] {
+    let last = this.#forms.get(like);
+    if (last?.length !== length) {
+      last = { length, forms: like.map(({ shape }) => formOf(shape, length)) };
+      this.#forms.set(like, last);
+    }
+    return last.forms;
   }
 
   /** These very rows where they lie as messages do, copies where they do not. */
@@ -73,6 +87,11 @@ export class Chunks implements Disposable {
     for (const chunk of this.#owned) dispose(chunk);
     this.#owned.clear();
   }
+}
+
+function formOf([batch, heads, , ...rest]: Shape, length: number): Form {
+  const wire = [length, batch!, heads!, ...rest];
+  return { wire, rows: { shape: picked(wire, toRows), strides: picked(contiguousStrides(wire), toRows) } };
 }
 
 /** The same tensors with their axes in another order. */
