@@ -14,6 +14,6 @@ export function stageRuntime(folder) {
   chmodSync(node, 0o755);
   // Larger by a tenth where there is no strip.
   spawnSync("strip", [node]);
-  const { stdout = "" } = spawnSync("ldd", [node], { encoding: "utf8" });
-  for (const [, name, path] of stdout.matchAll(LIBRARIES)) copyFileSync(realpathSync(path), join(lib, name));
+  const libraries = spawnSync("ldd", [node], { encoding: "utf8" }).stdout ?? "";
+  for (const [, name, path] of libraries.matchAll(LIBRARIES)) copyFileSync(realpathSync(path), join(lib, name));
 }

@@ -12,6 +12,7 @@ export function runStep({ command: [program, ...args], folder, env }, seconds, l
     // A group of its own, so that nothing that it started outlives it.
     const child = spawn(program, args, { cwd: folder, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
     const end = (signal) => {
+      if (child.pid === undefined) return; // It never began.
       try {
         process.kill(-child.pid, signal);
       } catch {} // It has ended.
