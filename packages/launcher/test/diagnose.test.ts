@@ -38,6 +38,15 @@ describe("the first failure", () => {
     });
   });
 
+  it("has the exit code of what was thrown, even if the rank was told to end while it still printed that", () => {
+    const cutShort = { thrown: thrown(700), stoppedAt: 1200, exitedAt: 1300 };
+    for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }]) {
+      const failure = diagnosed(record(0, { ...cutShort, ...end }), record(1, { thrown: thrown(900), exitedAt: 1100 }));
+      expect(failure).toMatchObject({ rank: 0, code: 1, signal: null, exitCode: 1 });
+    }
+    expect(diagnosed(record(0, { ...cutShort, signal: "SIGSEGV" }))).toMatchObject({ exitCode: 139 });
+  });
+
   it("is never a rank that lost its peer, while another failed", () => {
     const victims = [
       record(0, { thrown: thrown(100, peerLost), exitedAt: 200 }),

@@ -90,7 +90,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (ranks > static_cast<int>(standin::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   if (config->magic != mosaic::nccl::kConfigMagic || config->size != sizeof(ncclConfig_t)) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
-  made->name = "/mosaic-nccl-" + hex(id.internal, 16);
+  made->name = "/nccl-standin-" + hex(id.internal, 16);
   made->size = static_cast<uint32_t>(ranks);
   made->rank = static_cast<uint32_t>(rank);
   made->blocking = config->blocking != 0;

@@ -42,7 +42,11 @@ std::shared_ptr<Region> Region::open(const std::string& name, uint32_t ranks) {
   return std::shared_ptr<Region>(new Region(name, ranks, memory, bytes));
 }
 
-Region::~Region() { munmap(memory_, bytes_); }
+Region::~Region() {
+  // Whoever has not come by now will not: nothing stays behind of ranks that never all met.
+  unlink();
+  munmap(memory_, bytes_);
+}
 
 Lane& Region::lane(uint32_t from, uint32_t to, bool collective) const {
   auto* lanes = reinterpret_cast<Lane*>(static_cast<uint8_t*>(memory_) + kHeaderBytes);

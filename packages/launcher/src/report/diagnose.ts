@@ -62,9 +62,8 @@ export function diagnose(
     local: root.local,
     pid: root.pid,
     afterMs: failedAt(root) - root.startedAt,
-    code: root.code,
-    signal: root.signal,
-    exitCode: shellCode(root),
+    ...endOf(root),
+    exitCode: shellCode(endOf(root)),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
     stderrTail: root.thrown !== undefined && showsPlace(root.thrown.error) ? [] : root.stderrTail,
     ...(help === undefined ? {} : { hint: help }),
@@ -80,6 +79,13 @@ function secondary(record: RankRecord): readonly { readonly rank: number; readon
   if (verdict !== "failed") return [];
   const { thrown, signal, code } = record;
   return [{ rank: record.rank, why: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
+}
+
+/** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is told to end while it still prints that. */
+function endOf(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
+  const { code, signal, thrown, stoppedAt } = record;
+  const isCutShort = thrown !== undefined && stoppedAt !== undefined && shellCode(record) > 128;
+  return isCutShort && !crashedByItself(record) ? { code: 1, signal: null } : { code, signal };
 }
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
