@@ -17,7 +17,7 @@ export interface BytesSample {
 
 /**
  * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
- * size of heads only, halfDim is 0.
+ * size of heads only, halfDim is 0. Of samples so disturbed that more pairs take no longer, the fastest counts.
  */
 export function fitAttention(samples: readonly AttentionSample[], operations: number, launch: number): AttentionSpeed {
   const sizes = new Set(samples.map(({ headDim }) => headDim));
@@ -34,17 +34,24 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
   };
   const halfDim = sizes.size > 1 ? least((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
   const [perPair, perRow, perKey] = fitted(halfDim).factors as [number, number, number];
+  if (perPair === 0) {
+    const rates = samples.map(
+      ({ heads, rows, keys, headDim, seconds }) => (operations * (headDim + halfDim) * heads * rows * keys) / seconds,
+    );
+    return { flops: Math.max(...rates), halfKeys: 0, halfRows: 0, halfDim };
+  }
   return { flops: 1 / perPair, halfKeys: perRow / perPair, halfRows: perKey / perPair, halfDim };
 }
 
-/** Latency in seconds and bandwidth in bytes per second. */
+/** Latency in seconds and bandwidth in bytes per second; of samples so disturbed that more takes no longer, the fastest's. */
 export function fitBytes(samples: readonly BytesSample[]): { readonly latency: number; readonly bandwidth: number } {
   const { factors } = leastSquares(
     samples.map(({ bytes }) => [bytes, 1]),
     samples.map(({ seconds }) => seconds),
   );
   const [perByte, latency] = factors as [number, number];
-  return { latency, bandwidth: 1 / perByte };
+  if (perByte > 0) return { latency, bandwidth: 1 / perByte };
+  return { latency: 0, bandwidth: Math.max(...samples.map(({ bytes, seconds }) => bytes / seconds)) };
 }
 
 interface Fit {
