@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
+import type { RankProcess } from "@mosaic/conformance";
 import { afterEach, describe, expect, test } from "vitest";
-import { job, type RankProcess, startRank, startRanks } from "./processes.ts";
+import { job, startRank, startRanks } from "./processes.ts";
 
 const running: RankProcess[] = [];
 

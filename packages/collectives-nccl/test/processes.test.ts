@@ -1,5 +1,6 @@
+import type { RankProcess } from "@mosaic/conformance";
 import { afterEach, expect, test } from "vitest";
-import { type Job, openJob, type RankProcess, startRank } from "./processes.ts";
+import { type Job, openJob, startRank } from "./processes.ts";
 
 const started: (RankProcess | Job)[] = [];
 

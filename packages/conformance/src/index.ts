@@ -32,6 +32,7 @@ export { epsilon, integer, normals, rounded, roundedAll, uniforms } from "./orac
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
 export type { MakeDevice } from "./device/on-device.ts";
+export { type RankProcess, type Said, startRank } from "./process/rank.ts";
 export { collectivesSuite, type CollectivesSuiteOptions } from "./collectives/suite.ts";
 export {
   moduleOracle,
