@@ -1,7 +1,8 @@
 #include "engine.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include <mosaic/clock.h>
+#include <mosaic/thread.h>
+
 #include <utility>
 
 #include "report.h"
@@ -25,11 +26,11 @@ uint64_t owed(const Lane& lane) {
 
 /// What this rank is told when it closes with an operation under way, and what the others are told.
 MosaicFailure closedFailure(const Operation& op) {
-  return makeFailure(MOSAIC_FAILURE_CLOSED, op.where() + ": closed during " + op.name());
+  return recordOf(MOSAIC_FAILURE_CLOSED, op.where() + ": closed during " + op.name());
 }
 
 MosaicFailure departure(const Operation& op) {
-  return makeFailure(MOSAIC_FAILURE_PEER_LOST, "rank " + std::to_string(op.rank) + " left during " + op.name());
+  return recordOf(MOSAIC_FAILURE_PEER_LOST, "rank " + std::to_string(op.rank) + " left during " + op.name());
 }
 
 }  // namespace
@@ -37,13 +38,7 @@ MosaicFailure departure(const Operation& op) {
 Engine::Engine(std::shared_ptr<Segment> segment, uint32_t rank, EngineOptions options)
     : segment_(std::move(segment)), rank_(rank), options_(options), peers_(segment_, rank) {
   page().state.store(RankState::Present);
-  // Signals are for the host's main thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(thread_.native_handle(), "mosaic-comm");
+  thread_ = quietThread("mosaic-comm", [this] { run(); });
 }
 
 Engine::~Engine() {
@@ -57,8 +52,8 @@ uint64_t Engine::post(Post post) {
   const bool collective = post.call.op != OpKind::SendRecv;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw FailureError(*failure_);
-    if (closing_ || stop_) throw FailureError(MOSAIC_FAILURE_CLOSED, "this rank has left its group");
+    if (failure_) throw Failure(*failure_);
+    if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has left its group");
     op->signature = signatureOf(group, post.call, group.sequence + 1, collective ? group.index + 1 : 0);
     op->stages = plan(group, post.call, op->signature);
     group.sequence++;
@@ -230,7 +225,7 @@ std::optional<MosaicFailure> Engine::cancellation(Operation& op) {
   const auto cause = op.cancelled();
   if (!cause) return std::nullopt;
   // What others read; the own stream keeps its own cause.
-  return makeFailure(MOSAIC_FAILURE_PEER_LOST,
+  return recordOf(MOSAIC_FAILURE_PEER_LOST,
                      "rank " + std::to_string(rank_) + " failed before " + op.name() + ": " + cause->message);
 }
 

@@ -44,7 +44,7 @@ class Engine {
 
   uint32_t rank() const { return rank_; }
   uint32_t size() const { return segment_->size(); }
-  /// Returns the operation's number. Throws FailureError once the engine has failed or is closed.
+  /// Returns the operation's number. Throws Failure once the engine has failed or is closed.
   uint64_t post(Post post);
   /// Later work on `stream` runs after the operation, and fails with it.
   void wait(uint64_t number, MosaicStream& stream);

@@ -12,12 +12,6 @@
 
 namespace mosaic {
 
-inline int64_t monotonicNs() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
-}
-
 /// Sleeps while `word` holds `seen`, at most `timeoutNs` (negative: without limit). May wake for no reason.
 inline void futexWait(std::atomic<uint32_t>& word, uint32_t seen, int64_t timeoutNs, bool shared) {
   timespec limit{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};

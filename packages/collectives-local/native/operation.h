@@ -1,10 +1,11 @@
 // A collective under way: posted by the host, made ready by the compute stream, run by the communication thread.
 #pragma once
 
+#include <mosaic/failure.h>
+
 #include <functional>
 #include <mutex>
 
-#include "failure.h"
 #include "plan.h"
 
 namespace mosaic {

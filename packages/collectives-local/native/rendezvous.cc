@@ -1,5 +1,7 @@
 #include "rendezvous.h"
 
+#include <mosaic/clock.h>
+#include <mosaic/failure.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "failure.h"
 #include "peers.h"
 
 namespace mosaic {
@@ -83,7 +84,7 @@ class Clock {
 };
 
 [[noreturn]] void fail(MosaicFailureCode code, const std::string& text) {
-  throw FailureError(code, "connect: " + text);
+  throw Failure(code, "connect: " + text);
 }
 
 Fd newSocket() {

@@ -18,7 +18,7 @@ struct Rendezvous {
   const std::atomic<bool>* cancelled;
 };
 
-/// Blocks until all ranks are there. Throws FailureError that names those who are missing.
+/// Blocks until all ranks are there. Throws Failure that names those who are missing.
 std::shared_ptr<Segment> meet(const Rendezvous& options);
 
 }  // namespace mosaic

@@ -46,13 +46,13 @@ MosaicFailure mismatchFailure(const Operation& op, uint32_t rank, const Mismatch
                                                            : "another group";
   const std::string here = rankName(rank) + " is at " + nameOf(mismatch.expected, op.group->name);
   const std::string there = rankName(mismatch.peer) + " at " + nameOf(received, group);
-  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
+  return recordOf(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
 }
 
 MosaicFailure divergenceFailure(const Operation& op, uint32_t rank, uint32_t peer, const Position& position) {
   const std::string here = rankName(rank) + " called " + op.name();
   const std::string there = rankName(peer) + " called " + nameOf(position);
-  return makeFailure(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
+  return recordOf(MOSAIC_FAILURE_MISMATCH, prefix(op) + here + ", " + there + kSameCalls);
 }
 
 MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32_t rank, const Peers& peers,
@@ -69,7 +69,7 @@ MosaicFailure timeoutFailure(const Operation& op, const Segment& segment, uint32
     }
     text += "; " + whereabouts(op, segment, peer, peers);
   }
-  return makeFailure(MOSAIC_FAILURE_TIMEOUT, text);
+  return recordOf(MOSAIC_FAILURE_TIMEOUT, text);
 }
 
 MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint32_t rank, uint32_t peer, bool died) {
@@ -78,7 +78,7 @@ MosaicFailure peerLostFailure(const Operation& op, const Segment& segment, uint3
   const Position at = segment.page(peer).position.load();
   const std::string what = died ? process(segment, peer) + " died" : rankName(peer) + " left " + lastOf(at);
   const std::string need = rankName(rank) + " needed it in " + op.name();
-  return makeFailure(MOSAIC_FAILURE_PEER_LOST, prefix(op) + what + "; " + need);
+  return recordOf(MOSAIC_FAILURE_PEER_LOST, prefix(op) + what + "; " + need);
 }
 
 MosaicFailure adoptedFailure(const Segment& segment, uint32_t peer) { return segment.page(peer).failure; }

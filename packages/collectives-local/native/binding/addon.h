@@ -19,7 +19,7 @@ struct Member {
   std::vector<std::shared_ptr<Group>> groups;
 
   Engine& open() const {
-    if (!engine) throw FailureError(MOSAIC_FAILURE_CLOSED, "this rank has left its group");
+    if (!engine) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has left its group");
     return *engine;
   }
 };
@@ -49,9 +49,9 @@ template <typename Body>
 auto guarded(Napi::Env env, Body body) -> decltype(body()) {
   try {
     return body();
-  } catch (const FailureError& failure) {
+  } catch (const Failure& failure) {
     Napi::Error error = Napi::Error::New(env, failure.what());
-    error.Set("failure", Napi::Number::New(env, failure.code));
+    error.Set("failure", Napi::Number::New(env, failure.code()));
     throw error;
   } catch (const Napi::Error&) {
     throw;

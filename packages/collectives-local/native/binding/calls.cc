@@ -1,8 +1,9 @@
 #include <bit>
 #include <cmath>
 
+#include <mosaic/call.h>
+
 #include "addon.h"
-#include "words.h"
 
 namespace mosaic {
 
@@ -18,7 +19,7 @@ Napi::Value post(const Napi::CallbackInfo& info) {
     Member& member = *memberOf(info);
     const auto words = info[2].As<Napi::Float64Array>();
     Words reader(words.Data(), words.ElementLength());
-    Post post{groupOf(member, info[1]), readCall(reader), info[3].As<Napi::String>(), member.stream, nullptr};
+    Post post{groupOf(member, info[1]), readCall<Call>(reader), info[3].As<Napi::String>(), member.stream, nullptr};
     return Napi::Number::New(info.Env(), static_cast<double>(member.open().post(std::move(post))));
   });
 }

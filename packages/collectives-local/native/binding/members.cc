@@ -95,9 +95,9 @@ void conclude(Napi::Env env, const Meeting& meeting, const std::shared_ptr<Segme
   }
 }
 
-void refuse(Napi::Env env, const Meeting& meeting, const FailureError& failure) {
+void refuse(Napi::Env env, const Meeting& meeting, const Failure& failure) {
   Napi::Error error = Napi::Error::New(env, failure.what());
-  error.Set("failure", Napi::Number::New(env, failure.code));
+  error.Set("failure", Napi::Number::New(env, failure.code()));
   meeting.promise.Reject(error.Value());
 }
 
@@ -105,10 +105,10 @@ void runMeeting(Mailbox& mailbox, const Meeting& meeting) {
   try {
     auto segment = meet(meeting.rendezvous);
     mailbox.deliver([meeting, segment](Napi::Env env) { conclude(env, meeting, segment); });
-  } catch (const FailureError& failure) {
+  } catch (const Failure& failure) {
     mailbox.deliver([meeting, failure](Napi::Env env) { refuse(env, meeting, failure); });
   } catch (const std::exception& exception) {
-    const FailureError failure(MOSAIC_FAILURE_DEVICE, exception.what());
+    const Failure failure(MOSAIC_FAILURE_DEVICE, exception.what());
     mailbox.deliver([meeting, failure](Napi::Env env) { refuse(env, meeting, failure); });
   }
 }

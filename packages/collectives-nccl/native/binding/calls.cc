@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "binding/addon.h"
-#include "binding/words.h"
+#include "mosaic/call.h"
 
 namespace mosaic::nccl {
 
@@ -18,7 +18,7 @@ Napi::Value post(const Napi::CallbackInfo& info) {
     const auto engine = engineOf(info);
     const auto words = info[2].As<Napi::Float64Array>();
     Words reader(words.Data(), words.ElementLength());
-    const Call call = readCall(reader);
+    const Call call = readCall<Call>(reader);
     const uint64_t number = engine->post(groupOf(info), call, info[3].As<Napi::String>());
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });

@@ -2,26 +2,19 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-
-#include "failure.h"
+#include "mosaic/cuda_library.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::nccl {
 
 namespace {
 
 cuda::Driver load() {
-  const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
-  const std::string library = named && *named ? named : "libcuda.so.1";
+  const std::string library = cuda::driverLibraryName();
   void* handle = dlopen(library.c_str(), RTLD_NOW);
   if (!handle) throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: no CUDA driver: " + std::string(dlerror()));
   cuda::Driver found;
-  const char* missing = nullptr;
-#define MOSAIC_CUDA_FIND(name, symbol, parameters)                               \
-  found.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
-  if (!found.name) missing = #symbol;
-  MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
-#undef MOSAIC_CUDA_FIND
+  const char* missing = cuda::findFunctions(handle, found);
   if (missing) throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: " + library + " has no " + missing + "; update the driver");
   return found;
 }
@@ -34,12 +27,7 @@ const cuda::Driver& driver() {
 }
 
 void check(CUresult code, const char* what) {
-  if (code == cuda::CUDA_SUCCESS) return;
-  const char *name = nullptr, *text = nullptr;
-  driver().getErrorName(code, &name);
-  driver().getErrorString(code, &text);
-  throw Failure(MOSAIC_FAILURE_DEVICE,
-                std::string(what) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")");
+  if (code != cuda::CUDA_SUCCESS) throw Failure(MOSAIC_FAILURE_DEVICE, cuda::messageOf(driver(), code, what));
 }
 
 }  // namespace mosaic::nccl

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "clock.h"
+#include "mosaic/clock.h"
 #include "engine/engine.h"
 
 namespace mosaic::nccl {

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "clock.h"
-#include "threads.h"
+#include "mosaic/clock.h"
+#include "mosaic/thread.h"
 
 namespace mosaic::nccl {
 

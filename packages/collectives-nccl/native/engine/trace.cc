@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "clock.h"
+#include "mosaic/clock.h"
 
 namespace mosaic::nccl {
 

@@ -1,7 +1,7 @@
 // What can go wrong while ranks wait for one another, whose fault it is, and what becomes of it.
 #include <algorithm>
 
-#include "clock.h"
+#include "mosaic/clock.h"
 #include "engine/engine.h"
 
 namespace mosaic::nccl {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "failure.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::nccl {
 

@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <set>
 
-#include "clock.h"
-#include "failure.h"
+#include "mosaic/clock.h"
+#include "mosaic/failure.h"
 #include "nccl/library.h"
-#include "threads.h"
+#include "mosaic/thread.h"
 
 namespace mosaic::nccl {
 

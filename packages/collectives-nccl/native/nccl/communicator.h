@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "failure.h"
+#include "mosaic/failure.h"
 #include "nccl/library.h"
 
 namespace mosaic::nccl {

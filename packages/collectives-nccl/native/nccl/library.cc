@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "failure.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::nccl {
 

@@ -1,9 +1,10 @@
 #include "stream/stream.h"
 
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <thread>
+
+#include "mosaic/clock.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -45,12 +46,6 @@ void runClosed(const MosaicWork& work) {
 }
 
 }  // namespace
-
-int64_t monotonicNanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 Stream::Stream() : MosaicStream{MOSAIC_STREAM_ABI, submitTo} {}
 
@@ -94,8 +89,8 @@ void Stream::spin() {
   if (stirring_.load(std::memory_order_acquire)) return;
   static const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (spinning.fetch_add(1) < cores - 1) {
-    const int64_t end = monotonicNanoseconds() + kSpinNanoseconds;
-    while (!stirring_.load(std::memory_order_acquire) && monotonicNanoseconds() < end) {
+    const int64_t end = monotonicNs() + kSpinNanoseconds;
+    while (!stirring_.load(std::memory_order_acquire) && monotonicNs() < end) {
       for (int i = 0; i < 16; i++) pause();
     }
   }
@@ -105,12 +100,12 @@ void Stream::spin() {
 void Stream::perform(const MosaicWork& work) {
   if (abandoned_.load(std::memory_order_relaxed)) fail("", closedFailure());
   const bool traced = tracing_ && work.name[0] != '\0';
-  const int64_t start = traced ? monotonicNanoseconds() : 0;
+  const int64_t start = traced ? monotonicNs() : 0;
   MosaicFailure failure;
   failure.code = MOSAIC_FAILURE_NONE;
   failure.message[0] = '\0';
   if (work.run(work.arg, this->failure(), &failure) != 0) fail(work.name, failure);
-  if (traced) trace_.push_back({work.name, start, monotonicNanoseconds()});
+  if (traced) trace_.push_back({work.name, start, monotonicNs()});
   if (work.drop) work.drop(work.arg);
   done_.fetch_add(1);
   if (waiters_.load() > 0) {

@@ -20,8 +20,6 @@ struct TraceEntry {
   int64_t start, end;
 };
 
-int64_t monotonicNanoseconds();
-
 /// Its address, as a `MosaicStream *`, is what other packages know of a CPU device.
 ///
 /// The first failure sticks: later works see it as `upstream` and must not touch their operands. Works named "" are

@@ -2,7 +2,7 @@
 
 #include "blas/alignment.h"
 #include "blas/plan.h"
-#include "device/failure.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::cuda {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "device/failure.h"
+#include "mosaic/failure.h"
 #include "driver/driver.h"
 
 namespace mosaic::cuda {

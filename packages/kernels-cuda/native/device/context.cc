@@ -1,6 +1,6 @@
 #include "device/context.h"
 
-#include "device/failure.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "blas/blas.h"
 #include "device/context.h"
-#include "device/failure.h"
+#include "mosaic/failure.h"
 #include "device/history.h"
 #include "device/memory.h"
 #include "device/module.h"

@@ -1,6 +1,6 @@
 #include "device/module.h"
 
-#include "device/failure.h"
+#include "mosaic/failure.h"
 #include "device/image.h"
 
 namespace mosaic::cuda {

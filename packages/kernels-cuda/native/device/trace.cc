@@ -1,18 +1,8 @@
 #include "device/trace.h"
 
-#include <ctime>
+#include "mosaic/clock.h"
 
 namespace mosaic::cuda {
-
-namespace {
-
-int64_t monotonicNanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-}  // namespace
 
 Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
     : context_(std::move(context)), stream_(stream), beginTime_(std::make_shared<std::atomic<int64_t>>(0)) {
@@ -20,7 +10,7 @@ Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
   auto* held = new std::shared_ptr(beginTime_);
   const auto look = [](void* data) {
     auto* time = static_cast<std::shared_ptr<std::atomic<int64_t>>*>(data);
-    **time = monotonicNanoseconds();
+    **time = monotonicNs();
     delete time;
   };
   check(driver().launchHostFunc(stream_, look, held), "startTrace");

@@ -2,8 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <mutex>
+
+#include "mosaic/cuda_library.h"
 
 namespace mosaic::cuda {
 
@@ -32,21 +33,15 @@ void* open(const std::string& library) {
 
 Driver functionsOf(void* handle, const std::string& library) {
   Driver driver;
-  const char* missing = nullptr;
-#define MOSAIC_CUDA_FIND(name, symbol, parameters)                               \
-  driver.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
-  if (!driver.name && !missing) missing = #symbol;
-  MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
-#undef MOSAIC_CUDA_FIND
+  const char* missing = findFunctions(handle, driver);
   if (!missing) return driver;
   throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " + versionText(kOldestDriver) +
                     ". Update NVIDIA's driver to 525 or newer");
 }
 
 Loaded load() {
-  const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
   Loaded loaded;
-  loaded.library = named && *named ? named : "libcuda.so.1";
+  loaded.library = driverLibraryName();
   void* handle = open(loaded.library);
   loaded.functions = functionsOf(handle, loaded.library);
   loaded.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
@@ -101,11 +96,7 @@ std::string versionText(int version) {
 }
 
 void check(CUresult code, const char* what) {
-  if (code == CUDA_SUCCESS) return;
-  const char *name = nullptr, *text = nullptr;
-  driver().getErrorName(code, &name);
-  driver().getErrorString(code, &text);
-  throw CallError(code, std::string(what) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")");
+  if (code != CUDA_SUCCESS) throw CallError(code, messageOf(driver(), code, what));
 }
 
 }  // namespace mosaic::cuda

@@ -1,6 +1,6 @@
 #include "stream.h"
 
-#include <ctime>
+#include "mosaic/clock.h"
 
 namespace emulated {
 
@@ -36,11 +36,10 @@ void Event::await(uint64_t wanted) {
 }
 
 void Event::reach(uint64_t number) {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now = mosaic::monotonicNs();
   const std::lock_guard lock(mutex);
   done = number;
-  nanoseconds = int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  nanoseconds = now;
   reached.notify_all();
 }
 

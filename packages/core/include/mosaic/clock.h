@@ -1,9 +1,11 @@
+// The clock of traces and deadlines.
 #pragma once
 
-#include <cstdint>
-#include <ctime>
+#include <time.h>
 
-namespace mosaic::nccl {
+#include <cstdint>
+
+namespace mosaic {
 
 /// Nanoseconds of CLOCK_MONOTONIC.
 inline int64_t monotonicNs() {
@@ -12,4 +14,4 @@ inline int64_t monotonicNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-}  // namespace mosaic::nccl
+}  // namespace mosaic

@@ -1,12 +1,11 @@
-// A call as JavaScript writes it: a flat array of numbers, lists preceded by their length. Addresses are numbers too,
-// for user space ends far below 2^53.
+// A collective as JavaScript writes it: a flat array of numbers, lists preceded by their length. Addresses are numbers
+// too, for user space ends far below 2^53.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <vector>
-
-#include "../plan.h"
 
 namespace mosaic {
 
@@ -34,12 +33,13 @@ class Words {
   const double* end_;
 };
 
-/// In the order in which core writes: src/native/collectives/call.ts.
-inline Call readCall(Words& words) {
+/// In the order of src/native/collectives/call.ts; the types of codes are those of the fields of `Call`.
+template <typename Call>
+Call readCall(Words& words) {
   Call call;
-  call.op = words.as<OpKind>();
-  call.dtype = words.as<DType>();
-  call.reduce = words.as<ReduceOp>();
+  call.op = words.as<decltype(call.op)>();
+  call.dtype = words.as<decltype(call.dtype)>();
+  call.reduce = words.as<decltype(call.reduce)>();
   call.root = words.as<uint32_t>();
   call.ragged = words.number() != 0;
   call.out = words.address();
@@ -48,11 +48,11 @@ inline Call readCall(Words& words) {
   call.send = words.list();
   call.receive = words.list();
   call.transfers.resize(words.number());
-  for (Transfer& transfer : call.transfers) {
+  for (auto& transfer : call.transfers) {
     transfer.send = words.number() != 0;
     transfer.peer = words.as<uint32_t>();
     transfer.data = words.address();
-    transfer.dtype = words.as<DType>();
+    transfer.dtype = words.as<decltype(transfer.dtype)>();
     transfer.shape = words.list();
   }
   return call;

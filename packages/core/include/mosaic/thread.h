@@ -1,11 +1,13 @@
+// Threads beside the host's.
 #pragma once
 
 #include <pthread.h>
 #include <signal.h>
 
 #include <thread>
+#include <utility>
 
-namespace mosaic::nccl {
+namespace mosaic {
 
 /// A thread that leaves signals to the host's main thread.
 template <typename Body>
@@ -19,4 +21,4 @@ std::thread quietThread(const char* name, Body body) {
   return thread;
 }
 
-}  // namespace mosaic::nccl
+}  // namespace mosaic

@@ -7,12 +7,14 @@
 
 #include "mosaic/stream.h"
 
-namespace mosaic::nccl {
+namespace mosaic {
 
 /// Its code decides which error class a program sees.
 class Failure : public std::runtime_error {
  public:
   Failure(MosaicFailureCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  explicit Failure(const MosaicFailure& record)
+      : Failure(static_cast<MosaicFailureCode>(record.code), record.message) {}
   MosaicFailureCode code() const { return code_; }
 
  private:
@@ -26,4 +28,4 @@ inline MosaicFailure recordOf(MosaicFailureCode code, const std::string& message
   return failure;
 }
 
-}  // namespace mosaic::nccl
+}  // namespace mosaic
