@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Failure, RankError } from "../src/job.ts";
 import { diagnose, type RankRecord, verdictOf } from "../src/report/diagnose.ts";
-import { errorRecord } from "../src/report/error-record.ts";
+import { errorRecord, parseErrorRecord } from "../src/report/error-record.ts";
 import { failureText } from "../src/report/failure-text.ts";
 
 const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
@@ -108,6 +108,30 @@ describe("an error's record", () => {
     };
     for (const one of [undefined, null, 1n, Symbol("s"), "", () => {}, hostile, Object.create(null)])
       expect(() => JSON.stringify(errorRecord(one))).not.toThrow();
+  });
+});
+
+describe("an error file", () => {
+  it("is read as the preload wrote it", () => {
+    const written = errorRecord(new TypeError("bad loss", { cause: new Error("NaN") }));
+    expect(parseErrorRecord(JSON.stringify(written))).toEqual(written);
+  });
+
+  it("is read as PyTorch's @record writes it, with its whole seconds", () => {
+    const extraInfo = { py_callstack: "Traceback (most recent call last):\n  …", timestamp: "1700000000" };
+    const written = { message: { message: "torch.cuda.OutOfMemoryError: too\nmuch", extraInfo } };
+    expect(parseErrorRecord(JSON.stringify(written))).toEqual({
+      timeMs: 1_700_000_000_999,
+      error: { name: "torch.cuda.OutOfMemoryError", message: "too\nmuch", stack: extraInfo.py_callstack },
+    });
+    expect(parseErrorRecord('{ "message": "no words" }')?.error).toEqual({ name: "Error", message: "no words" });
+  });
+
+  it("that holds anything else counts for nothing", () => {
+    const others = ["", "{", "null", "7", '"text"', "[]", "{}", '{ "error": null, "timeMs": 3 }', '{ "message": 7 }'];
+    for (const text of [...others, '{ "error": { "name": "E" } }', '{ "message": { "message": {} } }'])
+      expect(parseErrorRecord(text), text).toBeUndefined();
+    expect(parseErrorRecord('{ "timeMs": 3, "error": {} }')?.error).toEqual({ name: "Error", message: "" });
   });
 });
 

@@ -79,6 +79,14 @@ describe("a rank fails", { repeats }, () => {
     expect(outcome.code).toBe(139);
   });
 
+  it("and leaves an error file of its own making", async () => {
+    const wrote = (text: string): Promise<Outcome> =>
+      run(["-n1", "--exec", "sh", "-c", 'printf %s "$1" > "$TORCHELASTIC_ERROR_FILE"; exit 3', "sh", text]);
+    const python = await wrote('{ "message": { "message": "ValueError: bad loss", "extraInfo": {} } }');
+    expect(report(python)).toContain("ValueError: bad loss\n  exit 3\n");
+    for (const outcome of [python, await wrote("null")]) expect(outcome.code).toBe(3);
+  });
+
   it("while the others ignore SIGTERM: they are killed within the second", async () => {
     const outcome = await fault("throws+ignores-sigterm", "--json");
     const exits = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));

@@ -6,7 +6,7 @@ import type { StreamName, Tell } from "../job.ts";
 import { LineSplitter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
-import type { ErrorRecord } from "../report/error-record.ts";
+import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
 import { send } from "./process-table.ts";
 
 /** What one rank needs to start. */
@@ -190,7 +190,7 @@ export class Rank {
 
 function readErrorRecord(path: string): ErrorRecord | undefined {
   try {
-    return JSON.parse(readFileSync(path, "utf8")) as ErrorRecord;
+    return parseErrorRecord(readFileSync(path, "utf8"));
   } catch {
     return undefined;
   }

@@ -1,6 +1,6 @@
 import type { RankError } from "../job.ts";
 
-/** What a rank's preload leaves behind for the launcher. */
+/** What a rank leaves behind for the launcher: the preload of a Node rank does, and `@record` of PyTorch. */
 export interface ErrorRecord {
   /** When it was thrown, milliseconds since the epoch. */
   readonly timeMs: number;
@@ -15,6 +15,37 @@ const MOST_ERRORS = 16;
 export function errorRecord(thrown: unknown): ErrorRecord {
   return { timeMs: Date.now(), error: describe(thrown, MOST_CAUSES) };
 }
+
+/**
+ * A rank's error file, which any program may have written: the preload's record, or what PyTorch's `@record` makes of an
+ * exception. Undefined for anything else.
+ */
+export function parseErrorRecord(text: string): ErrorRecord | undefined {
+  let said: unknown;
+  try {
+    said = JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+  if (!isObject(said)) return undefined;
+  if (isObject(said.error) && typeof said.timeMs === "number")
+    return { timeMs: said.timeMs, error: describe(said.error, MOST_CAUSES) };
+  return torchRecord(said.message);
+}
+
+/** `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or the message alone. */
+function torchRecord(said: unknown): ErrorRecord | undefined {
+  const { message, extraInfo } = isObject(said) ? said : { message: said, extraInfo: undefined };
+  if (typeof message !== "string") return undefined;
+  const [, name = "Error", what = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
+  const { py_callstack: stack, timestamp } = isObject(extraInfo) ? extraInfo : {};
+  const seconds = Number(timestamp ?? Number.NaN);
+  // In whole seconds, rounded down: all that is certain is that it was thrown before the next one began.
+  const timeMs = Number.isFinite(seconds) ? seconds * 1000 + 999 : Date.now();
+  return { timeMs, error: { name, message: what, ...(typeof stack === "string" ? { stack } : {}) } };
+}
+
+const isObject = (x: unknown): x is Readonly<Record<string, unknown>> => typeof x === "object" && x !== null;
 
 function describe(thrown: unknown, depth: number): RankError {
   if (typeof thrown !== "object" || thrown === null)
