@@ -5,6 +5,9 @@ import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
 
+/** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
+export const LONGEST_MS: number = 2 ** 31 - 1;
+
 /** A job with every choice made: what is started does not depend on anything else. */
 export interface Plan {
   readonly runId: string;
@@ -46,18 +49,29 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     threads: threadsOf(options, nproc, base),
     role: options.role ?? "default",
     rdzvId: options.rdzvId ?? "none",
-    masterPort: options.masterPort ?? 0,
+    masterPort: wholeOf("masterPort", options.masterPort ?? 0, 65_535),
     env: options.env ?? {},
     color: options.color ?? false,
-    graceMs: options.graceMs ?? 30_000,
-    jobEndsAt: Number(base.SLURM_JOB_END_TIME ?? Number.POSITIVE_INFINITY) * 1000,
-    failureGraceMs: options.failureGraceMs ?? 500,
-    timeoutMs: options.timeoutMs,
-    maxRestarts: options.maxRestarts ?? 0,
-    restartBackoffMs: options.restartBackoffMs ?? 1000,
-    minUptimeMs: options.minUptimeMs ?? 10_000,
+    graceMs: timeOf("graceMs", options.graceMs ?? 30_000),
+    // What is no time, as "" or "Unknown", is as if nobody said.
+    jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
+    failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
+    timeoutMs: options.timeoutMs === undefined ? undefined : timeOf("timeoutMs", options.timeoutMs),
+    maxRestarts: wholeOf("maxRestarts", options.maxRestarts ?? 0),
+    restartBackoffMs: timeOf("restartBackoffMs", options.restartBackoffMs ?? 1000),
+    minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
   };
+}
+
+function timeOf(name: string, ms: number): number {
+  if (ms >= 0 && ms <= LONGEST_MS) return ms;
+  throw new UsageError(`${name}: expected milliseconds from 0 to ${LONGEST_MS}, received ${ms}`);
+}
+
+function wholeOf(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
+  if (Number.isSafeInteger(value) && value >= 0 && value <= most) return value;
+  throw new UsageError(`${name}: expected a whole number from 0 to ${most}, received ${value}`);
 }
 
 function processesOf(wanted: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {

@@ -91,6 +91,22 @@ describe("a plan", () => {
     expect(() => planOf({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
     expect(() => planOf({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/belong to Node/);
     expect(() => planOf({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
+    for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "minUptimeMs"])
+      for (const ms of [-1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY])
+        expect(() => planOf({ entry: "sh", exec: true, [name]: ms })).toThrow(
+          `${name}: expected milliseconds from 0 to`,
+        );
+    expect(() => planOf({ entry: "sh", exec: true, masterPort: 70_000 })).toThrow(
+      /masterPort: .* 65535, received 70000/,
+    );
+    expect(() => planOf({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(/maxRestarts: expected a whole/);
+  });
+
+  it("knows when a scheduler takes the machine away, if one says", () => {
+    const endsAt = (env: NodeJS.ProcessEnv): number => planOf({ entry: "sh", exec: true }, env).jobEndsAt;
+    expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
+    for (const nothing of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])
+      expect(endsAt(nothing)).toBe(Number.POSITIVE_INFINITY);
   });
 
   it("shares the cores among the ranks, unless somebody has chosen", () => {

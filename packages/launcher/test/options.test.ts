@@ -1,4 +1,5 @@
 import { writeFileSync } from "node:fs";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
@@ -118,6 +119,9 @@ describe("values", () => {
       nprocPerNode: "cpu",
     });
     expect(settings(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
+    expect(settings(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
+    // Or --env MOSAIC_THREADS=5 would say nothing.
+    expect(settings([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
     expect(settings([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
     expect(settings([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
   });
@@ -125,11 +129,20 @@ describe("values", () => {
   it.each([
     [["--grace", "soon"], {}, /--grace: expected a time such as 500ms, 30s or 2m, received "soon"$/],
     [[], { MOSAIC_GRACE: "-1" }, /--grace: .* received "-1" \(from MOSAIC_GRACE\)$/],
+    [["--timeout", "600h"], {}, /--timeout: expected a time of at most 596h, received "600h"/],
+    [["--grace", "off"], {}, /--grace: expected a time/],
+    [["--min-uptime", "off"], {}, /--min-uptime: expected a time/],
     [["-n", "0"], {}, /--nproc-per-node: expected a positive integer, auto, cpu or gpu, received "0"/],
     [["-n", "1.5"], {}, /--nproc-per-node/],
     [[], { PET_MAX_RESTARTS: "many" }, /--max-restarts: expected an integer from 0, .*from PET_MAX_RESTARTS/],
     [["--threads", "0"], {}, /--threads: expected an integer from 1/],
     [["--master-port", "65536"], {}, /--master-port: expected an integer from 0 to 65535/],
+    [["--rdzv-endpoint", "localhost:70000"], {}, /--rdzv-endpoint: expected a port up to 65535, .*"localhost:70000"/],
+    [
+      ["--rdzv-endpoint=localhost:1", "--master-port=2"],
+      {},
+      /--rdzv-endpoint: expected the port 2 that --master-port names, or none, received "localhost:1"/,
+    ],
     [["--color", "pink"], {}, /--color: expected auto, always, never/],
     [["--json=perhaps"], {}, /--json: expected true or false/],
     [["--env", "1A=2"], {}, /--env: expected NAME=VALUE/],
@@ -154,6 +167,8 @@ describe("values", () => {
     const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
     expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
     expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
+    const named = [`--rdzv-endpoint=${hostname()}:29400`, `--master-addr=${hostname()}`, "--master-port=29400"];
+    expect(settings(named).launch).toMatchObject({ masterPort: 29_400 });
   });
 
   it("name ranks", () => {

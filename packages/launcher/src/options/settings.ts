@@ -1,8 +1,11 @@
 import { isIP } from "node:net";
+import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import type { Sourced } from "./sources.ts";
 import { Values } from "./values.ts";
+
+const HIGHEST_PORT = 65_535;
 
 /** How the console shows a job. */
 export interface ConsoleSettings {
@@ -23,7 +26,7 @@ export interface Settings {
 export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
   const values = new Values(sources);
   const endpointPort = refuseSeveralNodes(values);
-  const masterPort = values.count("master-port", 0, 65_535) || endpointPort;
+  const masterPort = onePort(values, endpointPort);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
     exec: values.flag("exec"),
     env: environment(values),
@@ -31,12 +34,12 @@ export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
     imports: values.list("import"),
     nprocPerNode: processes(values),
     role: values.text("role") ?? "default",
-    ...defined("threads", values.count("threads", 1)),
+    ...defined("threads", threadsOf(sources, values)),
     ...defined("rdzvId", values.text("rdzv-id")),
     ...defined("masterPort", masterPort),
     ...defined("graceMs", values.duration("grace")),
     ...defined("failureGraceMs", values.duration("failure-grace")),
-    ...defined("timeoutMs", values.duration("timeout")),
+    ...defined("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),
     ...defined("maxRestarts", values.count("max-restarts", 0)),
     ...defined("restartBackoffMs", values.duration("restart-backoff")),
     ...defined("minUptimeMs", values.duration("min-uptime")),
@@ -59,6 +62,12 @@ function processes(values: Values): number | "auto" | "cpu" | "gpu" {
   return Number(value);
 }
 
+/** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
+function threadsOf(sources: ReadonlyMap<string, Sourced>, values: Values): number | undefined {
+  const threads = values.count("threads", 1);
+  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : threads;
+}
+
 function environment(values: Values): Readonly<Record<string, string>> {
   const pairs = values.list("env").map((pair) => {
     const match = /^([A-Za-z_][A-Za-z0-9_]*)=(.*)$/s.exec(pair);
@@ -79,17 +88,26 @@ function refuseSeveralNodes(values: Values): number | undefined {
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.severalNodes("rdzv-backend", "leave it out: the launcher has a store of its own");
   const address = values.text("master-addr");
-  if (address !== undefined && !isLoopback(address)) throw values.severalNodes("master-addr", "leave it out");
+  if (address !== undefined && !isThisNode(address)) throw values.severalNodes("master-addr", "leave it out");
   const endpoint = values.text("rdzv-endpoint");
   if (endpoint === undefined || endpoint === "") return undefined;
   const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(endpoint);
   if (match === null) throw values.wrong("rdzv-endpoint", "host or host:port");
-  if (!isLoopback(match[1] as string)) throw values.severalNodes("rdzv-endpoint", "leave it out");
-  return match[2] === undefined ? undefined : Number(match[2]);
+  if (!isThisNode(match[1] as string)) throw values.severalNodes("rdzv-endpoint", "leave it out");
+  const port = match[2] === undefined ? undefined : Number(match[2]);
+  if (port !== undefined && port > HIGHEST_PORT) throw values.wrong("rdzv-endpoint", `a port up to ${HIGHEST_PORT}`);
+  return port;
 }
 
-function isLoopback(host: string): boolean {
-  if (host === "localhost" || host === "[::1]" || host === "::1") return true;
+/** The store's port, which both options name; 0 leaves it open. */
+function onePort(values: Values, endpointPort: number | undefined): number | undefined {
+  const masterPort = values.count("master-port", 0, HIGHEST_PORT);
+  if (!masterPort || !endpointPort || masterPort === endpointPort) return masterPort || endpointPort;
+  throw values.wrong("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
+}
+
+function isThisNode(host: string): boolean {
+  if (host === "localhost" || host === "[::1]" || host === "::1" || host === hostname()) return true;
   return isIP(host) === 4 && host.startsWith("127.");
 }
 

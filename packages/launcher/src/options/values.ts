@@ -1,4 +1,5 @@
 import { UsageError } from "../errors.ts";
+import { LONGEST_MS } from "../plan.ts";
 import type { Sourced } from "./sources.ts";
 
 /** Reads typed values out of what was written, and says in its errors who wrote it. */
@@ -36,13 +37,15 @@ export class Values {
     throw this.wrong(name, range);
   }
 
-  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds; `off` is undefined. */
+  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when nothing was said. */
   duration(name: string): number | undefined {
     const value = this.text(name);
-    if (value === undefined || value === "off") return undefined;
+    if (value === undefined) return undefined;
     const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(value);
     if (match === null) throw this.wrong(name, "a time such as 500ms, 30s or 2m");
-    return Number(match[1]) * ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[match[2] ?? "s"] ?? 1000);
+    const ms = Number(match[1]) * ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[match[2] ?? "s"] ?? 1000);
+    if (ms > LONGEST_MS) throw this.wrong(name, `a time of at most ${Math.floor(LONGEST_MS / 3_600_000)}h`);
+    return ms;
   }
 
   choice<T extends string>(name: string, choices: readonly T[]): T {
