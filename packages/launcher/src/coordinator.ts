@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { RendezvousError } from "./errors.ts";
+import { RendezvousError, UsageError } from "./errors.ts";
 import type { Plan } from "./plan.ts";
 import type { RankRecord } from "./report/diagnose.ts";
 import { portOwner } from "./report/port-owner.ts";
@@ -55,13 +55,18 @@ export class LocalCoordinator implements Coordinator {
     writeFileSync(this.#tokenFile, `${store.token}\n`, { mode: 0o600 });
   }
 
-  /** Binds the store. Throws RendezvousError when its port is taken, naming who has it. */
+  /** Binds the store. Throws RendezvousError when its port is taken, naming who has it; UsageError when nobody may have it. */
   static async open(plan: Plan): Promise<LocalCoordinator> {
     try {
       const store = await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
       return new LocalCoordinator(plan, store);
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== "EADDRINUSE") throw error;
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === "EACCES")
+        throw new UsageError(
+          `--master-port ${plan.masterPort}: the system keeps this port for root; choose one from 1024`,
+        );
+      if (code !== "EADDRINUSE") throw error;
       const owner = portOwner(plan.masterPort) ?? "another process";
       throw new RendezvousError(
         `port ${plan.masterPort} is held by ${owner}; leave out --master-port to use any free port`,

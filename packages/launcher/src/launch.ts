@@ -96,8 +96,25 @@ class RunningJob {
   }
 
   async run(): Promise<Result> {
-    const { runId, nproc, timeoutMs } = this.#plan;
     makeLogDir(this.#logDir);
+    try {
+      const result = await this.#watched();
+      if (result.outcome === "succeeded") this.#forgetLogs();
+      this.#tell({ type: "end", result });
+      return result;
+    } catch (error) {
+      // Nobody would be told where they are.
+      this.#forgetLogs();
+      throw error;
+    }
+  }
+
+  #forgetLogs(): void {
+    if (this.#plan.logDir === undefined) rmSync(this.#logDir, { recursive: true, force: true });
+  }
+
+  async #watched(): Promise<Result> {
+    const { runId, nproc, timeoutMs } = this.#plan;
     const coordinator = await LocalCoordinator.open(this.#plan);
     const guard = new Guard(runId, coordinator.privateDir);
     const seconds = (timeoutMs ?? 0) / 1000;
@@ -106,11 +123,7 @@ class RunningJob {
     try {
       this.#tell({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
       this.#agent = new NodeAgent(this.#plan, this.#logDir, guard, this.#tell);
-      const result = await this.#attempts(this.#agent, coordinator);
-      if (result.outcome === "succeeded" && this.#plan.logDir === undefined)
-        rmSync(this.#logDir, { recursive: true, force: true });
-      this.#tell({ type: "end", result });
-      return result;
+      return await this.#attempts(this.#agent, coordinator);
     } finally {
       clearTimeout(timer);
       await coordinator.close();
