@@ -1,7 +1,19 @@
 import { readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { INDEX, livingProcesses, mosaicRun, program, run, runNode, temporaryDir, testDir, until } from "./harness.ts";
+import {
+  CLI,
+  INDEX,
+  livingProcesses,
+  mosaicRun,
+  type Outcome,
+  program,
+  run,
+  runNode,
+  temporaryDir,
+  testDir,
+  until,
+} from "./harness.ts";
 
 const env = { TEST_INDEX: INDEX };
 const PACKAGE = join(import.meta.dirname, "..");
@@ -77,9 +89,28 @@ describe("ranks are told", () => {
       new RegExp(`^mosaic-run: port ${port} is held by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
     );
     expect(second.code).toBe(75);
+    // The second job's would be logs of nothing, of which nobody was told.
+    expect(readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-logs-"))).toHaveLength(1);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
     expect((await contract(["-n", "1", "--master-port", port]))[0]?.told.MASTER_PORT).toBe(port);
+  });
+});
+
+describe("too many ranks for the open files that the system allows", () => {
+  const within = 'require("child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
+  const limited = (ranks: number): Promise<Outcome> =>
+    runNode([
+      ...["-e", `process.exit(${within}.status)`, "--", "-c", 'ulimit -n 60; exec "$@"', "sh"],
+      ...[process.execPath, CLI, "-n", String(ranks), "--exec", "sleep", "0.1"],
+    ]).outcome;
+
+  // Where exactly they run out depends on what Node itself has open: in the launcher's own files, or in those of a rank.
+  it.each([6, 7, 8, 9, 10, 16])("are refused with what to do: %i", async (ranks) => {
+    const { code, stderr } = await limited(ranks);
+    if (code !== 0) expect(stderr).toContain("too many open files; allow more (ulimit -n 4096), or start fewer ranks");
+    expect([0, 2, 126]).toContain(code);
+    if (ranks === 16) expect(code).toBe(2);
   });
 });
 

@@ -5,10 +5,12 @@ import { isMainThread } from "node:worker_threads";
 import type { Agent, Assignment } from "../coordinator.ts";
 import { type Command, findProgram } from "../entry.ts";
 import { rankContract, rankEnvironment } from "../environment.ts";
+import { UsageError } from "../errors.ts";
 import type { Tell } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
 import type { Plan } from "../plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
+import { TOO_MANY_FILES } from "../report/hints.ts";
 import type { Guard } from "./guard.ts";
 import { jobProcesses, send } from "./process-table.ts";
 import { Rank } from "./rank.ts";
@@ -54,6 +56,7 @@ export class NodeAgent implements Agent {
     clearTimeout(this.#deadline);
     this.#deadline = undefined;
     await this.#sweep();
+    if (isOutOfFiles(refused)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
     if (refused !== undefined) throw refused;
     return ranks.map((rank) => rank.record());
   }
@@ -115,6 +118,10 @@ export class NodeAgent implements Agent {
       if (pids.length === 0) return;
     }
   }
+}
+
+function isOutOfFiles(error: unknown): boolean {
+  return ["EMFILE", "ENFILE"].includes((error as NodeJS.ErrnoException | undefined)?.code ?? "");
 }
 
 /**

@@ -1,12 +1,13 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
-import type { Readable } from "node:stream";
+import { Readable } from "node:stream";
 import type { Command } from "../entry.ts";
 import type { StreamName, Tell } from "../job.ts";
 import { LineSplitter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
+import { CANNOT_START } from "../report/hints.ts";
 import { send } from "./process-table.ts";
 
 /** What one rank needs to start. */
@@ -29,8 +30,6 @@ const TAIL_LINES = 30;
 const SILENCE_MS = 200;
 /** However talkative what it left behind is, this is as long as it may talk. */
 const LONGEST_DRAIN_MS = 2000;
-/** As a shell says "found, but could not be started". */
-const CANNOT_START = 126;
 
 /** One rank: a process that leads a group of its own, its output, and how it ended. */
 export class Rank {
@@ -62,7 +61,7 @@ export class Rank {
       stdio: ["ignore", "pipe", "pipe", "pipe"],
     });
     this.pid = this.#child.pid ?? 0;
-    (this.#child.stdio[3] as Readable | null)?.on("error", () => {});
+    this.#lifeline?.on("error", () => {});
     const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
     this.done = this.#gone().then(() => this.#drain(closed));
   }
@@ -117,7 +116,7 @@ export class Rank {
     });
     const stream = this.#child[name];
     return new Promise((resolve) => {
-      if (stream === null) return resolve();
+      if (!stream) return resolve();
       stream.on("data", (chunk: Buffer) => {
         log.write(name, chunk);
         lines.push(chunk);
@@ -159,7 +158,7 @@ export class Rank {
       await closed;
     }
     this.kill();
-    this.#child.stdio[3]?.destroy();
+    this.#lifeline?.destroy();
     this.#start.log.close();
   }
 
@@ -183,8 +182,14 @@ export class Rank {
     return result;
   }
 
+  // Where the system has no descriptors left, Node gives a child without any streams, whatever its types say.
+
+  get #lifeline(): Readable | undefined {
+    return (this.#child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | undefined;
+  }
+
   #outputs(): readonly Readable[] {
-    return [this.#child.stdout, this.#child.stderr].filter((stream) => stream !== null);
+    return [this.#child.stdout, this.#child.stderr].filter((stream) => stream instanceof Readable);
   }
 }
 

@@ -3,6 +3,11 @@ import type { RankError } from "../job.ts";
 import type { RankRecord } from "./diagnose.ts";
 import { portOwner } from "./port-owner.ts";
 
+/** What to do where the launcher itself has no descriptors left: each rank takes five. */
+export const TOO_MANY_FILES = "too many open files; allow more (ulimit -n 4096), or start fewer ranks";
+/** As a shell says "found, but could not be started". */
+export const CANNOT_START = 126;
+
 /** What a rank's end means and what to do about it; undefined when it speaks for itself. */
 export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
@@ -12,6 +17,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
     return oomKills() > oomKillsBefore
       ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
       : "killed from outside, not by the launcher; the kernel's log says if memory ran out (dmesg)";
+  if (code === CANNOT_START && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
   if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
