@@ -41,12 +41,12 @@ async function main(argv: readonly string[]): Promise<number> {
   }
   const onEvent = consoleFor(settings, plan.nproc, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
-  const restore = passSignals(job);
+  const restore = [passSignals(job), endWithNpm(job)];
   try {
     return (await job.done).exitCode;
   } finally {
     // From here on only output is waited for, and a signal may end that as it ends any program.
-    restore();
+    for (const each of restore) each();
   }
 }
 
@@ -88,6 +88,24 @@ function passSignals(job: Job): () => void {
   return () => {
     for (const name of PASSED) process.off(name, pass);
   };
+}
+
+const PARENT_MS = 100;
+
+/**
+ * `npx mosaic-run` and scripts of package.json run in a shell between npm and this process, and npm passes SIGTERM on to the
+ * shell alone: it dies, npm ends, and a job would go on that nobody watches. So where npm, or one of its kind, started this
+ * process, the end of its parent counts as that signal.
+ */
+function endWithNpm(job: Job): () => void {
+  if (process.env.npm_config_user_agent === undefined) return () => {};
+  const parent = process.ppid;
+  const look = setInterval(() => {
+    if (process.ppid === parent) return;
+    clearInterval(look);
+    job.signal("SIGTERM");
+  }, PARENT_MS);
+  return () => clearInterval(look);
 }
 
 function version(): string {

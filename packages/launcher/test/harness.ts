@@ -100,7 +100,7 @@ function cleanEnvironment(): NodeJS.ProcessEnv {
   const { mark } = currentScene();
   const kept = Object.entries(process.env).filter(
     ([name]) =>
-      !/^(MOSAIC_|PET_|SLURM_|TORCHELASTIC_|VITEST|NODE_OPTIONS|NODE_ENV|FORCE_COLOR|NO_COLOR|CUDA_)/.test(name),
+      !/^(MOSAIC_|PET_|SLURM_|TORCHELASTIC_|VITEST|NODE_OPTIONS|NODE_ENV|FORCE_COLOR|NO_COLOR|CUDA_|npm_)/.test(name),
   );
   return { ...Object.fromEntries(kept), MOSAIC_RDZV_ID: mark, TMPDIR: temporaryDir() };
 }

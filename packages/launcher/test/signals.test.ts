@@ -2,6 +2,7 @@ import { existsSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import {
+  CLI,
   childrenOf,
   commandOf,
   isAlive,
@@ -9,6 +10,7 @@ import {
   mosaicRun,
   program,
   type Running,
+  runNode,
   temporaryDir,
   until,
 } from "./harness.ts";
@@ -90,6 +92,32 @@ describe("a signal to the launcher", { repeats }, () => {
     );
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
+  });
+});
+
+describe("SIGTERM to npm, which tells its shell alone,", () => {
+  /** As npm runs a command: in a shell that waits for it. */
+  function inShell(env: Readonly<Record<string, string>>): Running {
+    const spawned = 'require("child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
+    const script = `console.log("shell", ${spawned}.pid)`;
+    const line = '"$@"; exit $?';
+    const command = [process.execPath, CLI, "-n", "2", program("wait.mjs"), "saves-and-ends"];
+    return runNode(["-e", script, "--", "-c", line, "sh", ...command], { env });
+  }
+
+  const shellOf = (job: Running): number => Number(/shell (\d+)/.exec(job.said())?.[1]);
+
+  it("ends the job, with its grace", async () => {
+    const job = inShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
+    await job.says("is ready", 2);
+    process.kill(shellOf(job), "SIGTERM");
+    const { stdout, stderr } = await job.outcome;
+    expect(stderr).toContain("mosaic-run: SIGTERM: asked ranks 0,1 to end with SIGTERM");
+    for (const rank of [0, 1]) expect(stdout).toContain(`[${rank}] rank ${rank} saved\n`);
+    await until(
+      () => livingProcesses().length === 0,
+      () => `still there: ${livingProcesses().join(" ")}`,
+    );
   });
 });
 
