@@ -121,6 +121,17 @@ describe("store", () => {
     expect(String(await waiting)).toBe("2");
   });
 
+  it("waits for ever if asked to", async () => {
+    const [a, b] = [await join(), await join()];
+    vi.useFakeTimers({ toFake: ["setTimeout"] });
+    const waiting = a.take("later", { timeoutMs: Number.POSITIVE_INFINITY });
+    await a.get("sent after it: the server has heard of both");
+    vi.advanceTimersByTime(2 * LIMITS.defaultTimeoutMs);
+    vi.useRealTimers();
+    await b.set("later", "1");
+    expect(String(await waiting)).toBe("1");
+  });
+
   it("behaves as a map under any sequence of operations", async () => {
     const store = await join();
     const key = fc.constantFrom("a", "b", "ключ");
@@ -173,7 +184,9 @@ describe("store admission and limits", () => {
     const value = Buffer.alloc(LIMITS.value, 7);
     await store.set("k".repeat(LIMITS.key), value);
     expect((await store.get("k".repeat(LIMITS.key)))?.equals(value)).toBe(true);
-    await expect(store.set("big", Buffer.alloc(LIMITS.value + 1))).rejects.toMatchObject({ code: "LIMIT" });
+    for (const size of [LIMITS.value + 1, 2 * LIMITS.value + 1])
+      await expect(store.set("big", Buffer.alloc(size))).rejects.toMatchObject({ code: "LIMIT" });
+    await expect(store.wait(["k".repeat(LIMITS.header)])).rejects.toMatchObject({ code: "LIMIT" });
     await expect(store.set("k".repeat(LIMITS.key + 1), "")).rejects.toMatchObject({ code: "LIMIT" });
     await expect(store.set("", "")).rejects.toMatchObject({ code: "REQUEST" });
     const many = Array.from({ length: LIMITS.keys - 1 }, (_, i) => store.set(`n${i}`, ""));
@@ -206,6 +219,19 @@ describe("store admission and limits", () => {
     ])
       await expect(store.request(header)).rejects.toMatchObject({ code: "REQUEST" });
     await store.set("k", "fine");
+  });
+
+  it("does not count who was refused at a barrier", async () => {
+    const store = await join();
+    await expect(store.barrier("b", 2, { timeoutMs: -1 })).rejects.toMatchObject({ code: "REQUEST" });
+    await expect(store.barrier("b", 2, { timeoutMs: 5 })).rejects.toThrow(/1 of 2 arrived/);
+  });
+
+  it("says that the job may have ended when its token is gone", async () => {
+    vi.stubEnv("MOSAIC_TOKEN_FILE", "/nowhere/token");
+    const gone = connectStore({ address: server.address, runId: RUN });
+    await expect(gone).rejects.toMatchObject({ code: "CLOSED", message: expect.stringMatching(/did the job end/) });
+    vi.unstubAllEnvs();
   });
 });
 

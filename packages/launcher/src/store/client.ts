@@ -5,6 +5,7 @@ import {
   type Frame,
   FrameReader,
   type Header,
+  LIMITS,
   PROTOCOL_VERSION,
   type StoreCode,
   StoreError,
@@ -22,10 +23,14 @@ export interface StoreOptions {
   readonly attempt?: number;
 }
 
-/** How long to wait, in milliseconds; five minutes when absent. */
+/** How long to wait, in milliseconds; five minutes when absent, Infinity for as long as the job lasts. */
 export interface Waiting {
   readonly timeoutMs?: number;
 }
+
+/** JSON has no Infinity: it would say null, and mean five minutes. */
+const timeoutOf = ({ timeoutMs }: Waiting): number | undefined =>
+  timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
 
 interface Pending {
   resolve(frame: Frame): void;
@@ -77,8 +82,8 @@ export class Store implements AsyncDisposable {
   }
 
   /** The value, once somebody has set it. Rejects with StoreError("TIMEOUT"). */
-  async take(key: string, { timeoutMs }: Waiting = {}): Promise<Buffer> {
-    return (await this.request({ op: "get", key, wait: true, timeout: timeoutMs })).payload;
+  async take(key: string, options: Waiting = {}): Promise<Buffer> {
+    return (await this.request({ op: "get", key, wait: true, timeout: timeoutOf(options) })).payload;
   }
 
   /** Adds to a counter that starts at 0; resolves to the sum. */
@@ -99,8 +104,8 @@ export class Store implements AsyncDisposable {
   }
 
   /** Resolves when every key exists. Rejects with StoreError("TIMEOUT"), naming the missing ones. */
-  async wait(keys: readonly string[], { timeoutMs }: Waiting = {}): Promise<void> {
-    await this.request({ op: "wait", keys, timeout: timeoutMs });
+  async wait(keys: readonly string[], options: Waiting = {}): Promise<void> {
+    await this.request({ op: "wait", keys, timeout: timeoutOf(options) });
   }
 
   /** Resolves to whether the key existed. */
@@ -110,7 +115,7 @@ export class Store implements AsyncDisposable {
 
   /** Resolves when `count` callers have arrived at `key`; `member` names this one in the message of a timeout. */
   async barrier(key: string, count: number, options: Waiting & { readonly member?: string } = {}): Promise<void> {
-    await this.request({ op: "barrier", key, count, member: options.member, timeout: options.timeoutMs });
+    await this.request({ op: "barrier", key, count, member: options.member, timeout: timeoutOf(options) });
   }
 
   /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */
@@ -127,9 +132,13 @@ export class Store implements AsyncDisposable {
   async request(header: Header, payload?: Uint8Array): Promise<Frame> {
     if (this.#lost !== undefined) throw this.#lost;
     const id = this.#nextId++;
+    const frame = encodeFrame({ ...header, id }, payload);
+    // The server would end the connection, as it must with a stranger's, and every other request with it.
+    if (frame.length - (payload?.byteLength ?? 0) > LIMITS.header || (payload?.byteLength ?? 0) > 2 * LIMITS.value)
+      throw new StoreError("LIMIT", `store: a ${String(header.op)} of ${frame.length} bytes; at most ${LIMITS.value}`);
     if (this.#pending.size === 0) this.#socket.ref();
     const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
-    this.#socket.write(encodeFrame({ ...header, id }, payload));
+    this.#socket.write(frame);
     return reply;
   }
 
@@ -147,8 +156,11 @@ export class Store implements AsyncDisposable {
     const pending = this.#pending.get(id as number);
     this.#pending.delete(id as number);
     if (this.#pending.size === 0) this.#socket.unref();
-    if (ok === true) pending?.resolve(frame);
-    else pending?.reject(new StoreError(code as StoreCode, String(error)));
+    if (ok === true) return pending?.resolve(frame);
+    const refusal = new StoreError(code as StoreCode, String(error));
+    // What answers no request is why the server is about to close the connection.
+    if (pending === undefined) this.#lost ??= refusal;
+    else pending.reject(refusal);
   }
 
   #lose(why: string): void {
@@ -163,8 +175,7 @@ const bytesOf = (value: Uint8Array | string): Uint8Array => (typeof value === "s
 function resolveOptions(options: StoreOptions): { address: string; token: string; run: string; attempt: number } {
   const env = process.env;
   const address = options.address ?? env.MOSAIC_STORE;
-  const tokenFile = env.MOSAIC_TOKEN_FILE;
-  const token = options.token ?? (tokenFile === undefined ? undefined : readFileSync(tokenFile, "utf8").trim());
+  const token = options.token ?? (env.MOSAIC_TOKEN_FILE === undefined ? undefined : tokenIn(env.MOSAIC_TOKEN_FILE));
   const run = options.runId ?? env.MOSAIC_RUN_ID;
   if (address === undefined || token === undefined || run === undefined)
     throw new StoreError(
@@ -172,4 +183,13 @@ function resolveOptions(options: StoreOptions): { address: string; token: string
       "connectStore: MOSAIC_STORE, MOSAIC_TOKEN_FILE and MOSAIC_RUN_ID are not set; start this program with mosaic-run",
     );
   return { address, token, run, attempt: options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0) };
+}
+
+function tokenIn(path: string): string {
+  try {
+    return readFileSync(path, "utf8").trim();
+  } catch (error) {
+    const why = (error as Error).message;
+    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${why}; did the job end?`);
+  }
 }

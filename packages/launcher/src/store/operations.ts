@@ -37,14 +37,15 @@ export function perform({ table, barriers }: Space, request: Request): Cancel | 
     case "wait": {
       const keys = texts(header, "keys");
       const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
-      const cancel = table.whenPresent(keys, () => reply({}));
-      return within(request, cancel, () => `wait: still missing ${missing()}`);
+      const begin = (): Cancel => table.whenPresent(keys, () => reply({}));
+      return within(request, begin, () => `wait: still missing ${missing()}`);
     }
     case "barrier": {
       const key = text(header, "key");
       const member = header.member === undefined ? undefined : text(header, "member");
-      const cancel = barriers.arrive(key, integer(header, "count"), { member, release: () => reply({}) });
-      return within(request, cancel, () => `barrier "${key}": ${barriers.describe(key)}`);
+      const count = integer(header, "count");
+      const begin = (): Cancel => barriers.arrive(key, count, { member, release: () => reply({}) });
+      return within(request, begin, () => `barrier "${key}": ${barriers.describe(key)}`);
     }
     default:
       throw new StoreError("REQUEST", `store: unknown op ${JSON.stringify(header.op)}`);
@@ -58,7 +59,11 @@ function get(table: StoreTable, request: Request): Cancel | undefined {
     request.reply({ found: value !== undefined }, value);
   };
   if (request.header.wait !== true) return void answer();
-  return within(request, table.whenPresent([key], answer), () => `get: nobody has set "${key}"`);
+  return within(
+    request,
+    () => table.whenPresent([key], answer),
+    () => `get: nobody has set "${key}"`,
+  );
 }
 
 function compareAndSet(table: StoreTable, { header, payload, reply }: Request): void {
@@ -71,11 +76,12 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: Request): 
   reply({ swapped, found: current !== undefined }, current);
 }
 
-/** Bounds a wait: after the request's timeout the wait is cancelled and refused with what was still missing. */
-function within(request: Request, cancel: Cancel, missing: () => string): Cancel {
+/** Begins a wait, bounded: after the request's timeout it is cancelled and refused with what was still missing. */
+function within(request: Request, begin: () => Cancel, missing: () => string): Cancel {
   const timeout = request.header.timeout ?? LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
+  const cancel = begin();
   const timer = setTimeout(
     () => {
       const error = new StoreError("TIMEOUT", `store: after ${timeout} ms, ${missing()}`);
