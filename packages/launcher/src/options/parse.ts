@@ -1,6 +1,7 @@
 import { UsageError } from "../errors.ts";
 import { nearest } from "./nearest.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
+import { insteadOf } from "./torchrun.ts";
 
 /** A value as it was written, before its type is looked at. */
 export type Raw = boolean | string | readonly string[];
@@ -62,8 +63,11 @@ function recognise(word: string): Recognised {
 }
 
 function unknown(written: string, name: string): UsageError {
+  const kebab = name.replaceAll("_", "-");
+  const instead = insteadOf(kebab);
+  if (instead !== undefined) return new UsageError(`unknown option ${written}: ${instead}`);
   const meant = nearest(
-    name.replaceAll("_", "-"),
+    kebab,
     OPTIONS.map((spec) => spec.name),
   );
   const suggestion = meant === undefined ? "" : `; did you mean --${meant}?`;
