@@ -126,6 +126,9 @@ test("says what does not fit", async () => {
     for (const probability of [1, -0.1, Number.NaN])
       expect(() => new Dropout(ctx, probability)).toThrow(/from 0 to below 1/);
     expect(() => new Dropout(ctx, 0.5, { axis: 1 } as never)).toThrow(/options among sequenceAxis/);
+    // Without a sequence, every rank would draw the zeros of the first.
+    using x = ones(ctx, [4, 2]);
+    expect(() => new Dropout(ctx, 0.5, { sequenceAxis: -3 }).forward(x)).toThrow(/sequenceAxis: .*received -3/);
   });
   await onMesh({ sp: 2 }, (ctx) => {
     const layer = new Dropout(ctx, 0.5, { sequenceLength: 7 });

@@ -1,4 +1,4 @@
-import { add, type Context, type Coordinate, fromArray, Linear, sum, type Tensor } from "@mosaic/core";
+import { add, type Context, type Coordinate, fromArray, Linear, ones, sum, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   crossEntropy,
@@ -246,3 +246,18 @@ test("parameters that nobody used get zeros, frozen ones nothing, on one rank as
     });
   }
 });
+
+test("losses with weights leave nothing behind", () =>
+  alone(async (ctx) => {
+    const before = ctx.device.memory().allocated;
+    for (const dtype of ["float32", "bfloat16"] as const) {
+      using losses = ones(ctx, [6, 50], dtype);
+      using weights = ones(ctx, [6, 50], dtype);
+      losses.requiresGrad = true;
+      using terms = lossTerms(losses, weights);
+      using loss = meanOverMesh(ctx, terms);
+      loss.backward();
+      losses.grad?.dispose();
+    }
+    expect(ctx.device.memory().allocated).toBe(before);
+  }));

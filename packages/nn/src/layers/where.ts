@@ -14,7 +14,10 @@ import {
 
 /** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
 export interface WhereOptions {
-  /** The tensor axis that is the sequence. Default -2, the one before the embedding; null: no axis is cut into shards. */
+  /**
+   * The tensor axis that is the sequence; null: no axis is cut into shards. Default -2, the one before the embedding, and
+   * null for a tensor of one axis.
+   */
   readonly sequenceAxis?: number | null;
   /** How the sequence is cut. Default "contiguous". */
   readonly placement?: PlacementName | Placement;
@@ -43,11 +46,8 @@ export interface Stretch {
 
 /** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
 export function stretchesOf(ctx: Context, x: Tensor, options: WhereOptions): readonly Stretch[] {
-  const { sequenceAxis = -2 } = options;
-  const along =
-    sequenceAxis === null || x.rank + sequenceAxis < 0
-      ? undefined
-      : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
+  const { sequenceAxis = x.rank < 2 ? null : -2 } = options;
+  const along = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
   const sequence = along === undefined ? undefined : sequenceOf(ctx, x.shape[along]!, options);
   const shards = ctx.mesh.shape.dp ?? 1;
   const batched = x.rank > 0 && along !== 0;

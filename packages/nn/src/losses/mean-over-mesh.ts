@@ -41,7 +41,8 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
     });
   }
   using wide = losses.to("float32");
-  using count = weights?.detach().to("float32");
+  using constant = weights?.detach();
+  using count = constant?.to("float32");
   using weighted = count ? mul(wide, count) : wide.reshape(wide.shape);
   using total = sum(weighted);
   using number = count ? sum(count) : filled(losses.device, [], losses.size);
