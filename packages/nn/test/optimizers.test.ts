@@ -327,7 +327,10 @@ test("options that do not exist or are out of range are refused", () =>
       expect(() => new AdamW(layer, options)).toThrow(OptionError);
       expect(() => new ScheduleFreeAdamW(layer, options)).toThrow(OptionError);
     }
-    expect(() => new ScheduleFreeAdamW(layer, { warmupSteps: -1 })).toThrow(OptionError);
+    for (const wrong of [{ warmupSteps: -1 }, { r: Number.NaN }, { weightLrPower: -1 }, { betas: [0, 0.9] as const }])
+      expect(() => new ScheduleFreeAdamW(layer, wrong)).toThrow(OptionError);
+    for (const own of [{ lrScale: -1 }, { lrScale: Number.NaN }, { weightDecay: Infinity }])
+      expect(() => new AdamW(layer, { forParameter: () => own })).toThrow(/forParameter\("weight"\): expected .* ≥ 0/);
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
   }));
 

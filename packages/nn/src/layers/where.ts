@@ -66,7 +66,7 @@ export function stretchesOf(ctx: Context, x: Tensor, options: WhereOptions): rea
 }
 
 /** Which global positions this rank's rows are. */
-export function sequenceOf(
+function sequenceOf(
   ctx: Context,
   rows: number,
   { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: WhereOptions,

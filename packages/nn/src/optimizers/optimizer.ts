@@ -185,8 +185,11 @@ function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions)
     if (!parameter.requiresGrad || seen.has(parameter)) return [];
     seen.add(parameter);
     const own = forParameter(name, parameter);
-    checkOptionNames(`forParameter("${name}")`, own, ["lrScale", "weightDecay"]);
-    return [{ name, parameter, ...kept(parameter), lrScale: own.lrScale ?? 1, weightDecay: own.weightDecay }];
+    const where = `forParameter("${name}")`;
+    checkOptionNames(where, own, ["lrScale", "weightDecay"]);
+    const { lrScale = 1, weightDecay } = own;
+    checkNumbers(where, { lrScale, weightDecay: weightDecay ?? 0 });
+    return [{ name, parameter, ...kept(parameter), lrScale, weightDecay }];
   });
 }
 
@@ -205,10 +208,15 @@ function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "mast
 export function checkOptimizer(where: string, options: OptimizerOptions, legal: readonly string[]): void {
   checkOptionNames(where, options, legal);
   const { lr = 0, weightDecay = 0, epsilon = 0, betas = [0, 0] } = options;
-  for (const [name, value] of Object.entries({ lr, weightDecay, epsilon })) {
+  checkNumbers(where, { lr, weightDecay, epsilon });
+  if (betas.length === 2 && betas.every((beta) => beta >= 0 && beta < 1)) return;
+  throw new OptionError({ where, expected: "two betas from 0 to below 1", received: `[${betas.join(", ")}]` });
+}
+
+/** Throws an OptionError unless each is a finite number ≥ 0. */
+export function checkNumbers(where: string, numbers: Readonly<Record<string, number>>): void {
+  for (const [name, value] of Object.entries(numbers)) {
     if (Number.isFinite(value) && value >= 0) continue;
     throw new OptionError({ where, expected: `${name} ≥ 0`, received: String(value) });
   }
-  if (betas.length === 2 && betas.every((beta) => beta >= 0 && beta < 1)) return;
-  throw new OptionError({ where, expected: "two betas from 0 to below 1", received: `[${betas.join(", ")}]` });
 }

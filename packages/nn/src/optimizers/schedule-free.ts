@@ -1,5 +1,6 @@
 import { type AdamStep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
 import {
+  checkNumbers,
   checkOptimizer,
   Optimizer,
   optimizerNames,
@@ -57,21 +58,18 @@ export class ScheduleFreeAdamW extends Optimizer {
 
   constructor(model: Module, options: ScheduleFreeOptions = {}) {
     checkOptimizer("ScheduleFreeAdamW", options, legal);
-    const { warmupSteps = 0, betas = [0.9, 0.999] } = options;
-    if (!(Number.isFinite(warmupSteps) && warmupSteps >= 0) || betas[0] === 0) {
-      throw new OptionError({
-        where: "ScheduleFreeAdamW",
-        expected: "warmupSteps ≥ 0 and betas[0] > 0",
-        received: `${warmupSteps} and ${betas[0]}`,
-      });
+    const { warmupSteps = 0, r = 0, weightLrPower = 2, betas = [0.9, 0.999] } = options;
+    checkNumbers("ScheduleFreeAdamW", { warmupSteps, r, weightLrPower });
+    if (betas[0] === 0) {
+      throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
     }
     super(model, options, { kind: "ScheduleFreeAdamW", firstName: "z", lr: 2.5e-3 });
     this.#betas = betas;
     this.#epsilon = options.epsilon ?? 1e-8;
     this.#weightDecay = options.weightDecay ?? 0;
     this.#warmup = warmupSteps;
-    this.#r = options.r ?? 0;
-    this.#power = options.weightLrPower ?? 2;
+    this.#r = r;
+    this.#power = weightLrPower;
     for (const { parameter, master, first } of this.slots) parameter.device.kernels.copy(first, master ?? parameter);
   }
 

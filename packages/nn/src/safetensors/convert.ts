@@ -7,8 +7,11 @@ import { FileError } from "./format.ts";
 const float = new Float32Array(1);
 const word = new Uint32Array(float.buffer);
 
-/** Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. */
-export function toNumbers(dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
+/**
+ * Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. Throws a
+ * FileError, saying where, for other dtypes.
+ */
+export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
   const { buffer, byteOffset, byteLength } = bytes;
   switch (dtype) {
     case "F32":
@@ -27,7 +30,12 @@ export function toNumbers(dtype: string, bytes: Uint8Array<ArrayBuffer>): Float3
     case "BOOL":
       return Float32Array.from(bytes);
     default:
-      throw new FileError({ where: "values", expected: "F64, F32, F16, BF16, I64, I32, U8 or BOOL", received: dtype });
+      throw new FileError({
+        where,
+        expected: "values of F64, F32, F16, BF16, I64, I32, U8 or BOOL",
+        received: dtype,
+        remedy: "convert them in the program that wrote the file, or read the tensor's bytes",
+      });
   }
 }
 

@@ -30,7 +30,7 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
     const header = parseHeader(path, decoded(path, await bytesAt(file, 8, start)), size - start);
     const tensors = new Map<string, FileTensor>();
     for (const entry of header.entries) {
-      tensors.set(entry.name, tensorOf(entry, await bytesAt(file, start + entry.begin, start + entry.end)));
+      tensors.set(entry.name, tensorOf(path, entry, await bytesAt(file, start + entry.begin, start + entry.end)));
     }
     return { tensors, metadata: header.metadata };
   } finally {
@@ -71,7 +71,7 @@ async function bytesAt(file: FileHandle, begin: number, end: number): Promise<Ui
   return bytes;
 }
 
-function tensorOf({ dtype: format, shape }: Entry, bytes: Uint8Array<ArrayBuffer>): FileTensor {
+function tensorOf(path: string, { name, dtype: format, shape }: Entry, bytes: Uint8Array<ArrayBuffer>): FileTensor {
   let values: Float32Array | undefined;
   return {
     format,
@@ -79,7 +79,7 @@ function tensorOf({ dtype: format, shape }: Entry, bytes: Uint8Array<ArrayBuffer
     bytes,
     dtype: dtypeOf(format),
     get values() {
-      values ??= toNumbers(format, bytes);
+      values ??= toNumbers(`${path}, tensor "${name}"`, format, bytes);
       return values;
     },
   };
