@@ -1,4 +1,5 @@
 import { existsSync } from "node:fs";
+import { checkOptionNames } from "@mosaic/core";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 import { gpuFor, importCuda, placeOnHost, sharesGpus } from "./gpus.ts";
 import {
@@ -54,9 +55,10 @@ const thisMachine: Machine = {
  * const { device, collectives } = await detect();
  * [device, collectives].join(" and "); // "cuda and nccl", or "cpu and local"
  * ```
- * @throws OptionError if those variables name what does not exist; for nothing else.
+ * @throws OptionError if those variables name what does not exist, and for options that do not; for nothing else.
  */
-export function detect(options: DetectOptions = {}): Promise<Detected> {
+export async function detect(options: DetectOptions = {}): Promise<Detected> {
+  checkOptionNames("detect", options, ["worldSize", "localRanks"]);
   return detectOn(thisMachine, options);
 }
 

@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { detectOn, type Machine } from "../src/detect.ts";
+import { detect, detectOn, type Machine } from "../src/detect.ts";
 import { gpuFor, placeOnHost, sharesGpus } from "../src/gpus.ts";
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
@@ -101,6 +101,9 @@ async function initWith(env: Readonly<Record<string, string>>, options = "{}"): 
   const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
   return stdout;
 }
+
+it("refuses options of detection that do not exist", () =>
+  expect(detect({ worldsize: 2 } as object)).rejects.toThrow(/detect: expected options among worldSize, localRanks/));
 
 describe("init", () => {
   const ones = "1+1+1";

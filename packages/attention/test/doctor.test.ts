@@ -3,6 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { diagnose } from "../src/doctor/diagnose.ts";
 import { report } from "../src/doctor/report.ts";
+import { thisSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
 
 const shown = async (changes: Changes): Promise<string> => report(await diagnose(machine(changes)));
@@ -242,5 +243,15 @@ describe("mosaic-doctor", () => {
     expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
     expect(await doctor(["-V"])).toEqual({ code: 0, output: "0.1.0\n" });
     expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
+  });
+});
+
+describe("a probe", () => {
+  it("that cannot be started is a finding, and does not end the doctor", async () => {
+    const { execPath } = process;
+    process.execPath = "/nowhere/node";
+    const asked = thisSystem.ask("cpu");
+    process.execPath = execPath;
+    expect(await asked).toEqual({ error: { name: "Crash", message: expect.stringContaining("ENOENT") } });
   });
 });

@@ -1,7 +1,8 @@
-import { spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync, statfsSync } from "node:fs";
 import { createRequire } from "node:module";
 import { availableParallelism, freemem, networkInterfaces, release, totalmem } from "node:os";
+import type { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import type { Answers } from "./probes.ts";
 
@@ -98,15 +99,18 @@ async function ask<Name extends keyof Answers>(probe: Name): Promise<Answer<Answ
     timeout: PROBE_LIMIT_MS,
     killSignal: "SIGKILL",
   });
-  const [, , , answer] = child.stdio as unknown as readonly [null, null, null, NodeJS.ReadableStream];
+  // Without descriptors to spare, Node gives a child without streams, whatever its types say.
+  const answer = (child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | null | undefined;
   let said = "";
-  answer.setEncoding("utf8").on("data", (text: string) => (said += text));
+  answer?.setEncoding("utf8").on("data", (text: string) => (said += text));
   child.stdout?.resume();
-  const signal = await new Promise<NodeJS.Signals | null>((resolve) => child.on("close", (_, by) => resolve(by)));
-  if (said !== "") return JSON.parse(said) as Answer<Answers[Name]>;
-  const hung = signal === "SIGKILL";
-  const message = hung
-    ? `no answer within ${PROBE_LIMIT_MS / 1000} s`
-    : `the process died${signal ? ` of ${signal}` : ""}`;
+  // Whoever could not be started, as where no process may be added, has no "close" to wait for.
+  const how = await new Promise<string>((resolve) => {
+    child.on("error", ({ message }) => resolve(message));
+    child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));
+  });
+  const answered = attempt(() => JSON.parse(said) as Answer<Answers[Name]>);
+  if (answered !== undefined) return answered;
+  const message = child.killed ? `no answer within ${PROBE_LIMIT_MS / 1000} s` : how;
   return { error: { name: "Crash", message } };
 }
