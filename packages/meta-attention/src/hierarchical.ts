@@ -68,7 +68,7 @@ export class HierarchicalMetaAttention extends Module {
 
   constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
     super();
-    const settings = settle(new.target.name, ctx, { options });
+    const settings = settle(new.target.name, ctx, options);
     const { embedDim, numHeads, numKvHeads, headSize, summaryDim, summaryHeads, metaHeads, bias, dtype } = settings;
     const width = numHeads * headSize;
     this.#ctx = ctx;

@@ -1,4 +1,4 @@
-import { add, checkOptionNames, fromArray, mul, neg, scale, sum, type Tensor } from "@mosaic/core";
+import { add, checkOptionNames, fromArray, mul, neg, OptionError, scale, sum, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
 import { FORBIDDEN } from "./route/reach.ts";
@@ -58,6 +58,10 @@ export interface MassLossOptions {
 export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
   checkOptionNames("massLoss", options, ["pool"]);
   const { scores, chunks, mass } = meta.router;
+  const { pool = "peak" } = options;
+  if (pool !== "peak" && pool !== "mean") {
+    throw new OptionError({ where: "massLoss", expected: 'pool "peak" or "mean"', received: JSON.stringify(pool) });
+  }
   const mask = meta.chosen.flatMap((ofBatch) =>
     chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
   );
@@ -69,7 +73,7 @@ export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
   );
   using masked = add(scores, apart);
   using logs = logSoftmax(masked);
-  using target = mul(mass[options.pool ?? "peak"], only);
+  using target = mul(mass[pool], only);
   using terms = mul(logs, target);
   using total = sum(terms);
   using negative = neg(total);

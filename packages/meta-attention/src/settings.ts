@@ -127,14 +127,10 @@ const legal = [
   "sequenceLength",
 ] as const satisfies readonly (keyof HierarchicalMetaAttentionOptions)[];
 
-/** Checks options against each other and the mesh; `own` names what a module takes beyond these. */
-export function settle(
-  name: string,
-  ctx: Context,
-  { options, own = [] }: { options: HierarchicalMetaAttentionOptions; own?: readonly string[] },
-): Settings {
+/** Checks options against each other and the mesh. */
+export function settle(name: string, ctx: Context, options: HierarchicalMetaAttentionOptions): Settings {
   ctx.assertOpen(name);
-  checkOptionNames(name, options, [...own, ...legal]);
+  checkOptionNames(name, options, legal);
   const { embedDim, numHeads, numKvHeads = numHeads, headDim, summaryDim = 64, metaHeads = 4 } = options;
   checkCounts(name, { embedDim, numHeads, numKvHeads, summaryDim, metaHeads });
   if (headDim === undefined) checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);

@@ -16,6 +16,7 @@ import {
   ChunkSummaryEncoder,
   HierarchicalMetaAttention,
   type HierarchicalMetaAttentionOptions,
+  massLoss,
   MetaAttention,
   MultiAxisHierarchicalAttention,
 } from "../src/index.ts";
@@ -135,6 +136,20 @@ test("a mask of another length, or a placement of another", async () => {
     });
   expect(String(await forward({ mask: documents([3, 4]) }))).toMatch(/sequence of 7/);
   expect(String(await forward({ placement: contiguous([3, 4]) }))).toMatch(/2 lengths that sum to 8/);
+});
+
+test("what massLoss is given", async () => {
+  const loss = (options: object) =>
+    mistake(async (ctx) => {
+      using attention = new HierarchicalMetaAttention(ctx, sizes);
+      using x = randn(ctx, [1, 4, 8]);
+      using result = await attention.forward(x);
+      massLoss(result.meta, options).dispose();
+    });
+  expect(String(await loss({ pool: "max" }))).toMatch(
+    /OptionError: massLoss: expected pool "peak" or "mean", received "max"/,
+  );
+  expect(await loss({ pooling: "mean" })).toBeInstanceOf(OptionError);
 });
 
 test("another dtype", async () => {

@@ -220,7 +220,15 @@ test("schedules", () => {
   expect(at(linearDecay(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
   expect(at(inverseSquareRoot(10), 0, 15, 30)).toEqual([1, 0.6325, 0.5]);
   expect(at(multiStep([2, 4]), 1, 2, 4)).toEqual([1, 0.1, 0.01]);
-  for (const wrong of [() => linearWarmup(0), () => cosine(-1), () => linearDecay(Number.NaN), () => multiStep([0])]) {
+  for (const wrong of [
+    () => linearWarmup(0),
+    () => cosine(-1),
+    () => linearDecay(Number.NaN),
+    () => multiStep([0]),
+    () => multiStep([2], Number.NaN),
+    () => cosine(4, { end: -1 }),
+    () => linearDecay(4, { min: 0.1 } as object),
+  ]) {
     expect(wrong).toThrow(OptionError);
   }
 });

@@ -1,4 +1,4 @@
-import { OptionError } from "@mosaic/core";
+import { checkOptionNames, OptionError } from "@mosaic/core";
 
 /** A factor on the learning rate for each step, counted from 0. A function of the step alone, so that a resumed run continues it. */
 export type Schedule = (step: number) => number;
@@ -39,14 +39,14 @@ export interface DecayOptions {
  * [0, 1, 2, 4, 6, 7].map((step) => Number(schedule(step).toFixed(3))); // => [0.5, 1, 1, 0.55, 0.1, 0.1]
  * ```
  */
-export function cosine(steps: number, { end = 0 }: DecayOptions = {}): Schedule {
-  checkSteps("cosine", steps);
+export function cosine(steps: number, options: DecayOptions = {}): Schedule {
+  const end = endOf("cosine", steps, options);
   return (step) => end + ((1 - end) / 2) * (1 + Math.cos(Math.PI * Math.min(1, step / steps)));
 }
 
 /** From 1 to `end` on a straight line in `steps` steps, and `end` thereafter. */
-export function linearDecay(steps: number, { end = 0 }: DecayOptions = {}): Schedule {
-  checkSteps("linearDecay", steps);
+export function linearDecay(steps: number, options: DecayOptions = {}): Schedule {
+  const end = endOf("linearDecay", steps, options);
   return (step) => 1 + (end - 1) * Math.min(1, step / steps);
 }
 
@@ -59,7 +59,21 @@ export function inverseSquareRoot(steps: number): Schedule {
 /** 1, and `factor` times as much after each of the milestones, in steps. */
 export function multiStep(milestones: readonly number[], factor = 0.1): Schedule {
   for (const each of milestones) checkSteps("multiStep", each);
+  checkFactor("multiStep", "factor", factor);
   return (step) => factor ** milestones.filter((each) => step >= each).length;
+}
+
+function endOf(where: string, steps: number, options: DecayOptions): number {
+  checkSteps(where, steps);
+  checkOptionNames(where, options, ["end"]);
+  const { end = 0 } = options;
+  checkFactor(where, "end", end);
+  return end;
+}
+
+function checkFactor(where: string, name: string, factor: number): void {
+  if (Number.isFinite(factor) && factor >= 0) return;
+  throw new OptionError({ where, expected: `${name} ≥ 0, a factor on the learning rate`, received: String(factor) });
 }
 
 function checkSteps(where: string, steps: number): void {
