@@ -22,13 +22,18 @@ export function keysAt({ rows, columns }: Grid, rank: number, y: number): number
 /**
  * The grid of p ranks that sends the fewest bytes in a forward and a backward, when `group` query heads share a key head
  * and messages are of one width: per column 5 chunks of queries' size, per row 6 / group. The wider one of two equals.
+ *
+ * Keys that come in `parts` make their way each time, queries once: wide grids then send less, but hold the queries of a
+ * whole row until the last part. So none is wider than the one nearest to a square.
  */
-export function bestGrid(size: number, group: number): Grid {
-  const sent = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * (rows - 1);
-  let best: Grid = { rows: 1, columns: size };
-  for (let rows = 2; rows <= size; rows++) {
-    const grid = { rows, columns: size / rows };
-    if (size % rows === 0 && sent(grid) < sent(best)) best = grid;
+export function bestGrid(size: number, group: number, parts: number): Grid {
+  const sent = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
+  let columns = Math.ceil(Math.sqrt(size) - 1e-9);
+  while (size % columns !== 0) columns++;
+  let best: Grid = { rows: size / columns, columns };
+  for (columns--; columns >= 1; columns--) {
+    const grid = { rows: size / columns, columns };
+    if (size % columns === 0 && sent(grid) < sent(best)) best = grid;
   }
   return best;
 }

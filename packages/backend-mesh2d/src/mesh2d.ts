@@ -1,13 +1,32 @@
-import { type AttentionBackend, ByPlace, type Call, type Context, type Keys, local } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  ByPlace,
+  type Call,
+  type Context,
+  type Coordinate,
+  type InParts,
+  type Keys,
+  local,
+} from "@mosaic/core";
 import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
+import { Folding } from "./folding.ts";
 import { type FormOptions, formOf } from "./form.ts";
-import { runFused } from "./fused.ts";
-import { bestGrid, type Grid } from "./grid.ts";
+import { Fused } from "./fused.ts";
+import { bestGrid } from "./grid.ts";
 import { Needs, shardsAlong } from "./need.ts";
 import { checkOptions, type Mesh2DOptions } from "./options.ts";
-import { backwardPass, forwardPass, type Pass, type Site } from "./pass.ts";
+import {
+  backwardTiling,
+  forwardTiling,
+  type KeysAndGrads,
+  type Pass,
+  type Runner,
+  type Site,
+  type Tile,
+  type Tiling,
+} from "./pass.ts";
 import { Plans } from "./plans.ts";
-import { runScheduled } from "./scheduled.ts";
+import { Scheduled } from "./scheduled.ts";
 
 /**
  * Attention in two dimensions: the ranks of a mesh axis form a grid; queries travel along its rows, keys and values along
@@ -18,6 +37,9 @@ import { runScheduled } from "./scheduled.ts";
  * What a mask leaves empty is neither computed nor sent. Chunks go straight from the rank that has them to those that
  * compute on them, and sums straight back; they are added in the same order every time. `shape: [p, 1]` gathers keys
  * only, like a ring; `shape: [1, p]` queries only.
+ *
+ * Within another backend, which brings keys in parts, queries travel once for all parts and stay, and so do the sums over
+ * them: `ring({ axis: "node", inner: mesh2d({ axis: "gpu" }) })` moves only keys at each step.
  *
  * `form` says when it communicates: "fused" gathers, computes in one call and sends sums home; "scheduled" goes block by
  * block and hides transfers behind compute, one at a time or, with `channels: 2`, one along the row beside one along the
@@ -54,39 +76,72 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
 
     withShape: (other) => mesh2d({ ...options, shape: other }),
 
+    inParts,
+
     attend(ctx, call, state, keys) {
-      const { site, grid } = open(ctx, call, keys);
-      checkState(`${label}, rank ${ctx.rank}`, state, call);
-      run(forwardPass(site, call, state, keys), grid);
+      using whole = inParts([keys.from]);
+      whole.attend(ctx, call, state, keys);
     },
 
     attendBackward(ctx, call, grads, keys) {
-      const { site, grid } = open(ctx, call, keys);
-      checkBackward(`${label} backward, rank ${ctx.rank}`, call, grads, keys);
-      run(backwardPass(site, call, grads, keys), grid);
+      using whole = inParts([keys.from]);
+      whole.attendBackward(ctx, call, grads, keys);
     },
   };
 
-  function open(ctx: Context, call: Call, keys: Keys): { readonly site: Site; readonly grid: Grid } {
-    checkMesh(ctx, axis, shape);
-    checkCall(ctx, axis, call, keys);
-    const { size } = ctx.mesh.group(axis);
-    const grouped = call.q.shape[1]! / keys.k.shape[1]!;
-    const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped);
-    const need = needs.of(call, keys.from, () => new Needs(shardsAlong(axis, size, call, keys.from)));
-    return { site: { ctx, axis, inner, label, need: need.of(grid, keys.from[axis]!) }, grid };
+  function inParts(from: readonly Coordinate[]): InParts {
+    let forward: Folding<Keys> | undefined;
+    let backward: Folding<KeysAndGrads> | undefined;
+    return {
+      attend(ctx, call, state, keys) {
+        checkMesh(ctx, axis, shape);
+        checkCall(ctx, axis, call, keys);
+        checkState(`${label}, rank ${ctx.rank}`, state, call);
+        forward ??= folding(forwardTiling(siteOf(ctx, call, keys), call, state));
+        forward.add(keys);
+      },
+
+      attendBackward(ctx, call, grads, keys) {
+        checkMesh(ctx, axis, shape);
+        checkCall(ctx, axis, call, keys);
+        checkBackward(`${label} backward, rank ${ctx.rank}`, call, grads, keys);
+        backward ??= folding(backwardTiling(siteOf(ctx, call, keys), call, grads));
+        backward.add({ ...keys, dk: grads.dk, dv: grads.dv });
+      },
+
+      [Symbol.dispose]() {
+        forward?.[Symbol.dispose]();
+        backward?.[Symbol.dispose]();
+      },
+    };
+
+    function folding<Part extends Keys>(tiling: Tiling<Part>): Folding<Part> {
+      return new Folding({ tiling, from, begin });
+    }
+
+    function siteOf(ctx: Context, call: Call, { k }: Keys): Site {
+      const { size, rank } = ctx.mesh.group(axis);
+      const grouped = call.q.shape[1]! / k.shape[1]!;
+      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
+      const needAt = (place: Coordinate) =>
+        needs.of(call, place, () => new Needs(shardsAlong(axis, size, call, place))).of(grid, rank);
+      return { ctx, axis, inner, label, grid, needs: from.map(needAt) };
+    }
   }
 
-  function run(pass: Pass, grid: Grid): void {
-    if (form === "fused") runFused(pass);
-    else {
-      const plan = plans.planOf(pass, grid);
-      if (form === "auto" && formOf({ plan, ...tileOf(pass, grid), halfSpeedRows }) === "fused") runFused(pass);
-      else runScheduled(pass, plan);
-    }
+  function begin(pass: Pass, tile: Tile): Runner {
+    const planOf = (each: Tile) => plans.planOf(pass, each);
+    const chosen =
+      form === "auto" ? formOf({ ...sizesOf(pass, tile), plan: planOf(whole(tile)), halfSpeedRows }) : form;
+    return chosen === "fused" ? new Fused(pass) : new Scheduled(pass, planOf);
   }
 }
 
-function tileOf({ queries, keys }: Pass, { rows, columns }: Grid): Pick<FormOptions, "queries" | "keys"> {
-  return { queries: { chunks: columns, rows: queries.rows }, keys: { chunks: rows, rows: keys.rows } };
+/** The tile as if it were the only one. */
+function whole(tile: Tile): Tile {
+  return { ...tile, first: true, last: true };
+}
+
+function sizesOf({ queries, grid }: Pass, { keys }: Tile): Pick<FormOptions, "queries" | "keys"> {
+  return { queries: { chunks: grid.columns, rows: queries.rows }, keys: { chunks: grid.rows, rows: keys.rows } };
 }

@@ -79,6 +79,21 @@ export class Needs {
   }
 }
 
+/** What is needed along one dimension for any of several tiles. */
+export function joinedSide(sides: readonly Side[]): Side {
+  const [first, ...others] = sides;
+  if (others.length === 0) return first!;
+  const any = (of: (side: Side) => Side["sources"]) =>
+    of(first!).map(
+      (rank, offset) => rank ?? others.map((side) => of(side)[offset]).find((other) => other !== undefined),
+    );
+  return {
+    sources: any(({ sources }) => sources),
+    takers: any(({ takers }) => takers),
+    length: (rank) => first!.length(rank),
+  };
+}
+
 type Relation = (a: number, b: number) => boolean;
 
 interface Line {

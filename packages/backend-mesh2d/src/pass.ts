@@ -12,10 +12,12 @@ import type {
   Tensor,
 } from "@mosaic/core";
 import { gatheredAlong } from "./gathered.ts";
-import type { Need, Side } from "./need.ts";
+import type { Grid } from "./grid.ts";
+import { joinedSide, type Need, type Side } from "./need.ts";
 
 // Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
-// over the tile go back to the ranks whose rows they belong to. A pass says which; the forms say when.
+// over the tile go back to the ranks whose rows they belong to. A pass says which; the forms say when. Within another
+// backend the keys come in parts, a tile for each; queries are the same in all, and travel once.
 
 /** How partial sums over some rows become one. */
 interface Summing {
@@ -43,17 +45,32 @@ export interface Part {
   readonly sums: readonly Tensor[];
 }
 
-/** A forward or a backward of one rank. */
+/** A forward or a backward of one rank, over all parts in which the keys come. */
 export interface Pass {
   readonly group: ProcessGroup;
   /** Who calls, as messages and traces shall say. */
   readonly label: string;
   readonly backward: boolean;
-  readonly need: Need;
+  readonly grid: Grid;
   readonly queries: Lane;
+}
+
+/** What one part of the keys makes of a pass: a tile. Its sums over keys go home with it, those over queries with the last. */
+export interface Tile {
   readonly keys: Lane;
+  /** As `Need.sees`. */
+  readonly sees: Need["sees"];
+  /** Whether another tile came before, whose queries are here; whether another comes after. */
+  readonly first: boolean;
+  readonly last: boolean;
   /** Adds to both sums what these queries and these keys give. */
   compute(queries: Part, keys: Part): void;
+}
+
+/** Runs a pass in one of its forms. */
+export interface Runner extends Disposable {
+  /** Takes the next tile. Its sums over keys are where they belong when this returns; those over queries after the last. */
+  add(tile: Tile): void;
 }
 
 /** What both passes are made from. */
@@ -61,73 +78,80 @@ export interface Site {
   readonly ctx: Context;
   readonly axis: string;
   readonly inner: AttentionBackend;
-  readonly need: Need;
+  readonly grid: Grid;
+  /** This rank's tile for each part of the keys. */
+  readonly needs: readonly Need[];
   readonly label: string;
 }
 
+/** A pass, and how keys become tiles of it. */
+export interface Tiling<Part extends Keys> {
+  readonly pass: Pass;
+  /** Part `i` of the keys. */
+  tile(i: number, keys: Part): Tile;
+}
+
+/** Keys, and room for their gradients. */
+export type KeysAndGrads = Keys & Pick<QkvGrads, "dk" | "dv">;
+
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardPass(site: Site, call: Call, state: AttentionState, keys: Keys): Pass {
-  const { ctx, axis, inner, need, label } = site;
+export function forwardTiling(site: Site, call: Call, state: AttentionState): Tiling<Keys> {
+  const { ctx, axis, inner, grid, needs, label } = site;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
   const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
+  const queries: Lane = {
+    ...merging(kernels),
+    side: joinedSide(needs.map((need) => need.queries)),
+    rows: meanRows(ctx, call.queries),
+    inputs: [call.q],
+    sums: [state.out, state.lse],
+  };
+  const rows = meanRows(ctx, call.keys);
   return {
-    group: ctx.mesh.group(axis),
-    label,
-    backward: false,
-    need,
-    queries: {
-      ...merging(kernels),
-      side: need.queries,
-      rows: meanRows(ctx, call.queries),
-      inputs: [call.q],
-      sums: [state.out, state.lse],
-    },
-    keys: {
-      ...adding(kernels),
-      side: need.keys,
-      rows: meanRows(ctx, call.keys),
-      inputs: [keys.k, keys.v],
-      sums: [],
-    },
-    compute({ ranks, inputs: [q], sums }, { ranks: sources, inputs: [k, v] }) {
-      const here = { q: q!, at, scale, mask, queries: queriesOf(ranks), keys: keysOf(sources) };
-      inner.attend(ctx, here, stateOf(sums), { k: k!, v: v!, from: keys.from });
-    },
+    pass: { group: ctx.mesh.group(axis), label, backward: false, grid, queries },
+    tile: (i, { k, v, from }) => ({
+      ...placeOf(needs, i),
+      keys: { ...adding(kernels), side: needs[i]!.keys, rows, inputs: [k, v], sums: [] },
+      compute({ ranks, inputs: [q], sums }, { ranks: sources, inputs: [chunk, values] }) {
+        const here = { q: q!, at, scale, mask, queries: queriesOf(ranks), keys: keysOf(sources) };
+        inner.attend(ctx, here, stateOf(sums), { k: chunk!, v: values!, from });
+      },
+    }),
   };
 }
 
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
-export function backwardPass(site: Site, call: Call & SavedRows, grads: QkvGrads, keys: Keys): Pass {
-  const { ctx, axis, inner, need, label } = site;
+export function backwardTiling(site: Site, call: Call & SavedRows, grads: Pick<QkvGrads, "dq">): Tiling<KeysAndGrads> {
+  const { ctx, axis, inner, grid, needs, label } = site;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
   const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
-  return {
-    group: ctx.mesh.group(axis),
-    label,
-    backward: true,
-    need,
-    queries: {
-      ...adding(kernels),
-      side: need.queries,
-      rows: meanRows(ctx, call.queries),
-      inputs: [call.q, call.dOut, call.lse, call.delta],
-      sums: [grads.dq],
-    },
-    keys: {
-      ...adding(kernels),
-      side: need.keys,
-      rows: meanRows(ctx, call.keys),
-      inputs: [keys.k, keys.v],
-      sums: [grads.dk, grads.dv],
-    },
-    compute({ ranks, inputs: [q, dOut, lse, delta], sums: [dq] }, { ranks: sources, inputs: [k, v], sums: [dk, dv] }) {
-      const layouts = { queries: queriesOf(ranks), keys: keysOf(sources) };
-      const here = { q: q!, at, scale, mask, ...layouts, dOut: dOut!, lse: lse!, delta: delta! };
-      inner.attendBackward(ctx, here, { dq: dq!, dk: dk!, dv: dv! }, { k: k!, v: v!, from: keys.from });
-    },
+  const queries: Lane = {
+    ...adding(kernels),
+    side: joinedSide(needs.map((need) => need.queries)),
+    rows: meanRows(ctx, call.queries),
+    inputs: [call.q, call.dOut, call.lse, call.delta],
+    sums: [grads.dq],
   };
+  const rows = meanRows(ctx, call.keys);
+  return {
+    pass: { group: ctx.mesh.group(axis), label, backward: true, grid, queries },
+    tile: (i, { k, v, from, dk, dv }) => ({
+      ...placeOf(needs, i),
+      keys: { ...adding(kernels), side: needs[i]!.keys, rows, inputs: [k, v], sums: [dk, dv] },
+      compute({ ranks, inputs: [q, dOut, lse, delta], sums: [dq] }, { ranks: sources, inputs, sums }) {
+        const layouts = { queries: queriesOf(ranks), keys: keysOf(sources) };
+        const here = { q: q!, at, scale, mask, ...layouts, dOut: dOut!, lse: lse!, delta: delta! };
+        const block = { k: inputs[0]!, v: inputs[1]!, from };
+        inner.attendBackward(ctx, here, { dq: dq!, dk: sums[0]!, dv: sums[1]! }, block);
+      },
+    }),
+  };
+}
+
+function placeOf(needs: readonly Need[], i: number): Pick<Tile, "sees" | "first" | "last"> {
+  return { sees: needs[i]!.sees, first: i === 0, last: i === needs.length - 1 };
 }
 
 function merging(kernels: Kernels): Summing {

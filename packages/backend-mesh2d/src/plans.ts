@@ -1,6 +1,5 @@
 import { dtypeBytes, type Tensor } from "@mosaic/core";
-import type { Grid } from "./grid.ts";
-import type { Pass } from "./pass.ts";
+import type { Pass, Tile } from "./pass.ts";
 import { type Plan, planOf } from "./plan.ts";
 import type { PlanOptions } from "./progress.ts";
 
@@ -21,10 +20,12 @@ export class Plans {
   }
 
   /**
-   * Costs are bytes per position times what a byte takes, so that ranks with chunks of other lengths have the same plan; masks leave it as it is
-   * too: what is empty is skipped when the plan is replayed.
+   * Costs are bytes per position times what a byte takes, so that ranks with chunks of other lengths have the same plan; masks
+   * leave it as it is too: what is empty is skipped when the plan is replayed. So is what does not travel with this tile, and
+   * costs nothing.
    */
-  planOf({ queries, keys, backward }: Pass, { rows, columns }: Grid): Plan {
+  planOf({ queries, backward, grid }: Pass, { keys, first, last }: Tile): Plan {
+    const { rows, columns } = grid;
     const { channels, computeToTransfer, links } = this.#settings;
     const q = links[0] * bytesPerRow(queries.inputs);
     const kv = links[1] * bytesPerRow(keys.inputs);
@@ -33,8 +34,8 @@ export class Plans {
     const transfer = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
     // A grid of one rank moves nothing: any cost will do.
     const block = ((transfer || 1) * computeToTransfer) / (rows * columns);
-    const options = { queries: columns, keys: rows, backward, channels, costs: { q, kv, out, dkv, block } };
-    return this.#remember(options);
+    const costs = { q: first ? q : 0, kv, out: last ? out : 0, dkv, block };
+    return this.#remember({ queries: columns, keys: rows, backward, channels, costs });
   }
 
   #remember(options: PlanOptions): Plan {

@@ -1,132 +1,69 @@
 import type { Transfer } from "@mosaic/core";
 import { Channel } from "./channel.ts";
-import { type Chunk, Chunks } from "./chunk.ts";
-import type { Side } from "./need.ts";
-import type { Lane, Part, Pass } from "./pass.ts";
+import { Chunks } from "./chunk.ts";
+import type { Pass, Runner, Tile } from "./pass.ts";
 import type { Plan } from "./plan.ts";
 import { type Move, rowKinds } from "./progress.ts";
+import { Track } from "./track.ts";
 
-/** Replays a plan: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
-export function runScheduled(pass: Pass, plan: Plan): void {
-  using chunks = new Chunks(pass.group.device);
-  using channel = new Channel(pass.group, pass.label);
-  const queries = new Track(pass.queries, chunks);
-  const keys = new Track(pass.keys, chunks);
-  for (const step of plan.steps) {
-    if (step.kind === "batch") post(step.moves);
-    else {
-      block(step.x, step.y);
-      queries.leave(step.x, pass.keys.side);
-      keys.leave(step.y, pass.queries.side);
-    }
+/** Replays plans: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
+export class Scheduled implements Runner {
+  readonly #pass: Pass;
+  readonly #planOf: (tile: Tile) => Plan;
+  readonly #chunks: Chunks;
+  readonly #channel: Channel;
+  readonly #queries: Track;
+
+  constructor(pass: Pass, planOf: (tile: Tile) => Plan) {
+    this.#pass = pass;
+    this.#planOf = planOf;
+    this.#chunks = new Chunks(pass.group.device);
+    this.#channel = new Channel(pass.group, pass.label);
+    this.#queries = new Track(pass.queries, this.#chunks);
   }
-  channel.wait();
 
-  function post(moves: readonly Move[]): void {
+  add(tile: Tile): void {
+    using chunks = new Chunks(this.#pass.group.device);
+    // Whatever happens, nothing is under way when the chunks are given back.
+    using channel = this.#channel;
+    const queries = this.#queries;
+    const keys = new Track(tile.keys, chunks);
+    for (const step of this.#planOf(tile).steps) {
+      if (step.kind === "batch") this.#post(step.moves, tile, keys);
+      else {
+        this.#block(step.x, step.y, tile, keys);
+        if (tile.last) queries.leave(step.x, tile.keys.side);
+        keys.leave(step.y, this.#pass.queries.side);
+      }
+    }
+    channel.wait();
+  }
+
+  /** Queries come with the first tile, and the sums over them leave with the last. */
+  #post(moves: readonly Move[], { first, last }: Tile, keys: Track): void {
     const transfers: Transfer[] = [];
     const arrivals: (() => void)[] = [];
     for (const { kind, offset } of moves) {
-      const track = rowKinds.includes(kind) ? queries : keys;
-      if (kind === "q" || kind === "kv") track.bring(offset, transfers);
-      else arrivals.push(track.send(offset, transfers));
+      const track = rowKinds.includes(kind) ? this.#queries : keys;
+      if (kind === "kv" || (kind === "q" && first)) track.bring(offset, transfers);
+      else if (kind === "dkv" || (kind === "out" && last)) arrivals.push(track.send(offset, transfers));
     }
-    const number = channel.post(transfers, arrivals);
+    const number = this.#channel.post(transfers, arrivals);
     for (const { kind, offset } of moves) {
-      if (kind === "q") queries.expect(offset, number);
       if (kind === "kv") keys.expect(offset, number);
+      if (kind === "q" && first) this.#queries.expect(offset, number);
     }
   }
 
-  function block(x: number, y: number): void {
-    const [row, column] = [pass.queries.side.sources[x], pass.keys.side.sources[y]];
-    if (row === undefined || column === undefined || !pass.need.sees(row, column)) return;
-    channel.wait(Math.max(queries.batchOf(x), keys.batchOf(y)));
-    pass.compute(queries.part(x), keys.part(y));
-  }
-}
-
-/** One dimension of the tile: chunks come in offset by offset, and so do their sums leave. */
-class Track {
-  readonly #lane: Lane;
-  readonly #chunks: Chunks;
-  /** This rank's rows as others get them. */
-  readonly #own: Chunk | undefined;
-  // By offset.
-  readonly #inputs: (Chunk | undefined)[] = [];
-  readonly #sums: (Chunk | undefined)[] = [];
-  readonly #parts: (Part | undefined)[] = [];
-  /** The batches that bring chunks. */
-  readonly #batches: number[] = [];
-  /** Blocks that were passed, computed or not. */
-  readonly #passed: number[] = [];
-
-  constructor(lane: Lane, chunks: Chunks) {
-    this.#lane = lane;
-    this.#chunks = chunks;
-    const isTaken = lane.side.takers.some((taker) => taker !== undefined);
-    this.#own = isTaken ? chunks.dense(lane.inputs) : undefined;
+  #block(x: number, y: number, tile: Tile, keys: Track): void {
+    const queries = this.#queries;
+    const [row, column] = [this.#pass.queries.side.sources[x], tile.keys.side.sources[y]];
+    if (row === undefined || column === undefined || !tile.sees(row, column)) return;
+    this.#channel.wait(Math.max(queries.batchOf(x), keys.batchOf(y)));
+    tile.compute(queries.part(x), keys.part(y));
   }
 
-  /** Adds to a batch: the chunk at an offset comes, and this rank's own goes to the one that has it there. */
-  bring(offset: number, batch: Transfer[]): void {
-    const { side, inputs } = this.#lane;
-    const from = side.sources[offset];
-    const to = side.takers[offset];
-    if (to !== undefined) for (const tensor of this.#own!.wire) batch.push({ tensor, to });
-    if (from === undefined) return;
-    const room = this.#chunks.empty(inputs, side.length(from));
-    this.#inputs[offset] = room;
-    for (const tensor of room.wire) batch.push({ tensor, from });
-  }
-
-  /** Says which batch brings the chunk at an offset. */
-  expect(offset: number, batch: number): void {
-    this.#batches[offset] = batch;
-  }
-
-  /** Adds to a batch: the sums at an offset go home, and those over this rank's own rows come. Returns what to do then. */
-  send(offset: number, batch: Transfer[]): () => void {
-    const { side, sums } = this.#lane;
-    const chunks = this.#chunks;
-    const to = side.sources[offset];
-    const from = side.takers[offset];
-    const leaving = to === undefined ? undefined : this.#sums[offset]!;
-    const coming = from === undefined ? undefined : chunks.empty(sums, sums[0]!.shape[2]!);
-    if (leaving) for (const tensor of leaving.wire) batch.push({ tensor, to: to! });
-    if (coming) for (const tensor of coming.wire) batch.push({ tensor, from: from! });
-    return () => {
-      if (coming) this.#lane.absorb(sums, coming.rows);
-      if (leaving) chunks.release(leaving);
-      if (coming) chunks.release(coming);
-    };
-  }
-
-  /** After each block of a chunk; gives its rows back after the last, one for every chunk of the other dimension. */
-  leave(offset: number, { sources }: Side): void {
-    const passed = (this.#passed[offset] ?? 0) + 1;
-    this.#passed[offset] = passed;
-    const inputs = this.#inputs[offset];
-    if (passed === sources.length && inputs) this.#chunks.release(inputs);
-  }
-
-  /** The batch that brings the chunk at an offset; 0 if it is here. */
-  batchOf(offset: number): number {
-    return this.#batches[offset] ?? 0;
-  }
-
-  /** The rows at an offset and their sums, which begin when they are first asked for. */
-  part(offset: number): Part {
-    return (this.#parts[offset] ??= this.#part(offset));
-  }
-
-  /** One's own rows are where they were, and their sums go where they belong; others' lie in memory of this pass. */
-  #part(offset: number): Part {
-    const { side, inputs, sums } = this.#lane;
-    const source = side.sources[offset]!;
-    if (offset === 0) return { ranks: [source], inputs, sums };
-    const own = this.#chunks.empty(sums, side.length(source));
-    this.#lane.clear(own.rows);
-    this.#sums[offset] = own;
-    return { ranks: [source], inputs: this.#inputs[offset]!.rows, sums: own.rows };
+  [Symbol.dispose](): void {
+    this.#chunks[Symbol.dispose]();
   }
 }

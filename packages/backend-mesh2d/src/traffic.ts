@@ -1,7 +1,7 @@
 import { type Coordinate, type DType, dtypeBytes, type Traffic } from "@mosaic/core";
 import { checkGrid } from "./check.ts";
 import { bestGrid } from "./grid.ts";
-import { shardsAlong, type NeedCall, needOf, type Side } from "./need.ts";
+import { joinedSide, shardsAlong, type NeedCall, needOf, type Side } from "./need.ts";
 
 export interface Mesh2DTrafficOptions {
   /** Axis and grid, as given to `mesh2d`. */
@@ -11,8 +11,8 @@ export interface Mesh2DTrafficOptions {
   readonly mesh: Coordinate;
   /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
   readonly call: NeedCall;
-  /** Where its keys come from; `call.at` if absent. */
-  readonly from?: Coordinate;
+  /** Where its keys come from; `call.at` if absent. A list: the parts in which another backend brings them. */
+  readonly from?: Coordinate | readonly Coordinate[];
   /** B, H, Hkv and D. */
   readonly batch: number;
   readonly heads: number;
@@ -37,6 +37,7 @@ interface Fare {
  * column, and sums come back the same way. With c columns, r rows and a full mask, in chunks of queries' size:
  * forward 2(c − 1) + (2/g)(r − 1), backward 3(c − 1) + (4/g)(r − 1), for g = H / Hkv and messages of one width. Beside
  * that lse, and in backward lse and delta, travel with the queries; sums (out, dq, dk, dv) and statistics are float32.
+ * Within another backend the keys' share comes anew with every part, the queries' once.
  *
  * Source: Chen, Li et al., "Mesh-Attention", 2025 (arXiv 2512.20968); Elango, "Attention2D", 2025 (arXiv 2503.15758).
  *
@@ -59,17 +60,23 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): {
   readonly backward: Traffic;
 } {
   const { axis = "sp", shape, mesh, call, from = call.at, heads, kvHeads, headDim, dtype } = options;
-  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(mesh[axis]!, heads / kvHeads);
+  const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
+  const grouped = heads / kvHeads;
+  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(mesh[axis]!, grouped, parts.length);
   checkGrid("mesh2dTraffic", grid, mesh[axis]!);
-  const need = needOf(grid, from[axis]!, shardsAlong(axis, mesh[axis]!, call, from));
+  const needs = parts.map((part) => needOf(grid, part[axis]!, shardsAlong(axis, mesh[axis]!, call, part)));
   const row = options.batch * heads;
   const key = options.batch * kvHeads * headDim;
   const q = row * headDim * dtypeBytes[dtype];
   const kv = 2 * key * dtypeBytes[dtype];
   const sum = row * headDim * dtypeBytes.float32;
   const statistic = row * dtypeBytes.float32;
-  const lanes = (queries: Fare, keys: Fare) =>
-    plus(laneOf(need.queries, need.rank, queries), laneOf(need.keys, need.rank, keys));
+  const lanes = (queries: Fare, keys: Fare) => {
+    if (needs.length === 0) return nothing;
+    const { rank } = needs[0]!;
+    const along = needs.map((need) => laneOf(need.keys, rank, keys));
+    return along.reduce(plus, laneOf(joinedSide(needs.map((need) => need.queries)), rank, queries));
+  };
   return {
     forward: lanes(
       { out: q, outMessages: 1, back: sum + statistic, backMessages: 2 },
@@ -81,6 +88,8 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): {
     ),
   };
 }
+
+const nothing: Traffic = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
 
 /** Along one dimension of the tile. */
 function laneOf({ sources, takers, length }: Side, rank: number, fare: Fare): Traffic {

@@ -7,6 +7,7 @@ import {
   DisposedError,
   DTypeError,
   init,
+  inParts,
   type Layout,
   layoutOf,
   OptionError,
@@ -143,6 +144,26 @@ test.each(mistakes)("%s is refused on every rank before anything is sent", async
   for (const error of await onBothRanks(mistake)) {
     expect(error).toBeInstanceOf(kind);
     expect(String(error)).toMatch(message);
+  }
+});
+
+test("parts that come from elsewhere than was said, or after the last, are refused", async () => {
+  const thrown = await onBothRanks((given) => {
+    const { ctx, layout, q, k, v } = given;
+    const at = ctx.mesh.coordinate;
+    using parts = inParts(mesh2d(), [{ ...at, node: 1 }]);
+    const state = { out: ctx.device.empty(q.shape, "float32"), lse: ctx.device.empty(q.shape.slice(0, 3), "float32") };
+    const call = { q, at, scale: 1, mask: [], queries: layout, keys: layout };
+    expect(() => parts.attend(ctx, call, state, { k, v, from: { ...at, node: 0 } })).toThrow(
+      /mesh2d\(sp\): expected keys from \{"sp":\d,"node":1\}, received keys from \{"sp":\d,"node":0\}/,
+    );
+    const keys = { k, v, from: { ...at, node: 1 } };
+    parts.attend(ctx, call, state, keys);
+    parts.attend(ctx, call, state, keys);
+  });
+  for (const error of thrown) {
+    expect(error).toBeInstanceOf(OptionError);
+    expect(String(error)).toMatch(/expected no more keys, received keys from .*inParts/);
   }
 });
 

@@ -30,9 +30,16 @@ test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries
 });
 
 test("the grid that sends least grows tall as key heads grow few", () => {
-  expect(bestGrid(256, 1)).toEqual({ rows: 16, columns: 16 });
-  expect(bestGrid(256, 4)).toEqual({ rows: 32, columns: 8 });
-  expect(bestGrid(256, 8)).toEqual({ rows: 32, columns: 8 });
-  expect(bestGrid(7, 1)).toEqual({ rows: 1, columns: 7 });
-  expect(bestGrid(1, 1)).toEqual({ rows: 1, columns: 1 });
+  expect(bestGrid(256, 1, 1)).toEqual({ rows: 16, columns: 16 });
+  expect(bestGrid(256, 4, 1)).toEqual({ rows: 32, columns: 8 });
+  expect(bestGrid(256, 8, 1)).toEqual({ rows: 32, columns: 8 });
+  expect(bestGrid(7, 1, 1)).toEqual({ rows: 1, columns: 7 });
+  expect(bestGrid(1, 1, 1)).toEqual({ rows: 1, columns: 1 });
+});
+
+test("the more parts keys come in, the wider the grid, but never wider than the one nearest to a square", () => {
+  expect(bestGrid(32, 8, 1)).toEqual({ rows: 16, columns: 2 });
+  expect(bestGrid(32, 8, 3)).toEqual({ rows: 8, columns: 4 });
+  expect(bestGrid(32, 8, 32)).toEqual({ rows: 4, columns: 8 });
+  expect(bestGrid(36, 1, 1000)).toEqual({ rows: 6, columns: 6 });
 });

@@ -4,6 +4,7 @@ import {
   type Context,
   emptyState,
   full,
+  inParts,
   layoutOf,
   local,
   type ProcessGroup,
@@ -15,8 +16,8 @@ import { makeWorld } from "./world.ts";
 
 const tokens = 24;
 
-/** One forward over all tokens, and a backward if wanted; gives back all that it made. */
-function attendOnce(ctx: Context, backend: AttentionBackend, backward = false): void {
+/** One forward over all tokens, and a backward if wanted, the keys as often as there are parts; gives back all that it made. */
+function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, parts = 1): void {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: tokens });
   const at = ctx.mesh.coordinate;
   using q = randn(ctx, [1, 2, tokens / ctx.size, 4]);
@@ -24,9 +25,12 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false): 
   try {
     const call = { q, at, scale: 0.5, mask: full().slices(tokens, tokens), queries: layout, keys: layout };
     const keys = { k: q, v: q, from: at };
-    backend.attend(ctx, call, { out, lse }, keys);
+    const places = Array.from({ length: parts }, () => at);
+    using steps = inParts(backend, places);
     const saved = { dOut: q, lse, delta: lse };
-    if (backward) backend.attendBackward(ctx, { ...call, ...saved }, { dq: out, dk: out, dv: out }, keys);
+    for (const _ of places) steps.attend(ctx, call, { out, lse }, keys);
+    if (!backward) return;
+    for (const _ of places) steps.attendBackward(ctx, { ...call, ...saved }, { dq: out, dk: out, dv: out }, keys);
   } finally {
     out.dispose();
     lse.dispose();
@@ -37,6 +41,7 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false): 
 function heardOf(
   ctx: Context,
   options: Pick<Mesh2DOptions, "shape" | "form" | "channels" | "computeToTransfer">,
+  parts = 1,
 ): string[] {
   const heard: string[] = [];
   const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
@@ -62,7 +67,7 @@ function heardOf(
       local().attend(...given);
     },
   };
-  attendOnce({ ...rank, mesh: { ...rank.mesh, group: () => observed } }, mesh2d({ ...options, inner }));
+  attendOnce({ ...rank, mesh: { ...rank.mesh, group: () => observed } }, mesh2d({ ...options, inner }), false, parts);
   return heard;
 }
 
@@ -93,6 +98,22 @@ test("the fused form computes once, between two batches", async () => {
   });
 });
 
+const inTwoParts = {
+  // Keys come with either part; queries with the first alone, and sums over them leave with the second alone.
+  fused: "post 1, wait 1, block, post 2, wait 2, block, post 3, wait 3",
+  scheduled:
+    "post 1, post 2, block, wait 1, block, wait 2, block, block, " +
+    "post 3, block, block, wait 3, block, post 4, block, wait 4",
+} as const;
+
+test.each(["fused", "scheduled"] as const)("%s: keys in two parts, queries once", async (form) => {
+  await onWorld(makeWorld, { size: 4 }, async (ctx) => {
+    const heard = heardOf(ctx, { shape: [2, 2], form }, 2);
+    await ctx.device.stream.synchronize();
+    expect(heard.join(", ")).toBe(inTwoParts[form]);
+  });
+});
+
 for (const options of [{ form: "fused" }, { form: "scheduled" }, { form: "scheduled", channels: 2 }] as const) {
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
@@ -100,6 +121,7 @@ for (const options of [{ form: "fused" }, { form: "scheduled" }, { form: "schedu
       const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
+      attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true, 3);
       expect(rank.underWay()).toBe(0);
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);
@@ -110,14 +132,19 @@ for (const options of [{ form: "fused" }, { form: "scheduled" }, { form: "schedu
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
       const rank = disturbed(ctx, { arrival: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
+      let [calls, last] = [0, 0];
       const inner: AttentionBackend = {
         ...local(),
         attend() {
-          throw new Error("in the kernel");
+          if (++calls === last) throw new Error("in the kernel");
         },
       };
-      expect(() => attendOnce(rank, mesh2d({ shape: [2, 2], ...options, inner }))).toThrow("in the kernel");
-      expect(rank.underWay()).toBe(0);
+      for (last of [1, 6]) {
+        calls = 0;
+        const backend = mesh2d({ shape: [2, 2], ...options, inner });
+        expect(() => attendOnce(rank, backend, false, 2 + last)).toThrow("in the kernel");
+        expect(rank.underWay()).toBe(0);
+      }
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);
     });

@@ -1,8 +1,18 @@
-import { type AttentionBackend, ByPlace, type Call, type Context, type Keys, local } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  ByPlace,
+  type Call,
+  type Context,
+  type Coordinate,
+  inParts,
+  type Keys,
+  local,
+} from "@mosaic/core";
 import { carry } from "./carry.ts";
 import { checkGradients, checkKeys, checkNesting } from "./check.ts";
 import { type Need, needOf } from "./need.ts";
 import { type Circle, rotate } from "./rotate.ts";
+import { around, ranksOf } from "./route.ts";
 
 export interface RingOptions {
   /** The mesh axis along which keys rotate; "sp" if absent. */
@@ -49,8 +59,12 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
 
     attend(ctx, call, state, keys) {
       checkKeys(ctx, axis, call, keys);
-      for (const { source, visible, k, v } of rotate(circleOf(ctx, call, keys), keys)) {
-        if (visible) inner.attend(ctx, call, state, { k, v, from: { ...keys.from, [axis]: source } });
+      const circle = circleOf(ctx, call, keys);
+      const places = placesOf(circle, keys.from);
+      using parts = inParts(inner, places.filter(isVisited));
+      for (const { step, k, v } of rotate(circle, keys)) {
+        const from = places[step];
+        if (from) parts.attend(ctx, call, state, { k, v, from });
       }
     },
 
@@ -58,9 +72,11 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
       checkKeys(ctx, axis, call, keys);
       checkGradients(ctx, axis, grads, keys);
       const circle = circleOf(ctx, call, keys);
-      for (const { source, visible, k, v, dk, dv } of carry(circle, grads, rotate(circle, keys))) {
-        const from = { ...keys.from, [axis]: source };
-        if (visible) inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
+      const places = placesOf(circle, keys.from);
+      using parts = inParts(inner, places.filter(isVisited));
+      for (const { step, k, v, dk, dv } of carry(circle, grads, rotate(circle, keys))) {
+        const from = places[step];
+        if (from) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
       }
     },
   };
@@ -70,4 +86,16 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
     const need = needs.of(call, keys.from, () => needOf({ axis, size: group.size, inner }, call, keys.from));
     return { group, need, label: `ring(${axis})` };
   }
+
+  /** By step: where its keys come from, or nothing if there is nothing to compute on them. */
+  function placesOf({ group: { rank, size }, need }: Circle, from: Coordinate): (Coordinate | undefined)[] {
+    return ranksOf(size).map((step) => {
+      const source = around(rank - step, size);
+      return need.visits(rank, source) ? { ...from, [axis]: source } : undefined;
+    });
+  }
+}
+
+function isVisited(place: Coordinate | undefined): place is Coordinate {
+  return place !== undefined;
 }

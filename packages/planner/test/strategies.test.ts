@@ -1,7 +1,7 @@
 import { mesh2d, mesh2dTraffic } from "@mosaic/backend-mesh2d";
-import { ringTraffic } from "@mosaic/backend-ring";
+import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
-import type { Traffic } from "@mosaic/core";
+import { isVisible, type Traffic, without } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type AttentionRecord, count, prove, record, type Volume } from "../src/index.ts";
 import { arrangements, gridsUpTo, nests, ragged, ways } from "./shapes.ts";
@@ -89,3 +89,30 @@ test("a ring within a ring moves what the ring of one level would, and its own b
     expect(forward.groups["gpu"]!.sent.bytes).toBe(mesh["node"]! * gpus.forward.bytesSent);
   }
 });
+
+test.each(["fused", "scheduled"] as const)(
+  "a mesh2d within a ring, %s, sends queries once, and keys at every step that sees any",
+  (form) => {
+    const mesh = { node: 3, gpu: 6 };
+    const within = mesh2d({ axis: "gpu", form });
+    for (const arrangement of arrangements) {
+      const run = record({ backend: ring({ axis: "node", inner: within }), mesh, ...arrangement, ...sizes });
+      expect(prove(run).faults).toEqual([]);
+      for (const [rank, { forward, backward }] of count(run).ranks.entries()) {
+        const { at } = run.ranks[rank]!;
+        const call = callOf(run, at);
+        const team = call.queries.spans(without(at, ["gpu"]));
+        const from = [0, 2, 1]
+          .map((step) => ({ ...at, node: (at["node"]! + step) % 3 }))
+          .filter((place) => isVisible(team, call.keys.spans(without(place, ["gpu"])), call.mask));
+        const closed = mesh2dTraffic({ axis: "gpu", mesh, call, from, ...sizes });
+        expect(gpuTraffic(forward)).toEqual(closed.forward);
+        expect(gpuTraffic(backward)).toEqual(closed.backward);
+      }
+    }
+  },
+);
+
+function gpuTraffic({ groups: { gpu } }: Volume): Traffic {
+  return gpu ? trafficOf(gpu) : { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
+}

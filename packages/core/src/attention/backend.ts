@@ -38,12 +38,44 @@ export interface AttentionBackend {
    * calls that of its inner one. It must not communicate.
    */
   check?(ctx: Context): void;
+  /**
+   * The same backend for one call whose keys come in parts from these places, in this order, known to every rank alike: what
+   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Ask through `inParts`.
+   */
+  inParts?(from: readonly Coordinate[]): InParts;
   /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
   withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
   /** Folds the keys into `state`. */
   attend(ctx: Context, call: Call, state: AttentionState, keys: Keys): void;
   /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
   attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, keys: Keys): void;
+}
+
+/**
+ * One call in parts: either half is called once for each part, with the same call and the same sums. dk and dv of a part are
+ * complete when it returns; the state, or dq, after the last part. Dispose it in any case: the parts may end early.
+ */
+export interface InParts extends Pick<AttentionBackend, "attend" | "attendBackward">, Disposable {}
+
+/**
+ * How a backend attends to keys that come in parts from these places, in this order: in its own way if it has one, otherwise
+ * part by part. For backends that have an inner one and bring it keys step by step.
+ *
+ * @example
+ * ```ts
+ * import { inParts, local } from "@mosaic/core";
+ * using steps = inParts(local(), [{ sp: 1 }, { sp: 0 }]);
+ * typeof steps.attend; // => "function"
+ * ```
+ */
+export function inParts(backend: AttentionBackend, from: readonly Coordinate[]): InParts {
+  return (
+    backend.inParts?.(from) ?? {
+      attend: (...call) => backend.attend(...call),
+      attendBackward: (...call) => backend.attendBackward(...call),
+      [Symbol.dispose]() {},
+    }
+  );
 }
 
 /** The tile that these queries and keys form. */

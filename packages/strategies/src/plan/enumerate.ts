@@ -16,7 +16,8 @@ const MANY = 32;
  */
 export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
-  const node = { nodes, gpusPerNode, group: heads / kvHeads, most: ranks > MANY ? 2 : Number.POSITIVE_INFINITY };
+  const most = ranks > MANY ? 2 : Number.POSITIVE_INFINITY;
+  const node = { nodes, gpusPerNode, group: heads / kvHeads, parts: 1, most };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= heads ? [headLevel("sp", ranks)] : [])];
   return [
     ...flat.map((level) => nestOf([level], { sp: ranks })),
@@ -30,6 +31,8 @@ interface Machine {
   readonly gpusPerNode: number;
   /** Query heads for each key head. */
   readonly group: number;
+  /** In how many parts the keys come; queries travel once for all. */
+  readonly parts: number;
   /** How many times what the best grid sends a grid may send. */
   readonly most: number;
 }
@@ -58,7 +61,7 @@ function hierarchical(heads: number, machine: Machine): readonly Nest[] {
   const shares = divisorsOf(gpusPerNode).filter((share) => share < gpusPerNode && share <= heads);
   return shares.flatMap((share) => {
     const rest = gpusPerNode / share;
-    const within = sequenceLevels("gpu", rest, { ...machine, nodes: 1, gpusPerNode: rest });
+    const within = sequenceLevels("gpu", rest, { ...machine, nodes: 1, gpusPerNode: rest, parts: nodes });
     if (share === 1) return within.map((level) => nestOf([between, level], { node: nodes, gpu: rest }));
     const mesh = { node: nodes, gpu: rest, head: share };
     return within.map((level) => nestOf([headLevel("head", share), between, level], mesh));
@@ -92,8 +95,8 @@ function sequenceLevels(axis: string, length: number, machine: Machine): readonl
  * What a rank of a grid sends with the full mask, forward and backward, in chunks of its queries: q, out, dOut and dq along
  * rows, k, v, dk and dv along columns. The closed form of mesh2d's messages, as if all had one width.
  */
-function volumeOf({ rows, columns }: { rows: number; columns: number }, { group }: Machine): number {
-  return 5 * (columns - 1) + (6 / group) * (rows - 1);
+function volumeOf({ rows, columns }: { rows: number; columns: number }, { group, parts }: Machine): number {
+  return 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
 }
 
 /** All divisors, from 1. */
