@@ -1,5 +1,6 @@
+import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
 import { help, readSettings, UsageError } from "./args.ts";
@@ -21,7 +22,14 @@ const usage = `Models that read bacteriophage λ, and learn where to look in it.
 ${help}`;
 
 const abort = new AbortController();
-for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => abort.abort());
+for (const name of ["SIGINT", "SIGTERM"] as const) {
+  process.on(name, () => {
+    // The launcher listens while it has ranks to end; else there is nothing to wait for.
+    const hasRanks = getEventListeners(abort.signal, "abort").length > 0;
+    abort.abort();
+    if (!hasRanks) process.exit(128 + constants.signals[name]);
+  });
+}
 const progress = new Progress(process.stderr);
 
 process.exitCode = await main(process.argv.slice(2));
@@ -106,9 +114,12 @@ function origin(command: string, args: readonly string[]): { date: string; comma
 
 async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-genome-"));
+  const remove = (): void => rmSync(folder, { recursive: true, force: true });
+  process.once("exit", remove);
   try {
     return await body(folder);
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    process.off("exit", remove);
+    remove();
   }
 }

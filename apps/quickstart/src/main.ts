@@ -1,5 +1,6 @@
+import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { constants, tmpdir } from "node:os";
 import { join } from "node:path";
 import { detect } from "@mosaic/attention";
 import { help, readSettings, UsageError } from "./args.ts";
@@ -23,7 +24,14 @@ import { overlap, timeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
 const abort = new AbortController();
-for (const signal of ["SIGINT", "SIGTERM"] as const) process.on(signal, () => abort.abort());
+for (const name of ["SIGINT", "SIGTERM"] as const) {
+  process.on(name, () => {
+    // The launcher listens while it has ranks to end; else there is nothing to wait for.
+    const hasRanks = getEventListeners(abort.signal, "abort").length > 0;
+    abort.abort();
+    if (!hasRanks) process.exit(128 + constants.signals[name]);
+  });
+}
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -45,10 +53,13 @@ async function main(args: readonly string[]): Promise<number> {
 
 async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
+  const remove = (): void => rmSync(folder, { recursive: true, force: true });
+  process.once("exit", remove);
   try {
     return await body(folder);
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    process.off("exit", remove);
+    remove();
   }
 }
 
@@ -66,7 +77,7 @@ async function demonstrate(asked: Settings, folder: string): Promise<number> {
     abort.signal,
   );
   const single = await attendAlone(settings, progress.begin("one device attends, to compare"));
-  const verdict = verify(
+  const verdict = await verify(
     { ranks: assemble(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
     settings,
     progress.begin("float64 judges a sample"),

@@ -1,3 +1,4 @@
+import { setImmediate } from "node:timers/promises";
 import type { Results } from "./job.ts";
 import { attendExactly, type Problem } from "./reference.ts";
 import { cotangentAt, sampleRows } from "./sample.ts";
@@ -57,7 +58,11 @@ function roundingOf(lse: number, ranks: number): number {
 const WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
-export function verify(evidence: Evidence, settings: Settings, progress: (share: number) => void): Verdict {
+export async function verify(
+  evidence: Evidence,
+  settings: Settings,
+  progress: (share: number) => void,
+): Promise<Verdict> {
   const { ranks, single, problem } = evidence;
   const { heads, tokens, dim } = problem;
   const even = sampleRows(tokens);
@@ -66,6 +71,8 @@ export function verify(evidence: Evidence, settings: Settings, progress: (share:
   let keysSeen = 0;
   let lse = 0;
   for (let head = 0; head < heads; head++) {
+    // A turn for the event loop, so that Ctrl-C is heard.
+    await setImmediate();
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
     for (const [name, tally] of tallies) {
       const sampled = name === "out" || name === "dq";

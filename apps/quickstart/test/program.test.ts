@@ -107,6 +107,19 @@ describe("the program", () => {
     expect(existsSync("mosaic-quickstart.svg")).toBe(false);
   });
 
+  it.each([
+    ["ranks attend", 143, /cancelled/],
+    ["one device attends", 130, /one device/],
+    ["float64 judges", 130, /float64/],
+  ])("ends at Ctrl-C while %s, and leaves nothing behind", async (moment, code, words) => {
+    const temporary = mkdtempSync(join(folder, "tmp-"));
+    const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
+    const ran = await run(args, { TMPDIR: temporary }, moment);
+    expect(ran).toMatchObject({ code, stderr: expect.stringMatching(words) });
+    expect(ran.stdout).not.toContain("as exact as");
+    expect(readdirSync(temporary).filter((name) => name.startsWith("mosaic-quickstart-"))).toEqual([]);
+  });
+
   it("explains itself, and refuses what it does not know", async () => {
     expect(await run(["--help"])).toMatchObject({ code: 0, stdout: expect.stringContaining("--tokens N") });
     const refused = { code: 2, stdout: "", stderr: expect.stringMatching(/--bogus[^]*npm run demo/) };

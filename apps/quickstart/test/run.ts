@@ -17,13 +17,22 @@ export interface Ran {
   readonly stderr: string;
 }
 
-/** Runs the built program, as a user would. */
-export async function run(args: readonly string[], env: Readonly<Record<string, string>> = {}): Promise<Ran> {
+/** Runs the built program, as a user would; who presses Ctrl-C as soon as it says `interruptAt`. */
+export async function run(
+  args: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+  interruptAt?: string,
+): Promise<Ran> {
   const all = { ...process.env, ...standIns, ...env };
   const child = spawn(process.execPath, [main, ...args], { stdio: ["ignore", "pipe", "pipe"], env: all });
   let [stdout, stderr] = ["", ""];
   child.stdout.setEncoding("utf8").on("data", (data: string) => (stdout += data));
-  child.stderr.setEncoding("utf8").on("data", (data: string) => (stderr += data));
+  let isInterrupted = interruptAt === undefined;
+  child.stderr.setEncoding("utf8").on("data", (data: string) => {
+    stderr += data;
+    if (isInterrupted || !stderr.includes(interruptAt!)) return;
+    isInterrupted = child.kill("SIGINT");
+  });
   const code = await new Promise<number | null>((resolve) => child.on("close", resolve));
   return { code, stdout, stderr };
 }
