@@ -1,4 +1,5 @@
 import { parseArgs } from "node:util";
+import { HELD_OUT } from "./masked-bases.ts";
 import { PLANT } from "./planted.ts";
 import { methods, type Settings, tasks } from "./settings.ts";
 
@@ -81,9 +82,15 @@ ${[...wholeNumbers, ...numbers]
   .join("\n")}
   --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
 
-/** Reads options of a training; throws a UsageError. */
-export function readSettings(args: readonly string[]): Settings {
-  const values = parse(args);
+/** Options that a command sets by itself, and would have to ignore if they were given. */
+export type Decided = Readonly<Record<string, string>>;
+
+/** Reads options of a training; throws a UsageError, for one that is decided, too. */
+export function readSettings(args: readonly string[], decided: Decided = {}): Settings {
+  const given = parse(args);
+  const idle = Object.keys(decided).find((flag) => given[flag] !== undefined);
+  if (idle !== undefined) throw new UsageError(`--${idle}: this command decides it; leave it out`);
+  const values: Readonly<Record<string, string | undefined>> = { ...given, ...decided };
   const task = oneOf("task", values["task"] ?? "genome", tasks);
   const base = defaults[task];
   const read: Record<string, number> = {};
@@ -102,8 +109,19 @@ export function argsOf(settings: Settings): readonly string[] {
   return Object.entries(settings).flatMap(([name, value]) => [`--${flagOf(name)}`, String(value)]);
 }
 
+const AT_LEAST_ONE = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
+/** A longer stretch would be judged on what it was trained on. */
+const LONGEST = HELD_OUT.end - HELD_OUT.start;
+
 function checked(settings: Settings): Settings {
   const { task, chunks, chunkLength, ranks, method, topK } = settings;
+  for (const name of AT_LEAST_ONE) {
+    if (settings[name] < 1) throw new UsageError(`--${flagOf(name)}: expected at least 1, received ${settings[name]}`);
+  }
+  if (task === "genome" && chunks * chunkLength > LONGEST) {
+    const received = `${chunks} chunks of ${chunkLength}`;
+    throw new UsageError(`--chunks: expected no more than the ${LONGEST} bases held out, received ${received}`);
+  }
   if (chunks % ranks !== 0) {
     throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
   }

@@ -34,7 +34,8 @@ const progress = new Progress(process.stderr);
 
 process.exitCode = await main(process.argv.slice(2));
 
-async function main([command = "--help", ...args]: readonly string[]): Promise<number> {
+async function main([first = "--help", ...args]: readonly string[]): Promise<number> {
+  const command = args.includes("--help") ? "--help" : first;
   const commands: Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>> = {
     train: trainOne,
     compare: compareAll,
@@ -51,7 +52,7 @@ async function main([command = "--help", ...args]: readonly string[]): Promise<n
     if (error instanceof UsageError) console.error(`${error.message}\n\n${usage}`);
     else if (error instanceof TrainingFailed) console.error(error.message);
     else throw error;
-    return error instanceof UsageError ? 2 : 1;
+    return error instanceof UsageError ? 2 : error.exitCode;
   } finally {
     progress.end();
   }
@@ -73,7 +74,7 @@ async function trainOne(args: readonly string[]): Promise<void> {
 }
 
 async function compareAll(args: readonly string[]): Promise<void> {
-  const settings = readSettings(["--task", "genome", ...args]);
+  const settings = readSettings(args, { task: "genome", method: "meta", "top-k": "2", folder: "" });
   const { methods, map } = await withFolder((folder) => {
     return compare({ ...settings, folder }, (name) => ({ progress: watch(name), abort: abort.signal }));
   });
@@ -88,7 +89,7 @@ async function compareAll(args: readonly string[]): Promise<void> {
 
 async function plantedSeeds(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
-  const first = readSettings(["--task", "planted", ...args]);
+  const first = readSettings(args, { task: "planted", method: "meta", folder: "" });
   for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
     const own = (folder: string): Settings => ({ ...first, seed, folder });
     const start = { progress: watch(`planted, seed ${seed}`), abort: abort.signal };

@@ -48,14 +48,19 @@ function toldIn(line: string): Told | undefined {
   return JSON.parse(line) as Told;
 }
 
-/** The ranks did not come through. */
+/** The ranks did not come through; `exitCode` is what the program should end with. */
 export class TrainingFailed extends Error {
   override readonly name: string = "TrainingFailed";
+  readonly exitCode: number;
+  constructor(message: string, exitCode: number) {
+    super(message);
+    this.exitCode = exitCode;
+  }
 }
 
 /** Throws a TrainingFailed that tells of the first failure, unless all went well. */
-export function mustSucceed({ outcome, failure }: Result): void {
+export function mustSucceed({ outcome, failure, exitCode }: Result): void {
   if (outcome === "succeeded") return;
   const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;
-  throw new TrainingFailed(failure ? `rank ${failure.rank} failed: ${why}` : why);
+  throw new TrainingFailed(failure ? `rank ${failure.rank} failed: ${why}` : why, exitCode);
 }

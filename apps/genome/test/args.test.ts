@@ -17,9 +17,20 @@ test.each([
   [["--learning-rate", "fast"], 'a number ≥ 0, received "fast"'],
   [["--chunks", "10"], "a multiple of the 4 ranks, received 10"],
   [["--top-k", "16"], "less than the 16 chunks, received 16"],
+  [["--batch", "0"], "--batch: expected at least 1, received 0"],
+  [["--layers", "0"], "--layers: expected at least 1"],
+  [["--chunk-length", "1024"], "no more than the 12192 bases held out, received 16 chunks of 1024"],
   [["--task", "planted", "--chunk-length", "20"], "at least the 30 bases that are planted in each, received 20"],
   [["--task", "planted", "--chunks", "5", "--ranks", "1"], "an even number"],
 ])("%j is refused: %s", (args, words) => {
   expect(() => readSettings(args)).toThrow(UsageError);
   expect(() => readSettings(args)).toThrow(words);
+});
+
+test("what a command decides is not taken and ignored", () => {
+  const decided = { task: "genome", method: "meta", "top-k": "2", folder: "" };
+  expect(readSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, folder: "" });
+  for (const flag of ["--task", "--method", "--top-k", "--folder"]) {
+    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command decides it; leave it out`);
+  }
 });

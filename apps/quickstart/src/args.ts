@@ -1,3 +1,5 @@
+import { existsSync } from "node:fs";
+import { dirname } from "node:path";
 import { parseArgs } from "node:util";
 import { backendNames, dimensionsOf } from "./backends.ts";
 import { needsProfile, type Settings } from "./settings.ts";
@@ -68,8 +70,8 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     dim: even("dim", integer("dim", values.dim, [2, 256])),
     seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
-    svg: values.svg,
-    predict: values.predict,
+    svg: writable("svg", values.svg),
+    predict: writable("predict", values.predict),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
     throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
@@ -123,6 +125,12 @@ function integer(name: string, text: string, [low, high]: readonly [number, numb
 function even(name: string, value: number): number {
   if (value % 2 === 0) return value;
   throw new UsageError(`--${name}: expected an even number, as positions turn pairs of elements; received ${value}`);
+}
+
+/** A file in a folder that is there: found out before the work, not after it. */
+function writable(name: string, path: string): string {
+  if (path === "" || existsSync(dirname(path))) return path;
+  throw new UsageError(`--${name}: expected a file in a folder that exists, received "${path}"`);
 }
 
 function oneOf<T extends string>(name: string, text: string, choices: readonly T[]): T {

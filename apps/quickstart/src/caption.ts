@@ -25,7 +25,7 @@ export function captionOf(findings: Findings): Caption {
     holdings: reports.map(holdingOf),
     facts: [
       `${seconds(sum.seconds)} wall time. ${bytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
-      `At most ${bytes(sum.peakBytesPerRank)} of tensors on a rank, ${bytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own float32 error.`,
+      `At most ${bytes(sum.peakBytesPerRank)} of tensors on a rank, ${bytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
     ],
   };
 }

@@ -63,6 +63,8 @@ describe("the command line", () => {
     ["--backend mesh2d --mesh 2by2", /--mesh: expected rows × columns, as in 2x4; received "2by2"/],
     ["--backend mesh2d --mesh 2x2 --ranks 6", /--mesh: expected a shape of 6 ranks, received "2x2", 4 ranks/],
     ["--backend hierarchical --mesh 9x9", /--ranks: .* to 64, received "81"/],
+    ["--svg nowhere/picture.svg", /--svg: expected a file in a folder that exists, received "nowhere\/picture.svg"/],
+    ["--predict nowhere/both.svg", /--predict: expected a file in a folder that exists/],
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
   ])("refuses %s", (line, message) => {
