@@ -11,6 +11,7 @@ import { predict } from "./predict.ts";
 import { Random } from "./random.ts";
 import { rowsOf, selectRows } from "./table.ts";
 import { loadModel, shipped } from "./weights.ts";
+import { whole } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
@@ -20,12 +21,13 @@ const { values } = parseArgs({
   },
 });
 
+const flights = dataset("flights");
+const rows = whole("--rows", values.rows ?? String(rowsOf(flights)), [2, rowsOf(flights)]);
+const knownRows = whole("--known", values.known, [1, rows - 1]);
+const table = selectRows(flights, new Random(0).permutation(rowsOf(flights)).slice(0, rows));
+
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights, { ...usual, rows: ring() });
-const whole = dataset("flights");
-const rows = Math.min(rowsOf(whole), Number(values.rows ?? rowsOf(whole)));
-const table = selectRows(whole, new Random(0).permutation(rowsOf(whole)).slice(0, rows));
-const knownRows = Number(values.known);
 const plan = planRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
 
 ctx.world.barrier({ label: "start" }).wait();

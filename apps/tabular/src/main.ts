@@ -6,6 +6,7 @@ import { init } from "@mosaic/attention";
 import { measured } from "./datasets.ts";
 import { type Comparison, compare, margin, mean } from "./evaluate.ts";
 import { loadModel, shipped } from "./weights.ts";
+import { whole } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
@@ -14,7 +15,7 @@ const { values } = parseArgs({
     json: { type: "boolean", default: false },
   },
 });
-const seeds = Array.from({ length: Number(values.seeds) }, (_, seed) => seed);
+const seeds = Array.from({ length: whole("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed);
 
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights);

@@ -7,6 +7,7 @@ import { init } from "@mosaic/attention";
 import { TabularModel, usual } from "./model.ts";
 import { refinement, Trainer, usualTraining } from "./training.ts";
 import { loadModel, saveModel, shipped } from "./weights.ts";
+import { whole } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
@@ -17,12 +18,14 @@ const { values } = parseArgs({
     out: { type: "string", default: shipped },
   },
 });
+// Each rank has a table at least.
+const ranks = Number(process.env["WORLD_SIZE"] ?? 1);
 const given = values.refine === undefined ? usualTraining : refinement;
 const options = {
   ...given,
-  steps: whole("--steps", values.steps, given.steps),
-  tables: whole("--tables", values.tables, given.tables),
-  seed: whole("--seed", values.seed, given.seed),
+  steps: whole("--steps", values.steps ?? String(given.steps), [1, Number.MAX_SAFE_INTEGER]),
+  tables: whole("--tables", values.tables ?? String(given.tables), [ranks, Number.MAX_SAFE_INTEGER]),
+  seed: whole("--seed", values.seed ?? String(given.seed), [0, 2 ** 32 - 1]),
 };
 
 await using ctx = await init({ spSize: 1, seed: options.seed });
@@ -42,9 +45,3 @@ for (let step = 1; step <= options.steps; step++) {
 }
 trainer.finish();
 if (ctx.rank === 0) await saveModel(model, values.out);
-
-function whole(name: string, text: string | undefined, otherwise: number): number {
-  const value = Number(text ?? otherwise);
-  if (Number.isSafeInteger(value) && value >= 0) return value;
-  throw new Error(`${name}: expected a whole number, received "${text}"`);
-}

@@ -56,6 +56,9 @@ export function tablesOf(step: number, { seed, tables, rows }: TrainingOptions):
   return { all: Array.from({ length: tables }, () => drawTable(random, size)), knownRows };
 }
 
+/** Steps in which a learning rate that falls in the end rises at first. */
+const RISING = 20;
+
 /** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
 export class Trainer implements Disposable {
   readonly #optimizer: AdamW | ScheduleFreeAdamW;
@@ -71,7 +74,7 @@ export class Trainer implements Disposable {
     this.#optimizer =
       schedule === "free"
         ? new ScheduleFreeAdamW(model, { lr, warmupSteps: 100 })
-        : new AdamW(model, { lr, weightDecay: 0, schedule: linearWarmup(20, cosine(steps - 20)) });
+        : new AdamW(model, { lr, weightDecay: 0, schedule: linearWarmup(RISING, cosine(Math.max(1, steps - RISING))) });
   }
 
   /** One step; resolves to the mean cross-entropy over all ranks' rows. */

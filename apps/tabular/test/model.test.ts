@@ -6,7 +6,7 @@ import { predict } from "../src/predict.ts";
 import { drawTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
 import { selectRows, type Table } from "../src/table.ts";
-import { Trainer, usualTraining } from "../src/training.ts";
+import { refinement, Trainer, usualTraining } from "../src/training.ts";
 
 const small = { ...usual, layers: 2 };
 const table = drawTable(new Random(3), { rows: 61, columns: 4 });
@@ -108,6 +108,14 @@ describe("training", () => {
       expect(losses).toEqual(together[0]);
       for (const [i, loss] of losses.entries()) expect(loss).toBeCloseTo(alone![i]!, 4);
     }
+  });
+
+  it("takes fewer steps than a learning rate takes to rise", async () => {
+    await onRanks(1, async (ctx) => {
+      using model = new TabularModel(ctx, { embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 });
+      using trainer = new Trainer(ctx, model, { ...refinement, tables: 2, steps: 3 });
+      expect(await trainer.step(1)).toBeGreaterThan(0);
+    });
   });
 
   it("learns", async () => {
