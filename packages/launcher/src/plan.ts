@@ -4,6 +4,7 @@ import { countGpus } from "./devices.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
+import { nearest } from "./options/nearest.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
 export const LONGEST_MS: number = 2 ** 31 - 1;
@@ -32,8 +33,24 @@ export interface Plan {
   readonly logDir: string | undefined;
 }
 
+const legal: readonly string[] = [
+  ...(["entry", "args", "exec", "cwd", "env", "nodeArgs", "imports", "nprocPerNode", "threads", "role"] as const),
+  ...(["rdzvId", "masterPort", "graceMs", "failureGraceMs", "timeoutMs", "maxRestarts", "restartBackoffMs"] as const),
+  ...(["minUptimeMs", "logDir", "color", "abort", "onEvent"] as const),
+] satisfies readonly (keyof LaunchOptions)[];
+
+/** Nothing is ignored in silence. */
+function checkNames(options: LaunchOptions): void {
+  const wrong = Object.keys(options).find((name) => !legal.includes(name));
+  if (wrong === undefined) return;
+  const meant = nearest(wrong, legal);
+  const remedy = meant === undefined ? `expected one of ${legal.join(", ")}` : `did you mean "${meant}"?`;
+  throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
+}
+
 /** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
 export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): Plan {
+  checkNames(options);
   const cwd = options.cwd ?? process.cwd();
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)

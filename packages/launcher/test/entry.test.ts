@@ -96,6 +96,12 @@ describe("a plan", () => {
         expect(() => planOf({ entry: "sh", exec: true, [name]: ms })).toThrow(
           `${name}: expected milliseconds from 0 to`,
         );
+    const unknown =
+      (name: string): (() => unknown) =>
+      () =>
+        planOf({ entry: "sh", exec: true, [name]: 2 });
+    expect(unknown("nproc")).toThrow('launch: unknown option "nproc"; did you mean "nprocPerNode"?');
+    expect(unknown("zzzzzzzz")).toThrow(/unknown option "zzzzzzzz"; expected one of entry, args/);
     expect(() => planOf({ entry: "sh", exec: true, masterPort: 70_000 })).toThrow(
       /masterPort: .* 65535, received 70000/,
     );
