@@ -229,6 +229,8 @@ class Pieces implements Content {
     const covered = look.high - look.low === look.size;
     const isInside = ({ box: { low, high } }: Piece): boolean => look.low <= low && high <= look.high;
     if (covered && this.pieces.every(isInside)) return none;
+    // Messages mostly come to where nothing is yet.
+    if (this.pieces.every(({ box: { low, high } }) => look.low >= high || low >= look.high)) return this.pieces;
     const outside: Piece[] = [];
     let left = look.size;
     for (const piece of this.pieces) {
