@@ -9,6 +9,13 @@ export interface Store {
   take(key: string, waiting: { readonly timeoutMs: number }): Promise<Uint8Array>;
 }
 
+interface Request {
+  readonly op: string;
+  /** Milliseconds that the answer may take. */
+  readonly timeout?: number;
+  readonly [field: string]: unknown;
+}
+
 interface Reply {
   readonly header: Readonly<Record<string, unknown>>;
   readonly payload: Buffer;
@@ -60,7 +67,7 @@ class Client implements Store, AsyncDisposable {
     return (await this.request({ op: "get", key, wait: true, timeout: timeoutMs })).payload;
   }
 
-  async request(header: object, payload: Buffer = Buffer.alloc(0)): Promise<Reply> {
+  async request(header: Request, payload: Buffer = Buffer.alloc(0)): Promise<Reply> {
     const json = Buffer.from(JSON.stringify({ ...header, id: this.#requests++, bytes: payload.length }));
     const length = Buffer.alloc(4);
     length.writeUInt32BE(json.length);
@@ -72,8 +79,9 @@ class Client implements Store, AsyncDisposable {
     if (reply.header.ok === true) return reply;
     const where = `nccl: store at ${this.#address}`;
     if (reply.header.code !== "TIMEOUT") throw new MosaicError(`${where}: ${String(reply.header.error)}`);
+    const limit = `${(header.timeout ?? 0) / 1000} s`;
     throw new CollectiveTimeoutError(
-      `${where}: rank 0 did not come in time; start all ranks of one job together, or allow more by connectTimeout`,
+      `${where}: rank 0 did not come within ${limit}; start all ranks of one job together, or allow more by connectTimeout`,
     );
   }
 

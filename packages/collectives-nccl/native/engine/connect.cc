@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "mosaic/clock.h"
@@ -102,19 +103,18 @@ void Engine::leave() {
   if (left) left();
 }
 
-/// Parts first. Together, for each flush may wait for the others'.
+/// Parts first. Together, for each flush may wait for the others', though not for those who died or failed.
 void Engine::closeCommunicators() {
-  const auto unsettled = [&] {
-    for (const auto& member : members_) {
-      if (member->communicator.open() && member->communicator.state() == ncclInProgress) return true;
-    }
-    return false;
+  const auto settling = [&](const std::shared_ptr<Member>& member) {
+    const auto isGone = [&](uint32_t rank) { return gone_.contains(rank); };
+    return member->communicator.open() && member->communicator.state() == ncclInProgress &&
+           std::ranges::none_of(member->group.ranks, isGone);
   };
   const int64_t limit = monotonicNs() + (failed_ || stop_ ? 0 : kFlushNs);
   if (!failed_ && !stop_) {
     for (auto each = members_.rbegin(); each != members_.rend(); each++) (*each)->communicator.finalize();
   }
-  while (unsettled() && monotonicNs() < limit && !stop_) {
+  while (std::ranges::any_of(members_, settling) && monotonicNs() < limit && !stop_) {
     listen();
     rest(100'000);
   }

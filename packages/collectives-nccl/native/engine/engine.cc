@@ -131,7 +131,7 @@ void Engine::work() {
       spins = 0;
     } else if (spins < kSpins) {
       sched_yield();
-    } else {
+    } else if (!over()) {  // the last operation of a rank that closes may just have ended
       rest(head() ? kTickNs : kIdleNs);
     }
   }

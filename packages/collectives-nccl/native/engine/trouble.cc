@@ -100,22 +100,27 @@ std::optional<Engine::Trouble> Engine::deviceTrouble(const Operation& op) {
 }
 
 std::optional<Engine::Trouble> Engine::peerTrouble(const Operation& op) {
-  const std::string need = "; " + rankName(options_.rank) + " needed it in " + op.name();
+  const auto need = [&](const char* when) {
+    return "; " + rankName(options_.rank) + " needed it " + when + " " + op.name();
+  };
   for (const auto& [rank, gone] : gone_) {
     if (rank == options_.rank || !op.member->group.has(rank)) continue;
     if (gone.cause) return Trouble{*gone.cause, {}};
-    const auto failure = recordOf(MOSAIC_FAILURE_PEER_LOST, op.prefix() + process(rank) + " died" + need);
+    const auto failure = recordOf(MOSAIC_FAILURE_PEER_LOST, op.prefix() + process(rank) + " died" + need("in"));
     return Trouble{failure, failure};
   }
   if (const auto found = mismatches_.find(op.signature.group); found != mismatches_.end()) {
     return Trouble{recordOf(MOSAIC_FAILURE_MISMATCH, found->second), {}};
   }
-  if (const auto found = needed_.find({op.signature.group, op.signature.sequence}); found != needed_.end()) {
-    const std::string left = rankName(found->second) + " left " + lastOf(left_[found->second]);
-    const auto failure = recordOf(MOSAIC_FAILURE_PEER_LOST, op.prefix() + left + need);
-    return Trouble{failure, failure};
-  }
-  return std::nullopt;
+  const auto [group, sequence] = std::pair{op.signature.group, op.signature.sequence};
+  // The first of the group, up to this operation. NCCL may have taken a message that nobody will ever receive, and the
+  // operation that sent it may be over: then the next one tells.
+  const auto found = needed_.lower_bound({group, 0});
+  if (found == needed_.end() || found->first.first != group || found->first.second > sequence) return std::nullopt;
+  const std::string left = rankName(found->second) + " left " + lastOf(left_[found->second]);
+  const bool here = found->first.second == sequence;
+  const auto failure = recordOf(MOSAIC_FAILURE_PEER_LOST, op.prefix() + left + need(here ? "in" : "before"));
+  return Trouble{failure, failure};
 }
 
 std::optional<Engine::Trouble> Engine::libraryTrouble() {
