@@ -1,8 +1,8 @@
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { type RankProcess, startRank as startProcess } from "@mosaic/conformance";
+import type { Job } from "@mosaic/conformance";
 import { StoreServer } from "@mosaic/launcher";
 import { build } from "tsup";
 import "./emulated.ts";
@@ -11,23 +11,17 @@ import "./emulated.ts";
 const outDir = fileURLToPath(new URL("../build/", import.meta.url));
 const entry = { rank: fileURLToPath(new URL("fixtures/rank.ts", import.meta.url)) };
 await build({ entry, outDir, format: "esm", target: "node20", external: [/^@mosaic\//], config: false, silent: true });
-const script = `${outDir}rank.js`;
-
-export function startRank(scenario: string, env: Readonly<Record<string, string>>): RankProcess {
-  return startProcess(script, scenario, env);
-}
-
-/** A job's store, and what a launcher would put into the environment of its ranks. */
-export interface Job extends AsyncDisposable {
-  env(rank: number): Readonly<Record<string, string>>;
-}
+/** What each rank runs. */
+export const script: string = `${outDir}rank.js`;
 
 let jobs = 0;
 
-export async function openJob(size: number, more: Readonly<Record<string, string>> = {}): Promise<Job> {
+/** A job's store, and what a launcher would put into the environment of its ranks. */
+export async function openJob(size: number): Promise<Job> {
   const runId = `test-${process.pid}-${jobs++}`;
   const store = await StoreServer.listen({ runId });
-  const tokenFile = join(mkdtempSync(join(tmpdir(), "mosaic-nccl-")), "token");
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
+  const tokenFile = join(folder, "token");
   writeFileSync(tokenFile, `${store.token}\n`);
   return {
     env: (rank) => ({
@@ -40,8 +34,10 @@ export async function openJob(size: number, more: Readonly<Record<string, string
       MOSAIC_RUN_ID: runId,
       MOSAIC_ATTEMPT: "0",
       MOSAIC_NODE_ADDR: store.host,
-      ...more,
     }),
-    [Symbol.asyncDispose]: () => store.close(),
+    async [Symbol.asyncDispose]() {
+      await store.close();
+      rmSync(folder, { recursive: true });
+    },
   };
 }

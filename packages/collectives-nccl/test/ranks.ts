@@ -30,20 +30,3 @@ export function tensor(device: Device, values: ArrayLike<number>, shape: Shape, 
   device.write(x, values);
   return x;
 }
-
-/** What becomes of each rank that posts and reads: its values, or its first error, which may come at a call already. */
-export function outcomes(
-  tensors: readonly Tensor[],
-  post: (rank: number) => void,
-): Promise<readonly (readonly number[] | Error)[]> {
-  return Promise.all(
-    tensors.map(async (x, rank) => {
-      try {
-        post(rank);
-        return Array.from(await x.read());
-      } catch (error) {
-        return error as Error;
-      }
-    }),
-  );
-}

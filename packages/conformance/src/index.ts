@@ -32,7 +32,11 @@ export { epsilon, integer, normals, rounded, roundedAll, uniforms } from "./orac
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
 export type { MakeDevice } from "./device/on-device.ts";
+export { type Job, RankProcesses, type RankProgram } from "./process/processes.ts";
+export { type Patience, type Player, playRank, type PlayOptions, type Scenario } from "./process/play.ts";
 export { type RankProcess, type Said, startRank } from "./process/rank.ts";
+export { processSuite, type ProcessSuiteOptions } from "./process/suite.ts";
+export { failureSuite, type FailureSuiteOptions } from "./failures/suite.ts";
 export { collectivesSuite, type CollectivesSuiteOptions } from "./collectives/suite.ts";
 export {
   moduleOracle,

@@ -7,6 +7,8 @@ export interface WorldOptions {
   readonly mesh?: Coordinate;
   /** The seed of parameters. */
   readonly seed?: number;
+  /** Seconds that a collective may take. */
+  readonly timeout?: number;
 }
 
 /** Makes as many ranks, connected with one another, in this process. Whoever calls it closes them. */

@@ -1,0 +1,87 @@
+import { CollectiveTimeoutError, type Coordinate, fromArray } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkThrows } from "../check.ts";
+import type { MakeWorld } from "../world.ts";
+import { checkSays, messageOf, openStage, outcomeOf } from "./stage.ts";
+
+/** Collectives that take too long, and what the ranks hear of one another then. */
+export function deadlineCases(makeWorld: MakeWorld): Case[] {
+  return [
+    { name: "a rank that is late: everybody's position is named", run: () => lateRank(makeWorld) },
+    { name: "a rank that called nothing, and one that is elsewhere", run: () => elsewhere(makeWorld) },
+    {
+      name: "a rank that called nothing since its groups opened, and one that is elsewhere",
+      run: () => elsewhere(makeWorld, { dp: 1, sp: 3 }),
+    },
+    { name: "what was posted after a failure fails at the call, with the cause", run: () => afterwards(makeWorld) },
+    { name: "after a failure memory is given back, and ranks may meet anew", run: () => anew(makeWorld) },
+  ];
+}
+
+/** Rank 1 computes for long, and rank 2 has gone another way. */
+async function lateRank(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 4, timeout: 0.4 });
+  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
+  const release = await stage.hold([stage.devices[1]!]);
+  for (const [rank, group] of stage.groups.entries()) {
+    group.barrier({ label: "step 7" });
+    if (rank !== 2) group.allReduce(xs[rank]!).wait();
+  }
+  const outcomes = await Promise.all([xs[0]!, xs[3]!].map((x) => outcomeOf(x)));
+  release();
+  for (const outcome of outcomes) {
+    const message = messageOf(outcome, CollectiveTimeoutError);
+    checkSays(message, /^step 7: no end within 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
+    checkSays(message, "rank 1 is computing");
+    checkSays(message, "rank 0 waits in");
+  }
+}
+
+/** Groups along the axes of a mesh are collectives, too: they count. */
+async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
+  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
+  stage.groups[0]!.allReduce(xs[0]!).wait();
+  stage.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 2 }]).wait();
+  const message = messageOf(await outcomeOf(xs[0]!), CollectiveTimeoutError);
+  const number = mesh ? 2 : 1;
+  // Whose limit passes first tells the other.
+  const seen = [
+    `rank 0 waits in allReduce #${number} (world); rank 1 is at sendRecv #${number} (world)`,
+    `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
+  ];
+  const told = seen.some((each) => message.startsWith(`no end within 0.5 s: ${each}`));
+  check(told, `expected that ${seen.join(", or ")}; received "${message}"`);
+  checkSays(message, mesh ? "rank 2 has called nothing since split #1 (world)" : "rank 2 has called nothing yet");
+}
+
+async function afterwards(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 2, timeout: 0.3 });
+  const group = stage.groups[0]!;
+  const x = fromArray(stage.devices[0]!, [1], [1]);
+  group.allReduce(x).wait();
+  messageOf(await outcomeOf(x), CollectiveTimeoutError);
+  const cause = /no end within 0\.3 s: rank 0 waits in allReduce #1/;
+  await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", cause);
+  await checkThrows(() => group.barrier(), "CollectiveTimeoutError", cause);
+  await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);
+}
+
+async function anew(makeWorld: MakeWorld): Promise<void> {
+  for (const fails of [true, false]) {
+    await using stage = await openStage(makeWorld, { size: 2, timeout: fails ? 0.3 : 20 });
+    const before = stage.devices.map((device) => device.memory().allocated);
+    const xs = stage.devices.map((device) => fromArray(device, [1, 2], [2]));
+    for (const [rank, group] of stage.groups.entries()) {
+      if (!fails || rank === 0) group.allReduce(xs[rank]!).wait();
+    }
+    const outcome = await outcomeOf(xs[0]!);
+    if (fails) messageOf(outcome, CollectiveTimeoutError);
+    else check(!(outcome instanceof Error) && outcome[1] === 4, `expected [2,4], received ${outcome}`);
+    for (const x of xs) x[Symbol.dispose]();
+    for (const [rank, device] of stage.devices.entries()) {
+      const kept = device.memory().allocated - before[rank]!;
+      check(kept === 0, `rank ${rank} keeps ${kept} bytes`);
+    }
+  }
+}

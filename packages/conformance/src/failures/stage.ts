@@ -1,0 +1,115 @@
+import type { Context, Coordinate, Device, ProcessGroup, Tensor } from "@mosaic/core";
+import { check } from "../check.ts";
+import type { MakeWorld } from "../world.ts";
+
+/** Ranks of one process, for things to go wrong on. */
+export interface Stage extends AsyncDisposable {
+  readonly contexts: readonly Context[];
+  readonly groups: readonly ProcessGroup[];
+  readonly devices: readonly Device[];
+  /** Gives devices something to compute that lasts until the returned function is called. */
+  hold(devices: readonly Device[]): Promise<() => void>;
+  /** Closes all ranks at once. */
+  close(): Promise<void>;
+}
+
+export interface StageOptions {
+  readonly size: number;
+  /** Seconds that a collective may take. */
+  readonly timeout?: number;
+  readonly mesh?: Coordinate;
+}
+
+/** What becomes of a rank that reads: values, or its error. */
+export type Outcome = Float32Array | Error;
+
+export async function openStage(
+  makeWorld: MakeWorld,
+  { size, timeout = 20, ...options }: StageOptions,
+): Promise<Stage> {
+  const contexts = await makeWorld(size, { ...options, timeout, dress: asItIs });
+  const gates: Gate[] = [];
+  const close = async (): Promise<void> => {
+    await Promise.all(contexts.map((context) => context.close()));
+  };
+  return {
+    contexts,
+    groups: contexts.map((context) => context.world),
+    devices: contexts.map((context) => context.device),
+    close,
+    async hold(devices) {
+      const gate = await shut(makeWorld, devices);
+      gates.push(gate);
+      return gate.open;
+    },
+    async [Symbol.asyncDispose]() {
+      for (const gate of gates) gate.open();
+      await close();
+      for (const gate of gates) await gate.close();
+    },
+  };
+}
+
+interface Gate {
+  open(): void;
+  close(): Promise<void>;
+}
+
+/** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
+async function shut(makeWorld: MakeWorld, devices: readonly Device[]): Promise<Gate> {
+  const [held, key] = (await makeWorld(2, { timeout: 60, dress: asItIs })) as [Context, Context];
+  held.world.barrier().wait();
+  const fence = held.device.stream.record();
+  for (const device of devices) device.stream.wait(fence);
+  let isOpen = false;
+  return {
+    open() {
+      if (!isOpen) key.world.barrier();
+      isOpen = true;
+    },
+    async close() {
+      await Promise.all([held.close(), key.close()]);
+    },
+  };
+}
+
+function asItIs(device: Device): Device {
+  return device;
+}
+
+/** Posts, then reads. The error may come at the call already. */
+export async function outcomeOf(x: Tensor, post: () => void = () => {}): Promise<Outcome> {
+  try {
+    post();
+    return await x.read();
+  } catch (error) {
+    return error as Error;
+  }
+}
+
+/** The error of a rank that goes on until it hears of what went wrong. */
+export async function errorOf(group: ProcessGroup, post: () => void, goOn: () => void = post): Promise<Error> {
+  const limit = performance.now() + 10_000;
+  try {
+    post();
+    while (performance.now() < limit) {
+      await group.device.stream.synchronize();
+      goOn();
+    }
+  } catch (error) {
+    return error as Error;
+  }
+  throw new Error(`rank ${group.rank} has heard of nothing for 10 s`);
+}
+
+/** The message of an outcome that must be an error of this class. */
+export function messageOf(outcome: Outcome | undefined, kind: new (...args: never[]) => Error): string {
+  const received = outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
+  check(outcome instanceof kind, `expected ${kind.name}, received ${received}`);
+  return outcome.message;
+}
+
+export function checkSays(message: string, expected: string | RegExp): void {
+  const says = typeof expected === "string" ? message.includes(expected) : expected.test(message);
+  check(says, `expected a message with ${expected}, received "${message}"`);
+}

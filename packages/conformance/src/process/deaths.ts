@@ -1,0 +1,116 @@
+import type { Case } from "../case.ts";
+import { check } from "../check.ts";
+import { checkSays } from "../failures/stage.ts";
+import { caseOf, type Environment, type RankProcesses, type RankProgram } from "./processes.ts";
+import { roles } from "./play.ts";
+import type { RankProcess, Said } from "./rank.ts";
+
+export interface DeathOptions {
+  readonly noticeSeconds: number;
+}
+
+/** One of three ranks does its worst; the others say who it was, and end. */
+export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions): Case[] {
+  return [
+    caseOf(program, "a rank that is killed is named at once, and everybody ends", (processes) =>
+      killed(processes, { odd: 1, noticeSeconds }),
+    ),
+    caseOf(program, "rank 0, where all meet, that is killed", (processes) =>
+      killed(processes, { odd: 0, noticeSeconds }),
+    ),
+    caseOf(program, "a rank that exits early is named", (processes) => leavesEarly(processes, "exits")),
+    caseOf(program, "a rank that leaves early is named", (processes) => leavesEarly(processes, "leaves")),
+    caseOf(program, "a rank that throws", throws),
+    caseOf(program, "a rank that is late beyond the deadline: each rank's position", late),
+    caseOf(program, "shapes that differ between processes", shapesDiffer),
+  ];
+}
+
+interface Disaster {
+  readonly ranks: readonly RankProcess[];
+  /** The odd one's. */
+  readonly pid: number;
+  /** What the others say. */
+  readonly failures: readonly Said[];
+  readonly seconds: number;
+}
+
+async function disaster(
+  processes: RankProcesses,
+  scenario: string,
+  { odd = 1, more = {} }: { readonly odd?: number; readonly more?: Environment } = {},
+): Promise<Disaster> {
+  const ranks = await processes.startAll(3, scenario, { [roles.odd]: String(odd), ...more });
+  const ready = await Promise.all(ranks.map((rank) => rank.said("ready")));
+  const started = performance.now();
+  ranks[odd]!.tell();
+  const others = ranks.filter((_, rank) => rank !== odd);
+  const failures = await Promise.all(others.map((rank) => rank.said("failed")));
+  return { ranks, pid: ready[odd]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
+}
+
+async function killed(processes: RankProcesses, { odd, noticeSeconds }: DeathOptions & { readonly odd: number }) {
+  const { ranks, pid, failures, seconds } = await disaster(processes, "is killed", { odd });
+  const needed = `step 3: rank ${odd} \\(pid ${pid}\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+  for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
+  check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
+  await checkEnds(
+    ranks,
+    ranks.map((_, rank) => (rank === odd ? "SIGKILL" : 0)),
+  );
+}
+
+const earlyEnd =
+  /^step 3: rank 1 (left after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
+
+async function leavesEarly(processes: RankProcesses, scenario: string): Promise<void> {
+  const { ranks, failures } = await disaster(processes, scenario);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+async function throws(processes: RankProcesses): Promise<void> {
+  const { ranks, failures } = await disaster(processes, "throws");
+  for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
+  checkFailed(await ranks[1]!.said("failed"), "Error", /^bad loss$/);
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+async function late(processes: RankProcesses): Promise<void> {
+  const { failures } = await disaster(processes, "is late", { more: { [roles.limit]: "1" } });
+  for (const failure of failures) {
+    const { message } = checkFailed(
+      failure,
+      "CollectiveTimeoutError",
+      /^step 3: no end within 1 s: rank [02] waits in allReduce #2 \(world\)/,
+    );
+    checkSays(message, "rank 1 has called nothing since barrier #1 (world)");
+  }
+}
+
+async function shapesDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(3, "differs", { [roles.odd]: "1" });
+  for (const failure of await Promise.all(ranks.map((rank) => rank.said("failed")))) {
+    const { message } = checkFailed(
+      failure,
+      "CollectiveMismatchError",
+      /rank 1 at allReduce #1 \(world\)|rank 1 is at/,
+    );
+    for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkSays(message, shape);
+  }
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+/** A rank's last words. */
+export function checkFailed(failure: Said, name: string, pattern: RegExp): { readonly message: string } {
+  const message = String(failure.message);
+  check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
+  checkSays(message, pattern);
+  return { message };
+}
+
+/** Exit codes, or the signals that ended them. */
+async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
+  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  check(ends.join() === expected.join(), `expected ranks that end with ${expected}, received ${ends}`);
+}

@@ -1,0 +1,75 @@
+import type { Case } from "../case.ts";
+import { check } from "../check.ts";
+import { checkSays } from "../failures/stage.ts";
+import { caseOf, type RankProcesses, type RankProgram } from "./processes.ts";
+import { checkFailed } from "./deaths.ts";
+import { roles } from "./play.ts";
+import type { RankProcess } from "./rank.ts";
+
+export interface MeetingOptions {
+  readonly sizes: readonly number[];
+  readonly withoutRankZero: RegExp;
+}
+
+/** Ranks that meet, and that do not. */
+export function meetingCases(program: RankProgram, { sizes, withoutRankZero }: MeetingOptions): Case[] {
+  return [
+    ...sizes.map((size) =>
+      caseOf(program, `${size} processes: every collective, every promise of order`, async (processes) =>
+        allConform(await processes.startAll(size, "conforms")),
+      ),
+    ),
+    caseOf(program, "ranks that do not come are named by those that did", someMissing),
+    caseOf(program, "rank 0 that does not come", (processes) => rankZeroMissing(processes, withoutRankZero)),
+    caseOf(program, "a rank that dies while it waits for the others may be replaced", replaced),
+    caseOf(program, "ranks that disagree about the world", disagree),
+  ];
+}
+
+async function allConform(ranks: readonly RankProcess[]): Promise<void> {
+  for (const rank of ranks) {
+    const { cases } = await rank.said("conforms");
+    check((cases as number) > 40, `only ${cases} cases ran`);
+  }
+  for (const rank of ranks) await rank.said("closed");
+  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  check(
+    ends.every((end) => end === 0),
+    `expected ranks that end with 0, received ${ends}`,
+  );
+}
+
+async function someMissing(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(4);
+  const waiting = processes.start("conforms", job.env(2));
+  await waiting.said("connecting");
+  const host = processes.start("conforms", { ...job.env(0), [roles.patience]: "1" });
+  for (const failure of await Promise.all([host, waiting].map((rank) => rank.said("failed")))) {
+    checkFailed(failure, "CollectiveTimeoutError", /ranks 1, 3 of 4 did not come within 1 s/);
+  }
+}
+
+async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promise<void> {
+  const job = await processes.openJob(2);
+  const rank = processes.start("conforms", { ...job.env(1), [roles.patience]: "0.3" });
+  const failure = await rank.said("failed");
+  checkFailed(failure, "CollectiveTimeoutError", /rank 0 did not come within 0\.3 s/);
+  checkFailed(failure, "CollectiveTimeoutError", message);
+}
+
+async function replaced(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(2);
+  const first = processes.start("conforms", job.env(1));
+  await first.said("connecting");
+  first.kill();
+  await first.ended;
+  await allConform([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
+}
+
+async function disagree(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(2);
+  processes.start("conforms", job.env(0));
+  const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
+  const failure = await other.said("failed");
+  checkSays(String(failure.message), /rank 1 of 3 met rank 0 of 2; WORLD_SIZE must agree/);
+}

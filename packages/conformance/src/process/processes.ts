@@ -1,0 +1,81 @@
+import type { Case } from "../case.ts";
+import { type RankProcess, startRank } from "./rank.ts";
+
+/** What the ranks of one job meet by; it ends with the case. */
+export interface Job extends AsyncDisposable {
+  /** What a launcher would put into a rank's environment. */
+  env(rank: number): Readonly<Record<string, string>>;
+}
+
+/** Ranks that are processes: what they run, and how they meet. */
+export interface RankProgram {
+  /** The module that each rank runs, as Node loads it: it calls `playRank`. */
+  readonly script: string;
+  /** Opens what ranks meet by. */
+  readonly openJob: (size: number) => Promise<Job>;
+}
+
+/** Added to this process's environment. */
+export type Environment = Readonly<Record<string, string>>;
+
+/**
+ * The processes of one test, and what they meet by. All of it ends with the test, whatever comes of it.
+ *
+ * @example
+ * ```ts no-run
+ * import { RankProcesses } from "@mosaic/conformance";
+ * await using processes = new RankProcesses({
+ *   script: "build/rank.js",
+ *   openJob: async (size) => ({
+ *     env: (rank) => ({ RANK: `${rank}`, WORLD_SIZE: `${size}`, MASTER_ADDR: "127.0.0.1", MASTER_PORT: "29500" }),
+ *     async [Symbol.asyncDispose]() {},
+ *   }),
+ * });
+ * const ranks = await processes.startAll(2, "my scenario");
+ * await ranks[0]!.said("closed");
+ * ```
+ */
+export class RankProcesses implements AsyncDisposable {
+  readonly #program: RankProgram;
+  readonly #running: RankProcess[] = [];
+  readonly #jobs: Job[] = [];
+
+  constructor(program: RankProgram) {
+    this.#program = program;
+  }
+
+  async openJob(size: number): Promise<Job> {
+    const job = await this.#program.openJob(size);
+    this.#jobs.push(job);
+    return job;
+  }
+
+  start(scenario: string, env: Environment): RankProcess {
+    const rank = startRank(this.#program.script, scenario, env);
+    this.#running.push(rank);
+    return rank;
+  }
+
+  /** All ranks of a job. */
+  async startAll(size: number, scenario: string, more: Environment = {}): Promise<readonly RankProcess[]> {
+    const job = await this.openJob(size);
+    return Array.from({ length: size }, (_, rank) => this.start(scenario, { ...job.env(rank), ...more }));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const each of this.#running) each.kill();
+    await Promise.all(this.#running.map((each) => each.ended));
+    for (const job of this.#jobs) await job[Symbol.asyncDispose]();
+  }
+}
+
+/** A case that starts processes. */
+export function caseOf(program: RankProgram, name: string, body: (processes: RankProcesses) => Promise<void>): Case {
+  return {
+    name,
+    async run() {
+      await using processes = new RankProcesses(program);
+      await body(processes);
+    },
+  };
+}
