@@ -171,7 +171,11 @@ describe("values", () => {
     const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
     expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
     expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
-    const named = [`--rdzv-endpoint=${hostname()}:29400`, `--master-addr=${hostname()}`, "--master-port=29400"];
+    const named = [
+      `--rdzv-endpoint=${hostname()}:29400`,
+      `--master-addr=${hostname()}.jobs.svc`,
+      "--master-port=29400",
+    ];
     expect(settings(named).launch).toMatchObject({ masterPort: 29_400 });
   });
 

@@ -107,8 +107,10 @@ function onePort(values: Values, endpointPort: number | undefined): number | und
 }
 
 function isThisNode(host: string): boolean {
-  if (host === "localhost" || host === "[::1]" || host === "::1" || host === hostname()) return true;
-  return isIP(host) === 4 && host.startsWith("127.");
+  if (host === "localhost" || host === "[::1]" || host === "::1") return true;
+  if (isIP(host) > 0) return isIP(host) === 4 && host.startsWith("127.");
+  const own = hostname();
+  return host === own || host.startsWith(`${own}.`);
 }
 
 /** A property only when there is a value: with exact optional types, absent and undefined differ. */
