@@ -1,4 +1,4 @@
-import { backendSuite, type Case, placements, type Trial } from "@mosaic/conformance";
+import { backendSuite, type Case, inSteps, placements, type Trial } from "@mosaic/conformance";
 import type { Slice } from "@mosaic/core";
 import { mesh2d } from "../src/index.ts";
 import { titleOf, type Way, ways } from "./ways.ts";
@@ -34,6 +34,18 @@ export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
     return cases
       .filter((_, j) => j >= 2 * placements().length || chosen.includes(j))
       .map((each) => ({ ...each, name: `${shape.join(" × ")}, ${titleOf(way)}: ${each.name}` }));
+  });
+}
+
+/** The suite's cases for keys that come in two and in three parts, each on some placements and dtypes. */
+export function suiteInParts(): Case[] {
+  return ways.flatMap((way, i) => {
+    const [node, shape] = i === 1 ? ([3, [1, 2]] as const) : ([2, [2, 2]] as const);
+    const backend = inSteps("node", mesh2d({ shape, ...way, computeToTransfer: 0.5 }));
+    const arrangement = { mesh: { node, sp: shape[0] * shape[1] }, axes: ["node", "sp"], backend };
+    return backendSuite({ makeWorld, arrangements: [arrangement] })
+      .filter((_, j) => (i + j) % 3 === 0)
+      .map((each) => ({ ...each, name: `${titleOf(way)}: ${each.name}` }));
   });
 }
 

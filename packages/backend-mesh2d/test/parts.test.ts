@@ -1,0 +1,4 @@
+import { suiteInParts } from "./shapes.ts";
+import { register } from "./world.ts";
+
+register(suiteInParts());

@@ -1,0 +1,51 @@
+import { type AttentionBackend, type Call, type Context, inParts, type Keys, spansLength, zeros } from "@mosaic/core";
+
+/**
+ * A backend that brings another the keys of one rank after another along an axis, each by broadcast: the simplest that an outer
+ * backend can be. With it in an arrangement, the suite tries a backend as an inner one, whose keys come in parts.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { inSteps } from "@mosaic/conformance";
+ * inSteps("node", ring({ axis: "gpu" })).axes; // => ["node", "gpu"]
+ * ```
+ */
+export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend {
+  const placesOf = (ctx: Context, { from }: Keys) =>
+    ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
+
+  function* everyone(ctx: Context, call: Call, keys: Keys): Generator<Keys & { readonly mine: boolean }> {
+    const group = ctx.mesh.group(axis);
+    for (const [source, from] of placesOf(ctx, keys).entries()) {
+      const shape = keys.k.shape.with(2, spansLength(call.keys.spans(from)));
+      const mine = source === group.rank;
+      using k = mine ? keys.k.contiguous() : ctx.device.empty(shape, keys.k.dtype);
+      using v = mine ? keys.v.contiguous() : ctx.device.empty(shape, keys.v.dtype);
+      for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
+      yield { k, v, from, mine };
+    }
+  }
+
+  return {
+    name: `${inner.name} in steps`,
+    axes: [axis, ...inner.axes],
+
+    attend(ctx, call, state, keys) {
+      using parts = inParts(inner, placesOf(ctx, keys));
+      for (const theirs of everyone(ctx, call, keys)) parts.attend(ctx, call, state, theirs);
+    },
+
+    attendBackward(ctx, call, grads, keys) {
+      using parts = inParts(inner, placesOf(ctx, keys));
+      for (const { mine, ...theirs } of everyone(ctx, call, keys)) {
+        using dk = zeros(ctx, theirs.k.shape);
+        using dv = zeros(ctx, theirs.v.shape);
+        parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
+        for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
+        if (mine) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
+        if (mine) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
+      }
+    },
+  };
+}
