@@ -1,6 +1,6 @@
 import { setImmediate } from "node:timers/promises";
 import type { Results } from "./job.ts";
-import { attendExactly, type Problem } from "./reference.ts";
+import { attendExactly, type HeadTruth, type Problem } from "./reference.ts";
 import { cotangentAt, sampleRows } from "./sample.ts";
 import type { Settings } from "./settings.ts";
 
@@ -64,28 +64,17 @@ export async function verify(
   progress: (share: number) => void,
 ): Promise<Verdict> {
   const { ranks, single, problem } = evidence;
-  const { heads, tokens, dim } = problem;
-  const even = sampleRows(tokens);
+  const { heads } = problem;
+  const even = sampleRows(problem.tokens);
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
-  const tallies = new Map(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
+  const tallies = new Map<string, Tally>(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
   let keysSeen = 0;
   let lse = 0;
   for (let head = 0; head < heads; head++) {
     // A turn for the event loop, so that Ctrl-C is heard.
     await setImmediate();
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
-    for (const [name, tally] of tallies) {
-      const sampled = name === "out" || name === "dq";
-      const exact = truth[name as "out"];
-      const count = sampled ? rows.length : tokens;
-      for (let i = 0; i < count * dim; i++) {
-        const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
-        const at = (head * tokens + row) * dim + (i % dim);
-        tally.unit = larger(tally.unit, single[name]![at]! - exact[i]!);
-        tally.size = larger(tally.size, exact[i]!);
-        tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
-      }
-    }
+    for (const [name, tally] of tallies) widen(tally, name, evidence, { head, rows, truth });
     lse = truth.lse.reduce(larger, lse);
     keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / heads;
     progress((head + 1) / heads);
@@ -107,6 +96,35 @@ export async function verify(
     rows: rows.length,
     keysSeen,
   };
+}
+
+/** Largest magnitudes so far, over heads: of one device's error, of the ranks', and of the truth itself. */
+interface Tally {
+  unit: number;
+  error: number;
+  size: number;
+}
+
+/** What float64 says of one head, and of which query rows. */
+interface Judged {
+  readonly head: number;
+  readonly rows: readonly number[];
+  readonly truth: HeadTruth;
+}
+
+/** Takes one head's elements of one tensor into account: those of the sampled rows, or of every key. */
+function widen(tally: Tally, name: string, { ranks, single, problem }: Evidence, { head, rows, truth }: Judged): void {
+  const { tokens, dim } = problem;
+  const sampled = name === "out" || name === "dq";
+  const exact = truth[name as "out"];
+  const count = sampled ? rows.length : tokens;
+  for (let i = 0; i < count * dim; i++) {
+    const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
+    const at = (head * tokens + row) * dim + (i % dim);
+    tally.unit = larger(tally.unit, single[name]![at]! - exact[i]!);
+    tally.size = larger(tally.size, exact[i]!);
+    tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
+  }
 }
 
 function faultsOf(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
