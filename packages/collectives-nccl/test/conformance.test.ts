@@ -12,4 +12,4 @@ const suite = collectivesSuite(
   },
 );
 
-test.each(suite)("$name", ({ run }) => run());
+test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());

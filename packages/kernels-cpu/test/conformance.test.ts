@@ -12,5 +12,5 @@ describe.each(features().supported)("the conformance suite on %s", (isa) => {
       delete process.env.MOSAIC_ISA;
     }
   };
-  test.each(deviceSuite(make))("$name", ({ run }) => run());
+  test.each(deviceSuite(make).map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });

@@ -1,11 +1,10 @@
 import type { Device } from "@mosaic/core";
 import type { Case } from "../case.ts";
-import { check, checkEqual } from "../check.ts";
-import { normals } from "../oracle/numbers.ts";
+import { check, checkEqual, checkThrows } from "../check.ts";
 import { type MakeDevice, onDevice } from "./on-device.ts";
 import { placed, room } from "./place.ts";
 
-/** Memory, reading and writing, order, fences, traces. */
+/** Memory, reading and writing. */
 export function memoryCases(make: MakeDevice): Case[] {
   return [
     { name: "write takes the values at the call", run: () => onDevice(make, writeTakes) },
@@ -13,9 +12,11 @@ export function memoryCases(make: MakeDevice): Case[] {
     { name: "freed memory is used again, in order", run: () => onDevice(make, reuse) },
     { name: "memory is counted", run: () => onDevice(make, counting) },
     { name: "views keep memory", run: () => onDevice(make, views) },
-    { name: "fences and synchronize", run: () => onDevice(make, fences) },
-    { name: "a trace says what ran when", run: () => onDevice(make, trace) },
-    { name: "many reads at once", run: () => onDevice(make, manyReads) },
+    { name: "what is freed is handed out again, and the system asked for no more", run: () => onDevice(make, noMore) },
+    { name: "empty tensors and scalars have memory of their own", run: () => onDevice(make, smallest) },
+    { name: "a request beyond all memory is an error, not a crash", run: () => onDevice(make, tooMuch) },
+    { name: "devices keep separate accounts", run: () => onDevice(make, (device) => accounts(device, make)) },
+    { name: "reads and writes of all sizes at once each get their own values", run: () => onDevice(make, allSizes) },
   ];
 }
 
@@ -80,43 +81,45 @@ async function views(device: Device): Promise<void> {
   checkEqual(await other.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
-async function fences(device: Device): Promise<void> {
-  using x = placed(device, [1], { shape: [1] });
-  const fence = device.stream.record();
-  device.kernels.scalar("add", x, x, 1);
-  device.stream.wait(fence); // passed long ago
-  device.kernels.scalar("mul", x, x, 10);
-  await device.stream.synchronize();
-  checkEqual(await x.read(), [20], "work around a fence");
-  check(fence.stream === device.stream, "a fence names its stream");
+async function noMore(device: Device): Promise<void> {
+  const reserved = Array.from({ length: 100 }, () => {
+    using x = device.empty([1 << 20], "float32");
+    check(x.size === 1 << 20, `a tensor of ${x.size} elements`);
+    return device.memory().reserved;
+  });
+  checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved, tensor by tensor");
 }
 
-async function trace(device: Device): Promise<void> {
-  using x = placed(device, normals(10_000, 1), { shape: [100, 100] });
-  using out = device.empty([100, 100], "float32");
-  await device.stream.synchronize();
-  device.startTrace();
-  device.kernels.matmul(out, x, x, false);
-  device.kernels.unary("exp", out, out);
-  const events = (await device.stopTrace()).filter((event) => event.lane === "compute");
-  check(
-    events.length === 2,
-    `2 kernels ran, ${events.length} were recorded: ${events.map((event) => event.name).join()}`,
-  );
-  const [first, second] = [events[0]!, events[1]!];
-  check(first.start <= first.end && first.end <= second.start && second.start <= second.end, "kernels out of order");
+async function smallest(device: Device): Promise<void> {
+  using none = device.empty([3, 0], "float32");
+  using scalar = device.empty([], "float32");
+  device.write(scalar, [7]);
+  checkEqual(await none.read(), [], "an empty tensor");
+  checkEqual(await scalar.read(), [7], "a scalar");
 }
 
-async function manyReads(device: Device): Promise<void> {
-  using x = placed(device, [0], { shape: [1] });
-  const reads: Promise<Float32Array>[] = [];
-  for (let i = 0; i < 200; i++) {
-    reads.push(x.read());
-    device.kernels.scalar("add", x, x, 1);
+async function tooMuch(device: Device): Promise<void> {
+  await checkThrows(() => device.empty([2 ** 40, 2 ** 12], "float32"), "OutOfMemoryError", /expected room for/);
+  using x = device.empty([2], "float32");
+  device.kernels.fill(x, 5);
+  checkEqual(await x.read(), [5, 5], "memory after a request beyond all memory");
+}
+
+async function accounts(device: Device, make: MakeDevice): Promise<void> {
+  using other = make();
+  using x = device.empty([1 << 20], "float32");
+  const [own, others] = [device.memory().allocated, other.memory().allocated];
+  check(own === 4 * x.size && others === 0, `${own} and ${others} bytes are counted for ${4 * x.size} and 0`);
+}
+
+async function allSizes(device: Device): Promise<void> {
+  const sizes = [1, 3, 1000, 1024, 1025, 300_000, 2, 262_144, 70_000, 5];
+  const reads = sizes.map((size, i) => {
+    using x = device.empty([size], i % 3 === 0 ? "bfloat16" : "float32");
+    device.write(x, new Float32Array(size).fill(i));
+    return x.read();
+  });
+  for (const [i, values] of (await Promise.all(reads)).entries()) {
+    checkEqual(values, new Float32Array(sizes[i]!).fill(i), `read ${i}`);
   }
-  checkEqual(
-    (await Promise.all(reads)).map((values) => values[0]!),
-    Array.from({ length: 200 }, (_, i) => i),
-    "reads",
-  );
 }

@@ -10,16 +10,21 @@ import { normCases } from "./norms.ts";
 import type { MakeDevice } from "./on-device.ts";
 import { randomCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
+import { streamCases } from "./streams.ts";
+import { traceCases } from "./traces.ts";
 import { trainingCases } from "./training.ts";
 
 export interface DeviceSuiteOptions {
   /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. */
   readonly attentionTolerance?: Readonly<Record<DType, number>>;
+  /** Nanoseconds by which the traces of two devices may be apart: those whose clock is not the host's. Default 0. */
+  readonly clockError?: number;
 }
 
 /**
  * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
- * into memory that holds NaN; memory, order, reads and fences. `make` is called for each case; the case closes the device.
+ * into memory that holds NaN; memory, reads, order within and between streams, failure, traces, and the end of a device.
+ * `make` is called for each case, twice for some; the case closes what it makes.
  *
  * @example
  * ```ts
@@ -29,10 +34,12 @@ export interface DeviceSuiteOptions {
  * await cases.find(({ name }) => name === "softmax, float32")!.run();
  * ```
  */
-export function deviceSuite(make: MakeDevice, { attentionTolerance }: DeviceSuiteOptions = {}): Case[] {
+export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError = 0 }: DeviceSuiteOptions = {}): Case[] {
   const makePoisoned = () => poisoned(make());
   return [
     ...memoryCases(make),
+    ...streamCases(make, clockError),
+    ...traceCases(make),
     ...elementwiseCases(makePoisoned),
     ...reductionCases(makePoisoned),
     ...normCases(makePoisoned),

@@ -104,7 +104,8 @@ export async function errorOf(group: ProcessGroup, post: () => void, goOn: () =>
 
 /** The message of an outcome that must be an error of this class. */
 export function messageOf(outcome: Outcome | undefined, kind: new (...args: never[]) => Error): string {
-  const received = outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
+  const received =
+    outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
   check(outcome instanceof kind, `expected ${kind.name}, received ${received}`);
   return outcome.message;
 }

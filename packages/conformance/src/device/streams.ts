@@ -1,0 +1,142 @@
+import type { Device, Fence, Tensor } from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkClose, checkEqual, checkThrows } from "../check.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { placed } from "./place.ts";
+import { namesOf } from "./traces.ts";
+
+/** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
+export function streamCases(make: MakeDevice, clockError: number): Case[] {
+  const on = (name: string, body: (device: Device) => Promise<void>): Case => ({
+    name,
+    run: () => onDevice(make, body),
+  });
+  return [
+    on("fences and synchronize", fences),
+    on("waits for the fence of another stream, whose work is slow", (device) => otherStream(device, make, clockError)),
+    on("passes fences that are long past, its own, and those of closed devices", (device) => pastFences(device, make)),
+    on("refuses a fence of another kind of device", foreignFence),
+    on("many reads at once", manyReads),
+    on("a read gives what a tensor held that was disposed right after", disposedAfter),
+    on("keeps its first failure, and starts nothing after it", firstFailure),
+    on("finishes what was enqueued before dispose, and refuses all after", disposed),
+    on("refuses operands of another device, and disposed ones", (device) => foreignOperands(device, make)),
+  ];
+}
+
+function filled(device: Device, value: number, size = 4): Tensor {
+  const x = device.empty([size], "float32");
+  device.kernels.fill(x, value);
+  return x;
+}
+
+async function otherStream(device: Device, make: MakeDevice, clockError: number): Promise<void> {
+  using other = make();
+  using slow = filled(other, 0.5, 300_000);
+  using x = filled(device, 1);
+  other.startTrace();
+  device.startTrace();
+  for (let i = 0; i < 4; i++) other.kernels.unary("tanh", slow, slow);
+  device.stream.wait(other.stream.record());
+  device.kernels.fill(x, 2);
+  const [theirs, ours] = await Promise.all([other.stopTrace(), device.stopTrace()]);
+  const [first, last] = [theirs[0]!, theirs.at(-1)!];
+  const fill = ours.find(({ name }) => name === "fill");
+  check(fill !== undefined && theirs.length === 4, `recorded: ${namesOf(theirs)} there, ${namesOf(ours)} here`);
+  const allowed = clockError && Math.max(clockError, (last.end - first.start) / 2);
+  check(fill.start >= last.end - allowed, `began ${last.end - fill.start} ns before the other stream's work was done`);
+}
+
+async function pastFences(device: Device, make: MakeDevice): Promise<void> {
+  const other = make();
+  const early = other.stream.record();
+  using y = filled(other, 2);
+  const late = other.stream.record();
+  await y.read();
+  other[Symbol.dispose]();
+  for (const fence of [early, late, device.stream.record()]) device.stream.wait(fence);
+  using x = filled(device, 3);
+  checkEqual(await x.read(), [3, 3, 3, 3], "work after fences");
+}
+
+async function foreignFence(device: Device): Promise<void> {
+  const foreign = { stream: {} } as unknown as Fence;
+  await checkThrows(() => device.stream.wait(foreign), "OptionError", /received a fence of another kind of device/);
+}
+
+async function disposedAfter(device: Device): Promise<void> {
+  const reads: Promise<Float32Array>[] = [];
+  for (let i = 0; i < 100; i++) {
+    using x = filled(device, i, 1000);
+    reads.push(x.read()); // the next turn takes the memory
+  }
+  for (const [i, values] of (await Promise.all(reads)).entries()) {
+    checkEqual(values, new Float32Array(1000).fill(i), `read ${i}`);
+  }
+}
+
+async function firstFailure(device: Device): Promise<void> {
+  using table = placed(device, [1, 2, 3], { shape: [3, 1] });
+  using first = placed(device, [7], { shape: [1] });
+  using second = placed(device, [9], { shape: [1] });
+  using out = device.empty([1, 1], "float32");
+  for (const index of [first, second]) device.kernels.gatherRows(out, table, index);
+  const said = /gatherRows: .*received 7/;
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", said);
+  await checkThrows(() => out.read(), "DeviceError", said);
+  await checkThrows(() => device.kernels.fill(out, 1), "DeviceError", said);
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", said);
+}
+
+async function disposed(device: Device): Promise<void> {
+  const x = filled(device, 5, 100_000);
+  for (let i = 0; i < 5; i++) device.kernels.unary("tanh", x, x);
+  const read = x.read();
+  device[Symbol.dispose]();
+  device[Symbol.dispose]();
+  const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
+  checkClose(await read, new Float64Array(100_000).fill(expected), 5e-6, "what was enqueued before");
+  const after = new RegExp(`${device.type}:${device.index} after dispose`);
+  await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", after);
+  await checkThrows(() => device.empty([1], "float32"), "ClosedError", after);
+  await checkThrows(() => device.stream.record(), "ClosedError", after);
+  await checkThrows(() => x.read(), "ClosedError", after);
+  await checkThrows(() => device.stream.synchronize(), "ClosedError", after);
+  x[Symbol.dispose]();
+}
+
+async function foreignOperands(device: Device, make: MakeDevice): Promise<void> {
+  using other = make();
+  using x = filled(device, 1);
+  using y = filled(other, 1);
+  const foreign = new RegExp(`add: expected tensors of this device, received one of ${other.type}:${other.index}`);
+  await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreign);
+  const gone = filled(device, 1);
+  gone[Symbol.dispose]();
+  await checkThrows(() => device.kernels.copy(x, gone), "DisposedError", /copy: .*disposed/);
+}
+
+async function fences(device: Device): Promise<void> {
+  using x = placed(device, [1], { shape: [1] });
+  const fence = device.stream.record();
+  device.kernels.scalar("add", x, x, 1);
+  device.stream.wait(fence); // passed long ago
+  device.kernels.scalar("mul", x, x, 10);
+  await device.stream.synchronize();
+  checkEqual(await x.read(), [20], "work around a fence");
+  check(fence.stream === device.stream, "a fence names its stream");
+}
+
+async function manyReads(device: Device): Promise<void> {
+  using x = placed(device, [0], { shape: [1] });
+  const reads: Promise<Float32Array>[] = [];
+  for (let i = 0; i < 200; i++) {
+    reads.push(x.read());
+    device.kernels.scalar("add", x, x, 1);
+  }
+  checkEqual(
+    (await Promise.all(reads)).map((values) => values[0]!),
+    Array.from({ length: 200 }, (_, i) => i),
+    "reads",
+  );
+}
