@@ -1,4 +1,7 @@
+import { spawnSync } from "node:child_process";
+import { randomUUID } from "node:crypto";
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { fromArray, type HostTensor, Linear } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
@@ -266,4 +269,24 @@ describe("writing", () => {
     );
     await expect(writeSafetensors(path, new Map([["__metadata__", host([1])]]))).rejects.toThrow(/another name/);
   });
+});
+
+test("removes what killed processes of this host left of the same file, and nothing else", async () => {
+  const home = folder();
+  const path = join(home, "x.safetensors");
+  const { pid: dead } = spawnSync(process.execPath, ["--version"]);
+  const here = hostname().replaceAll(/[^\w-]/g, "_");
+  const draft = (name: string, on: string, pid: number): string => `.${name}.${on}.${pid}.${randomUUID()}.part`;
+  const left = [draft("x.safetensors", here, dead), draft("x.safetensors", here, process.pid)];
+  const others = [
+    draft("x.safetensors", here, process.ppid),
+    draft("x.safetensors", "elsewhere", dead),
+    draft("y.safetensors", here, dead),
+    ".x.safetensors.part",
+  ];
+  for (const name of [...left, ...others]) writeFileSync(join(home, name), "");
+  // Two at once: neither takes the other's draft for one that was left.
+  const tensors = new Map([["x", host([1, 2])]]);
+  await Promise.all([writeSafetensors(path, tensors), writeSafetensors(path, tensors)]);
+  expect(readdirSync(home).toSorted()).toEqual([...others, "x.safetensors"].toSorted());
 });

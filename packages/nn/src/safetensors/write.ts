@@ -1,6 +1,5 @@
-import { randomUUID } from "node:crypto";
 import { type FileHandle, open, rename, rm } from "node:fs/promises";
-import { basename, dirname, join } from "node:path";
+import { dirname } from "node:path";
 import {
   type DType,
   dtypeBytes,
@@ -13,6 +12,7 @@ import {
   Tensor,
 } from "@mosaic/core";
 import { toBytes } from "./convert.ts";
+import { draftOf, removeLeftDrafts } from "./draft.ts";
 import { formatNames } from "./format.ts";
 
 /** Tensors of a device or of the host, by name. */
@@ -29,7 +29,8 @@ interface Part {
 /**
  * Writes a safetensors file, which `safetensors` of Python reads, too. Values are those at the call, even if training
  * goes on before the promise resolves. The file appears whole or not at all: it is written beside its place, flushed to
- * the disk, and renamed; a file of that name that was there is replaced only then.
+ * the disk, and renamed; a file of that name that was there is replaced only then. What processes of this host that were
+ * killed left of the same file is removed.
  *
  * @example
  * ```ts
@@ -57,16 +58,19 @@ export async function writeSafetensors(
 ): Promise<void> {
   const parts = partsOf(tensors);
   const header = headerOf(parts, metadata);
-  const besides = join(dirname(path), `.${basename(path)}.${randomUUID()}.part`);
+  const { draft, forget } = draftOf(path);
   try {
     // Waits for every value even if one fails, or the others' failures would be nobody's.
     const outcomes = await Promise.allSettled(parts.map(({ values }) => values));
     for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
-    await writeAll(besides, header, parts);
-    await rename(besides, path);
+    await removeLeftDrafts(path);
+    await writeAll(draft, header, parts);
+    await rename(draft, path);
   } catch (error) {
-    await rm(besides, { force: true });
+    await rm(draft, { force: true });
     throw error;
+  } finally {
+    forget();
   }
   await flushFolder(dirname(path));
 }
