@@ -118,12 +118,16 @@ void Engine::closeCommunicators() {
     listen();
     rest(100'000);
   }
-  for (auto each = members_.rbegin(); each != members_.rend(); each++) {
-    Communicator& communicator = (*each)->communicator;
-    if (!communicator.open()) continue;
-    if (!failed_ && !stop_ && communicator.state() == ncclSuccess) communicator.destroy();
-    else communicator.abort();
+  const bool isWell = !failed_ && !stop_;
+  {
+    const AbortTogether together;
+    for (auto each = members_.rbegin(); each != members_.rend(); each++) {
+      Communicator& communicator = (*each)->communicator;
+      if (communicator.open() && (!isWell || communicator.state() != ncclSuccess)) communicator.abort();
+    }
   }
+  // Giving back memory may wait for all of the GPU, so after those.
+  for (auto each = members_.rbegin(); each != members_.rend(); each++) (*each)->communicator.destroy();
 }
 
 }  // namespace mosaic::nccl

@@ -202,9 +202,15 @@ void Engine::fail(const Trouble& trouble) {
   if (trouble.there) {
     hub_.send(std::move(Writer(Frame::Failed).value(trouble.there->code).text(trouble.there->message)));
   }
-  for (auto member = members_.rbegin(); member != members_.rend(); member++) (*member)->communicator.abort();
+  {
+    const AbortTogether together;
+    for (auto member = members_.rbegin(); member != members_.rend(); member++) (*member)->communicator.abort();
+    // Those that a split was about to make: once the whole is told, nobody writes to them any more.
+    for (const auto& op : over) {
+      if (op->part) op->part->communicator.abort();
+    }
+  }
   for (const auto& op : over) {
-    if (op->part) op->part->communicator.abort();
     if (op->settled) op->settled(&trouble.here);
     marks_.give(op->ready);
   }

@@ -6,6 +6,8 @@ namespace {
 
 ncclConfig_t configOf(const Settings& settings) {
   const auto chosen = [](int value) { return value > 0 ? value : kUndefined; };
+  // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
+  const int most = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMostCtas;
   ncclConfig_t config{};
   config.size = sizeof config;
   config.magic = kConfigMagic;
@@ -13,7 +15,7 @@ ncclConfig_t configOf(const Settings& settings) {
   config.blocking = 0;
   config.cgaClusterSize = kUndefined;
   config.minCTAs = chosen(settings.minCtas);
-  config.maxCTAs = chosen(settings.maxCtas);
+  config.maxCTAs = chosen(most);
   config.netName = settings.network.empty() ? nullptr : settings.network.c_str();
   config.splitShare = kUndefined;
   return config;
@@ -57,6 +59,10 @@ void Communicator::destroy() {
 void Communicator::abort() {
   if (comm_) library().functions.commAbort(std::exchange(comm_, nullptr));
 }
+
+AbortTogether::AbortTogether() { library().functions.groupStart(); }
+
+AbortTogether::~AbortTogether() { library().functions.groupEnd(); }
 
 Failure failureOf(ncclResult_t result, const Communicator& communicator, const std::string& where) {
   const Functions& nccl = library().functions;

@@ -35,10 +35,20 @@ class Communicator {
   /// Begins to flush; `state` tells when all have.
   void finalize();
   void destroy();
+  /// Ends what runs, and waits for all that was launched: where several share a stream, to be called within AbortTogether.
   void abort();
 
  private:
   ncclComm_t comm_ = nullptr;
+};
+
+/// While it lives, communicators are told to abort; its end waits for them. One by one, each would wait for what it has
+/// on the stream behind another's that nobody has ended yet.
+class AbortTogether {
+ public:
+  AbortTogether();
+  ~AbortTogether();
+  AbortTogether(const AbortTogether&) = delete;
 };
 
 /// Nothing to complain of, so far.

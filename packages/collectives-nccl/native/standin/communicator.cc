@@ -30,11 +30,10 @@ struct Launch {
 void carryOut(void* data) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
   Communicator& communicator = *launch->communicator;
-  communicator.running++;
   if (launch->fails) communicator.state = ncclRemoteError;
   if (launch->hangs || launch->fails) communicator.await([] { return false; });
   else launch->work.run(communicator.stopped);
-  communicator.running--;
+  communicator.launched--;
 }
 
 }  // namespace
@@ -71,17 +70,23 @@ ncclResult_t Communicator::attach() {
 }
 
 ncclResult_t Communicator::launch(Work work, CUstream stream) {
+  if (!launchHostFunc()) return ncclUnhandledCudaError;
   const int number = ++launches;
   auto* launch =
       new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), number == failingLaunch()};
-  if (!launchHostFunc() || launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
+  launched++;
+  if (launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;
 }
 
-void Communicator::stop() {
+void Communicator::tell() {
   stopped = true;
   if (helper.joinable()) helper.join();
-  while (running > 0) sched_yield();
+}
+
+void Communicator::stop() {
+  tell();
+  while (launched > 0) sched_yield();
 }
 
 }  // namespace standin

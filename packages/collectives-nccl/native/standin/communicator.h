@@ -20,7 +20,7 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   int launches = 0, splits = 0;
   std::atomic<ncclResult_t> state{ncclSuccess};
   std::atomic<bool> stopped{false};
-  std::atomic<int> running{0};
+  std::atomic<int> launched{0};  // on streams, and not over
   std::thread helper;
 
   /// Runs on a thread of its own if calls shall not block; `state` is ncclInProgress meanwhile.
@@ -29,6 +29,9 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   bool await(const std::function<bool()>& condition) const;
   ncclResult_t attach();
   ncclResult_t launch(Work work, CUstream stream);
+  /// Whatever waits gives up.
+  void tell();
+  /// Waits for all that was launched, wherever on its stream it lies.
   void stop();
 };
 

@@ -3,7 +3,7 @@
 //
 // It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled
 // to success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a
-// rank that dies is not noticed; aborting ends whatever runs.
+// rank that dies is not noticed; aborting ends whatever runs, and waits for what is still to run.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -29,6 +29,7 @@ struct Group {
   // In order: a group may use several streams and communicators.
   std::vector<std::pair<std::shared_ptr<Communicator>, CUstream>> order;
   std::map<std::pair<Communicator*, CUstream>, Work> work;
+  std::vector<ncclComm_t> aborted;
 };
 
 thread_local Group group;
@@ -61,6 +62,14 @@ ncclResult_t enqueue(ncclComm_t comm, CUstream stream, Add add) {
   return alone ? ncclGroupEnd() : ncclSuccess;
 }
 
+/// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
+ncclResult_t checked(const ncclConfig_t& config) {
+  if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
+  const auto isFit = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
+  const bool fits = isFit(config.minCTAs) && isFit(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
+  return fits ? ncclSuccess : ncclInvalidArgument;
+}
+
 uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
 
 void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
@@ -88,7 +97,7 @@ const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (ranks > static_cast<int>(standin::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-  if (config->magic != mosaic::nccl::kConfigMagic || config->size != sizeof(ncclConfig_t)) return ncclInvalidArgument;
+  if (checked(*config) != ncclSuccess) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
   made->name = "/nccl-standin-" + hex(id.internal, 16);
   made->size = static_cast<uint32_t>(ranks);
@@ -101,6 +110,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
   Communicator& whole = *comm->of;
   if (whole.state != ncclSuccess || color < 0) return ncclInvalidArgument;
+  if (config && checked(*config) != ncclSuccess) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
   const int number = whole.splits++;
   auto& split = whole.region->header().splits[number % standin::kSplits];
@@ -134,7 +144,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return of->inBackground([of] {
     auto& finalized = of->region->header().finalized;
     finalized++;
-    return of->await([&] { return finalized >= of->size && of->running == 0; }) ? ncclSuccess : ncclInProgress;
+    return of->await([&] { return finalized >= of->size && of->launched == 0; }) ? ncclSuccess : ncclInProgress;
   });
 }
 
@@ -144,7 +154,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+/// Those of a group are all told before the first is waited for.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->of->tell();
+  if (group.depth == 0) return ncclCommDestroy(comm);
+  return group.aborted.push_back(comm), ncclSuccess;
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return *error = comm->of->state, ncclSuccess;
@@ -156,6 +171,7 @@ ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   Group ended = std::move(group);
   group = Group{};
+  for (const ncclComm_t comm : ended.aborted) ncclCommDestroy(comm);
   ncclResult_t result = ended.result;
   for (auto& [comm, stream] : ended.order) {
     if (result != ncclSuccess && result != ncclInProgress) return result;

@@ -1,0 +1,26 @@
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { expect, test } from "vitest";
+import { standIns } from "./emulated.ts";
+
+// An operation of the world never ends, and one of a part lies behind it on the same stream: whoever aborts the part
+// first, and waits for it, waits for ever.
+test("communicators that share a stream are aborted together", async () => {
+  const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
+  const script = `const { world } = await import(${at("../dist/index.js")});
+    const { cuda } = await import(${at("@mosaic/kernels-cuda")});
+    const { filled } = await import(${at("@mosaic/core")});
+    const contexts = await world(2, { device: () => cuda({ index: 0 }), timeout: 1 });
+    const parts = await Promise.all(contexts.map((ctx) => ctx.world.split(0)));
+    const xs = contexts.map((ctx) => filled(ctx, [4], 1));
+    for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
+    for (const ctx of contexts) parts[ctx.rank].allReduce(xs[ctx.rank]).wait();
+    const errors = await Promise.all(xs.map((x) => x.read().then(() => "nothing", ({ name }) => name)));
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+    process.stdout.write(JSON.stringify(errors));`;
+  // Three launches connect the ranks; the fourth hangs.
+  const env = { ...process.env, ...standIns, MOSAIC_STANDIN_NCCL_HANG: "4" };
+  const node = ["--input-type=module", "--eval", script];
+  const { stdout } = await promisify(execFile)(process.execPath, node, { env, timeout: 30_000 });
+  expect(JSON.parse(stdout)).toEqual(["CollectiveTimeoutError", "CollectiveTimeoutError"]);
+});

@@ -1,0 +1,14 @@
+import { expect, test } from "vitest";
+import { openRanks, tensor } from "./ranks.ts";
+
+// NCCL compares a least and a most even where one of them is left to it.
+test.each([{ minCtas: 8 }, { maxCtas: 8 }, { minCtas: 8, maxCtas: 8 }])(
+  "NCCL takes %j, for the parts too",
+  async (nccl) => {
+    await using ranks = await openRanks(2, { nccl });
+    const parts = await Promise.all(ranks.groups.map((group) => group.split(0)));
+    const xs = ranks.devices.map((device, rank) => tensor(device, [rank], [1]));
+    parts.forEach((part, rank) => part?.allReduce(xs[rank]!).wait());
+    for (const x of xs) expect(Array.from(await x.read())).toEqual([1]);
+  },
+);
