@@ -7,13 +7,16 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace theirs {
 #include <nccl.h>
 }
 #include "nccl/api.h"
 
-#define SAME_PLACE(field) static_assert(offsetof(theirs::ncclConfig_t, field) == offsetof(ncclConfig_t, field))
+#define SAME_PLACE(field)                                                                 \
+  static_assert(offsetof(theirs::ncclConfig_t, field) == offsetof(ncclConfig_t, field)); \
+  static_assert(sizeof(theirs::ncclConfig_t::field) == sizeof(ncclConfig_t::field))
 SAME_PLACE(size);
 SAME_PLACE(magic);
 SAME_PLACE(version);
@@ -23,7 +26,6 @@ SAME_PLACE(minCTAs);
 SAME_PLACE(maxCTAs);
 SAME_PLACE(netName);
 SAME_PLACE(splitShare);
-static_assert(sizeof(theirs::ncclUniqueId) == sizeof(ncclUniqueId));
 
 #define SAME_VALUE(name) static_assert(static_cast<int>(theirs::name) == static_cast<int>(::name))
 SAME_VALUE(ncclSuccess);
@@ -40,3 +42,43 @@ static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kOldest);
 
 constexpr theirs::ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
 static_assert(kInitial.magic == mosaic::nccl::kConfigMagic);
+
+// Each function takes what NCCL's takes, as a caller sees it: enums are their numbers, structures bytes, and what a
+// pointer to a structure points to is the structure's affair.
+template <size_t bytes, size_t alignment>
+struct Bytes {};
+
+template <class T>
+struct Plain {
+  using Type = T;
+};
+template <class T>
+  requires std::is_enum_v<T>
+struct Plain<T> {
+  using Type = int;
+};
+template <class T>
+  requires std::is_class_v<T>
+struct Plain<T> {
+  using Type = Bytes<sizeof(T), alignof(T)>;
+};
+template <class T>
+  requires std::is_class_v<T>
+struct Plain<T*> {
+  using Type = void*;
+};
+template <class T>
+  requires(!std::is_class_v<T>)
+struct Plain<T*> {
+  using Type = typename Plain<T>::Type*;
+};
+template <class Result, class... Arguments>
+struct Plain<Result(Arguments...)> {
+  using Type = typename Plain<Result>::Type(typename Plain<std::remove_cv_t<Arguments>>::Type...);
+};
+template <class Ours, class Theirs>
+constexpr bool same = std::is_same_v<typename Plain<Ours>::Type, typename Plain<Theirs>::Type>;
+
+#define SAME_CALL(type, name, symbol, parameters) \
+  static_assert(same<std::remove_pointer_t<decltype(mosaic::nccl::Functions::name)>, decltype(theirs::symbol)>, #symbol);
+MOSAIC_NCCL(SAME_CALL)
