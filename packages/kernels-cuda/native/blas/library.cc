@@ -7,8 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include "mosaic/failure.h"
+#include "blas/places.h"
 #include "driver/driver.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::cuda {
 
@@ -53,7 +54,8 @@ std::vector<std::string> usualNames() {
   for (const char* version : {"13", "12"}) {
     if (driverVersion() / 1000 < std::atoi(version)) continue;
     const std::string file = std::string("libcublasLt.so.") + version;
-    names.insert(names.end(), {file, "/usr/local/cuda/lib64/" + file});
+    names.push_back(file);
+    for (std::string& place : placesOf(file)) names.push_back(std::move(place));
   }
   return names;
 }

@@ -15,7 +15,8 @@ struct BlasLibrary {
 };
 
 /// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual
-/// names which goes with the driver. Throws Failure if the variable names what cannot be loaded.
+/// names, the toolkit's or Python's, which goes with the driver. Throws Failure if the variable names what cannot be
+/// loaded.
 const BlasLibrary* blasLibrary();
 
 }  // namespace mosaic::cuda
