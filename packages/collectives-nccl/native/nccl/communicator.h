@@ -35,7 +35,7 @@ class Communicator {
   /// Begins to flush; `state` tells when all have.
   void finalize();
   void destroy();
-  /// Ends what runs, and waits for all that was launched: where several share a stream, to be called within AbortTogether.
+  /// Ends what runs, and waits for all that was launched; of several that share a stream, within AbortTogether.
   void abort();
 
  private:
