@@ -43,3 +43,10 @@ test("finds notes on wgmma, and there are none", () => {
   expect(notesIn(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([`${serialized} due to ...`]);
   expect(notesIn(said)).toEqual([]);
 });
+
+// setmaxnreg moves registers within what a block started with: kernels count on ptxas to start them with all there are.
+test("Hopper's kernels start with the registers that they divide among themselves", () => {
+  const started = usagesIn(said).filter(({ kernel }) => kernel.includes("Hopper"));
+  const expected = started.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
+  expect(started.map(({ registers }) => registers)).toEqual(expected);
+});

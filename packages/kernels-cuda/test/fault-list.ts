@@ -153,7 +153,19 @@ export const hopperFaults: readonly Fault[] = [
     old: "stages = q + kPanelsBytes<kRows, D>",
     wrong: "stages = q + 2 * kPanelsBytes<kRows, D>",
   },
-  { name: "more registers than there are", file: SHAPES, old: "groups == 3 ? 160", wrong: "groups == 3 ? 168" },
+  { name: "more registers than there are", file: SHAPES, old: "/ groups / 8 * 8", wrong: "/ groups / 8 * 8 + 8" },
+  {
+    name: "more registers than the block started with, though no more than a multiprocessor has",
+    file: HOPPER_BACKWARD,
+    old: "giveRegisters<Keys::kShape.loaderRegisters()>",
+    wrong: "giveRegisters<32>",
+  },
+  {
+    name: "registers taken that nobody gave",
+    file: HOPPER,
+    old: "giveRegisters<Forward::kShape.loaderRegisters()>();",
+    wrong: "",
+  },
   { name: "wrong head of keys", file: HOPPER, old: "own.head / p.rest.group", wrong: "own.head % p.rest.group" },
   { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   {
@@ -162,7 +174,7 @@ export const hopperFaults: readonly Fault[] = [
     old: "numbers + step % kStages * 8 * kRows",
     wrong: "numbers",
   },
-  { name: "backward: lse not counted in", file: HOPPER_BACKWARD, old: "ring.init(1 + 32,", wrong: "ring.init(1," },
+  { name: "backward: lse not counted in", file: HOPPER_BACKWARD, old: "ring.init(1 + 2 * 32,", wrong: "ring.init(1," },
   {
     name: "backward: lse over what is in use",
     file: HOPPER_BACKWARD,

@@ -45,14 +45,14 @@ struct HopperKeys {
     }
   }
 
-  /// The warp that loads what each query has one of.
-  DEVICE void loadNumbers(Tiles at) const {
+  /// A warp that loads what each query has one of. One warp for each, for two need more registers than a loader keeps.
+  template <class NumberOf>
+  DEVICE void loadNumbers(Tiles at, int which, NumberOf numberOf) const {
     for (int step = 0; at.some(); at.next(), step++) {
       const Run rows = at.run(own.batch);
       ring.awaitFree(step);
       for (int i = threadIdx.x & 31; i < kRows; i += 32) {
-        storeShared(numbersAt(step) + i * 4, exponentOf(p.rest.lse, rows, at.row0 + i));
-        storeShared(numbersAt(step) + (kRows + i) * 4, deltaOf(p.rest.delta, rows, at.row0 + i));
+        storeShared(numbersAt(step) + (which * kRows + i) * 4, numberOf(rows, at.row0 + i));
       }
       arrive(ring.full(step));
     }
@@ -195,12 +195,13 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   if (!at.some()) return;
 
   const Keys keys{p, own, key0};
-  beginBlock(keys.ownFull, [&] { keys.ring.init(1 + 32, 4 * Keys::kGroups); });
+  beginBlock(keys.ownFull, [&] { keys.ring.init(1 + 2 * 32, 4 * Keys::kGroups); });
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
-    giveRegisters<kLoaderRegisters>();
+    giveRegisters<Keys::kShape.loaderRegisters()>();
     if (threadIdx.x == 0) keys.load(at);
-    if (warp == 1) keys.loadNumbers(at);
+    if (warp == 1) keys.loadNumbers(at, 0, [&](const Run& rows, int row) { return exponentOf(p.rest.lse, rows, row); });
+    if (warp == 2) keys.loadNumbers(at, 1, [&](const Run& rows, int row) { return deltaOf(p.rest.delta, rows, row); });
   } else {
     takeRegisters<Keys::kShape.registers()>();
     keys.template compute<T>(at, group - 1);
@@ -222,7 +223,7 @@ DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   beginBlock(queries.ownFull, [&] { queries.ring.init(1, 4 * Queries::kGroups); });
   const int group = warpgroup();
   if (group == 0) {
-    giveRegisters<kLoaderRegisters>();
+    giveRegisters<Queries::kShape.loaderRegisters()>();
     if (threadIdx.x == 0) queries.load(at);
   } else {
     takeRegisters<Queries::kShape.registers()>();

@@ -114,7 +114,7 @@ DEVICE void attendHopper(const AttendHopperParameters& p) {
   });
   const int group = warpgroup();
   if (group == 0) {
-    giveRegisters<kLoaderRegisters>();
+    giveRegisters<Forward::kShape.loaderRegisters()>();
     if (threadIdx.x == 0) forward.load(at);
   } else {
     takeRegisters<Forward::kShape.registers()>();

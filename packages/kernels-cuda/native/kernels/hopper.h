@@ -8,18 +8,26 @@
 
 namespace mosaic::cuda {
 
+/// Registers of a multiprocessor.
+constexpr int kRegisterFile = 65536;
+
 /// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `other` keys (or rows) at a time.
 struct HopperShape {
   int own, other, groups;
 
   HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
-  /// Of 65 536 that a multiprocessor has, what threads get that compute; those that load keep kLoaderRegisters.
-  HOST_AND_DEVICE constexpr int registers() const { return groups == 3 ? 160 : 240; }
+  /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
+  HOST_AND_DEVICE constexpr int registersAtStart() const { return kRegisterFile / threads() / 8 * 8; }
+  /// What threads that load keep, and what those that compute then find in the block's pool. The pool is what the block
+  /// started with, not the register file: whoever asks for more waits for ever.
+  HOST_AND_DEVICE constexpr int loaderRegisters() const { return groups == 3 ? 32 : 24; }
+  HOST_AND_DEVICE constexpr int registers() const {
+    return ((groups + 1) * registersAtStart() - loaderRegisters()) / groups / 8 * 8;
+  }
 };
 
 /// How many tiles of each kind are under way or in use.
 constexpr int kStages = 2;
-constexpr int kLoaderRegisters = 32;
 /// Barriers: one of the block's own tiles; of each stage of two rings, full and free.
 constexpr int kBarriers = 1 + 4 * kStages, kBarrierBytes = kBarriers * 8;
 
@@ -37,6 +45,7 @@ struct AttendHopperParameters {
   TensorMap q, k, v;  // boxes of `own` rows, and of `other`
   AttendParameters rest;
 };
+static_assert(sizeof(AttendHopperParameters) <= kMostArgumentBytes);
 
 // Gradients, of heads of up to 128: beyond, sums take more registers than there are. Two warpgroups own 128 keys or
 // rows.
@@ -61,5 +70,6 @@ struct AttendBackwardHopperParameters {
   TensorMap q, k, v, dOut;
   AttendBackwardParameters rest;
 };
+static_assert(sizeof(AttendBackwardHopperParameters) <= kMostArgumentBytes);
 
 }  // namespace mosaic::cuda

@@ -49,8 +49,10 @@ struct Part {
   int32_t block;
 };
 
-/// What one launch takes; more parts take more launches. A kernel's arguments fit 4 KiB.
+/// What one launch takes; more parts take more launches.
 constexpr int kMostParts = 64;
+/// What every driver since CUDA 12.0 takes as a kernel's arguments; 12.1 and newer take more.
+constexpr unsigned kMostArgumentBytes = 4096;
 struct Parts {
   int32_t count;
   Part part[kMostParts];

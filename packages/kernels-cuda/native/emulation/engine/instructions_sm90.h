@@ -40,11 +40,12 @@ inline void copyBox(SharedAddress to, const TensorMap& map, BoxAt at, SharedAddr
 template <int N>
 inline void takeRegisters(ONLY_SITE) {
   static_assert(N % 8 == 0 && N >= 24 && N <= 256);
-  emulated::Hopper::ofBlock().groups.setRegisters(N, site);
+  emulated::Hopper::ofBlock().groups.takeRegisters(N, site);
 }
 template <int N>
 inline void giveRegisters(ONLY_SITE) {
-  takeRegisters<N>(site);
+  static_assert(N % 8 == 0 && N >= 24 && N <= 256);
+  emulated::Hopper::ofBlock().groups.giveRegisters(N, site);
 }
 
 inline void fenceAsyncProxy() {

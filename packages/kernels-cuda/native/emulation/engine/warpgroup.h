@@ -3,6 +3,7 @@
 //     that an operand that is overwritten too early shows.
 //   - What threads stored to shared memory may be read only after fence.proxy.async.
 //   - The four warps of a warpgroup must issue the same products.
+//   - A block has the registers that it started with and no others: who takes some waits until somebody gave them.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,8 @@ struct GroupLane {
 
 class Warpgroups {
  public:
-  Warpgroups(size_t threads) : lanes_(threads), issued_(threads / 32), registers_(threads / 32), log_(threads / 128) {}
+  Warpgroups(size_t threads)
+      : lanes_(threads), issued_(threads / 32), registers_(threads / 32, startsWith(threads)), log_(threads / 128) {}
 
   void fence() { mine().fenced = true; }
 
@@ -83,15 +85,33 @@ class Warpgroups {
     });
   }
 
-  /// setmaxnreg: `registers` a thread from now on.
-  void setRegisters(int registers, Site site) {
+  /// setmaxnreg.inc: waits until the block's pool has what lacks.
+  void takeRegisters(int registers, Site site) {
     struct Nothing {
     } nothing;
-    collective("setmaxnreg", site, nothing, [this, registers](Nothing**) {
-      registers_[static_cast<size_t>(current->warp)] = registers;
-      int total = 0;
-      for (const int each : registers_) total += each * 32;
-      if (total > 65536) fail("setmaxnreg: more registers than a multiprocessor has");
+    collective("setmaxnreg.inc", site, nothing, [this, registers](Nothing**) {
+      int& own = registers_[static_cast<size_t>(current->warp)];
+      if (registers < own) fail("setmaxnreg.inc to fewer registers than there are");
+      while (pool_ < (registers - own) * 32) {
+        wanting_.push_back(current->thread);
+        block->wait("setmaxnreg.inc");
+      }
+      pool_ -= (registers - own) * 32;
+      own = registers;
+    });
+  }
+
+  /// setmaxnreg.dec: leaves what is too much to the block's pool.
+  void giveRegisters(int registers, Site site) {
+    struct Nothing {
+    } nothing;
+    collective("setmaxnreg.dec", site, nothing, [this, registers](Nothing**) {
+      int& own = registers_[static_cast<size_t>(current->warp)];
+      if (registers > own) fail("setmaxnreg.dec to more registers than there are");
+      pool_ += (own - registers) * 32;
+      own = registers;
+      block->wake(wanting_.data(), wanting_.size());
+      wanting_.clear();
     });
   }
 
@@ -109,6 +129,9 @@ class Warpgroups {
   }
 
  private:
+  /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
+  static int startsWith(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
+
   GroupLane& mine() { return lanes_[static_cast<size_t>(current->thread)]; }
 
   /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
@@ -214,6 +237,8 @@ class Warpgroups {
   std::vector<GroupLane> lanes_;
   std::vector<size_t> issued_;
   std::vector<int> registers_;
+  int pool_ = 0;
+  std::vector<int> wanting_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> log_;
 };
 
