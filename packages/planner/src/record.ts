@@ -5,16 +5,19 @@ import {
   checkOptionNames,
   contiguous,
   type DType,
+  dtypeBytes,
   full,
   type Layout,
   layoutOf,
   type Mask,
+  OptionError,
   type Placement,
   type Slice,
   spansLength,
   type Tensor,
   without,
 } from "@mosaic/core";
+import { checkMesh } from "./symbolic/checks.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
 import type { Members } from "./symbolic/group.ts";
 import type { Names } from "./symbolic/names.ts";
@@ -94,6 +97,7 @@ export interface RecordedRank {
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
+ * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh.
  */
 export function record(options: RecordOptions): AttentionRecord {
   return recordRanks(options);
@@ -113,6 +117,8 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
     ...options,
   };
   const { placement, keyTokens, mask } = filled;
+  checkMesh("record", mesh);
+  checkCounts(filled);
   const { axes } = backend;
   const queries = layoutOf({ mesh, axes, placement, length: tokens });
   const keys = keyTokens === tokens ? queries : layoutOf({ mesh, axes, placement, length: keyTokens });
@@ -124,6 +130,21 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
   const contexts = only ? only.map((rank) => world.contexts[rank]!) : world.contexts;
   const ranks = contexts.map((ctx) => recordRank(ctx, run));
   return { options: filled, queries, keys, slices, names: world.names, groups: world.groups, ranks };
+}
+
+/** Heads and their size are for `attention` to check: they are shapes. */
+function checkCounts({ tokens, keyTokens, batch, dtype }: Required<RecordOptions>): void {
+  const where = "record";
+  for (const [name, value, least] of [
+    ["tokens", tokens, 0] as const,
+    ["keyTokens", keyTokens, 0] as const,
+    ["batch", batch, 1] as const,
+  ]) {
+    if (Number.isSafeInteger(value) && value >= least) continue;
+    throw new OptionError({ where, expected: `${name} a whole number ≥ ${least}`, received: String(value) });
+  }
+  if (Object.hasOwn(dtypeBytes, dtype)) return;
+  throw new OptionError({ where, expected: `dtype ${Object.keys(dtypeBytes).join(", ")}`, received: String(dtype) });
 }
 
 interface Run {

@@ -7,17 +7,17 @@ import {
   OptionError,
   type ProcessGroup,
   type ReduceOp,
-  ShapeError,
   type Storage,
   type Tensor,
   type Traffic,
   type Transfer,
   type Work,
 } from "@mosaic/core";
+import { checkReduceOp, checkSelfTransfers, checkShares, checkTensor, sharesOf } from "./checks.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./looks.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { codeOf, type Op, reductions } from "./tape.ts";
+import { codeOf, type Op } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
@@ -71,16 +71,19 @@ export class SymbolicGroup implements ProcessGroup {
     const { record } = this.device;
     const storages: Storage[] = [];
     const args: number[] = [];
+    let own = false;
     for (const transfer of transfers) {
       const sent = "to" in transfer;
       const { tensor } = transfer;
       const peer = sent ? transfer.to : transfer.from;
       const view = this.#view(tensor);
       this.#checkPeer(peer);
-      this.#tally(sent, record.views[view]!);
+      if (peer === this.rank) own = true;
+      else this.#tally(sent, record.views[view]!);
       storages.push(tensor.storage);
       args.push(this.ranks[peer]!, sent ? 1 : 0, view);
     }
+    if (own) checkSelfTransfers(`${this.name}: sendRecv`, this.rank, transfers);
     const work = record.nextWork();
     const at = record.open(codeOf.sendRecv, 3 + args.length);
     record.set(at, work);
@@ -91,23 +94,35 @@ export class SymbolicGroup implements ProcessGroup {
   }
 
   allGather(out: Tensor, input: Tensor, options: GatherOptions = {}): Work {
-    return this.#collective("allGather", { out, input, options, counts: options.counts });
+    const where = `${this.name}: allGather`;
+    const counts = sharesOf(where, { size: this.size, total: out.size, given: options.counts });
+    checkShares(where, { whole: out, share: input, counts, rank: this.rank });
+    return this.#collective("allGather", { out, input, options, counts });
   }
 
   reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options: GatherOptions = {}): Work {
-    const root = reductions.indexOf(op);
-    return this.#collective("reduceScatter", { out, input, root, options, counts: options.counts });
+    const where = `${this.name}: reduceScatter`;
+    const root = checkReduceOp(where, op);
+    const counts = sharesOf(where, { size: this.size, total: input.size, given: options.counts });
+    checkShares(where, { whole: input, share: out, counts, rank: this.rank });
+    return this.#collective("reduceScatter", { out, input, root, options, counts });
   }
 
   allReduce(x: Tensor, op: ReduceOp = "sum", options: CallOptions = {}): Work {
-    return this.#collective("allReduce", { out: x, input: x, root: reductions.indexOf(op), options });
+    const root = checkReduceOp(`${this.name}: allReduce`, op);
+    return this.#collective("allReduce", { out: x, input: x, root, options });
   }
 
   allToAll(out: Tensor, input: Tensor, options: AllToAllOptions = {}): Work {
-    const { size } = this;
-    const equal = (x: Tensor): number[] => new Array<number>(size).fill(x.size / size);
-    const counts = [...(options.send ?? equal(input)), ...(options.receive ?? equal(out))];
-    return this.#collective("allToAll", { out, input, options, counts });
+    const where = `${this.name}: allToAll`;
+    const { size, rank } = this;
+    const send = sharesOf(where, { size, total: input.size, given: options.send });
+    const receive = sharesOf(where, { size, total: out.size, given: options.receive });
+    // What one sends to oneself is what one receives from oneself.
+    const kept = { dtype: out.dtype, size: send[rank]!, shape: [send[rank]!] };
+    checkShares(where, { whole: input, share: kept, counts: send, rank });
+    checkShares(where, { whole: out, share: kept, counts: receive, rank });
+    return this.#collective("allToAll", { out, input, options, counts: [...send, ...receive] });
   }
 
   broadcast(x: Tensor, root: number, options: CallOptions = {}): Work {
@@ -140,26 +155,10 @@ export class SymbolicGroup implements ProcessGroup {
     this.#closed = true;
   }
 
-  #collective(op: Op, call: CollectiveCall): Work {
-    const { out, input, root = 0, counts, options } = call;
-    const shares = counts ?? this.#equalShares(op, call);
+  #collective(op: Op, { out, input, root = 0, counts = [], options }: CollectiveCall): Work {
     const tensors = [out, input].filter((tensor) => tensor !== undefined);
     const views = [out, input].map((tensor) => (tensor ? this.#view(tensor) : -1));
-    return this.#post(op, options.label, { tensors, args: [this.#calls++, ...views, root, ...shares] });
-  }
-
-  #equalShares(op: Op, { out, input }: CollectiveCall): number[] {
-    const share = op === "allGather" ? input : op === "reduceScatter" ? out : undefined;
-    if (!share) return [];
-    const whole = op === "allGather" ? out! : input!;
-    if (whole.size !== share.size * this.size) {
-      throw new ShapeError({
-        where: `${this.name}: ${op}`,
-        expected: `${this.size} equal shares of ${whole.size} elements, or counts`,
-        received: String(share.size),
-      });
-    }
-    return new Array<number>(this.size).fill(share.size);
+    return this.#post(op, options.label, { tensors, args: [this.#calls++, ...views, root, ...counts] });
   }
 
   #post(op: Op, label: string = op, { tensors, args }: Posted): Work {
@@ -175,16 +174,8 @@ export class SymbolicGroup implements ProcessGroup {
   }
 
   #view(tensor: Tensor): number {
-    tensor.assertUsable(this.name);
-    const { record } = this.device;
-    const view = record.viewOf(tensor);
-    if (record.views[view]!.look.dense) return view;
-    throw new ShapeError({
-      where: this.name,
-      expected: "dense tensors",
-      received: String(tensor),
-      remedy: "call contiguous() first",
-    });
+    checkTensor(this.name, tensor, this.device);
+    return this.device.record.viewOf(tensor);
   }
 
   #tally(sent: boolean, { bytes }: View): void {
@@ -232,7 +223,7 @@ interface CollectiveCall {
   readonly input?: Tensor;
   /** Of reductions: the number of the operation. */
   readonly root?: number;
-  readonly counts?: readonly number[] | undefined;
+  readonly counts?: readonly number[];
   readonly options: CallOptions;
 }
 

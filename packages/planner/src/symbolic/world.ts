@@ -1,4 +1,5 @@
 import { type AttentionBackend, type Coordinate, coordinateOf, type ProcessGroup, without } from "@mosaic/core";
+import { checkMesh } from "./checks.ts";
 import { meshOf, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type Members, type SplitCall, SymbolicGroup } from "./group.ts";
@@ -34,8 +35,10 @@ export interface SymbolicWorld {
  * using x = zeros(contexts[9]!, [1_000_000, 128]);
  * contexts[9]!.device.memory().allocated; // => 512000000
  * ```
+ * @throws OptionError for a mesh that `init` would refuse.
  */
 export function symbolicWorld({ mesh, backends = [] }: SymbolicWorldOptions): SymbolicWorld {
+  checkMesh("symbolicWorld", mesh);
   const names = new Names();
   const registry = new Registry();
   const axes = Object.keys(mesh);

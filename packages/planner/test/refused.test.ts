@@ -1,0 +1,62 @@
+import { ring } from "@mosaic/backend-ring";
+import { DTypeError, type DType, local, OptionError, type ReduceOp, ShapeError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { predict, profiles, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
+
+const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, heads: 2, headDim: 4 };
+
+test.each<[string, Partial<RecordOptions>]>([
+  ["no ranks", { mesh: { sp: 0 } }],
+  ["fewer ranks than none", { mesh: { sp: -2 } }],
+  ["half a rank", { mesh: { sp: 2.5 } }],
+  ["a mesh whose axes would change their order", { backend: local(), mesh: { b: 2, "0": 3 } }],
+  ["half a token", { tokens: 3.5 }],
+  ["fewer tokens than none", { tokens: -3 }],
+  ["keys that are no number", { keyTokens: Number.NaN }],
+  ["no sequences", { batch: 0 }],
+  ["an unknown dtype", { dtype: "int8" as DType }],
+])("%s: nothing to record", (_, options) => {
+  expect(() => record({ ...call, ...options })).toThrow(OptionError);
+  expect(() => predict({ ...call, ...options }, profiles["h100-ib400"])).toThrow(OptionError);
+});
+
+test("no tokens, and no keys, are a call like others", () => {
+  for (const options of [{ tokens: 0 }, { keyTokens: 0 }, { tokens: 0, keyTokens: 5 }]) {
+    expect(record({ ...call, ...options }).ranks).toHaveLength(2);
+  }
+});
+
+test("symbolicWorld refuses a mesh of no ranks", () => {
+  expect(() => symbolicWorld({ mesh: { node: 2, gpu: 0 } })).toThrow(OptionError);
+});
+
+const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
+const [ctx, other] = [contexts[0]!, contexts[1]!];
+const x = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
+
+// The same that groups of real devices refuse: see checks.test.ts of collectives-local.
+test.each<[string, () => unknown, new (...args: never[]) => Error]>([
+  ["shares that are not equal", () => ctx.world.allToAll(x(7), x(7)), ShapeError],
+  ["an out too small", () => ctx.world.allGather(x(3), x(2), { counts: [2, 2] }), ShapeError],
+  ["more counts than ranks", () => ctx.world.allGather(x(4), x(2), { counts: [2, 2, 0] }), ShapeError],
+  ["a share that is not the input's", () => ctx.world.allGather(x(4), x(1), { counts: [2, 2] }), ShapeError],
+  ["a share that is not out's", () => ctx.world.reduceScatter(x(1), x(4), "sum", { counts: [2, 2] }), ShapeError],
+  ["two dtypes", () => ctx.world.allGather(x(4), x(2, "bfloat16")), DTypeError],
+  ["an unknown reduction", () => ctx.world.allReduce(x(4), "median" as ReduceOp), OptionError],
+  ["to keep other than it gives", () => ctx.world.allToAll(x(4), x(4), { send: [1, 3] }), ShapeError],
+  ["another rank's tensor", () => ctx.world.broadcast(other.device.empty([4], "float32"), 0), OptionError],
+  ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: x(1), to: 0 }]), ShapeError],
+  ["shares that a tape cannot hold", () => ctx.world.allGather(x(2 ** 33), x(2 ** 32)), ShapeError],
+])("a group refuses %s, as real ones do", (_, collective, kind) => {
+  expect(collective).toThrow(kind);
+});
+
+test("a message to itself is a copy: no traffic", () => {
+  ctx.world
+    .sendRecv([
+      { tensor: x(3), to: 0 },
+      { tensor: x(3), from: 0 },
+    ])
+    .wait();
+  expect(ctx.world.traffic()).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
+});
