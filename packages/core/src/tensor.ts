@@ -2,7 +2,7 @@ import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
-import type { DType } from "./dtype.ts";
+import { type DType, dtypeBytes } from "./dtype.ts";
 import { DisposedError, ShapeError } from "./errors.ts";
 import { formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
 import type { Storage } from "./storage.ts";
@@ -107,10 +107,15 @@ export class Tensor implements Disposable, TensorParts {
     return this;
   }
 
-  /** Another look at the same memory, without history; what is not given stays as it is here. */
+  /**
+   * Another look at the same memory, without history; what is not given stays as it is here.
+   *
+   * @throws ShapeError if it would show what lies outside of that memory.
+   */
   view({ shape = this.shape, strides = this.strides, offset = this.offset }: ViewParts): Tensor {
     this.assertUsable("view");
     const { device, dtype, storage } = this;
+    views.checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });
   }
 

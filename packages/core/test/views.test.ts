@@ -127,7 +127,23 @@ test("bad views are refused with what would be right", () => {
   expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
   expect(() => x.slice(0, 0, 1, 0)).toThrow(/a step of at least 1/);
   expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
+  expect(() => counted([1, 3]).expand([-1, 3])).toThrow(ShapeError);
+  expect(() => counted([1, 3]).expand([2.5, 3])).toThrow(ShapeError);
   expect(() => x.to("int8" as "float32")).toThrow(DTypeError);
+});
+
+test("a view never shows memory of others", () => {
+  const x = counted([2, 3]);
+  expect(() => x.view({ shape: [7], strides: [1] })).toThrow(
+    "view: expected a view of 6 elements, received [7] with strides [1] from element 0",
+  );
+  expect(() => x.view({ offset: 1 })).toThrow(ShapeError);
+  expect(() => x.view({ shape: [3], strides: [-1], offset: 1 })).toThrow(ShapeError);
+  expect(() => x.view({ shape: [2] })).toThrow(ShapeError);
+  expect(() => x.view({ shape: [-1, 1] })).toThrow(ShapeError);
+  expect(() => x.view({ strides: [1.5, 1] })).toThrow(ShapeError);
+  expect(x.view({ shape: [9, 6], strides: [0, 1] }).size).toBe(54);
+  expect(x.view({ shape: [0, 6], strides: [100, 1], offset: 6 }).size).toBe(0);
 });
 
 test("a disposed tensor is refused by name", () => {
