@@ -158,7 +158,8 @@ void Engine::launchMessages(Operation& op, const Stage& stage) {
 void Engine::launchSplit(const std::shared_ptr<Operation>& op) {
   const std::pair<uint64_t, uint64_t> place{op->signature.group, op->signature.index};
   hub_.send(std::move(Writer(Frame::Color).value(place.first).value(place.second).value(op->color)));
-  if (!until([&] { return colors_.contains(place); })) return;
+  // NCCL may deadlock if it splits while the GPU still works for the whole.
+  if (!until([&] { return colors_.contains(place) && head() == op; })) return;
   openPart(*op, colors_[place]);
   colors_.erase(place);
   if (failed_) return;

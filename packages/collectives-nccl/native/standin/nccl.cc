@@ -111,6 +111,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   Communicator& whole = *comm->of;
   if (whole.state != ncclSuccess || color < 0) return ncclInvalidArgument;
   if (config && checked(*config) != ncclSuccess) return ncclInvalidArgument;
+  // NCCL may deadlock then.
+  if (whole.launched > 0) return ncclInvalidUsage;
   auto made = std::make_shared<Communicator>();
   const int number = whole.splits++;
   auto& split = whole.region->header().splits[number % standin::kSplits];
