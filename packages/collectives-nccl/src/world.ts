@@ -22,6 +22,8 @@ export async function world(size: number, { nccl = {}, ...options }: NcclWorldOp
   checkWorld({ rank: 0, size });
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";
+  // Of the same process, NCCL would look into tensors, which lie in a pool that only their own GPU reaches.
+  process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
   // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
   return openWorld(size, together(nccl), options);
