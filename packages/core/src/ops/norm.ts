@@ -1,5 +1,6 @@
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
+import { checkOptionNames } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
@@ -74,22 +75,31 @@ export function layerNorm(
   x: Tensor,
   weight: Tensor | null = null,
   bias: Tensor | null = null,
-  { epsilon = 1e-5 }: NormOptions = {},
+  options: NormOptions = {},
 ): Tensor {
-  checkParameters("layerNorm", x, [weight, bias]);
+  const epsilon = checkNorm("layerNorm", x, [weight, bias], options) ?? 1e-5;
   using dense = denseRows(x);
   return layerNormOp([dense, weight, bias], epsilon);
 }
 
 /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
-export function rmsNorm(x: Tensor, weight: Tensor | null = null, { epsilon = 1e-6 }: NormOptions = {}): Tensor {
-  checkParameters("rmsNorm", x, [weight]);
+export function rmsNorm(x: Tensor, weight: Tensor | null = null, options: NormOptions = {}): Tensor {
+  const epsilon = checkNorm("rmsNorm", x, [weight], options) ?? 1e-6;
   using dense = denseRows(x);
   return rmsNormOp([dense, weight], epsilon);
 }
 
-function checkParameters(where: string, x: Tensor, parameters: readonly (Tensor | null)[]): void {
+/** Throws unless x has features that the parameters fit; returns the epsilon asked for, if any. */
+// oxlint-disable-next-line max-params -- what a norm is called with, and its name
+function checkNorm(
+  where: string,
+  x: Tensor,
+  parameters: readonly (Tensor | null)[],
+  options: NormOptions,
+): number | undefined {
   x.assertUsable(where);
+  checkOptionNames(where, options, ["epsilon"] satisfies (keyof NormOptions)[]);
+  if (x.rank === 0) throw new ShapeError({ where, expected: "x [..,E], features last", received: "[]" });
   for (const parameter of parameters) {
     if (!parameter) continue;
     checkDevice(where, x, parameter);
@@ -100,4 +110,5 @@ function checkParameters(where: string, x: Tensor, parameters: readonly (Tensor 
       received: formatShape(parameter.shape),
     });
   }
+  return options.epsilon;
 }

@@ -1,9 +1,10 @@
 import { defineOp } from "../autograd/define-op.ts";
+import type { DType } from "../dtype.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels.ts";
-import { normalizeAxis, type Shape } from "../shape.ts";
+import { checkOptionNames } from "../options.ts";
+import { normalizeAxis, type Shape, sizeOf } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { scale } from "./arithmetic.ts";
 
 /** How reductions shape their result. */
 export interface ReduceOptions {
@@ -13,27 +14,34 @@ export interface ReduceOptions {
 /** One axis, several, or all if left out; negative ones count from the end. */
 export type Axes = number | readonly number[];
 
-/** The shape with reduced axes of length 1, and without them. */
-function shapesOf(x: Tensor, axes: Axes | undefined, where: string): { kept: Shape; dropped: Shape } {
-  const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
-  const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
-  return {
-    kept: x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length)),
-    dropped: x.shape.filter((_, axis) => !reduced.has(axis)),
-  };
+/** The shape with reduced axes of length 1, and the one that the result shall have. */
+interface Shapes {
+  readonly kept: Shape;
+  readonly shape: Shape;
 }
 
-function reduce(kind: ReduceKind, x: Tensor, shapes: { kept: Shape; shape: Shape }): Tensor {
-  using out = x.device.empty(shapes.kept, x.dtype);
+// oxlint-disable-next-line max-params -- what every reduction is called with, and its name
+function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions): Shapes {
+  x.assertUsable(where);
+  checkOptionNames(where, options, ["keepAxes"] satisfies (keyof ReduceOptions)[]);
+  const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
+  const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
+  const kept = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
+  return { kept, shape: options.keepAxes ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
+}
+
+// oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype
+function reduce(kind: ReduceKind, x: Tensor, { kept, shape }: Shapes, dtype: DType = x.dtype): Tensor {
+  using out = x.device.empty(kept, dtype);
   if (x.size === 0) x.device.kernels.fill(out, kind === "sum" ? 0 : -Infinity);
   else if (out.size === x.size) x.device.kernels.copy(out, x);
   else x.device.kernels.reduce(kind, out, x);
-  return out.reshape(shapes.shape);
+  return out.reshape(shape);
 }
 
 const sumOp = defineOp({
   name: "sum",
-  forward([x]: [Tensor], shapes: { kept: Shape; shape: Shape }) {
+  forward([x]: [Tensor], shapes: Shapes) {
     return { output: reduce("sum", x, shapes), saved: { kept: shapes.kept, from: x.shape } };
   },
   backward({ kept, from }, dOut) {
@@ -58,21 +66,37 @@ const sumOp = defineOp({
  * ```
  * @throws ShapeError for an axis out of range.
  */
-export function sum(x: Tensor, axes?: Axes, { keepAxes = false }: ReduceOptions = {}): Tensor {
-  x.assertUsable("sum");
-  const { kept, dropped } = shapesOf(x, axes, "sum");
-  return sumOp([x], { kept, shape: keepAxes ? kept : dropped });
+export function sum(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
+  return sumOp([x], shapesOf("sum", x, axes, options));
 }
 
-/** Mean over some axes, or all. */
+const meanOp = defineOp({
+  name: "mean",
+  forward([x]: [Tensor], shapes: Shapes) {
+    const factor = sizeOf(shapes.kept) / x.size;
+    // The sum of what fits in 16 bits may not.
+    using total = reduce("sum", x, shapes, "float32");
+    const output = x.device.empty(shapes.shape, x.dtype);
+    x.device.kernels.scalar("mul", output, total, factor);
+    return { output, saved: { kept: shapes.kept, from: x.shape, factor } };
+  },
+  backward({ kept, from, factor }, dOut) {
+    using shares = dOut.reshape(kept);
+    using repeated = shares.expand(from);
+    const dx = dOut.device.empty(from, dOut.dtype);
+    if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, repeated, factor);
+    return [dx];
+  },
+});
+
+/** Mean over some axes, or all; float32 accumulation, one rounding to x's dtype. NaN where there is nothing. */
 export function mean(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
-  using total = sum(x, axes, options);
-  return scale(total, total.size / x.size);
+  return meanOp([x], shapesOf("mean", x, axes, options));
 }
 
 const maxOp = defineOp({
   name: "max",
-  forward([x]: [Tensor], shapes: { kept: Shape; shape: Shape }) {
+  forward([x]: [Tensor], shapes: Shapes) {
     const output = reduce("max", x, shapes);
     return { output, saved: { x, output, kept: shapes.kept } };
   },
@@ -123,9 +147,8 @@ function largestOf(x: Tensor, largest: Tensor): Tensor {
  * ```
  * @throws ShapeError for an axis out of range, and if there is no element.
  */
-export function max(x: Tensor, axes?: Axes, { keepAxes = false }: ReduceOptions = {}): Tensor {
-  x.assertUsable("max");
-  const { kept, dropped } = shapesOf(x, axes, "max");
+export function max(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
+  const shapes = shapesOf("max", x, axes, options);
   if (x.size === 0) throw new ShapeError({ where: "max", expected: "at least one element", received: "none" });
-  return maxOp([x], { kept, shape: keepAxes ? kept : dropped });
+  return maxOp([x], shapes);
 }

@@ -116,6 +116,7 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "sum, one axis": { shapes: [[2, 3, 2]], run: (x) => sum(x, -2) },
   "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepAxes: true }) },
   mean: { shapes: [[2, 3]], run: (x) => mean(x, 0) },
+  "mean of all": { shapes: [[2, 3]], run: (x) => mean(x, undefined, { keepAxes: true }) },
   "max, all": { shapes: [[2, 3]], run: (x) => max(x) },
   "max, one axis": { shapes: [[2, 3, 2]], run: (x) => max(x, -2) },
   "max, axes kept, permuted": { shapes: [[2, 3]], run: turned((x) => max(x, [0], { keepAxes: true })) },
@@ -194,4 +195,33 @@ test("max shares its gradient evenly among those that are largest, infinities to
     x.grad!.dispose();
   }
   expect(device.memory().allocated).toBe(0);
+});
+
+test("a mean is no larger than what it is the mean of, however many there are", async () => {
+  const device = new ReferenceDevice();
+  using x = fromArray(device, [60_000, 50_000, 40_000, 30_000], [2, 2], "float16");
+  x.requiresGrad = true;
+  using all = mean(x);
+  using rows = mean(x, 1);
+  using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], "float16");
+  using ofMany = mean(count);
+  all.backward();
+  expect([all.dtype, all.shape, await all.item()]).toEqual(["float16", [], 44_992]); // of 16 bits the one next to 45 000
+  expect(Array.from(await rows.read())).toEqual([55_008, 35_008]);
+  expect(await ofMany.item()).toBe(1);
+  expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
+});
+
+test("reductions and norms take no option that they do not know, and norms nothing without features", () => {
+  const device = new ReferenceDevice();
+  using x = fromArray(device, [1, 2], [2]);
+  using scalar = fromArray(device, [1], []);
+  for (const reduction of [sum, mean, max]) {
+    expect(() => reduction(x, 0, { keepdim: true } as object)).toThrow(
+      /expected options among keepAxes, received "keepdim"/,
+    );
+  }
+  expect(() => layerNorm(x, null, null, { eps: 1 } as object)).toThrow(/layerNorm: expected options among epsilon/);
+  expect(() => rmsNorm(x, null, { eps: 1 } as object)).toThrow(/rmsNorm: expected options among epsilon/);
+  for (const norm of [layerNorm, rmsNorm]) expect(() => norm(scalar)).toThrow(/expected x \[\.\.,E\], features last/);
 });
