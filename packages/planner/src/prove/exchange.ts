@@ -20,6 +20,8 @@ export function exchange(batches: readonly Batch[], means: StreamMeans): string 
   const memoryOf = (i: number): RankMemory => means.memories[batches[i]!.rank]!;
   const sent = batches.map(({ input }, i) => (input < 0 ? nothingHeld : memoryOf(i).message(input)));
   const meeting = { batches, sent, memoryOf };
+  const mixed = differentDTypes(meeting);
+  if (mixed) return mixed;
   const [first] = batches;
   switch (first!.op) {
     case "allGather":
@@ -34,6 +36,12 @@ export function exchange(batches: readonly Batch[], means: StreamMeans): string 
     default:
       return undefined;
   }
+}
+
+function differentDTypes({ batches, memoryOf }: Meeting): string | undefined {
+  const dtypes = batches.map(({ output }, i) => (output < 0 ? undefined : memoryOf(i).view(output).dtype));
+  const odd = dtypes.findIndex((dtype) => dtype !== dtypes[0]);
+  return odd < 0 ? undefined : `${batches[odd]!.op}: member ${odd} has ${dtypes[odd]}, member 0 ${dtypes[0]}`;
 }
 
 function allGather({ batches, sent, memoryOf }: Meeting): string | undefined {

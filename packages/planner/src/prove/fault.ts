@@ -3,7 +3,7 @@ export interface Fault {
   /**
    * - twice, missing: pairs of queries and keys that count more than once, or never
    * - data: a kernel or a result has other rows than it should
-   * - race: compute touches what a collective that was not waited for reads or writes
+   * - race: compute touches what a collective that was not waited for reads or writes, or one writes where it also reads
    * - message: a send without a receive, or with one of another size; collectives that do not fit
    * - cycle: ranks that wait for each other
    */

@@ -28,7 +28,9 @@ export interface Proof {
  *   memory is followed through copies, messages and sums, so that stale, foreign or scrambled rows are found where used;
  * - every send meets a receive of as many bytes, in order, between the same ranks of the same group;
  * - no ranks wait for each other in a circle, on an engine where a message moves only when both sides have their turn;
- * - compute touches nothing that a collective under way uses.
+ * - compute, and whoever gets the results, touches nothing that a collective under way uses, and no collective writes where
+ *   it also reads;
+ * - inputs, which are the caller's, end as they were.
  *
  * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are refused
  * where attention uses them. `limit`: how many faults are kept, 10 if absent.

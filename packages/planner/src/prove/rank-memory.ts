@@ -32,6 +32,11 @@ export class RankMemory {
     return this.#views[id]!;
   }
 
+  /** The storage that a view shows part of. */
+  storageOf(id: number): number {
+    return this.#storageOf[id]!;
+  }
+
   /** What a view shows, if it is one thing. */
   only(id: number): Piece | undefined {
     return this.content(id).only(this.#views[id]!.look);

@@ -15,6 +15,7 @@ export class Replay {
   readonly #memory: RankMemory;
   readonly #streams: Streams;
   readonly #compute: Compute;
+  readonly #ends: RecordedRank["ends"];
   /** The collective that this rank waits for. */
   #awaited: Batch | undefined;
   #ended = false;
@@ -27,6 +28,7 @@ export class Replay {
     this.#memory = own.memory;
     this.#streams = own.streams;
     this.#compute = new Compute(means, recorded, own.memory);
+    this.#ends = recorded.ends;
   }
 
   /** Whether all results are there; what follows only frees memory. */
@@ -57,6 +59,8 @@ export class Replay {
       case "mark": {
         const phase = this.#names.words[event.arg(0)]!;
         this.#ended = phase === "end";
+        if (phase === "backward") this.#handOver("out");
+        if (phase === "end") this.#handOver("dq", "dk", "dv");
         return compute.begin(phase);
       }
       case "wait":
@@ -89,6 +93,19 @@ export class Replay {
         return;
       default:
         this.#streams.post(this.rank, event, compute.phase);
+    }
+  }
+
+  /** The caller gets results, to compute on them: no collective may still be writing them. */
+  #handOver(...names: readonly (keyof RecordedRank["ends"])[]): void {
+    for (const name of names) {
+      const rival = this.#memory.rival(this.#ends[name], false);
+      if (rival === undefined) continue;
+      this.#means.faults.report({
+        kind: "race",
+        rank: this.rank,
+        message: `rank ${this.rank}, ${this.#compute.where}: ${name} is handed over before collective #${rival}, which writes it, is waited for`,
+      });
     }
   }
 

@@ -4,13 +4,27 @@ import type { Entry } from "./content.ts";
 import { expectedAt, fits, sumIn } from "./entries.ts";
 import type { Means } from "./operands.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { describe, isFill, positionsText, type Rows, type Side, type SumName } from "./values.ts";
+import {
+  describe,
+  isFill,
+  positionsText,
+  type Rows,
+  type Side,
+  type SourceName,
+  type SumName,
+  valueOf,
+} from "./values.ts";
 
 const sides = { out: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Partial<
   Record<SumName, Side>
 >;
 
-/** Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once. */
+const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const satisfies Record<SourceName, Side>;
+
+/**
+ * Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once; and
+ * its inputs, which are the caller's, as they were.
+ */
 export function checkResults(means: Means, recorded: RecordedRank, memory: RankMemory): void {
   const { record, positions, faults } = means;
   const { tape, at, firstSequence, ends } = recorded;
@@ -23,6 +37,15 @@ export function checkResults(means: Means, recorded: RecordedRank, memory: RankM
     for (const entry of entries) problem ??= problemOf(entry, { name, expected, means });
     if (problem)
       faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
+  }
+  for (const name of ["q", "k", "v", "dOut"] as const) {
+    const own = positions.of(record[inputs[name]].spans(at));
+    if (own.length === 0) continue;
+    const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
+    const { entries, whole } = memory.read(ends[name]);
+    if (whole && entries.every((entry) => entry.value === valueOf(name) && fits(entry, expected))) continue;
+    const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
+    faults.report({ kind: "data", rank: tape.rank, message });
   }
 }
 

@@ -5,6 +5,7 @@ import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
 import { exchange } from "./exchange.ts";
+import { overlapsItself } from "./overlaps.ts";
 import { Queue } from "./queue.ts";
 import type { StreamMeans } from "./stream-means.ts";
 
@@ -65,7 +66,12 @@ export class Streams {
 
   post(rank: number, event: Reader, phase: string): void {
     const batch = new Batch(rank, event, phase);
-    this.#means.memories[rank]!.hold(batch);
+    const memory = this.#means.memories[rank]!;
+    memory.hold(batch);
+    if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#place(batch))) {
+      const message = `${this.textOf(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
+      this.#means.faults.report({ kind: "race", rank, message });
+    }
     const queue = this.queues[rank]!;
     queue.push(batch);
     if (queue.length === 1) this.#ready.push(batch);

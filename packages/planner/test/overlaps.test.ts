@@ -1,0 +1,124 @@
+import { ring } from "@mosaic/backend-ring";
+import { type AttentionBackend, type Context, type DType, local, type Tensor } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { prove, record } from "../src/index.ts";
+
+const right = ring();
+const sizes = { mesh: { sp: 2 }, tokens: 16, heads: 1, headDim: 4 };
+
+/** A ring that does something more before, on tensors of its own, or after. */
+function besides(more: Partial<Record<"forward" | "backward", (ctx: Context, result: Tensor, input: Tensor) => void>>) {
+  const backend: AttentionBackend = {
+    ...right,
+    attend(ctx, call, state, keys) {
+      right.attend(ctx, call, state, keys);
+      more.forward?.(ctx, state.out, keys.k);
+    },
+    attendBackward(ctx, call, grads, keys) {
+      right.attendBackward(ctx, call, grads, keys);
+      more.backward?.(ctx, grads.dk, keys.k);
+    },
+  };
+  return backend;
+}
+
+const messages = (backend: AttentionBackend, options: object = {}) =>
+  prove(record({ backend, ...sizes, ...options })).faults.map(({ message }) => message);
+
+test("keys exchanged in place, in one batch, are a race, though a copy of what was sent would be right", () => {
+  const inner = local();
+  const inPlace: AttentionBackend = {
+    ...right,
+    attend(ctx, call, state, { k, v, from }) {
+      const other = 1 - ctx.rank;
+      using mine = ctx.device.empty(k.shape, k.dtype);
+      using values = ctx.device.empty(v.shape, v.dtype);
+      ctx.device.kernels.copy(mine, k);
+      ctx.device.kernels.copy(values, v);
+      inner.attend(ctx, call, state, { k: mine, v: values, from });
+      const both = [mine, values].flatMap((tensor) => [
+        { tensor, to: other },
+        { tensor, from: other },
+      ]);
+      ctx.world.sendRecv(both, { label: "in place" }).wait();
+      inner.attend(ctx, call, state, { k: mine, v: values, from: { ...from, sp: other } });
+    },
+  };
+  const where = "forward, in place #0 writes where it also reads, or twice to one place: what it moves has no order";
+  expect(messages(inPlace)).toEqual([`rank 0, ${where}`, `rank 1, ${where}`]);
+});
+
+test.each([2, 6])("%i messages to one place, and to places beside one another", (count) => {
+  const received = (overlap: number) =>
+    besides({
+      forward(ctx) {
+        using from = ctx.device.empty([count, 4], "float32");
+        using into = ctx.device.empty([count * 4], "float32");
+        const transfers = Array.from({ length: count }, (_, i) => {
+          const start = i * 4 - (i === count - 1 ? overlap : 0);
+          return [
+            { tensor: from.slice(0, i, i + 1), to: 1 - ctx.rank },
+            { tensor: into.slice(0, start, start + 4), from: 1 - ctx.rank },
+          ] as const;
+        });
+        ctx.world.sendRecv(transfers.flat().toReversed()).wait();
+      },
+    });
+  expect(messages(received(0))).toEqual([]);
+  expect(messages(received(1))).toHaveLength(2);
+});
+
+test("collectives in place: where it is defined, and where it is not", () => {
+  const collective = (post: (ctx: Context, whole: Tensor, share: (rank: number) => Tensor) => void) =>
+    messages(
+      besides({
+        forward(ctx) {
+          using whole = ctx.device.empty([8], "float32");
+          post(ctx, whole, (rank) => whole.slice(0, 4 * rank, 4 * rank + 4));
+        },
+      }),
+    );
+  expect(collective(({ world }, whole) => world.allReduce(whole).wait())).toEqual([]);
+  expect(collective(({ world, rank }, whole, share) => world.allGather(whole, share(rank)).wait())).toEqual([]);
+  expect(collective(({ world, rank }, whole, share) => world.reduceScatter(share(rank), whole).wait())).toEqual([]);
+  expect(collective(({ world, rank }, whole, share) => world.allGather(whole, share(1 - rank)).wait())).toHaveLength(2);
+  expect(collective(({ world }, whole, share) => world.reduceScatter(share(0), whole).wait())).toHaveLength(1);
+  expect(collective(({ world }, whole) => world.allToAll(whole, whole).wait())).toHaveLength(2);
+});
+
+test.each<[string, (ctx: Context, x: Tensor) => void]>([
+  ["allReduce", ({ world }, x) => world.allReduce(x).wait()],
+  ["broadcast", ({ world }, x) => world.broadcast(x, 0).wait()],
+  ["allGather", ({ world, device }, x) => world.allGather(device.empty([8], x.dtype), x).wait()],
+  ["allToAll", ({ world, device }, x) => world.allToAll(device.empty([4], x.dtype), x).wait()],
+])("members of an %s must agree on the dtype", (op, post) => {
+  const dtypes: readonly DType[] = ["bfloat16", "float16"];
+  const backend = besides({ forward: (ctx) => post(ctx, ctx.device.empty([4], dtypes[ctx.rank]!)) });
+  expect(messages(backend)).toEqual([`${op}: member 1 has float16, member 0 bfloat16`]);
+});
+
+test("results that a collective still writes must not be handed over", () => {
+  const there = (ctx: Context, result: Tensor): void => {
+    using back = ctx.device.empty(result.shape, result.dtype);
+    const other = 1 - ctx.rank;
+    const exchange = (sent: Tensor, received: Tensor) =>
+      ctx.world.sendRecv([
+        { tensor: sent, to: other },
+        { tensor: received, from: other },
+      ]);
+    exchange(result, back).wait();
+    exchange(back, result);
+  };
+  for (const phase of ["forward", "backward"] as const) {
+    const [first] = messages(besides({ [phase]: there }), { dtype: "float32" });
+    expect(first).toMatch(new RegExp(`^rank 0, ${phase}, .*(handed over|touches memory)`));
+  }
+});
+
+test("what the caller passed stays as it was", () => {
+  const spoil = (ctx: Context, _: Tensor, k: Tensor): void => ctx.device.kernels.fill(k, 0);
+  expect(messages(besides({ backward: spoil }))).toEqual([
+    "rank 0, k: what the caller passed was overwritten",
+    "rank 1, k: what the caller passed was overwritten",
+  ]);
+});
