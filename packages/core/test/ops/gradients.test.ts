@@ -199,14 +199,14 @@ test("max shares its gradient evenly among those that are largest, infinities to
 
 test("a mean is no larger than what it is the mean of, however many there are", async () => {
   const device = new ReferenceDevice();
-  using x = fromArray(device, [60_000, 50_000, 40_000, 30_000], [2, 2], "float16");
+  using x = fromArray(device, [60_000, 50_016, 40_000, 30_000], [2, 2], "float16");
   x.requiresGrad = true;
   using all = mean(x);
   using rows = mean(x, 1);
   using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], "float16");
   using ofMany = mean(count);
   all.backward();
-  expect([all.dtype, all.shape, await all.item()]).toEqual(["float16", [], 44_992]); // of 16 bits the one next to 45 000
+  expect([all.dtype, all.shape, await all.item()]).toEqual(["float16", [], 44_992]); // of those in 16 bits the one next to 45 004
   expect(Array.from(await rows.read())).toEqual([55_008, 35_008]);
   expect(await ofMany.item()).toBe(1);
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
