@@ -6,6 +6,7 @@ export default defineConfig({
     "ring-rank": "src/ring-rank.ts",
     "collectives-rank": "src/collectives-rank.ts",
     "prediction-rank": "src/prediction-rank.ts",
+    "peers-ring-rank": "src/peers-ring-rank.ts",
     "proof-run": "src/proof-run.ts",
     papers: "papers/main.ts",
     gpu: "gpu/main.ts",

@@ -8,6 +8,8 @@ export interface Row {
 /** How hard to try: the machine is noisy, and more repetitions see more of its quiet moments. */
 export interface Effort {
   readonly repetitions: number;
+  /** A Python that has PyTorch. */
+  readonly python?: string | undefined;
 }
 
 /** Something to measure. One run may give several rows, but all their names are known before. */

@@ -2,6 +2,8 @@ import { parseArgs } from "node:util";
 import type { Case, Effort, Row } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
 import { gemmCases, localCases } from "./local.ts";
+import { peerCases } from "./peers.ts";
+import { peerRingCases } from "./peers-ring.ts";
 import { predictionCases } from "./prediction.ts";
 import { proofCases } from "./proof.ts";
 import { ringCases } from "./ring.ts";
@@ -10,6 +12,7 @@ const help = `Measures Mosaic on this machine, as ratios to what the machine can
 
   npm run bench -- [options]
 
+  --python PATH   a Python with PyTorch: measures the cases "peer" and "peer-ring" too, ours and PyTorch's in turns
   --filter TEXT   only cases whose name contains it; several are separated by commas
   --quick         fewer repetitions: minutes become one, numbers become rough
   --json          one JSON object a case: {"case": …, its numbers}
@@ -25,6 +28,9 @@ const cases: readonly Case[] = [
   ...proofCases,
 ];
 
+/** What needs PyTorch beside us. */
+const besides: readonly Case[] = [...peerCases, ...peerRingCases];
+
 process.exitCode = await main(process.argv.slice(2));
 
 async function main(args: string[]): Promise<number> {
@@ -33,14 +39,16 @@ async function main(args: string[]): Promise<number> {
   if (options.help) console.log(help);
   if (options.help) return 0;
   const wanted = (name: string): boolean => options.filter.some((text) => name.includes(text));
-  const chosen = cases.filter(({ names }) => names.some(wanted));
+  const chosen = [...cases, ...(options.python ? besides : [])].filter(({ names }) => names.some(wanted));
   if (chosen.length === 0) {
-    console.error(`--filter ${options.filter.join()}: no case is called so; --list shows all`);
+    console.error(
+      `--filter ${options.filter.join()}: no case is called so; --list shows all, with --python those beside PyTorch too`,
+    );
     return 2;
   }
   if (options.list) for (const name of chosen.flatMap(({ names }) => names).filter(wanted)) console.log(name);
   if (options.list) return 0;
-  const effort: Effort = { repetitions: options.quick ? 2 : 7 };
+  const effort: Effort = { repetitions: options.quick ? 2 : 7, python: options.python };
   for (const each of chosen) {
     for (const row of (await each.run(effort)).filter((one) => wanted(one.case))) {
       console.log(options.json ? json(row) : `${row.case.padEnd(44)}${row.text}`);
@@ -51,6 +59,7 @@ async function main(args: string[]): Promise<number> {
 
 interface Options {
   readonly filter: readonly string[];
+  readonly python: string | undefined;
   readonly quick: boolean;
   readonly json: boolean;
   readonly list: boolean;
@@ -62,9 +71,16 @@ function read(args: string[]): Options | undefined {
   try {
     const { values } = parseArgs({
       args,
-      options: { filter: { type: "string" }, quick: flag, json: flag, list: flag, help: { ...flag, short: "h" } },
+      options: {
+        filter: { type: "string" },
+        python: { type: "string" },
+        quick: flag,
+        json: flag,
+        list: flag,
+        help: { ...flag, short: "h" },
+      },
     });
-    return { ...values, filter: (values.filter ?? "").split(",") };
+    return { ...values, python: values.python, filter: (values.filter ?? "").split(",") };
   } catch (error) {
     console.error(`${(error as Error).message}\n\n${help}`);
     return undefined;

@@ -12,7 +12,10 @@ const bench = (...args: string[]): { status: number | null; stdout: string; stde
 describe("the benchmarks", () => {
   it("have names that differ, and the ones that goals are set for", () => {
     const names = bench("--list").stdout.trim().split("\n");
-    expect(new Set(names).size).toBe(names.length);
+    const all = bench("--list", "--python", "python3").stdout.trim().split("\n");
+    expect(new Set(all).size).toBe(all.length);
+    expect(all.filter((name) => !names.includes(name)).every((name) => name.startsWith("peer"))).toBe(true);
+    expect(all).toContain("peer-ring.2x1.backward.f32.causal.d64.n8192");
     expect(names).toContain("ring.2x1.forward.f32.full.d64.n16384");
     expect(names).toContain("ring.2x1.backward.f32.full.d64.n16384");
     for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);

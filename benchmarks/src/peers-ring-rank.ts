@@ -1,0 +1,45 @@
+// One process of a case beside PyTorch's ring: a rank of one thread, or, last, the one that asks the peer.
+import { fileURLToPath } from "node:url";
+import * as mosaic from "@mosaic/attention";
+import { connectStore, type Store } from "@mosaic/launcher";
+import { Peer } from "../gpu/peer.ts";
+import { AttentionRun } from "./attention-problem.ts";
+import type { PeerRingJob } from "./peers-ring.ts";
+import { rest } from "./rest.ts";
+import type { Turn } from "./ring.ts";
+
+const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;
+const rank = Number(process.env["RANK"]);
+
+await using store = await connectStore();
+await (rank === ranks ? ask(store) : compute(store));
+
+/** Turn 0 warms up and is not told. */
+function tell(turn: number, told: Turn): void {
+  if (turn > 0) console.log(JSON.stringify(told));
+}
+
+async function compute(shared: Store): Promise<void> {
+  const name = process.env["MOSAIC_RUN_ID"]!;
+  const [device, collectives] = [mosaic.cpu({ threads: 1 }), mosaic.localCollectives({ name })];
+  await using ctx = await mosaic.init({ device, collectives, rank, worldSize: ranks });
+  using run = new AttentionRun(ctx, problem, mosaic.ring());
+  for (let turn = 0; turn <= turns; turn++) {
+    if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
+    await rest();
+    tell(turn, await run.once());
+    await shared.set(`ring ${turn} ${rank}`, "");
+  }
+}
+
+async function ask(shared: Store): Promise<void> {
+  const script = fileURLToPath(new URL("../peers/ring.py", import.meta.url));
+  using peer = new Peer([python, script, "--ranks", String(ranks)], 600);
+  await peer.ask({ op: "prepare", problem });
+  for (let turn = 0; turn <= turns; turn++) {
+    await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
+    await rest();
+    tell(turn, await peer.ask<Turn>({ op: "run" }));
+    await shared.set(`peer ${turn}`, "");
+  }
+}

@@ -1,0 +1,49 @@
+import { type AttentionProblem, flopsOf, nameOf } from "./attention-problem.ts";
+import type { Case } from "./case.ts";
+import { peerRow } from "./peers.ts";
+import { runProcesses } from "./processes.ts";
+import type { Turn } from "./ring.ts";
+
+const RANKS = 2;
+const HEADS = 4;
+
+/** What the processes are asked to do. */
+export interface PeerRingJob {
+  readonly problem: AttentionProblem;
+  readonly ranks: number;
+  readonly turns: number;
+  readonly python: string;
+}
+
+const problems: readonly Omit<AttentionProblem, "heads">[] = [
+  { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 8192 },
+  { direction: "backward", dtype: "f32", mask: "full", d: 64, n: 8192 },
+  { direction: "forward", dtype: "f32", mask: "causal", d: 64, n: 8192 },
+  { direction: "backward", dtype: "f32", mask: "causal", d: 64, n: 8192 },
+  { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 8192 },
+  { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 2048 },
+  { direction: "backward", dtype: "f32", mask: "full", d: 64, n: 2048 },
+];
+
+/**
+ * Two ranks of one thread each, as real processes, beside the ring that one writes with PyTorch: its kernels, and gloo between
+ * the processes (`peers/ring.py`). They take turns.
+ */
+export const peerRingCases: readonly Case[] = problems.map((shape) => {
+  const problem = { ...shape, heads: HEADS };
+  const name = `peer-ring.${RANKS}x1.${nameOf(problem)}`;
+  return {
+    names: [name],
+    async run({ repetitions, python }) {
+      const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
+      // One process more than ranks: the last asks PyTorch's.
+      const said = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
+      const theirs = said.at(-1)!.map(({ begin, end }) => end - begin);
+      const ours = theirs.map((_, turn) => {
+        const turns = said.slice(0, -1).map((rank) => rank[turn]!);
+        return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
+      });
+      return [peerRow(name, flopsOf(problem), { ours, theirs })];
+    },
+  };
+});
