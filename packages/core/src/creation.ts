@@ -1,7 +1,8 @@
+import { drawn } from "./autograd/draws.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, ShapeError } from "./errors.ts";
+import { DTypeError, OptionError, ShapeError } from "./errors.ts";
 import { checkOptionNames } from "./options.ts";
 import { formatShape, type Shape, sizeOf } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
@@ -122,8 +123,9 @@ export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor
   checkOptionNames("randn", options, ["seed", "stream", "dtype", "mean", "std"]);
   const { mean = 0, std = 1, dtype = "float32" } = options;
   const device = deviceOf(on, "randn");
+  const from = source("randn", on, options);
   const out = allocate(device, { shape, dtype, where: "randn" });
-  device.kernels.random(out, { kind: "normal", mean, std, ...source(on, options) });
+  device.kernels.random(out, { kind: "normal", mean, std, ...from });
   return out;
 }
 
@@ -132,18 +134,27 @@ export function rand(on: On, shape: Shape, options: UniformOptions = {}): Tensor
   checkOptionNames("rand", options, ["seed", "stream", "dtype", "low", "high"]);
   const { low = 0, high = 1, dtype = "float32" } = options;
   const device = deviceOf(on, "rand");
+  const from = source("rand", on, options);
   const out = allocate(device, { shape, dtype, where: "rand" });
-  device.kernels.random(out, { kind: "uniform", low, high, ...source(on, options) });
+  device.kernels.random(out, { kind: "uniform", low, high, ...from });
   return out;
 }
 
-const drawn = new WeakMap<Device, number>();
+const streams = new WeakMap<Device, number>();
 
-function source(on: On, { seed, stream }: RandomOptions): { seed: number; stream: number } {
+function source(where: string, on: On, { seed, stream }: RandomOptions): { seed: number; stream: number } {
+  for (const [name, value = 0] of Object.entries({ seed, stream })) {
+    if (Number.isSafeInteger(value) && value >= 0) continue;
+    throw new OptionError({ where: `${where}: ${name}`, expected: "a whole number ≥ 0", received: String(value) });
+  }
   if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
-  const next = drawn.get(on) ?? 0;
-  if (stream === undefined) drawn.set(on, next + 1);
-  return { seed: seed ?? 0, stream: stream ?? next };
+  return { seed: seed ?? 0, stream: stream ?? drawn(() => nextStream(on)) };
+}
+
+function nextStream(device: Device): number {
+  const next = streams.get(device) ?? 0;
+  streams.set(device, next + 1);
+  return next;
 }
 
 /** Apart from the plain seed, which parameters use, on every rank. 2³²/φ spreads neighbouring ranks. */

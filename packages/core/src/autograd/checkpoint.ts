@@ -28,10 +28,13 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   ...inputs: Inputs
 ): Tensor {
   for (const input of inputs) input.assertUsable("checkpoint");
-  if (!isRecording()) return body(...inputs);
+  if (!isRecording()) return apart(body(...inputs), inputs);
   // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
   const within = repeatingDraws();
-  using traced = within(() => body(...inputs));
+  using traced = apart(
+    within(() => body(...inputs)),
+    inputs,
+  );
   if (!traced.node) return traced.detach();
   const kept = inputs.map((input) => input.detach());
   return traced.detach().record(
@@ -44,6 +47,11 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
     },
     true,
   );
+}
+
+/** A body may give back what it was given: the result is a tensor of its own all the same. */
+function apart(result: Tensor, inputs: readonly Tensor[]): Tensor {
+  return inputs.includes(result) ? result.contiguous() : result;
 }
 
 function recompute<Inputs extends readonly Tensor[]>(
@@ -60,6 +68,9 @@ function recompute<Inputs extends readonly Tensor[]>(
     using output = enableGrad(() => body(...(inputs as readonly Tensor[] as Inputs)));
     backward(output, dOutput);
     return inputs.map((input) => input.grad);
+  } catch (error) {
+    for (const input of inputs) input.grad?.dispose();
+    throw error;
   } finally {
     for (const input of inputs) input.dispose();
   }

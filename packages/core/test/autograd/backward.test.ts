@@ -238,6 +238,16 @@ function scaleCopy(x: Tensor): Tensor {
 }
 
 describe("checkpoint", () => {
+  test("leaves an input that the body gives back to whom it belongs", async () => {
+    const x = leaf(1, 2);
+    using y = checkpoint((each) => each, x);
+    using z = noGrad(() => checkpoint((each) => each, x));
+    expect([x.isDisposed, y === x, z === x]).toEqual([false, false, false]);
+    using loss = sum(y);
+    loss.backward();
+    expect(await gradOf(x)).toEqual([1, 1]);
+  });
+
   test("keeps only its input between forward and backward", () => {
     const x = leaf(1, 2, 3, 4);
     using y = checkpoint((x) => {

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import type { Context } from "../../src/context.ts";
-import { ones, rand } from "../../src/creation.ts";
+import { ones, rand, randn } from "../../src/creation.ts";
 import { add, mul } from "../../src/ops/arithmetic.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { referenceWorld } from "../reference/index.ts";
+import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 /** x times random numbers: the gradient tells which were drawn. */
 function noisy(ctx: Context, x: Tensor): Tensor {
@@ -49,6 +49,30 @@ test("so they are in bodies within bodies", async () => {
     }, x),
   );
   expect(nested).toEqual(plain);
+});
+
+test("so they are on a device without a context", async () => {
+  const device = new ReferenceDevice();
+  using x = ones(device, [3]);
+  x.requiresGrad = true;
+  using y = checkpoint((each) => {
+    using noise = rand(device, [3]);
+    return mul(each, noise);
+  }, x);
+  using other = rand(device, [3]);
+  using loss = sum(y);
+  loss.backward();
+  expect(await x.grad!.read()).toEqual(await y.read());
+  expect(await other.read()).not.toEqual(await y.read());
+});
+
+test("seeds and streams that are no whole numbers are refused before anything is made", () => {
+  const device = new ReferenceDevice();
+  for (const draw of [rand, randn]) {
+    expect(() => draw(device, [2], { seed: -1 })).toThrow(/seed: expected a whole number ≥ 0, received -1/);
+    expect(() => draw(device, [2], { stream: 0.5 })).toThrow(/stream: expected a whole number ≥ 0, received 0.5/);
+  }
+  expect(device.memory().allocated).toBe(0);
 });
 
 test("a body that fails leaves no trace", async () => {
