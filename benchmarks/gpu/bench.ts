@@ -1,6 +1,6 @@
 import type { Contender } from "./contender.ts";
 import type { Effort } from "./effort.ts";
-import type { Peer } from "./peer.ts";
+import type { Peer } from "../src/peer.ts";
 import type { Sizes } from "./problem.ts";
 
 /** The parts, in the order in which they run, and the seconds that each may take of eight minutes. */

@@ -1,7 +1,7 @@
 import { median, now } from "../src/case.ts";
 import type { Contender } from "./contender.ts";
 import { type Effort, runsOf } from "./effort.ts";
-import { PeerRefusal } from "./peer.ts";
+import { PeerRefusal } from "../src/peer.ts";
 import type { Problem } from "./problem.ts";
 
 /** What one contender took for a run. */

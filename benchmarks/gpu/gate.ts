@@ -1,6 +1,6 @@
 import type { Bench, Case, Result } from "./bench.ts";
 import type { Errors } from "./contender.ts";
-import { PeerRefusal } from "./peer.ts";
+import { PeerRefusal } from "../src/peer.ts";
 import type { Problem } from "./problem.ts";
 import { tolerances } from "./right.ts";
 

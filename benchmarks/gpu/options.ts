@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { lengths } from "./attention.ts";
 import { type Effort, once, quick, thorough } from "./effort.ts";
-import { sdpa } from "./peer.ts";
+import { sdpa } from "../src/peer.ts";
 import type { Sizes } from "./problem.ts";
 import { torchBackends } from "./torch.ts";
 

@@ -2,7 +2,7 @@ import type { Bench } from "./bench.ts";
 import type { Contender } from "./contender.ts";
 import type { Effort } from "./effort.ts";
 import { type Families, openFamilies } from "./families.ts";
-import { Peer } from "./peer.ts";
+import { Peer } from "../src/peer.ts";
 import type { Sizes } from "./problem.ts";
 import { torchContender } from "./torch.ts";
 

@@ -1,5 +1,5 @@
 import type { Contender, Errors, Sample } from "./contender.ts";
-import type { Peer } from "./peer.ts";
+import type { Peer } from "../src/peer.ts";
 import type { Problem } from "./problem.ts";
 
 /** What PyTorch's scaled_dot_product_attention may be told to use. */

@@ -2,7 +2,7 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { connectStore, type Store } from "@mosaic/launcher";
-import { Peer } from "../gpu/peer.ts";
+import { Peer } from "./peer.ts";
 import { AttentionRun } from "./attention-problem.ts";
 import type { PeerRingJob } from "./peers-ring.ts";
 import { rest } from "./rest.ts";

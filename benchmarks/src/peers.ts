@@ -1,5 +1,5 @@
 import * as mosaic from "@mosaic/attention";
-import { Peer, sdpa } from "../gpu/peer.ts";
+import { Peer, sdpa } from "./peer.ts";
 import { type AttentionProblem, AttentionRun, flopsOf, nameOf } from "./attention-problem.ts";
 import { type Case, median, type Row } from "./case.ts";
 import { rest } from "./rest.ts";

@@ -1,4 +1,4 @@
-// Stands in for gpu/sdpa.py in tests of the benchmark's own course: it answers the protocol with made-up numbers and computes
+// Stands in for peers/sdpa.py in tests of the benchmark's own course: it answers the protocol with made-up numbers and computes
 // nothing. What PyTorch does is not tested by it.
 import { createInterface } from "node:readline";
 

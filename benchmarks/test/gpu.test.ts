@@ -13,7 +13,7 @@ import { floorOf } from "../gpu/floor.ts";
 import { gateCase, isRight, passed } from "../gpu/gate.ts";
 import { lapsOf } from "../gpu/laps.ts";
 import { Ours } from "../gpu/ours.ts";
-import { Peer, PeerRefusal } from "../gpu/peer.ts";
+import { Peer, PeerRefusal } from "../src/peer.ts";
 import { bytesOf, exponentialsOf, flopsOf, problemOf } from "../gpu/problem.ts";
 import { Results } from "../gpu/results.ts";
 import { distance, gradientRow, outRow } from "../gpu/row.ts";

@@ -1,4 +1,4 @@
-"""PyTorch's side of the GPU benchmark: one JSON object a line in, one a line out.
+"""PyTorch's side, on a GPU or on CPUs: one JSON object a line in, one a line out.
 
     {"op": "hello"}                                                what is here
     {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖

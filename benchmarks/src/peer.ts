@@ -4,7 +4,7 @@ import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 
 /** The peer as it is run where PyTorch is. */
-export const sdpa: string = fileURLToPath(new URL("../gpu/sdpa.py", import.meta.url));
+export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
 /** The peer could not do what it was asked for: it has no such backend for the problem, or no memory. */
 export class PeerRefusal extends Error {}
