@@ -98,7 +98,7 @@ describe("ranks are told", () => {
 });
 
 describe("too many ranks for the open files that the system allows", () => {
-  const within = 'require("child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
+  const within = 'require("node:child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
   const limited = (ranks: number): Promise<Outcome> =>
     runNode([
       ...["-e", `process.exit(${within}.status)`, "--", "-c", 'ulimit -n 60; exec "$@"', "sh"],

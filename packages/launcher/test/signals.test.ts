@@ -98,7 +98,7 @@ describe("a signal to the launcher", { repeats }, () => {
 describe("SIGTERM to npm, which tells its shell alone,", () => {
   /** As npm runs a command: in a shell that waits for it. */
   function inShell(env: Readonly<Record<string, string>>): Running {
-    const spawned = 'require("child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
+    const spawned = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
     const script = `console.log("shell", ${spawned}.pid)`;
     const line = '"$@"; exit $?';
     const command = [process.execPath, CLI, "-n", "2", program("wait.mjs"), "saves-and-ends"];
