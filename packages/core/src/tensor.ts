@@ -4,6 +4,7 @@ import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.t
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
 import { DisposedError, ShapeError } from "./errors.ts";
+import { noteMade } from "./made.ts";
 import { formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
 import type { Storage } from "./storage.ts";
 import * as views from "./views.ts";
@@ -49,6 +50,7 @@ export class Tensor implements Disposable, TensorParts {
     this.offset = parts.offset;
     this.storage.retain();
     this.storage.net?.register(this, this.storage, this);
+    noteMade(this);
   }
 
   /** Number of axes. */

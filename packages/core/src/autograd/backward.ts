@@ -1,4 +1,5 @@
 import { AutogradError } from "../errors.ts";
+import { allOrNothing, lasting } from "../made.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type Made, noGrad } from "./node.ts";
@@ -19,7 +20,7 @@ export function backward(root: Tensor, gradient?: Tensor): void {
     });
   }
   const seed = seedOf(root, gradient);
-  noGrad(() => run(edge, seed));
+  lasting(() => noGrad(() => run(edge, seed)));
 }
 
 function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
@@ -56,13 +57,7 @@ function run(start: Exclude<Edge, null>, seed: Tensor): void {
     deliver(start, seed, pending);
     for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
       const { node, gradient } = next;
-      const gradients = runNode(node, gradient);
-      for (const [i, each] of gradients.entries()) {
-        const edge = node.edges[i] ?? null;
-        if (each === null) continue;
-        if (edge === null) each.dispose();
-        else deliver(edge, each, pending);
-      }
+      deliverAll(node, runNode(node, gradient), pending);
     }
   } finally {
     pending.dispose();
@@ -111,19 +106,44 @@ function checked(node: GradNode, gradients: readonly (Tensor | null)[]): readonl
   return gradients;
 }
 
+/** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
+function deliverAll(node: GradNode, gradients: readonly (Tensor | null)[], pending: Pending): void {
+  let delivered = 0;
+  try {
+    for (const gradient of gradients) {
+      const edge = node.edges[delivered++] ?? null;
+      if (gradient === null) continue;
+      if (edge === null) gradient.dispose();
+      else deliver(edge, gradient, pending);
+    }
+  } catch (error) {
+    for (const gradient of gradients.slice(delivered)) gradient?.dispose();
+    throw error;
+  }
+}
+
+/** Takes the gradient, whatever happens. */
 function deliver(edge: Exclude<Edge, null>, gradient: Tensor, pending: Pending): void {
-  if ("node" in edge) pending.add(edge.node, gradient);
-  else addToLeaf(edge.leaf, gradient);
+  try {
+    if ("node" in edge) pending.add(edge.node, gradient);
+    else addToLeaf(edge.leaf, gradient);
+  } catch (error) {
+    gradient.dispose();
+    throw error;
+  }
 }
 
 /** A leaf's gradient is dense and shares memory with nothing, so that an optimizer may write to it. */
 function addToLeaf(leaf: Tensor, gradient: Tensor): void {
   if (leaf.isDisposed) gradient.dispose();
-  else if (leaf.grad) leaf.grad = sum(leaf.grad, gradient);
+  else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = sum(leaf.grad, gradient);
   else if (isOurs(gradient)) leaf.grad = gradient;
   else {
-    leaf.grad = gradient.device.empty(gradient.shape, gradient.dtype);
-    gradient.device.kernels.copy(leaf.grad, gradient);
+    leaf.grad = allOrNothing(() => {
+      const grad = gradient.device.empty(gradient.shape, gradient.dtype);
+      gradient.device.kernels.copy(grad, gradient);
+      return grad;
+    });
     gradient.dispose();
   }
 }

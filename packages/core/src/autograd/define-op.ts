@@ -1,10 +1,14 @@
+import { allOrNothing } from "../made.ts";
 import { Tensor } from "../tensor.ts";
 import { noGrad } from "./node.ts";
 
 /** What an operation keeps for its backward: tensors and whatever else, by name. */
 export type Saved = Readonly<Record<string, unknown>>;
 
-/** An operation: its forward beside its backward. Neither is itself recorded. */
+/**
+ * An operation: its forward beside its backward. Neither is itself recorded, and one that throws leaves nothing behind:
+ * the tensors that it made are disposed.
+ */
 export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends Saved> {
   /** As it stands in messages. */
   readonly name: string;
@@ -59,11 +63,11 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
 ): (inputs: Inputs, options: Options) => Tensor {
   return (inputs, options) => {
     for (const input of inputs) input?.assertUsable(op.name);
-    const { output, saved } = noGrad(() => op.forward(inputs, options));
+    const { output, saved } = allOrNothing(() => noGrad(() => op.forward(inputs, options)));
     const kept = keep(saved, [...inputs, output]);
     return output.record(inputs, {
       name: op.name,
-      backward: (dOutput, needed) => op.backward(kept, dOutput, needed),
+      backward: (dOutput, needed) => allOrNothing(() => op.backward(kept, dOutput, needed)),
       free: () => release(kept),
     });
   };

@@ -78,6 +78,8 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
 
   allocate(byteLength: number, where: string): NativeStorage {
     this.begin(where).number(byteLength);
+    // Beyond, numbers mean nothing in native code: an element more would lie outside of what it gives.
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#outOfMemory(byteLength, where);
     translated(this.native.allocate);
     const [address, block] = this.results;
     if (address === 0) throw this.#outOfMemory(byteLength, where);

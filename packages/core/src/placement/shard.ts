@@ -1,5 +1,6 @@
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
+import { allOrNothing } from "../made.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
 import { checkOptionNames } from "../options.ts";
@@ -90,9 +91,12 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options: ShardOpt
       remedy: "give the placement and the length that the tensor was sharded with",
     });
   }
-  using first = x.detach().transpose(0, along);
-  using gathered = gather(ctx, first, layout);
-  return scatterRows(gathered, layout, along);
+  return allOrNothing(() => {
+    using whole = x.detach();
+    using first = whole.transpose(0, along);
+    using gathered = gather(ctx, first, layout);
+    return scatterRows(gathered, layout, along);
+  });
 }
 
 function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardOptions): number {

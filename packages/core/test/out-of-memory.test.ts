@@ -1,0 +1,142 @@
+import { expect, test } from "vitest";
+import { attention } from "../src/attention/attention.ts";
+import { checkpoint } from "../src/autograd/checkpoint.ts";
+import type { Context } from "../src/context.ts";
+import { rand } from "../src/creation.ts";
+import { OutOfMemoryError } from "../src/errors.ts";
+import { init } from "../src/init.ts";
+import { add, div, mul, sub } from "../src/ops/arithmetic.ts";
+import { concatenate } from "../src/ops/concatenate.ts";
+import { linear } from "../src/ops/linear.ts";
+import { matmul } from "../src/ops/matmul.ts";
+import { layerNorm } from "../src/ops/norm.ts";
+import { max, mean, sum } from "../src/ops/reduction.ts";
+import { softmax } from "../src/ops/softmax.ts";
+import { layoutOf } from "../src/placement/layout-of.ts";
+import { unshard } from "../src/placement/shard.ts";
+import type { Tensor } from "../src/tensor.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+/** Allocates a number of times, then no more. */
+class Scarce extends ReferenceDevice {
+  left = Infinity;
+
+  override empty(...what: Parameters<ReferenceDevice["empty"]>): Tensor {
+    if (this.left-- <= 0) throw new OutOfMemoryError({ where: "empty", received: "nothing left" });
+    return super.empty(...what);
+  }
+}
+
+interface Case {
+  readonly shapes: readonly (readonly number[])[];
+  run(x: readonly Tensor[], ctx: Context): Tensor;
+}
+
+function turned(x: Tensor): Tensor {
+  using view = x.transpose(0, 1);
+  return view.contiguous();
+}
+
+const matrix = [3, 4];
+const heads = [1, 2, 3, 4];
+const rows = layoutOf({ mesh: { sp: 1 }, axes: [], length: 3 });
+const cases: Readonly<Record<string, Case>> = {
+  add: { shapes: [matrix, [4]], run: ([a, b]) => add(a!, b!) },
+  "add, to itself": { shapes: [matrix], run: ([a]) => add(a!, a!) },
+  sub: { shapes: [matrix, matrix], run: ([a, b]) => sub(a!, b!) },
+  mul: { shapes: [matrix, [4]], run: ([a, b]) => mul(a!, b!) },
+  div: { shapes: [[4], matrix], run: ([a, b]) => div(a!, b!) },
+  concatenate: { shapes: [matrix, matrix], run: ([a, b]) => concatenate([a!, b!], 0) },
+  linear: { shapes: [matrix, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b!) },
+  matmul: {
+    shapes: [
+      [2, 1, 3, 4],
+      [2, 4, 2],
+    ],
+    run: ([a, b]) => matmul(a!, b!),
+  },
+  layerNorm: { shapes: [matrix, [4], [4]], run: ([x, w, b]) => layerNorm(x!, w!, b!) },
+  sum: { shapes: [matrix], run: ([x]) => sum(x!, 1) },
+  mean: { shapes: [matrix], run: ([x]) => mean(x!, 0) },
+  max: { shapes: [matrix], run: ([x]) => max(x!, 0) },
+  softmax: { shapes: [matrix], run: ([x]) => softmax(x!, 0) },
+  contiguous: { shapes: [matrix], run: ([x]) => turned(x!) },
+  attention: {
+    shapes: [heads, heads, heads],
+    run: ([q, k, v], ctx) => attention(ctx, q!, k!, v!, { queries: rows, keys: rows }),
+  },
+  checkpoint: {
+    shapes: [matrix, matrix],
+    run: ([a, b]) =>
+      checkpoint(
+        (x, y) => {
+          using product = mul(x, y);
+          return softmax(product);
+        },
+        a!,
+        b!,
+      ),
+  },
+};
+
+/** Runs forward and backward with `room` allocations; whether they were enough. */
+function fits(ctx: Context, device: Scarce, { each, room }: { each: Case; room: number }): boolean {
+  device.left = Infinity;
+  const inputs = each.shapes.map((shape) => rand(device, shape, { low: 0.5 }));
+  for (const x of inputs) x.requiresGrad = true;
+  let out: Tensor | undefined;
+  try {
+    device.left = room;
+    out = each.run(inputs, ctx);
+    using gradient = rand(device, out.shape);
+    out.backward(gradient);
+    return true;
+  } catch (error) {
+    expect(error).toBeInstanceOf(OutOfMemoryError);
+    return false;
+  } finally {
+    out?.dispose();
+    for (const x of inputs) {
+      x.grad?.dispose();
+      x.dispose();
+    }
+  }
+}
+
+test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as it was", async (_, each) => {
+  const device = new Scarce();
+  await using ctx = await init({ device, rank: 0, worldSize: 1 });
+  let room = 0;
+  for (; !fits(ctx, device, { each, room }); room++) expect(device.memory().allocated, `room ${room}`).toBe(0);
+  expect(room).toBeGreaterThan(1);
+  expect(device.memory().allocated).toBe(0);
+});
+
+test("unshard leaves nothing behind, whether it fails or not", async () => {
+  const device = new Scarce();
+  await using ctx = await init({ device, rank: 0, worldSize: 1 });
+  for (const room of [0, 1, 2]) {
+    device.left = Infinity;
+    const x = rand(device, [4, 3]);
+    device.left = room;
+    try {
+      unshard(ctx, x, 1).dispose();
+    } catch (error) {
+      expect(error).toBeInstanceOf(OutOfMemoryError);
+    }
+    x.dispose();
+    expect(device.memory().allocated, `room ${room}`).toBe(0);
+  }
+});
+
+test("a gradient that was disposed counts as none", async () => {
+  const device = new Scarce();
+  using x = rand(device, [2]);
+  x.requiresGrad = true;
+  for (let step = 0; step < 2; step++) {
+    using loss = sum(x);
+    loss.backward();
+    expect(Array.from(await x.grad!.read())).toEqual([1, 1]);
+    x.grad!.dispose();
+  }
+});
