@@ -9,7 +9,10 @@ export interface Flow {
   readonly messages: number;
 }
 
-/** What one rank sends and receives in one phase, over all groups and over each by name: of a mesh, that of the axis. */
+/**
+ * What one rank sends to others and receives from them in one phase, over all groups and over each by name: that of the
+ * mesh's axis, or `world` if the axis joins all ranks. As `traffic()` of a group, a message to oneself is none.
+ */
 export interface Volume {
   readonly sent: Flow;
   readonly received: Flow;
@@ -63,6 +66,7 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
     if (!known) phases[phase].set(name, (known = both()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
+      if (event.arg(i) === recorded.tape.rank) continue;
       const { look, bytes } = views[event.arg(i + 2)]!;
       tally(event.arg(i + 1) === 1 ? known.sent : known.received, look.size, bytes);
     }
@@ -136,8 +140,12 @@ function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader)
     case "broadcast":
       return me === root ? others.map((member) => moved(out, true, ranks[member]!)) : [moved(out, false, ranks[root]!)];
     case "allReduce": {
-      const share = (tape.views[out]!.look.size / ranks.length) * 2;
-      return [...all(out, true, () => share), ...all(out, false, () => share)];
+      const { size } = tape.views[out]!.look;
+      // Shares that differ by one element at most, the first ranks' the larger.
+      const share = (member: number): number =>
+        Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
+      const [own, theirs] = [() => share(me), share];
+      return [...all(out, true, theirs), ...all(out, false, own), ...all(out, true, own), ...all(out, false, theirs)];
     }
     default:
       return [];

@@ -1,6 +1,8 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
-import { causal, full, striped, zigzag } from "@mosaic/core";
+import { world } from "@mosaic/collectives-local";
+import { type Context, causal, full, striped, zigzag } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { count, record } from "../src/index.ts";
 
@@ -65,4 +67,49 @@ test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per c
       }
     }
   }
+});
+
+/** Collectives whose shares divide nothing, and a message to oneself. Shares are large enough for the direct form. */
+function collectives(ctx: Context): void {
+  const { world: all, rank, size, device } = ctx;
+  const empty = (length: number) => device.empty([length], "float32");
+  const counts = Array.from({ length: size }, (_, i) => 3 + 2 * i);
+  const total = counts.reduce((a, b) => a + b, 0);
+  all.allReduce(empty(10_001)).wait();
+  all.allGather(empty(total), empty(counts[rank]!), { counts }).wait();
+  all.reduceScatter(empty(counts[rank]!), empty(total), "sum", { counts }).wait();
+  all.allToAll(empty(2 * size), empty(2 * size)).wait();
+  all.broadcast(empty(7), 1).wait();
+  const [sent, received] = [empty(5), empty(5)];
+  all
+    .sendRecv([
+      { tensor: sent, to: rank },
+      { tensor: received, from: rank },
+      { tensor: sent, to: (rank + 1) % size },
+      { tensor: empty(5), from: (rank + size - 1) % size },
+    ])
+    .wait();
+}
+
+test("what is counted of collectives is what a group says that it moved", async () => {
+  const right = ring();
+  const run = record({
+    backend: {
+      ...right,
+      attend: (ctx) => collectives(ctx),
+      attendBackward: () => {},
+    },
+    mesh: { sp: 3 },
+    tokens: 6,
+    heads: 1,
+    headDim: 4,
+  });
+  const counted = count(run).ranks.map(({ forward: { sent, received } }) => {
+    return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
+  });
+  const contexts = await world(3, { device: () => cpu({ threads: 1 }) });
+  for (const ctx of contexts) collectives(ctx);
+  await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
+  expect(counted).toEqual(contexts.map((ctx) => ctx.world.traffic()));
+  await Promise.all(contexts.map((ctx) => ctx.close()));
 });
