@@ -7,7 +7,7 @@ import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
 import type { AttentionBackend, Call, Keys } from "./backend.ts";
-import { checkAttention } from "./check.ts";
+import { checkAttention, checkMask } from "./check.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
@@ -122,6 +122,7 @@ export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options
   ctx.assertOpen("attention");
   checkOptionNames("attention", options, legal);
   const { queries, keys, mask = full(), scale = (q.shape[3] ?? 1) ** -0.5 } = options;
+  checkMask("attention", mask);
   const backend = ctx.backend(options.backend ?? "local");
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });

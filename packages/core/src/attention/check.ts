@@ -1,5 +1,6 @@
 import type { Context } from "../context.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import type { Mask } from "../mask/slice.ts";
 import { checkDevice } from "../ops/operands.ts";
 import type { Layout } from "../placement/layout.ts";
 import { spansLength } from "../placement/span.ts";
@@ -28,6 +29,16 @@ export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Te
   checkAxes(where, call);
   if (Number.isFinite(call.scale)) return;
   throw new OptionError({ where, expected: "a finite scale", received: String(call.scale) });
+}
+
+/** That a mask is one, and not its name. Throws an OptionError. */
+export function checkMask(where: string, mask: Mask): void {
+  if (typeof (mask as Partial<Mask> | null)?.slices === "function") return;
+  throw new OptionError({
+    where: `${where}: mask`,
+    expected: "a Mask, such as causal() or documents([3, 5])",
+    received: typeof mask === "string" ? `"${mask}"` : String(mask),
+  });
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */

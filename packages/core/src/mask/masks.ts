@@ -80,12 +80,13 @@ export function slidingWindow(size: number): Mask {
  * ```
  */
 export function documents(lengths: readonly number[], inner: "causal" | "full" = "full"): Mask {
+  const held = [...lengths];
   const name = `documents(${lengths.length}, ${inner})`;
-  for (const length of lengths) checkCount(name, length, 0);
+  for (const length of held) checkCount(name, length, 0);
   if (inner !== "causal" && inner !== "full") {
     throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: JSON.stringify(inner) });
   }
-  const total = lengths.reduce((sum, length) => sum + length, 0);
+  const total = held.reduce((sum, length) => sum + length, 0);
   return mask(name, (queries, keys) => {
     if (queries !== total || keys !== total) {
       throw new ShapeError({
@@ -95,7 +96,7 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
       });
     }
     let end = 0;
-    return lengths.map((length) => {
+    return held.map((length) => {
       const start = end;
       end += length;
       return { q0: start, q1: end, k0: start, k1: end, type: inner === "causal" ? 1 : 0 };

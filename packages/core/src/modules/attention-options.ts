@@ -1,4 +1,5 @@
 import type { AttentionBackend } from "../attention/backend.ts";
+import { checkMask } from "../attention/check.ts";
 import type { Context } from "../context.ts";
 import type { DType } from "../dtype.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
@@ -59,7 +60,10 @@ export interface AttentionModuleOptions {
 export interface AttentionForwardOptions {
   /** Instead of the module's mask. */
   readonly mask?: Mask;
-  /** Lengths of documents one after another, each seeing only itself (causally, if the module is causal). */
+  /**
+   * Lengths of documents one after another, each seeing only itself (causally, if the module is causal). Not for a module
+   * with a mask of its own: give both as one mask.
+   */
   readonly documents?: readonly number[];
   /** Instead of the module's. */
   readonly sequenceLength?: number;
@@ -93,6 +97,8 @@ export interface Settings {
   readonly backend: AttentionBackend;
   readonly causal: boolean;
   readonly mask: Mask;
+  /** Whether the mask was given as such. */
+  readonly ownMask: boolean;
   readonly placement: Placement;
   readonly positions: PositionEncoding | null;
   readonly scale: number;
@@ -129,6 +135,7 @@ export function settle(
       remedy: "put all into the mask",
     });
   }
+  if (options.mask !== undefined) checkMask(name, options.mask);
   if (options.sequenceLength !== undefined) checkPositive(name, "sequenceLength", options.sequenceLength);
   return {
     name,
@@ -139,6 +146,7 @@ export function settle(
     backend: backendOf(name, ctx, options),
     causal: options.causal ?? false,
     mask: options.mask ?? (options.causal ? causal() : full()),
+    ownMask: options.mask !== undefined,
     placement: placementOf(options.placement ?? "contiguous"),
     positions: options.positions ?? null,
     scale: options.softmaxScale ?? headSize ** -0.5,
@@ -178,10 +186,15 @@ function headSizeOf(name: string, { embedDim, numHeads, headDim }: AttentionModu
 }
 
 /** The mask of one call. */
-export function maskOf({ name, causal, mask }: Settings, call: AttentionForwardOptions): Mask {
+export function maskOf({ name, causal, mask, ownMask }: Settings, call: AttentionForwardOptions): Mask {
   if (!call.documents) return call.mask ?? mask;
-  if (!call.mask) return documents(call.documents, causal ? "causal" : "full");
-  throw new OptionError({ where: `${name}.forward`, expected: "mask or documents", received: "both" });
+  if (!call.mask && !ownMask) return documents(call.documents, causal ? "causal" : "full");
+  throw new OptionError({
+    where: `${name}.forward`,
+    expected: "mask or documents",
+    received: call.mask ? "both" : `documents, for a module with the mask ${mask.name}`,
+    remedy: "put all into the mask",
+  });
 }
 
 /** x must be [..,E] of the module's dtype. */

@@ -108,13 +108,17 @@ export abstract class Module implements Disposable {
     return this.train(false);
   }
 
-  /** Disposes parameters and gradients, those of the modules within too. */
+  /** Disposes parameters and gradients, and the modules within. */
   dispose(): void {
     this[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {
-    this.zeroGrad();
-    for (const parameter of this.parameters()) parameter.dispose();
+    for (const child of this.#children.values()) child[Symbol.dispose]();
+    for (const parameter of this.#parameters.values()) {
+      parameter.grad?.dispose();
+      parameter.grad = null;
+      parameter.dispose();
+    }
   }
 }

@@ -1,6 +1,7 @@
 import type { Context } from "../context.ts";
 import { empty } from "../creation.ts";
 import type { DType } from "../dtype.ts";
+import { checkOptionNames } from "../options.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
@@ -21,7 +22,9 @@ export interface ParameterOptions {
  * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
  * Collective.
  */
-export function createParameter(ctx: Context, shape: Shape, { initial, dtype = "float32" }: ParameterOptions): Tensor {
+export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
+  checkOptionNames("createParameter", options, ["initial", "dtype"] satisfies (keyof ParameterOptions)[]);
+  const { initial, dtype = "float32" } = options;
   const parameter = empty(ctx, shape, dtype);
   const { kernels } = ctx.device;
   if (initial.kind === "constant") kernels.fill(parameter, initial.value);

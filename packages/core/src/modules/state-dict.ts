@@ -72,6 +72,13 @@ function misfit(
   { cast = false }: LoadOptions,
 ): string[] {
   if (!source) return [];
+  if (target.isDisposed || (source instanceof Tensor && source.isDisposed)) {
+    return [`"${name}" disposed${target.isDisposed ? " in this model" : ""}`];
+  }
+  if (source instanceof Tensor && source.device !== target.device) {
+    const { type, index } = source.device;
+    return [`"${name}" on ${type}:${index}, another device: read() it, and give its values`];
+  }
   if (!sameShape(source.shape, target.shape)) {
     return [`"${name}" ${formatShape(source.shape)} where ${formatShape(target.shape)} is wanted`];
   }

@@ -1,5 +1,6 @@
 import { OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
+import { checkOptionNames } from "../options.ts";
 import type { Layout } from "./layout.ts";
 import { contiguous, type Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
@@ -26,18 +27,11 @@ export interface LayoutOptions {
  * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
  * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
  * ```
- * @throws OptionError for an axis that the mesh lacks.
+ * @throws OptionError for an axis that the mesh lacks or that is named twice, and for a length that is no whole number ≥ 0.
  */
-export function layoutOf({ mesh, axes, placement = contiguous(), length }: LayoutOptions): Layout {
-  for (const axis of axes) {
-    if (Object.hasOwn(mesh, axis)) continue;
-    throw new OptionError({
-      where: "layoutOf",
-      expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
-      received: `"${axis}"`,
-      remedy: "name the axis in init({ mesh })",
-    });
-  }
+export function layoutOf(options: LayoutOptions): Layout {
+  checkOptions(options);
+  const { mesh, axes, placement = contiguous(), length } = options;
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
@@ -56,6 +50,22 @@ export function layoutOf({ mesh, axes, placement = contiguous(), length }: Layou
       return spans;
     },
   };
+}
+
+function checkOptions({ mesh, axes, length, ...rest }: LayoutOptions): void {
+  checkOptionNames("layoutOf", rest, ["placement"] satisfies (keyof LayoutOptions)[]);
+  for (const [i, axis] of axes.entries()) {
+    const twice = axes.indexOf(axis) < i;
+    if (Object.hasOwn(mesh, axis) && !twice) continue;
+    throw new OptionError({
+      where: "layoutOf",
+      expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
+      received: `"${axis}"${twice ? " twice" : ""}`,
+      remedy: twice ? "name each axis once" : "name the axis in init({ mesh })",
+    });
+  }
+  if (Number.isSafeInteger(length) && length >= 0) return;
+  throw new OptionError({ where: "layoutOf: length", expected: "a whole number ≥ 0", received: String(length) });
 }
 
 /** Numbers of the shards at a coordinate, row-major; an axis that it lacks runs over all its values. */

@@ -31,6 +31,10 @@ function piece(index: number, count: number, length: number): Span {
  */
 export function contiguous(lengths?: readonly number[]): Placement {
   if (!lengths) return { name: "contiguous", spans: (index, count, length) => [piece(index, count, length)] };
+  return ofLengths([...lengths]);
+}
+
+function ofLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
     throw new OptionError({
       where: "contiguous",

@@ -1,3 +1,5 @@
+import { ShapeError } from "../errors.ts";
+
 /** Global positions start, start + step, … (`length` of them). A shard is an ordered list of spans. */
 export interface Span {
   readonly start: number;
@@ -10,6 +12,8 @@ export function spansLength(spans: readonly Span[]): number {
   return spans.reduce((sum, span) => sum + span.length, 0);
 }
 
+const most = 2 ** 31 - 1;
+
 /**
  * The positions themselves, in order: position ids for a rotary embedding, say.
  *
@@ -18,10 +22,21 @@ export function spansLength(spans: readonly Span[]): number {
  * import { positions } from "@mosaic/core";
  * Array.from(positions([{ start: 1, length: 3, step: 2 }])); // => [1, 3, 5]
  * ```
+ * @throws ShapeError for positions that 32 bits cannot hold.
  */
 export function positions(spans: readonly Span[]): Int32Array {
   const result = new Int32Array(spansLength(spans));
   let row = 0;
-  for (const { start, length, step } of spans) for (let i = 0; i < length; i++) result[row++] = start + i * step;
+  for (const { start, length, step } of spans) {
+    const last = start + (length - 1) * step;
+    if (length > 0 && (start < 0 || last > most)) {
+      throw new ShapeError({
+        where: "positions",
+        expected: `positions from 0 to ${most}`,
+        received: `${start} to ${last}`,
+      });
+    }
+    for (let i = 0; i < length; i++) result[row++] = start + i * step;
+  }
   return result;
 }

@@ -79,3 +79,10 @@ test("a mask taken from a list does not follow later changes to it", () => {
   list[0]!.q1 = 100;
   expect(mask.slices(4, 4)).toEqual([slice]);
 });
+
+test("a mask stays what it was made of", () => {
+  const lengths = [2, 3];
+  const mask = masks.documents(lengths);
+  lengths[0] = 3;
+  expect(mask.slices(5, 5)).toHaveLength(2);
+});

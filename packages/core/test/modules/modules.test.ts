@@ -4,6 +4,7 @@ import { fromArray, ones, zeros } from "../../src/creation.ts";
 import { ClosedError, DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { causal, full, slidingWindow } from "../../src/mask/masks.ts";
+import type { Mask } from "../../src/mask/slice.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
@@ -94,6 +95,22 @@ describe("parameters", () => {
     expect(module.parameters().every((each) => each.grad === null)).toBe(true);
     module.dispose();
     expect(ctx.device.memory().allocated).toBe(0);
+  });
+
+  test("disposing a module disposes those within, whatever else they hold", () => {
+    class Holder extends Module {
+      held = true;
+      override [Symbol.dispose](): void {
+        this.held = false;
+        super[Symbol.dispose]();
+      }
+    }
+    class Outer extends Module {
+      readonly inner = this.addChild("inner", new Holder());
+    }
+    const outer = new Outer();
+    outer.dispose();
+    expect(outer.inner.held).toBe(false);
   });
 
   test("training is a switch for the whole tree, and names are unique", () => {
@@ -221,7 +238,16 @@ describe("bad input says what would be right", () => {
     expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two axes that differ/);
     const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1 });
     expect(() => cross.forward(input([2, 3, 8]), input([3, 3, 8]))).toThrow(/as many elements/);
-    expect(() => attn({ mask: full() }).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
+    expect(() => attn({}).forward(input([1, 4, 8]), { documents: [2, 3] })).toThrow(ShapeError);
+    expect(() => attn({ mask: slidingWindow(2) }).forward(input([1, 4, 8]), { documents: [2, 2] })).toThrow(
+      /expected mask or documents, received documents, for a module with the mask slidingWindow\(2\)/,
+    );
+    expect(() => attn({ mask: "causal" as unknown as Mask })).toThrow(
+      /MultiAxisAttention: mask: expected a Mask, such as causal\(\).*, received "causal"/,
+    );
+    expect(() => attn({}).forward(input([1, 4, 8]), { mask: "causal" as unknown as Mask })).toThrow(
+      /attention: mask: expected a Mask/,
+    );
   });
 
   test("a shard of the wrong length names its rank", async () => {

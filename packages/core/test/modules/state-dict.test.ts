@@ -5,7 +5,7 @@ import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
 import { type HostTensor, type StateDict, StateError } from "../../src/modules/state-dict.ts";
-import { referenceWorld } from "../reference/index.ts";
+import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 class Pair extends Module {
   readonly first: Linear;
@@ -40,6 +40,24 @@ test("a state dict names every parameter, and one module's loads into another", 
   expect(await to.second.weight.read()).toEqual(await from.second.weight.read());
   to.loadStateDict(fitting);
   expect(Array.from(await to.first.bias!.read())).toEqual([2, 2, 2]);
+});
+
+test("tensors of another device, and disposed ones, are refused before anything is copied", async () => {
+  const ctx = await open();
+  const pair = new Pair(ctx);
+  const before = await pair.first.weight.read();
+  using other = new ReferenceDevice({ index: 5 });
+  const gone = fromArray(ctx, [1, 2, 3], [1, 3]);
+  gone.dispose();
+  const state = new Map([
+    ["first.weight", fromArray(ctx, new Float32Array(6), [3, 2])],
+    ["first.bias", fromArray(other, [1, 2, 3], [3])],
+    ["second.weight", gone],
+  ]);
+  expect(() => pair.loadStateDict(state)).toThrow(
+    /"first.bias" on reference:5, another device: .*; "second.weight" disposed; .*nothing was changed/,
+  );
+  expect(await pair.first.weight.read()).toEqual(before);
 });
 
 test("what does not fit is refused whole, and every fault is said", async () => {

@@ -37,6 +37,28 @@ test("known shards", () => {
   expect(spansLength(striped().spans(7, 8, 3))).toBe(0);
 });
 
+test("positions are refused that their array cannot hold", () => {
+  expect(positions([{ start: 2 ** 31 - 2, length: 2, step: 1 }])).toEqual(Int32Array.of(2 ** 31 - 2, 2 ** 31 - 1));
+  expect(() => positions([{ start: 2 ** 31 - 2, length: 2, step: 2 }])).toThrow(ShapeError);
+  expect(() => positions([{ start: -1, length: 2, step: 1 }])).toThrow(ShapeError);
+  expect(positions([{ start: 2 ** 40, length: 0, step: 1 }]).length).toBe(0);
+});
+
+test("a placement stays what it was made of", () => {
+  const lengths = [1, 4];
+  const placement = contiguous(lengths);
+  lengths[1] = 2;
+  expect(placement.spans(1, 2, 5)).toEqual([{ start: 1, length: 4, step: 1 }]);
+});
+
+test("a layout takes whole lengths, axes of the mesh once, and no option that it does not know", () => {
+  const mesh = { sp: 2 };
+  for (const length of [2.5, -1, NaN])
+    expect(() => layoutOf({ mesh, axes: ["sp"], length })).toThrow(/length: expected a whole/);
+  expect(() => layoutOf({ mesh, axes: ["sp", "sp"], length: 4 })).toThrow(/received "sp" twice/);
+  expect(() => layoutOf({ mesh, axes: ["sp"], length: 4, placment: zigzag() } as never)).toThrow(/received "placment"/);
+});
+
 test("under a causal mask every zigzag shard has the same work", () => {
   const work = upTo(4).map((index) => [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0));
   expect(new Set(work).size).toBe(1);
