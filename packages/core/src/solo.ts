@@ -1,7 +1,24 @@
-import type { Collectives, ConnectOptions, ProcessGroup, Transfer, Work } from "./collectives.ts";
+import type {
+  AllToAllOptions,
+  CallOptions,
+  Collectives,
+  ConnectOptions,
+  GatherOptions,
+  ProcessGroup,
+  ReduceOp,
+  Transfer,
+  Work,
+} from "./collectives.ts";
 import type { Device } from "./device.ts";
-import { ClosedError, CollectiveMismatchError, OptionError, ShapeError } from "./errors.ts";
-import { formatShape } from "./shape.ts";
+import { ClosedError, CollectiveMismatchError, OptionError } from "./errors.ts";
+import {
+  type Caller,
+  checkOperand,
+  checkReduceOp,
+  checkSameDType,
+  checkSize,
+  sharesOf,
+} from "./native/collectives/checks.ts";
 import type { Tensor } from "./tensor.ts";
 
 /**
@@ -47,44 +64,57 @@ class SoloGroup implements ProcessGroup {
   }
 
   /** Pairs sends with receives in order. */
-  sendRecv(transfers: readonly Transfer[]): Work {
+  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
+    const caller = this.#caller("sendRecv", options);
+    for (const transfer of transfers) {
+      this.#checkPeer(caller, "to" in transfer ? transfer.to : transfer.from);
+      checkOperand(caller, transfer.tensor);
+    }
     const sent = transfers.filter((transfer) => "to" in transfer);
     const received = transfers.filter((transfer) => "from" in transfer);
-    for (const transfer of transfers) this.#checkPeer("to" in transfer ? transfer.to : transfer.from);
     if (sent.length !== received.length) {
       throw new CollectiveMismatchError({
-        where: `${this.name}: sendRecv`,
+        where: caller.where,
         expected: "as many receives as sends, on a group of one rank",
         received: `${sent.length} sends and ${received.length} receives`,
       });
     }
-    for (const [i, { tensor }] of received.entries()) this.#copy("sendRecv", tensor, sent[i]!.tensor);
+    const pairs = received.map(({ tensor }, i) => ({ out: tensor, input: sent[i]!.tensor }));
+    for (const { out, input } of pairs) checkPair(caller, out, input);
+    for (const { out, input } of pairs) this.#copy(out, input);
     return done;
   }
 
-  allGather(out: Tensor, input: Tensor): Work {
-    return this.#copy("allGather", out, input);
+  allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
+    return this.#whole("allGather", options, { out, input, counts: [options?.counts] });
   }
 
-  reduceScatter(out: Tensor, input: Tensor): Work {
-    return this.#copy("reduceScatter", out, input);
+  // oxlint-disable-next-line max-params -- the contract's
+  reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options?: GatherOptions): Work {
+    checkReduceOp(this.#caller("reduceScatter", options), op);
+    return this.#whole("reduceScatter", options, { out, input, counts: [options?.counts] });
   }
 
-  allReduce(x: Tensor): Work {
-    return this.#inPlace("allReduce", x);
+  allReduce(x: Tensor, op: ReduceOp = "sum", options?: CallOptions): Work {
+    const caller = this.#caller("allReduce", options);
+    checkReduceOp(caller, op);
+    checkOperand(caller, x);
+    return done;
   }
 
-  allToAll(out: Tensor, input: Tensor): Work {
-    return this.#copy("allToAll", out, input);
+  allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
+    return this.#whole("allToAll", options, { out, input, counts: [options?.send, options?.receive] });
   }
 
-  broadcast(x: Tensor, root: number): Work {
-    this.#checkPeer(root);
-    return this.#inPlace("broadcast", x);
+  broadcast(x: Tensor, root: number, options?: CallOptions): Work {
+    const caller = this.#caller("broadcast", options);
+    this.#checkPeer(caller, root);
+    checkOperand(caller, x);
+    return done;
   }
 
-  barrier(): Work {
-    this.#assertOpen("barrier");
+  barrier(options?: CallOptions): Work {
+    this.#caller("barrier", options);
     return done;
   }
 
@@ -109,36 +139,48 @@ class SoloGroup implements ProcessGroup {
     this.#closed = true;
   }
 
-  #inPlace(name: string, x: Tensor): Work {
-    this.#assertOpen(name);
-    x.assertUsable(name);
+  /** One rank's share is the whole: what any gathering or scattering comes to. */
+  #whole(operation: string, options: CallOptions | undefined, { out, input, counts }: Moved): Work {
+    const caller = this.#caller(operation, options);
+    checkOperand(caller, out);
+    checkOperand(caller, input);
+    for (const given of counts) checkSize(caller, "input", input, sharesOf(caller, input.size, given)[0]!);
+    checkPair(caller, out, input);
+    this.#copy(out, input);
     return done;
   }
 
-  #copy(name: string, out: Tensor, input: Tensor): Work {
-    this.#assertOpen(name);
-    out.assertUsable(name);
-    input.assertUsable(name);
-    if (out.size !== input.size || out.dtype !== input.dtype) {
-      throw new ShapeError({
-        where: `${this.name}: ${name}`,
-        expected: `${out.size} elements of ${out.dtype}`,
-        received: `${formatShape(input.shape)} ${input.dtype}`,
-      });
-    }
-    using flat = input.reshape([-1]).detach();
-    using target = out.view({ shape: flat.shape, strides: [1] });
-    this.device.kernels.copy(target, flat);
-    return done;
+  #copy(out: Tensor, input: Tensor): void {
+    using from = input.view({ shape: [input.size], strides: [1] });
+    using to = out.view({ shape: [out.size], strides: [1] });
+    this.device.kernels.copy(to, from);
   }
 
-  #checkPeer(peer: number): void {
+  #checkPeer({ where }: Caller, peer: number): void {
     if (peer === 0) return;
-    throw new OptionError({ where: this.name, expected: "rank 0, the only one", received: `rank ${peer}` });
+    throw new OptionError({ where, expected: "rank 0, the only one", received: `rank ${peer}` });
+  }
+
+  #caller(operation: string, options?: CallOptions): Caller {
+    this.#assertOpen(operation);
+    const who = options?.label === undefined ? "" : `${options.label}, `;
+    return { where: `${who}${operation} (${this.name})`, device: this.device, size: 1 };
   }
 
   #assertOpen(where: string): void {
     if (!this.#closed) return;
-    throw new ClosedError({ where: `${this.name}: ${where}`, expected: "an open group", received: "a closed one" });
+    throw new ClosedError({ where: `${where} (${this.name})`, expected: "an open group", received: "a closed one" });
   }
+}
+
+interface Moved {
+  readonly out: Tensor;
+  readonly input: Tensor;
+  /** Shares, as far as they are given. */
+  readonly counts: readonly (readonly number[] | undefined)[];
+}
+
+function checkPair(caller: Caller, out: Tensor, input: Tensor): void {
+  checkSameDType(caller, out, input);
+  checkSize(caller, "out", out, input.size);
 }

@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { local } from "../src/attention/local.ts";
 import type { Context } from "../src/context.ts";
-import { fromArray, ones, randn } from "../src/creation.ts";
+import { fromArray, ones, randn, zeros } from "../src/creation.ts";
 import {
   ClosedError,
   CollectiveMismatchError,
@@ -139,6 +139,40 @@ describe("solo", () => {
     expect(() => ctx.world.sendRecv([{ tensor: x, to: 1 }])).toThrow(/rank 0, the only one, received rank 1/);
     expect(() => ctx.world.sendRecv([{ tensor: x, to: 0 }])).toThrow(CollectiveMismatchError);
     expect(() => ctx.world.allGather(ones(ctx, [2]), x)).toThrow(ShapeError);
+  });
+
+  test("refuses what a group of many ranks refuses", async () => {
+    await using ctx = await start();
+    const { world } = ctx;
+    const square = zeros(ctx, [3, 3]);
+    const column = square.slice(1, 0, 1);
+    const x = ones(ctx, [3, 1]);
+    expect(() => world.allGather(column, x)).toThrow(/allGather \(world\): expected a contiguous tensor/);
+    expect(() => world.allReduce(column)).toThrow(/contiguous/);
+    expect(() =>
+      world.sendRecv([
+        { tensor: column, to: 0 },
+        { tensor: x, from: 0 },
+      ]),
+    ).toThrow(/contiguous/);
+    expect(() => world.allReduce(x, "product" as "sum")).toThrow(/sum, mean or max, received product/);
+    expect(() => world.reduceScatter(x, x, "product" as "sum")).toThrow(OptionError);
+    expect(() => world.allGather(x, x, { counts: [2] })).toThrow(/input of 2 elements/);
+    expect(() => world.allToAll(x, x, { send: [3], receive: [1, 2] })).toThrow(/1 counts/);
+    expect(() => world.allGather(x, x.to("bfloat16"), { label: "who" })).toThrow(
+      /who, allGather \(world\): expected out of bf/,
+    );
+    expect(() => world.allReduce(ones(new ReferenceDevice(), [1]))).toThrow(/on the group's device/);
+    expect(Array.from(await square.read())).toEqual(new Array(9).fill(0));
+  });
+
+  test("keeps no hold of what it moved", async () => {
+    await using ctx = await start();
+    const x = ones(ctx, [2, 2]);
+    const out = ones(ctx, [4]);
+    ctx.world.allGather(out, x).wait();
+    for (const each of [x, out]) each.dispose();
+    expect(ctx.device.memory().allocated).toBe(0);
   });
 });
 

@@ -47,7 +47,7 @@ const cases: Readonly<Record<string, Case>> = {
   mul: { shapes: [matrix, [4]], run: ([a, b]) => mul(a!, b!) },
   div: { shapes: [[4], matrix], run: ([a, b]) => div(a!, b!) },
   concatenate: { shapes: [matrix, matrix], run: ([a, b]) => concatenate([a!, b!], 0) },
-  linear: { shapes: [matrix, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b!) },
+  linear: { shapes: [matrix, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
   matmul: {
     shapes: [
       [2, 1, 3, 4],
@@ -55,7 +55,7 @@ const cases: Readonly<Record<string, Case>> = {
     ],
     run: ([a, b]) => matmul(a!, b!),
   },
-  layerNorm: { shapes: [matrix, [4], [4]], run: ([x, w, b]) => layerNorm(x!, w!, b!) },
+  layerNorm: { shapes: [matrix, [4], [4]], run: ([x, w, b]) => layerNorm(x!, w, b) },
   sum: { shapes: [matrix], run: ([x]) => sum(x!, 1) },
   mean: { shapes: [matrix], run: ([x]) => mean(x!, 0) },
   max: { shapes: [matrix], run: ([x]) => max(x!, 0) },
