@@ -88,10 +88,15 @@ bool startBlas(Device& device, const MatmulParameters& p) {
     if (calls > kMostCalls || !problem || !device.blas().takes(*problem)) return false;
     problems.push_back(*problem);
   }
+  size_t started = 0;
   device.run("matmul (cuBLASLt)", [&] {
-    for (const BlasProblem& problem : problems) device.blas().start(problem);
+    while (started < problems.size() && device.blas().start(problems[started])) started++;
   });
-  return true;
+  if (started == problems.size()) return true;
+  // What was started is done once more, by our kernel; but nothing may be added twice.
+  if (started == 0 || !p.accumulate) return false;
+  throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to do what it had taken, received a refusal; do "
+                                       "without it: MOSAIC_CUBLASLT_LIBRARY=none");
 }
 
 void startKernel(Device& device, const MatmulParameters& p) {

@@ -67,10 +67,12 @@ Blas::Plan& Blas::planOf(const BlasProblem& problem) {
 
 bool Blas::takes(const BlasProblem& problem) { return open() && planOf(problem).isFound(); }
 
-void Blas::start(const BlasProblem& problem) {
+bool Blas::start(const BlasProblem& problem) {
   const Plan::Settings settings{handle_, computeOf(problem, options_.tf32), workspaceBytes_};
-  const BlasStatus status = planOf(problem).start(settings, problem, workspace_, options_.stream);
-  if (status == BLAS_SUCCESS) return;
+  Plan& plan = planOf(problem);
+  const BlasStatus status = plan.start(settings, problem, workspace_, options_.stream);
+  if (status == BLAS_SUCCESS) return true;
+  if (status == BLAS_NOT_SUPPORTED) return plan.drop(), false;
   throw Failure(MOSAIC_FAILURE_DEVICE, "matmul of " + std::to_string(problem.out.rows) + " × " +
                                            std::to_string(problem.out.columns) + " results: cuBLASLt says " +
                                            library_->functions.getStatusName(status));

@@ -43,8 +43,9 @@ class Blas {
   /// Whether the library has a way to do it; then `start` does. Throws Failure if the library was named and is of no
   /// use.
   bool takes(const BlasProblem& problem);
-  /// Enqueues what was taken. Throws Failure.
-  void start(const BlasProblem& problem);
+  /// Enqueues what was taken. False if the library takes that back, as 13.5.1 does of some matrices of one row; from
+  /// then on it is not taken. Throws Failure.
+  bool start(const BlasProblem& problem);
 
  private:
   class Plan;

@@ -20,6 +20,8 @@ class Blas::Plan {
 
   /// Whether the library knows a way.
   bool isFound() const { return found_ > 0 && choice_.state == BLAS_SUCCESS; }
+  /// It was none.
+  void drop() { found_ = 0; }
   BlasStatus start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace, CUstream stream) const;
 
  private:

@@ -149,6 +149,7 @@ BlasStatus cublasLtMatmul(BlasHandle, BlasProduct product, const void* alpha, co
   }
   if (promise.workspaceBytes > 0 && !deviceMemory().contain(workspace, workspaceBytes)) return BLAS_INVALID_VALUE;
   if (ready() != CUDA_SUCCESS) return BLAS_NOT_INITIALIZED;
+  if (const char* late = std::getenv("MOSAIC_EMULATED_LATE_REFUSAL"); late && *late) return BLAS_NOT_SUPPORTED;
   const Task task{{static_cast<const char*>(a), *aLayout, product->transposeA != 0},
                   {static_cast<const char*>(b), *bLayout, product->transposeB != 0},
                   {static_cast<const char*>(d), *dLayout, false},
