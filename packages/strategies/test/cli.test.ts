@@ -6,12 +6,13 @@ import { profiles } from "@mosaic/planner";
 import { afterAll, describe, expect, test } from "vitest";
 
 const root = join(import.meta.dirname, "..");
+const bin = join(root, "bin/mosaic-plan.js");
 const folder = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** Runs the command as npm links it. */
 function mosaicPlan(...args: string[]) {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, "bin/mosaic-plan.js"), ...args], {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [bin, ...args], {
     cwd: root,
     encoding: "utf8",
   });
@@ -71,6 +72,7 @@ test("--json: one object with everything", () => {
     profile: { name: "h100-ib400" },
     refused: [],
     faults: [],
+    faultsInAll: 0,
   });
   expect(found.best).toEqual(found.ranking[0]);
   for (const planned of found.ranking) {
@@ -92,6 +94,33 @@ test("--prove, --svg, --tiles and --trace are about the best one", () => {
   expect(readFileSync(svg, "utf8")).toContain("computing");
   expect(readFileSync(tiles, "utf8")).toContain("computed by rank");
   expect(JSON.parse(readFileSync(trace, "utf8")).traceEvents.length).toBeGreaterThan(40);
+});
+
+test("files that cannot be written are found out before the work", () => {
+  const twice = join(folder, "twice.svg");
+  for (const [args, message] of [
+    [["--svg", join(folder, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
+    [["--trace", folder], /--trace .*expected a file, received a directory/],
+    [["--svg", twice, "--tiles", twice], /--tiles .*expected another file than that of --svg/],
+  ] as const) {
+    const { status, stdout, stderr } = mosaicPlan(...small, ...args);
+    expect(status).toBe(2);
+    expect(stdout).toBe("");
+    expect(stderr).toMatch(message);
+    expect(stderr).not.toContain("sketching");
+  }
+});
+
+test("a reader who has heard enough is no error; a full disk is", () => {
+  const shell = (redirection: string) =>
+    spawnSync("bash", ["-c", `set -o pipefail; "$@" ${redirection}`, "bash", process.execPath, bin, ...small], {
+      encoding: "utf8",
+    });
+  expect(shell("2>/dev/null | true").status).toBe(0);
+  expect(shell("2>&1 >/dev/null | true").status).toBe(0);
+  const full = shell("> /dev/full");
+  expect(full.stderr).toMatch(/mosaic-plan: cannot write what was found: ENOSPC/);
+  expect(full.status).toBe(1);
 });
 
 test("a profile of one's own, and a limit on memory", () => {
@@ -129,11 +158,15 @@ describe("--backend", () => {
   test.each([
     ["nowhere.mjs", /--backend nowhere\.mjs: Cannot find module/],
     ["test/build.ts", /--backend test\/build\.ts: expected it to make a backend/],
+    ["test/programs/throwing.mjs", /--backend test\/programs\/throwing\.mjs: 4 ranks are too few/],
+    ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected it to make a backend/],
+    ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
   ])("%s: says what is wrong with it", (module, message) => {
     const { status, stderr } = mosaicPlan(...small, "--backend", module);
     expect(status).toBe(2);
     expect(stderr).toMatch(message);
+    expect(stderr).not.toContain("    at ");
   });
 });
 
@@ -150,6 +183,7 @@ test.each([
   [[...small, "--mask", "slidingWindow"], /--mask: expected one of .*slidingWindow:N/],
   [[...small, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
   [[...small, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
+  [[...small, "--memory-limit", `${"9".repeat(309)}GB`], /--memory-limit: expected an amount of memory/],
   [[...small, "--token", "3"], /Unknown option '--token'/],
   [[...small, "ring"], /Unexpected argument 'ring'/],
 ])("%j: exit code 2, and what was expected", (args, message) => {

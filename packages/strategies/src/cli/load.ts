@@ -2,7 +2,7 @@ import { createRequire } from "node:module";
 import { basename, extname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { AttentionBackend } from "@mosaic/core";
-import type { Candidate, PlanOptions } from "../plan/job.ts";
+import { type Candidate, checkCandidate, type PlanOptions } from "../plan/job.ts";
 import { UsageError } from "./usage-error.ts";
 
 /** What a module of the caller's is told, as plain data. */
@@ -28,8 +28,8 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   }
   const { tokens, heads, kvHeads = heads, headDim, nodes = 1, gpusPerNode } = options;
   const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, heads, kvHeads, headDim };
-  const made: Made | undefined = await (make as MakeCandidate)(job);
-  const candidate = made && "backend" in made ? made : { backend: made };
+  const made = await madeBy(path, make as MakeCandidate, job);
+  const candidate = isCandidate(made) ? made : { backend: made };
   const { backend } = candidate;
   if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
     throw new UsageError(`--backend ${path}: expected it to make a backend, or { backend, mesh, name }`);
@@ -37,6 +37,26 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   const imports = [`import makeBackend from ${JSON.stringify(path)};`];
   const name = candidate.name ?? `${backend.name} (${basename(path)})`;
   return { code: codeOf(job, candidate === made), imports, ...candidate, name };
+}
+
+/** What the module's function makes; what it throws is told with the module's name. */
+async function madeBy(path: string, make: MakeCandidate, job: CandidateJob): Promise<Made> {
+  try {
+    const made = await make(job);
+    if (isCandidate(made)) checkCandidate("candidate", made);
+    return made;
+  } catch (error) {
+    throw failed(path, error);
+  }
+}
+
+function isCandidate(made: Made): made is Candidate {
+  return typeof made === "object" && made !== null && "backend" in made;
+}
+
+function failed(path: string, error: unknown): UsageError {
+  const reason = error instanceof Error ? error.message : String(error);
+  return new UsageError(`--backend ${path}: ${reason}`, { cause: error });
 }
 
 /** The call that makes it again. */
@@ -52,7 +72,7 @@ async function load(path: string): Promise<{ readonly default?: unknown }> {
     return await import(pathToFileURL(resolve(path)).href);
   } catch (error) {
     if (error instanceof UsageError) throw error;
-    throw new UsageError(`--backend ${path}: ${(error as Error).message}`, { cause: error });
+    throw failed(path, error);
   }
 }
 

@@ -1,8 +1,8 @@
-import { writeFileSync } from "node:fs";
 import { MosaicError } from "@mosaic/core";
 import { perfettoTrace, prove, tileMapSvg, timelineSvg } from "@mosaic/planner";
 import { type Plan, plan, type Planned } from "../plan/plan.ts";
 import { loadCandidate } from "./load.ts";
+import { checkTargets, note, OutputError, save, say } from "./output.ts";
 import { progressOn } from "./progress.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
 import { headOf, notesOf, rowsOf, tableOf } from "./table.ts";
@@ -13,16 +13,18 @@ export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = readSettings(args);
     if (settings !== "help") return await planWith(settings);
-    console.log(help);
+    await say(help);
     return 0;
   } catch (error) {
-    if (!(error instanceof UsageError || error instanceof MosaicError)) throw error;
-    console.error(`mosaic-plan: ${error.message}`);
+    if (!(error instanceof UsageError || error instanceof MosaicError || error instanceof OutputError)) throw error;
+    note(`mosaic-plan: ${error.message}\n`);
     return error instanceof UsageError ? 2 : 1;
   }
 }
 
 async function planWith(settings: Settings): Promise<number> {
+  const { svg, tiles, trace } = settings;
+  checkTargets({ svg, tiles, trace });
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
   const progress = progressOn(process.stderr);
@@ -34,25 +36,26 @@ async function planWith(settings: Settings): Promise<number> {
   }
   draw(found, settings);
   const proof = settings.prove ? proofOf(found) : undefined;
-  if (settings.json) console.log(JSON.stringify(jsonOf(found, proof)));
-  else print(found, settings, proof);
+  await say(settings.json ? JSON.stringify(jsonOf(found, proof)) : textOf(found, settings, proof));
   return proof?.total ? 1 : 0;
 }
 
 type Proof = ReturnType<typeof prove>;
 
 function proofOf({ prediction }: Plan): Proof {
-  process.stderr.write("mosaic-plan: proving the best one\n");
+  note("mosaic-plan: proving the best one\n");
   return prove(prediction.record);
 }
 
-function print(found: Plan, settings: Settings, proof: Proof | undefined): void {
+function textOf(found: Plan, settings: Settings, proof: Proof | undefined): string {
   const rows = rowsOf(found, settings);
-  console.log(`${headOf(found)}\n`);
-  for (const line of tableOf(rows, found.ranking)) console.log(line);
-  console.log(`\n${notesOf(rows, found).join("\n")}`);
-  for (const line of proof ? proofLines(found, proof) : []) console.log(line);
-  console.log(`\n${found.best.code.trimEnd()}`);
+  return [
+    `${headOf(found)}\n`,
+    ...tableOf(rows, found.ranking),
+    `\n${notesOf(rows, found).join("\n")}`,
+    ...(proof ? proofLines(found, proof) : []),
+    `\n${found.best.code.trimEnd()}`,
+  ].join("\n");
 }
 
 function proofLines({ best, job }: Plan, proof: Proof): readonly string[] {
@@ -71,14 +74,6 @@ function draw({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings):
   if (trace !== undefined) save("trace", trace, perfettoTrace(prediction.simulation));
 }
 
-function save(option: string, path: string, text: string): void {
-  try {
-    writeFileSync(path, text);
-  } catch (error) {
-    throw new UsageError(`--${option} ${path}: ${(error as Error).message}`, { cause: error });
-  }
-}
-
 /** All that was found, as plain data; times are seconds. */
 function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
   const { mask, placement, ...shape } = job.shape;
@@ -95,6 +90,6 @@ function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined)
     best: plain(best),
     ranking: ranking.map(plain),
     refused: refused.map(({ name, mesh, error }) => ({ name, mesh, error: error.message })),
-    ...(proof && { faults: proof.faults }),
+    ...(proof && { faults: proof.faults, faultsInAll: proof.total }),
   };
 }

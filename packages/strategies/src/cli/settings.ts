@@ -79,7 +79,8 @@ Shown
   --trace FILE       its timeline for Perfetto      --prove        proves it exact and free of deadlock
   -h, --help         this text
 
-Exit code: 0; 1 if no strategy runs or fits, or the proof fails; 2 if the command line cannot be understood.`;
+Exit code: 0; 1 if no strategy runs or fits, the proof fails, or what was found cannot be written; 2 if the command line
+cannot be understood.`;
 
 type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
 

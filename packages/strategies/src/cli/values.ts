@@ -40,7 +40,7 @@ const sizes: Readonly<Record<string, number>> = {
 export function bytesOf(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
   const value = match ? Number(match[1]) * (sizes[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
-  if (value > 0) return value;
+  if (value > 0 && Number.isFinite(value)) return value;
   throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
 }
 

@@ -32,6 +32,13 @@ export interface Candidate {
   readonly imports?: readonly string[];
 }
 
+const ofCandidates = ["backend", "name", "mesh", "code", "imports"] as const satisfies readonly (keyof Candidate)[];
+
+/** Throws an OptionError if a candidate says what no candidate can say. */
+export function checkCandidate(where: string, candidate: Candidate): void {
+  checkOptionNames(where, candidate, ofCandidates);
+}
+
 /** What is to be computed, and on what. */
 export interface PlanOptions {
   /** Length of the sequence of queries, and of keys: as many if absent. */
