@@ -12,6 +12,7 @@ const launcher = join(root, "../launcher/bin/mosaic-run.js");
 test.each([
   { name: "equal shards", tokens: 64, mask: causal(), mesh: { seq: 2, head: 2 } },
   { name: "ragged shards", tokens: 67, mask: slidingWindow(9), mesh: { sp: 4 } },
+  { name: "other keys", tokens: 30, keyTokens: 64, mask: causal(), mesh: { sp: 4 } },
 ])("the code to paste runs as it is: $name", ({ name, ...options }) => {
   const { best } = plan({
     ...options,
@@ -34,4 +35,10 @@ test.each([
   const shapes = [...run.stdout.matchAll(/done 2,(\d+),32/g)].map(([, rows]) => Number(rows));
   expect(shapes).toHaveLength(4);
   expect(shapes.reduce((a, b) => a + b, 0)).toBe(options.tokens);
+});
+
+test("a mask of one's own is named, not made up", () => {
+  const mask = { ...causal(), name: "mine" };
+  const { code } = plan({ tokens: 64, heads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
+  expect(code).toContain("  // mask: mine,");
 });
