@@ -25,9 +25,11 @@ export async function join(connecting: ConnectOptions, options: NcclOptions, way
   const connectSeconds = timeoutOf(options.connectTimeout ?? timeoutSeconds);
   // NCCL reads it once, when it starts.
   if (options.hostId !== undefined) process.env.NCCL_HOSTID = options.hostId;
+  const { minCtas = 0, maxCtas = 0, network = "", warmUp = true } = options;
+  // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.
+  if (warmUp) process.env.NCCL_RUNTIME_CONNECT ??= "0";
   loadNccl();
   const meeting = await way.meet(() => openMeeting(size, way.host, connectSeconds), connectSeconds);
-  const { minCtas = 0, maxCtas = 0, network = "", warmUp = true } = options;
   const engine = await NcclEngine.join({
     ...meeting,
     ...{ rank, size, minCtas, maxCtas, network, warmUp, connectSeconds, timeoutSeconds },

@@ -1,4 +1,6 @@
+import { cuda } from "@mosaic/kernels-cuda";
 import { expect, test } from "vitest";
+import { nccl } from "../src/index.ts";
 import { openRanks } from "./ranks.ts";
 
 test("one thread that posts for many GPUs tells NCCL and CUDA to wait for none of them", async () => {
@@ -13,4 +15,15 @@ test("one thread that posts for many GPUs tells NCCL and CUDA to wait for none o
     NCCL_P2P_DIRECT_DISABLE: "1",
     CUDA_MODULE_LOADING: "EAGER",
   });
+});
+
+test.each([
+  [true, "0"],
+  [false, undefined],
+])("a warm-up (%j) connects what NCCL would connect when it is first used", async (warmUp, expected) => {
+  delete process.env.NCCL_RUNTIME_CONNECT;
+  using device = cuda({ index: 0 });
+  await using group = await nccl({ warmUp }).connect({ device, rank: 0, size: 1 });
+  expect(group.size).toBe(1);
+  expect(process.env.NCCL_RUNTIME_CONNECT).toBe(expected);
 });
