@@ -15,7 +15,6 @@ export function snippetOf(job: PlanJob, contender: Contender, seconds: number): 
   // Ranks that share cores are processes on CPUs, which need no other package.
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
   const cross = keyTokens !== tokens;
-  const cross = keyTokens !== tokens;
   const inputs = [
     inputOf("x", "rows", { job, contender, length: tokens }),
     ...(cross ? [inputOf("memory", "keyRows", { job, contender, length: keyTokens })] : []),
