@@ -7,7 +7,7 @@
 namespace mosaic::cuda {
 
 /// Whether TMA can: the driver knows how, elements are 16 bits, everything begins at multiples of 16 bytes, nothing is
-/// broadcast or runs backward.
+/// broadcast, overlaps or runs backward.
 bool suitsTma(const TensorView& x);
 
 /// [B,H,S,D] in boxes of 64 columns and so many rows. Throws CallError.

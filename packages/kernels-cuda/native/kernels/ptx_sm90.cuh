@@ -20,8 +20,11 @@ using mosaic::cuda::TensorMap;
 DEVICE void initBarrier(SharedAddress bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-/// Makes what initBarrier did known to TMA.
-DEVICE void fenceBarriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Makes what initBarrier did known to TMA: by the fence of PTX for barriers, and by that of the CUDA Programming Guide,
+/// "Asynchronous Data Copies", which takes a barrier for any other word that TMA will write.
+DEVICE void fenceBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
 DEVICE void arrive(SharedAddress bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
