@@ -219,4 +219,16 @@ export const hopperFaults: readonly Fault[] = [
     old: "startProduct<T>(dq, ds, ring.tile(step))",
     wrong: "startProduct<T>(dq, ds, ring.tile(step) + kTile)",
   },
+  {
+    name: "backward: no fence before Pᵀ dO",
+    file: HOPPER_BACKWARD,
+    old: `packRows<T>(weights, s);\n      ${FENCE}`,
+    wrong: "packRows<T>(weights, s);",
+  },
+  {
+    name: "backward: sums that the compiler may use too early",
+    file: HOPPER_BACKWARD,
+    old: "waitProducts<0>(s, dk, dv);",
+    wrong: "waitProducts<0>(s, dk);",
+  },
 ];

@@ -34,10 +34,11 @@ inline void collective(const char* operation, Site site, Lane& mine, Body&& toge
 /// bar.sync (`wait`) and bar.arrive; `expected` threads complete it.
 inline void barrier(int id, int expected, bool wait, Site site) {
   Block& all = *block;
+  current->site = site;
+  if (id < 0 || id >= 16 || expected <= 0 || expected % 32) fail("a barrier is one of 16, for whole warps");
   Barrier& bar = all.barriers[static_cast<size_t>(id)];
   const auto me = static_cast<size_t>(current->warp);
   Clocks& clocks = all.warps[me].clocks;
-  current->site = site;
   if (bar.arrived && bar.expected != expected) fail("barrier used with two thread counts");
   bar.expected = expected;
   join(bar.clocks, clocks);

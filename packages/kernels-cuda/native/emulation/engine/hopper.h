@@ -13,6 +13,9 @@
 
 namespace emulated {
 
+/// What an mbarrier can count of arrivals, and of bytes.
+constexpr int kMostPending = (1 << 20) - 1;
+
 struct PhasedBarrier {
   int count = 0, pending = 0, bytes = 0;
   unsigned phase = 0;
@@ -43,6 +46,7 @@ class Hopper : public Asynchronous {
 
   void init(SharedAddress bar, int count) {
     block->at(bar, 8, 8);
+    if (count < 1 || count > kMostPending) fail("mbarrier.init with a count out of range");
     PhasedBarrier fresh;
     fresh.count = fresh.pending = count;
     fresh.maker = static_cast<size_t>(current->warp);
@@ -59,6 +63,7 @@ class Hopper : public Asynchronous {
     Clocks& clocks = block->warps[static_cast<size_t>(current->warp)].clocks;
     if (bar.pending == 0) fail("more arrivals than the mbarrier's count");
     bar.bytes += bytes;
+    if (bytes < 0 || bar.bytes > kMostPending) fail("mbarrier expects more bytes than it can count");
     bar.pending--;
     join(bar.clocks, clocks);
     clocks[static_cast<size_t>(current->warp)]++;

@@ -96,8 +96,15 @@ inline void waitCopies(ONLY_SITE) {
 
 // ── numbers
 
-DEVICE float fastExp2(float x) { return std::exp2(x); }
-DEVICE float fastLog2(float x) { return std::log2(x); }
+namespace emulated {
+
+/// .ftz: denormal numbers are zeros.
+inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.f, x) : x; }
+
+}  // namespace emulated
+
+DEVICE float fastExp2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
+DEVICE float fastLog2(float x) { return std::log2(emulated::flushed(x)); }
 DEVICE float infinity() { return INFINITY; }
 
 template <class T>

@@ -58,16 +58,16 @@ inline void fenceAsyncProxy() {
 DEVICE void fenceProducts() { emulated::Hopper::ofBlock().groups.fence(); }
 DEVICE void commitProducts() { emulated::Hopper::ofBlock().groups.commit(); }
 template <int N, int K>
-inline void waitProducts(float (&)[K][4] SITE) {
-  emulated::Hopper::ofBlock().groups.wait(N, site);
+inline void waitProducts(float (&a)[K][4] SITE) {
+  emulated::Hopper::ofBlock().groups.wait(N, {a[0]}, site);
 }
 template <int N, int K, int L>
-inline void waitProducts(float (&)[K][4], float (&)[L][4] SITE) {
-  emulated::Hopper::ofBlock().groups.wait(N, site);
+inline void waitProducts(float (&a)[K][4], float (&b)[L][4] SITE) {
+  emulated::Hopper::ofBlock().groups.wait(N, {a[0], b[0]}, site);
 }
 template <int N, int K, int L, int M>
-inline void waitProducts(float (&)[K][4], float (&)[L][4], float (&)[M][4] SITE) {
-  emulated::Hopper::ofBlock().groups.wait(N, site);
+inline void waitProducts(float (&a)[K][4], float (&b)[L][4], float (&c)[M][4] SITE) {
+  emulated::Hopper::ofBlock().groups.wait(N, {a[0], b[0], c[0]}, site);
 }
 
 template <class T, int N, bool TRANSPOSED>

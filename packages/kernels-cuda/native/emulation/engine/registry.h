@@ -37,6 +37,7 @@ struct Registration {
 
 template <class Parameters>
 std::shared_ptr<const void> takeParameters(const void* parameters) {
+  static_assert(sizeof(Parameters) <= 4096, "drivers before CUDA 12.1 take no more as a kernel's arguments");
   return std::make_shared<const Parameters>(*static_cast<const Parameters*>(parameters));
 }
 

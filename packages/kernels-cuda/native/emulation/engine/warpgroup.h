@@ -2,6 +2,7 @@
 //   - Accumulators are NaN from the start of a product until it is waited for; shared memory is read at that wait, so
 //     that an operand that is overwritten too early shows.
 //   - What threads stored to shared memory may be read only after fence.proxy.async.
+//   - Registers that a product uses may not have been written since wgmma.fence; a wait names the sums that end there.
 //   - The four warps of a warpgroup must issue the same products.
 //   - A block has the registers that it started with and no others: who takes some waits until somebody gave them.
 #pragma once
@@ -38,6 +39,7 @@ struct GroupLane {
   std::vector<GroupProduct> open;
   std::map<float*, std::vector<float>> true_;  // values of sums that are under way
   bool fenced = false;
+  std::map<const void*, std::vector<uint32_t>> atFence;  // what registers held there that products have used so far
 };
 
 class Warpgroups {
@@ -45,7 +47,10 @@ class Warpgroups {
   Warpgroups(size_t threads)
       : lanes_(threads), issued_(threads / 32), registers_(threads / 32, startsWith(threads)), log_(threads / 128) {}
 
-  void fence() { mine().fenced = true; }
+  void fence() {
+    mine().fenced = true;
+    for (auto& [registers, held] : mine().atFence) std::memcpy(held.data(), registers, held.size() * 4);
+  }
 
   void commit() {
     mine().committed.push_back(std::move(mine().open));
@@ -64,15 +69,24 @@ class Warpgroups {
     if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
     float* sums = product.sums;
     const int count = product.columns / 2;
-    if (!lane.true_.count(sums)) lane.true_[sums].assign(sums, sums + count);
+    if (product.registers) checkFenced(lane, product.registers, 4);
+    if (!lane.true_.count(sums)) {
+      if (product.add) checkFenced(lane, sums, static_cast<size_t>(count));
+      lane.true_[sums].assign(sums, sums + count);
+    }
     std::fill(sums, sums + count, NAN);
     if (product.registers) std::copy(product.registers, product.registers + 4, product.held);
     lane.open.push_back(product);
   }
 
-  void wait(size_t most, Site site) {
+  /// Until at most so many groups are under way; `done` are the sums that end here, which the compiler may use again.
+  void wait(size_t most, std::initializer_list<const float*> done, Site site) {
     GroupLane& lane = mine();
     lane.fenced = false;
+    for (const float* sums : done) {
+      if (!lane.true_.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that no product writes");
+    }
+    const size_t before = lane.true_.size();
     collective("wgmma.wait_group", site, lane, [this, most](GroupLane** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->committed.size() != lanes[0]->committed.size()) fail("wgmma: lanes have different groups");
@@ -83,6 +97,10 @@ class Warpgroups {
       }
       for (int i = 0; i < 32; i++) retire(*lanes[i], done);
     });
+    for (const float* sums : done) {
+      if (lane.true_.count(const_cast<float*>(sums))) fail("wgmma.wait_group names sums that are still under way");
+    }
+    if (before - lane.true_.size() != done.size()) fail("wgmma.wait_group does not name all sums that end there");
   }
 
   /// setmaxnreg.inc: waits until the block's pool has what lacks.
@@ -131,6 +149,14 @@ class Warpgroups {
  private:
   /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
   static int startsWith(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
+
+  /// Of registers that no product has used before, nobody knows what they held at the fence.
+  static void checkFenced(GroupLane& lane, const void* registers, size_t words) {
+    const auto [found, isNew] = lane.atFence.try_emplace(registers, words);
+    if (isNew) std::memcpy(found->second.data(), registers, words * 4);
+    if (std::memcmp(found->second.data(), registers, words * 4) == 0) return;
+    fail("wgmma uses registers that were written since wgmma.fence");
+  }
 
   GroupLane& mine() { return lanes_[static_cast<size_t>(current->thread)]; }
 
