@@ -1,6 +1,6 @@
 import { NativeDevice, NativeHandle } from "@mosaic/core/native";
 import type { Native } from "./addon.ts";
-import { type CpuOptions, memoryLimit, threadCount } from "./options.ts";
+import { checkOptions, type CpuOptions, memoryLimit, threadCount } from "./options.ts";
 import { type Isa, instructionSets, runtime } from "./runtime.ts";
 import { CpuStream } from "./stream.ts";
 
@@ -16,8 +16,11 @@ export class CpuDevice extends NativeDevice<Native> {
   /** The instruction set that its kernels run on. */
   readonly isa: Isa;
 
-  constructor({ index = 0, threads, memoryLimit: limit }: CpuOptions = {}) {
+  constructor(options: CpuOptions = {}) {
+    checkOptions(options);
+    const { index = 0, threads, memoryLimit: limit } = options;
     const count = threadCount(threads);
+    const isa = instructionSets()[0]!;
     const handle = new NativeHandle(runtime(), {
       name: `cpu:${index}`,
       options: [count, memoryLimit(limit)],
@@ -25,7 +28,7 @@ export class CpuDevice extends NativeDevice<Native> {
     });
     super(index, handle);
     this.threads = count;
-    this.isa = instructionSets()[0]!;
+    this.isa = isa;
     this.stream = new CpuStream(handle);
   }
 }
@@ -43,7 +46,8 @@ export class CpuDevice extends NativeDevice<Native> {
  * device.kernels.matmul(square, x, x, false); // returns at once
  * Array.from(await square.read()); // => [7, 10, 15, 22]
  * ```
- * @throws AddonLoadError if the native addon is missing or was built for something else; OptionError for bad options.
+ * @throws AddonLoadError if the native addon is missing or was built for something else; OptionError for bad options;
+ * DeviceError if the system does not give as many threads.
  */
 export function cpu(options: CpuOptions = {}): CpuDevice {
   return new CpuDevice(options);

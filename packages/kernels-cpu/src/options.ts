@@ -1,8 +1,8 @@
 import { availableParallelism } from "node:os";
-import { OptionError } from "@mosaic/core";
+import { checkOptionNames, OptionError } from "@mosaic/core";
 
 export interface CpuOptions {
-  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
+  /** Threads that compute, the stream's own included; at most 1024. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
   readonly threads?: number;
   /** Tells devices of one process apart in messages; default 0. */
   readonly index?: number;
@@ -12,12 +12,24 @@ export interface CpuOptions {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
+const legal = ["threads", "index", "memoryLimit"] as const satisfies readonly (keyof CpuOptions)[];
+
+/** More are a mistake: no machine has so many cores. */
+const mostThreads = 1024;
+
+/** Options that can be wrong before anything is opened. */
+export function checkOptions(options: CpuOptions): void {
+  checkOptionNames("cpu", options, legal);
+  const { index = 0 } = options;
+  if (!Number.isSafeInteger(index) || index < 0) throw illegal("cpu({ index })", "a whole number ≥ 0", String(index));
+}
+
 /** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
-  if (threads !== undefined) return positive(threads, "cpu({ threads })");
-  if (environment.MOSAIC_THREADS) return positive(Number(environment.MOSAIC_THREADS), "MOSAIC_THREADS");
+  if (threads !== undefined) return bounded(threads, "cpu({ threads })");
+  if (environment.MOSAIC_THREADS) return bounded(Number(environment.MOSAIC_THREADS), "MOSAIC_THREADS");
   const ranks = environment.LOCAL_WORLD_SIZE ? positive(Number(environment.LOCAL_WORLD_SIZE), "LOCAL_WORLD_SIZE") : 1;
-  return Math.max(1, Math.floor(availableParallelism() / ranks));
+  return Math.min(mostThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
 }
 
 /** Bytes; 0 for no limit. */
@@ -29,6 +41,11 @@ export function memoryLimit(bytes: number | undefined, environment: Environment 
   if (digits === undefined) throw illegal("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
   const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
   return positive(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
+}
+
+function bounded(threads: number, where: string): number {
+  if (positive(threads, where) <= mostThreads) return threads;
+  throw illegal(where, `at most ${mostThreads} threads`, String(threads));
 }
 
 function positive(value: number, where: string): number {

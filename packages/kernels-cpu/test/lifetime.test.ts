@@ -55,12 +55,14 @@ test("hundreds of devices come and go without a trace", async () => {
 });
 
 /** Runs a program in a process of its own. */
-function run(program: string): { status: number | null; stdout: string; stderr: string; milliseconds: number } {
+function run(
+  program: string,
+  limits = "",
+): { status: number | null; stdout: string; stderr: string; milliseconds: number } {
   const start = performance.now();
   const source = `import { cpu } from ${JSON.stringify(entry)};\n${program}`;
-  const { status, stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "-e", source], {
-    encoding: "utf8",
-  });
+  const shell = ["-c", `${limits} exec "$0" --input-type=module -e "$1"`, process.execPath, source];
+  const { status, stdout, stderr } = spawnSync("sh", shell, { encoding: "utf8" });
   return { status, stdout, stderr, milliseconds: performance.now() - start };
 }
 
@@ -83,6 +85,24 @@ test("process.exit does not wait for a long queue", () => {
     process.exit(7);`);
   expect({ status, stderr }).toEqual({ status: 7, stderr: "" });
   expect(milliseconds).toBeLessThan(20_000); // the queue is good for minutes
+});
+
+test("a device whose threads cannot all be had is an error that ends nothing, and signals still arrive", () => {
+  const { status, stdout } = run(
+    `
+    process.on("SIGTERM", () => { console.log("signal"); process.exit(3); });
+    try { cpu({ threads: 1024 }); } catch (error) { console.log(error.name, error.message); }
+    const device = cpu({ threads: 2 });
+    const x = device.empty([2 ** 16], "float32");
+    device.kernels.fill(x, 1);
+    console.log((await x.read())[9]);
+    process.kill(process.pid, "SIGTERM");
+    setTimeout(() => {}, 60_000);`,
+    // 8 MiB of addresses for the stack of each
+    "ulimit -s 8192; ulimit -v 6000000;",
+  );
+  expect(stdout).toMatch(/^DeviceError cpu: expected 1024 threads, received fewer: .*; give fewer .*\n1\nsignal\n$/);
+  expect(status).toBe(3);
 });
 
 test("worker threads have devices of their own, and may be stopped at any time", async () => {

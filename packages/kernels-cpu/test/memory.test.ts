@@ -81,3 +81,11 @@ test("returns cached segments before it gives up, in stream order", async () => 
   const got = await Promise.all(reads);
   expect(got.map(([first]) => first)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
+
+test("a shape beyond all numbers is out of memory, and not a few bytes", () => {
+  using device = cpu({ threads: 1 });
+  for (const shape of [[1e10, 1e10, 1e10], [2 ** 32, 2 ** 32], [Infinity], [-1]]) {
+    expect(() => device.empty(shape, "float32")).toThrow(OutOfMemoryError);
+  }
+  expect(device.memory().allocated).toBe(0);
+});

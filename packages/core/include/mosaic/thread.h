@@ -9,14 +9,27 @@
 
 namespace mosaic {
 
-/// A thread that leaves signals to the host's main thread.
+/// While it lives, the calling thread, and threads that it starts, receive no signals.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.
 template <typename Body>
 std::thread quietThread(const char* name, Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const NoSignals during;
   std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

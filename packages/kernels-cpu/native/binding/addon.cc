@@ -2,6 +2,7 @@
 #include "binding/addon.h"
 
 #include <chrono>
+#include <string>
 
 namespace mosaic {
 
@@ -56,6 +57,13 @@ Addon& Addon::of(napi_env env) {
 
 napi_value throwError(napi_env env, const char* message) {
   napi_throw_error(env, nullptr, message);
+  return nullptr;
+}
+
+napi_value throwCurrentException(napi_env env) {
+  MosaicFailure failure{};
+  fillFromCurrentException(failure);
+  napi_throw_error(env, std::to_string(failure.code).c_str(), failure.message);
   return nullptr;
 }
 

@@ -43,15 +43,16 @@ napi_value open(napi_env env, napi_callback_info) {
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
     napi_value external;
-    auto finalize = [](napi_env, void* data, void*) {
+    auto finalize = [](napi_env env, void* data, void*) {
       auto* held = static_cast<Held*>(data);
+      report(env, *held, 0);
       held->device->close();
       delete held;
     };
     napi_create_external(env, held, finalize, nullptr, &external);
     return external;
-  } catch (const std::exception& error) {
-    return throwError(env, error.what());
+  } catch (...) {
+    return throwCurrentException(env);
   }
 }
 
@@ -150,7 +151,11 @@ napi_value write(napi_env env, napi_callback_info info) {
   }
   const View out = Reader(addon.scratch + 1).view();
   std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
-  if (!staging) return throwError(env, "write: no memory for a copy of the values");
+  if (!staging) {
+    napi_throw_error(env, std::to_string(MOSAIC_FAILURE_OUT_OF_MEMORY).c_str(),
+                     "write: no memory for a copy of the values; write fewer at a time");
+    return nullptr;
+  }
   if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));
   enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
     device.kernels.copy(out, denseView(values.get(), out), device.pool());
@@ -301,9 +306,13 @@ napi_value features(napi_env env, napi_callback_info) {
 // fmaPeak: scratch = threads → scratch = GFLOP/s. Blocks.
 napi_value fmaPeak(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  Pool pool(static_cast<int>(addon.scratch[0]));
-  addon.scratch[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
-  return nullptr;
+  try {
+    Pool pool(static_cast<int>(addon.scratch[0]));
+    addon.scratch[0] = fmaPeakGflops(chooseIsa(std::getenv("MOSAIC_ISA")).isa, pool);
+    return nullptr;
+  } catch (...) {
+    return throwCurrentException(env);
+  }
 }
 
 struct Export {

@@ -267,8 +267,8 @@ napi_value launch(napi_env env, napi_callback_info info) {
     static_cast<const Op*>(data)->submit(device, Reader(addon.scratch + 1));
     addon.scratch[0] = 0;
     return nullptr;
-  } catch (const std::exception& error) {
-    return throwError(env, error.what());
+  } catch (...) {
+    return throwCurrentException(env);
   }
 }
 

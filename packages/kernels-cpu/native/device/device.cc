@@ -1,6 +1,9 @@
 #include "device/device.h"
 
-#include <thread>
+#include <string>
+#include <system_error>
+
+#include "mosaic/thread.h"
 
 namespace mosaic {
 
@@ -11,13 +14,19 @@ Device::Device(const DeviceOptions& options)
       memory_(std::make_unique<Allocator>(options.memoryLimit)) {}
 
 std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
-  auto device = std::make_shared<Device>(options);
-  // Detached: nobody could join it without blocking the host. It keeps what it uses alive, and `abandon` waits for it.
-  std::thread([device] {
-    device->stream.run();
-    device->end();
-  }).detach();
-  return device;
+  try {
+    auto device = std::make_shared<Device>(options);
+    // Detached: nobody could join it without blocking the host. It keeps what it uses alive, and `abandon` waits for it.
+    quietThread("mosaic-stream", [device] {
+      device->stream.run();
+      device->end();
+    }).detach();
+    return device;
+  } catch (const std::system_error& error) {
+    throw Failure(MOSAIC_FAILURE_DEVICE,
+                  "cpu: expected " + std::to_string(options.threads) + " threads, received fewer: " + error.what() +
+                      "; give fewer (cpu({ threads }) or MOSAIC_THREADS), or raise the limit of this user or container");
+  }
 }
 
 void Device::end() {

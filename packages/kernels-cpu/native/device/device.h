@@ -23,7 +23,7 @@ struct DeviceOptions {
 /// Held by the host and by its own thread; whoever lets go last destroys it.
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  /// Starts the stream's thread.
+  /// Starts the stream's thread. Throws a Failure if there are not as many threads to be had.
   static std::shared_ptr<Device> open(const DeviceOptions& options);
   explicit Device(const DeviceOptions& options);
 

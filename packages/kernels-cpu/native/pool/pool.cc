@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mosaic/thread.h"
 #include "pool/pause.h"
 
 namespace mosaic {
@@ -16,10 +17,18 @@ constexpr int64_t kSpin = 50'000;  // ns; waking a parked thread costs 20â€“25 Â
 
 Pool::Pool(int threads) {
   for (int i = 0; i <= std::max(threads, 1); ++i) arenas_.push_back(std::make_unique<Arena>());
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { workerMain(i); });
+  workers_.reserve(static_cast<size_t>(std::max(threads - 1, 0)));
+  try {
+    for (int i = 1; i < threads; ++i) workers_.push_back(quietThread("mosaic-pool", [this, i] { workerMain(i); }));
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
   stop_.store(true);
   bell_.fetch_add(1);
   bell_.notify_all();

@@ -22,7 +22,7 @@ namespace mosaic {
 /// which thread computed them.
 class Pool {
  public:
-  /// `threads` ≥ 1 counts the caller.
+  /// `threads` ≥ 1 counts the caller. Throws std::system_error if the system gives fewer.
   explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -49,6 +49,7 @@ class Pool {
  private:
   using Call = void (*)(void* context, int64_t task, int worker);
 
+  void stop();
   void run(int64_t tasks, Call call, void* context);
   void work(int worker);
   void workerMain(int worker);
