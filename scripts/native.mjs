@@ -18,7 +18,7 @@ function run(command, args) {
 
 const missing = [
   [compiler, `a C++20 compiler (looked for \`${compiler}\`; set CXX to name another)`],
-  ["cmake", "CMake 3.20 or newer"],
+  ["cmake", "CMake 3.22 or newer"],
 ].filter(([command]) => spawnSync(command, ["--version"]).status !== 0);
 
 if (missing.length > 0) {

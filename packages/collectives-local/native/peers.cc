@@ -34,8 +34,10 @@ Peers::Peers(std::shared_ptr<Segment> segment, uint32_t rank)
     const int pid = segment_->page(peer).pid.load();
     if (peer == rank || pid == getpid()) continue;
     pidfds_[peer] = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    // Between the rendezvous and here the process may have died and its pid been given to another.
-    if (processStart(pid) != segment_->page(peer).bornAt.load()) dead_[peer] = true;
+    // Between the rendezvous and here the process may have died and its pid been given to another; if it died before
+    // rank 0 could tell when it began, that is 0 on both sides.
+    const bool gone = pidfds_[peer] < 0 && errno == ESRCH;
+    if (gone || processStart(pid) != segment_->page(peer).bornAt.load()) dead_[peer] = true;
   }
 }
 

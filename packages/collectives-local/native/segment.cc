@@ -16,7 +16,8 @@ namespace mosaic {
 namespace {
 
 constexpr uint64_t kSegmentMagic = 0x0001'636f'7361'6d6f;  // changes with the layout
-// Together at most about 64 MiB, touched only as far as used; each no larger than what stays in cache.
+// Together about 64 MiB, more only from 34 ranks on, where each is the least that it may be: pages are touched only by
+// pairs that talk to each other. Each no larger than what stays in cache.
 constexpr uint64_t kAllChannels = 64ull << 20, kLeastChannel = 64ull << 10, kMostChannel = 1ull << 20;
 
 const char* const kOtherVersion =

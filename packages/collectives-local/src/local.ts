@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
+import { checkOptionNames, type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
 import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/core/native";
 import { LocalEngine } from "./engine.ts";
 import { addon, type Member, nativeLater } from "./native.ts";
@@ -23,8 +23,11 @@ export interface LocalOptions {
  * import { local } from "@mosaic/collectives-local";
  * local().name; // => "local"
  * ```
+ * @throws OptionError for options that do not exist, or cannot be.
  */
 export function local(options: LocalOptions = {}): Collectives {
+  checkOptionNames("local", options, ["name", "connectTimeout"]);
+  checkOptions(options);
   return {
     name: "local",
     async connect(connecting: ConnectOptions) {
@@ -36,6 +39,18 @@ export function local(options: LocalOptions = {}): Collectives {
   };
 }
 
+function checkOptions({ name, connectTimeout = 1 }: LocalOptions): void {
+  if (name !== undefined && typeof name !== "string") {
+    throw new OptionError({ where: "local: name", expected: "a text", received: String(name) });
+  }
+  if (connectTimeout > 0 && connectTimeout <= 1e9) return;
+  throw new OptionError({
+    where: "local: connectTimeout",
+    expected: "seconds, more than 0 and at most 1e9",
+    received: String(connectTimeout),
+  });
+}
+
 function joinAlone({ device, timeout }: ConnectOptions): Member {
   const { openSegment, joinSegment } = addon();
   return joinSegment(openSegment(1), 0, streamOf(device), timeoutOf(timeout));
@@ -44,7 +59,7 @@ function joinAlone({ device, timeout }: ConnectOptions): Member {
 function meet({ device, rank, size, timeout }: ConnectOptions, options: LocalOptions): Promise<Member> {
   const stream = streamOf(device);
   const seconds = timeoutOf(timeout);
-  const patience = options.connectTimeout === undefined ? seconds : timeoutOf(options.connectTimeout);
+  const patience = options.connectTimeout ?? seconds;
   const name = createHash("sha256")
     .update(options.name ?? jobName(size))
     .digest("hex")

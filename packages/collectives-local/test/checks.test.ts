@@ -85,6 +85,15 @@ test("local() without a job to meet in says what is missing", async () => {
   }
 });
 
+test("local() refuses options that do not exist, or cannot be", () => {
+  expect(() => local({ timeout: 5 } as object)).toThrow(
+    /local: expected options among name, connectTimeout, received "timeout"/,
+  );
+  expect(() => local({ connectTimeout: 0 })).toThrow(/local: connectTimeout: expected seconds/);
+  expect(() => local({ connectTimeout: Number.NaN })).toThrow(OptionError);
+  expect(() => local({ name: 5 } as object)).toThrow(/local: name: expected a text, received 5/);
+});
+
 test("local() alone is a world of one", async () => {
   using device = new TestDevice();
   const group = await local().connect({ device, rank: 0, size: 1 });

@@ -1,6 +1,9 @@
 // The engine without Node: collectives of every size over threads, faults, and what ThreadSanitizer sees of it.
-//   g++ -std=c++20 -fsanitize=thread …; see CMakeLists.txt, target mosaic-collectives-test.
+//   g++ -std=c++20 -fsanitize=thread …; see CMakeLists.txt, target collectives-test.
 #include "../engine.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
@@ -211,6 +214,19 @@ void testAbort() {
   check(failure && failure->code == MOSAIC_FAILURE_CLOSED, "aborted");
 }
 
+/// A process that died, and was waited for, before rank 0 could look when it began.
+void testDeadBeforeIntroduced() {
+  const auto segment = Segment::anonymous(2);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  segment->page(1).pid = child;
+  segment->page(1).bornAt = processStart(child);
+  Peers peers(segment, 0);
+  peers.refresh();
+  check(peers.dead(1), "a rank that died before it was introduced is dead");
+}
+
 }  // namespace mosaic::test
 
 int main() {
@@ -227,6 +243,7 @@ int main() {
   testUpstream();
   testLeave();
   testAbort();
+  testDeadBeforeIntroduced();
   std::printf(failures ? "%d checks failed\n" : "all good\n", failures);
   return failures != 0;
 }
