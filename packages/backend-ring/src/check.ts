@@ -18,6 +18,11 @@ import {
 // Every rank checks what it was given before it posts anything: an error on one rank must not leave the others waiting
 // for a message that was half sent.
 
+/** That the mesh has the axis. */
+export function checkMesh(ctx: Context, axis: string): void {
+  checkMeshAxis(ctx, axis, { where: `ring(${axis}), rank ${ctx.rank}`, made: "ring" });
+}
+
 export function checkNesting(axis: string, inner: AttentionBackend): void {
   if (!inner.axes.includes(axis)) return;
   throw new OptionError({
@@ -61,7 +66,7 @@ export function checkGradients(ctx: Context, axis: string, { dk, dv }: QkvGrads,
 }
 
 function checkAxis(ctx: Context, axis: string, call: Call, where: string): void {
-  checkMeshAxis(ctx, axis, { where, made: "ring" });
+  checkMesh(ctx, axis);
   if (call.keys.axes.includes(axis)) return;
   throw new OptionError({
     where,

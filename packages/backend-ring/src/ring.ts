@@ -4,12 +4,13 @@ import {
   type Call,
   type Context,
   type Coordinate,
+  checkOptionNames,
   inParts,
   type Keys,
   local,
 } from "@mosaic/core";
 import { carry } from "./carry.ts";
-import { checkGradients, checkKeys, checkNesting } from "./check.ts";
+import { checkGradients, checkKeys, checkMesh, checkNesting } from "./check.ts";
 import { type Need, needOf } from "./need.ts";
 import { type Circle, rotate } from "./rotate.ts";
 import { around, ranksOf } from "./route.ts";
@@ -46,7 +47,9 @@ export interface RingOptions {
  * ring({ axis: "node", inner: ring({ axis: "gpu" }) }).axes; // => ["node", "gpu"]
  * ```
  */
-export function ring({ axis = "sp", inner = local() }: RingOptions = {}): AttentionBackend {
+export function ring(options: RingOptions = {}): AttentionBackend {
+  checkOptionNames("ring", options, ["axis", "inner"] satisfies (keyof RingOptions)[]);
+  const { axis = "sp", inner = local() } = options;
   checkNesting(axis, inner);
   const needs = new ByPlace<Need>([axis]);
   return {
@@ -54,6 +57,7 @@ export function ring({ axis = "sp", inner = local() }: RingOptions = {}): Attent
     axes: [axis, ...inner.axes],
 
     check(ctx) {
+      checkMesh(ctx, axis);
       inner.check?.(ctx);
     },
 

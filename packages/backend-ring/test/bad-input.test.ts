@@ -10,6 +10,7 @@ import {
   type Layout,
   layoutOf,
   local,
+  MultiAxisAttention,
   OptionError,
   randn,
   ShapeError,
@@ -149,5 +150,16 @@ test("an inner backend is asked what it needs of the mesh", async () => {
   };
   expect(() => ring({ inner }).check?.(ctx)).toThrow("inner: received sp");
   expect(() => ring().check?.(ctx)).not.toThrow();
+  await ctx.close();
+});
+
+test("a module says at once that the mesh lacks the axis, and no option is ignored", async () => {
+  const mesh = { tp: 1 };
+  const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ring()] });
+  const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ring" };
+  expect(() => new MultiAxisAttention(ctx, options)).toThrow(
+    /ring\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; name the axis in init/,
+  );
+  expect(() => ring({ axes: "tp" } as object)).toThrow(/ring: expected options among axis, inner, received "axes"/);
   await ctx.close();
 });

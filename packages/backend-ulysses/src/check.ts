@@ -29,6 +29,12 @@ export interface Checked {
   readonly inner: AttentionBackend;
 }
 
+/** That the mesh has the axes of both. */
+export function checkMesh(ctx: Context, { axis, inner }: Checked): void {
+  const where = `ulysses(${axis}), rank ${ctx.rank}`;
+  for (const each of [...inner.axes, axis]) checkMeshAxis(ctx, each, { where, made: "ulysses" });
+}
+
 export function checkNesting({ axis, inner }: Checked): void {
   if (!inner.axes.includes(axis)) return;
   throw new OptionError({
@@ -45,9 +51,8 @@ export function checkCall(ctx: Context, { axis, inner }: Checked, call: Call, ke
   const { k, v, from } = keys;
   ctx.assertOpen(where);
   for (const tensor of [call.q, k, v]) tensor.assertUsable(where);
-  const axes = [...inner.axes, axis];
-  for (const each of axes) checkMeshAxis(ctx, each, { where, made: "ulysses" });
-  checkCut(where, axes, { queries: call.queries, keys: call.keys });
+  checkMesh(ctx, { axis, inner });
+  checkCut(where, [...inner.axes, axis], { queries: call.queries, keys: call.keys });
   checkOwnShard(ctx, axis, { where, name: "queries", at: call.at });
   checkOwnShard(ctx, axis, { where, name: "keys", at: from });
   checkShardRows(call.q, spansLength(call.queries.spans(call.at)), { where, name: "queries" });

@@ -1,6 +1,15 @@
-import { type AttentionBackend, type Call, type Context, type Keys, local, type Tensor, without } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  type Call,
+  checkOptionNames,
+  type Context,
+  type Keys,
+  local,
+  type Tensor,
+  without,
+} from "@mosaic/core";
 import { attendHeads, attendHeadsBackward, type Turn } from "./attend-heads.ts";
-import { checkBackward, checkCall, checkNesting, checkState } from "./check.ts";
+import { checkBackward, checkCall, checkMesh, checkNesting, checkState } from "./check.ts";
 import { Exchange, type Piece } from "./exchange.ts";
 import { partsOf } from "./heads.ts";
 import { Scope } from "./memory.ts";
@@ -39,7 +48,9 @@ export interface UlyssesOptions {
  * ulysses({ axis: "gpu", inner: ring({ axis: "node" }) }).axes; // => ["node", "gpu"]
  * ```
  */
-export function ulysses({ axis = "sp", inner = local() }: UlyssesOptions = {}): AttentionBackend {
+export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
+  checkOptionNames("ulysses", options, ["axis", "inner"] satisfies (keyof UlyssesOptions)[]);
+  const { axis = "sp", inner = local() } = options;
   checkNesting({ axis, inner });
   return {
     name: "ulysses",
@@ -47,6 +58,7 @@ export function ulysses({ axis = "sp", inner = local() }: UlyssesOptions = {}): 
     axes: [...inner.axes, axis],
 
     check(ctx) {
+      checkMesh(ctx, { axis, inner });
       inner.check?.(ctx);
     },
 
