@@ -120,10 +120,10 @@ void Engine::closeCommunicators() {
   }
   const bool isWell = !failed_ && !stop_;
   {
-    const AbortTogether together;
-    for (auto each = members_.rbegin(); each != members_.rend(); each++) {
-      Communicator& communicator = (*each)->communicator;
-      if (communicator.open() && (!isWell || communicator.state() != ncclSuccess)) communicator.abort();
+    AbortTogether together([this] { device_.enter(&device_); });
+    for (const auto& member : members_) {
+      Communicator& communicator = member->communicator;
+      if (communicator.open() && (!isWell || communicator.state() != ncclSuccess)) together.add(communicator);
     }
   }
   // Giving back memory may wait for all of the GPU, so after those.

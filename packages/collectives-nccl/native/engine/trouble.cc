@@ -203,14 +203,12 @@ void Engine::fail(const Trouble& trouble) {
     hub_.send(std::move(Writer(Frame::Failed).value(trouble.there->code).text(trouble.there->message)));
   }
   {
-    const AbortTogether together;
-    for (auto member = members_.rbegin(); member != members_.rend(); member++) (*member)->communicator.abort();
-    // Those that a split was about to make: once the whole is told, nobody writes to them any more.
-    for (const auto& op : over) {
-      if (op->part) op->part->communicator.abort();
-    }
+    AbortTogether together([this] { device_.enter(&device_); });
+    for (const auto& member : members_) together.add(member->communicator);
   }
   for (const auto& op : over) {
+    // What a split was about to make: the whole has ended, so nobody writes to it any more.
+    if (op->part) op->part->communicator.abort();
     if (op->settled) op->settled(&trouble.here);
     marks_.give(op->ready);
   }

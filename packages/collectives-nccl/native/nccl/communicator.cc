@@ -1,5 +1,10 @@
 #include "nccl/communicator.h"
 
+#include <memory>
+#include <system_error>
+
+#include "mosaic/thread.h"
+
 namespace mosaic::nccl {
 
 namespace {
@@ -60,9 +65,22 @@ void Communicator::abort() {
   if (comm_) library().functions.commAbort(std::exchange(comm_, nullptr));
 }
 
-AbortTogether::AbortTogether() { library().functions.groupStart(); }
+AbortTogether::~AbortTogether() {
+  for (std::thread& thread : threads_) thread.join();
+}
 
-AbortTogether::~AbortTogether() { library().functions.groupEnd(); }
+void AbortTogether::add(Communicator& communicator) {
+  if (!communicator.open()) return;
+  const auto held = std::make_shared<Communicator>(std::move(communicator));
+  try {
+    threads_.push_back(quietThread("mosaic-abort", [held, enter = enter_] {
+      enter();
+      held->abort();
+    }));
+  } catch (const std::system_error&) {
+    held->abort();  // no thread is to be had
+  }
+}
 
 Failure failureOf(ncclResult_t result, const Communicator& communicator, const std::string& where) {
   const Functions& nccl = library().functions;

@@ -1,8 +1,11 @@
 // One communicator, non-blocking: calls return at once, and `state` tells when they have had their effect.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "mosaic/failure.h"
 #include "nccl/library.h"
@@ -35,20 +38,26 @@ class Communicator {
   /// Begins to flush; `state` tells when all have.
   void finalize();
   void destroy();
-  /// Ends what runs, and waits for all that was launched; of several that share a stream, within AbortTogether.
+  /// Ends what runs, and waits for all that was launched; of several that share a stream, by AbortTogether.
   void abort();
 
  private:
   ncclComm_t comm_ = nullptr;
 };
 
-/// While it lives, communicators are told to abort; its end waits for them. One by one, each would wait for what it has
-/// on the stream behind another's that nobody has ended yet.
+/// Aborts communicators, each on a thread, and waits for all at its end. One after the other, the first would wait for
+/// what it has on the stream behind another's that nobody has ended yet; only since 2.22 would a group of NCCL's do.
 class AbortTogether {
  public:
-  AbortTogether();
+  /// `enter` makes the device's context a thread's.
+  explicit AbortTogether(std::function<void()> enter) : enter_(std::move(enter)) {}
   ~AbortTogether();
   AbortTogether(const AbortTogether&) = delete;
+  void add(Communicator& communicator);
+
+ private:
+  std::function<void()> enter_;
+  std::vector<std::thread> threads_;
 };
 
 /// Nothing to complain of, so far.

@@ -79,13 +79,9 @@ ncclResult_t Communicator::launch(Work work, CUstream stream) {
   return ncclSuccess;
 }
 
-void Communicator::tell() {
+void Communicator::stop() {
   stopped = true;
   if (helper.joinable()) helper.join();
-}
-
-void Communicator::stop() {
-  tell();
   while (launched > 0) sched_yield();
 }
 

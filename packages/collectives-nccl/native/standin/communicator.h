@@ -29,9 +29,7 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   bool await(const std::function<bool()>& condition) const;
   ncclResult_t attach();
   ncclResult_t launch(Work work, CUstream stream);
-  /// Whatever waits gives up.
-  void tell();
-  /// Waits for all that was launched, wherever on its stream it lies.
+  /// Whatever waits gives up; then waits for all that was launched, wherever on its stream it lies.
   void stop();
 };
 

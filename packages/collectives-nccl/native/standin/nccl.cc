@@ -29,7 +29,6 @@ struct Group {
   // In order: a group may use several streams and communicators.
   std::vector<std::pair<std::shared_ptr<Communicator>, CUstream>> order;
   std::map<std::pair<Communicator*, CUstream>, Work> work;
-  std::vector<ncclComm_t> aborted;
 };
 
 thread_local Group group;
@@ -156,12 +155,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-/// Those of a group are all told before the first is waited for.
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  comm->of->tell();
-  if (group.depth == 0) return ncclCommDestroy(comm);
-  return group.aborted.push_back(comm), ncclSuccess;
-}
+/// As up to 2.21, even in a group.
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return *error = comm->of->state, ncclSuccess;
@@ -173,7 +168,6 @@ ncclResult_t ncclGroupEnd() {
   if (--group.depth > 0) return ncclSuccess;
   Group ended = std::move(group);
   group = Group{};
-  for (const ncclComm_t comm : ended.aborted) ncclCommDestroy(comm);
   ncclResult_t result = ended.result;
   for (auto& [comm, stream] : ended.order) {
     if (result != ncclSuccess && result != ncclInProgress) return result;
