@@ -79,6 +79,7 @@ struct Plain<Result(Arguments...)> {
 template <class Ours, class Theirs>
 constexpr bool same = std::is_same_v<typename Plain<Ours>::Type, typename Plain<Theirs>::Type>;
 
+using mosaic::nccl::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \
-  static_assert(same<std::remove_pointer_t<decltype(mosaic::nccl::Functions::name)>, decltype(theirs::symbol)>, #symbol);
+  static_assert(same<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
 MOSAIC_NCCL(SAME_CALL)
