@@ -72,6 +72,8 @@ class Clock {
   int pollMs() const {
     return static_cast<int>(std::clamp<int64_t>(deadline_ - monotonicNs(), 0, kPollNs) / 1'000'000);
   }
+  /// As much time again: for an answer that is sure to come.
+  void extend() { deadline_ += options_.timeoutNs; }
   std::string limit() const {
     char text[32];
     std::snprintf(text, sizeof text, "%g s", static_cast<double>(options_.timeoutNs) * 1e-9);
@@ -266,10 +268,15 @@ std::shared_ptr<Segment> receiveSegment(int from, const Rendezvous& options) {
   return segment;
 }
 
-std::shared_ptr<Segment> join(const Rendezvous& options, const Clock& clock) {
+std::shared_ptr<Segment> join(const Rendezvous& options, Clock& clock) {
   Fd host;
+  bool patient = false;
   while (!clock.over()) {
     if (host < 0) host = knock(options);
+    if (host >= 0 && !std::exchange(patient, true)) {
+      // Rank 0 knows who is missing, and says so when its own patience ends, which began later perhaps.
+      clock.extend();
+    }
     if (host < 0) {
       poll(nullptr, 0, 10);
     } else if (readable(host, clock)) {
@@ -287,7 +294,7 @@ std::shared_ptr<Segment> join(const Rendezvous& options, const Clock& clock) {
 }  // namespace
 
 std::shared_ptr<Segment> meet(const Rendezvous& options) {
-  const Clock clock(options);
+  Clock clock(options);
   return options.rank == 0 ? Host(options, clock).gather() : join(options, clock);
 }
 

@@ -8,7 +8,10 @@ import { checkWorld, streamOf } from "./options.ts";
 export interface LocalOptions {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
   readonly name?: string;
-  /** Seconds to wait for the other ranks. Default: as long as a collective may take. */
+  /**
+   * Seconds to wait for the other ranks, of which rank 0 then names those that are missing. Default: as long as a collective
+   * may take.
+   */
   readonly connectTimeout?: number;
 }
 

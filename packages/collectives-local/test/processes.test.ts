@@ -44,6 +44,18 @@ test("the name that ranks meet by goes with whoever waits there", async () => {
   expect(await rank.ended).toBe("SIGKILL");
 });
 
+test("a rank whose patience ends first waits for rank 0 to say who is missing", async () => {
+  await using processes = new RankProcesses(program);
+  const job = await processes.openJob(3);
+  const patience = { MOSAIC_TEST_PATIENCE: "3" };
+  const early = processes.start("work", { ...job.env(1), ...patience });
+  await early.said("connecting");
+  const host = processes.start("work", { ...job.env(0), ...patience });
+  for (const rank of [early, host]) {
+    expect((await rank.said("failed")).message).toMatch(/rank 2 of 3 did not come within 3 s/);
+  }
+});
+
 test("ranks of several hosts are refused", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(2);
