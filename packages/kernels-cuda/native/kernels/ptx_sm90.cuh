@@ -20,7 +20,7 @@ using mosaic::cuda::TensorMap;
 DEVICE void initBarrier(SharedAddress bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
-/// Makes what initBarrier did known to TMA: by the fence of PTX for barriers, and by that of the CUDA Programming Guide,
+/// Makes what initBarrier did known to TMA: by PTX's fence for barriers, and by that of the CUDA Programming Guide,
 /// "Asynchronous Data Copies", which takes a barrier for any other word that TMA will write.
 DEVICE void fenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
