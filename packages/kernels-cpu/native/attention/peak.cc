@@ -12,11 +12,11 @@ double fmaPeakGflops(Isa isa, Pool& pool) {
   double best = 0;
   for (int i = 0; i < 8; ++i) {
     std::atomic<int64_t> operations{0};
-    const int64_t start = nanoseconds();
+    const int64_t start = monotonicNs();
     pool.parallelFor(pool.threads() * 8, [&](int64_t, int) {
       operations.fetch_add(static_cast<int64_t>(kernels.peak(kRounds / 8)), std::memory_order_relaxed);
     });
-    best = std::max(best, static_cast<double>(operations.load()) / static_cast<double>(nanoseconds() - start));
+    best = std::max(best, static_cast<double>(operations.load()) / static_cast<double>(monotonicNs() - start));
   }
   return best;
 }

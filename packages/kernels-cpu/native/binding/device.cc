@@ -209,7 +209,7 @@ napi_value wait(napi_env env, napi_callback_info) {
   const auto position = static_cast<uint64_t>(addon.scratch[2]);
   enqueue(addon.device().stream, "wait", [position, other = other->shared_from_this()] {
     const MosaicFailure* failure = other->stream.await(position);
-    if (failure) throw Failure(static_cast<MosaicFailureCode>(failure->code), failure->message);
+    if (failure) throw Failure(*failure);
   });
   return nullptr;
 }

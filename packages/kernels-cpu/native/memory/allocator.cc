@@ -1,6 +1,7 @@
 #include "memory/allocator.h"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 
@@ -21,6 +22,13 @@ constexpr size_t kLargeSegment = size_t{32} << 20;
 constexpr size_t kSmallGrain = 64, kLargeGrain = size_t{64} << 10;
 
 size_t roundUp(size_t size, size_t grain) { return (size + grain - 1) / grain * grain; }
+
+// Memory and swap, used or not. More would be mapped all the same, and the process killed when it touches it.
+size_t systemMemory() {
+  struct sysinfo info;
+  if (sysinfo(&info) != 0) return SIZE_MAX;
+  return (size_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
 
 std::byte* mapAligned(size_t size) {
   void* raw = mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -81,6 +89,7 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
 // A fresh segment, as one block that is in no pool yet. Takes the usual size if it may, else just what is needed.
 Block* Allocator::reserve(size_t bytes, bool large) {
   const size_t least = roundUp(bytes, kHuge);
+  if (least > systemMemory()) return nullptr;
   size_t size = large ? std::max(least, kLargeSegment) : least;
   if (limit_ && stats_.reserved + size > limit_) size = least;
   if (limit_ && stats_.reserved + size > limit_) return nullptr;

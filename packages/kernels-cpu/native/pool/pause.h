@@ -2,17 +2,12 @@
 #pragma once
 
 #include <sched.h>
-#include <time.h>
 
 #include <cstdint>
 
-namespace mosaic {
+#include "mosaic/clock.h"
 
-inline int64_t nanoseconds() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
+namespace mosaic {
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -25,13 +20,13 @@ inline void pause() {
 /// Spins until `ready()` or for about `limit` nanoseconds; says whether it is ready.
 template <class Ready>
 bool spinFor(int64_t limit, Ready ready) {
-  const int64_t start = nanoseconds();
+  const int64_t start = monotonicNs();
   do {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
       pause();
     }
-  } while (nanoseconds() - start < limit);
+  } while (monotonicNs() - start < limit);
   return ready();
 }
 

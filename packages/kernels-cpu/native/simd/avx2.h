@@ -43,7 +43,6 @@ struct Avx2 {
   MOSAIC_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
   MOSAIC_INLINE bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
-  MOSAIC_INLINE bool all(Mask m) { return _mm256_movemask_ps(m) == 0xff; }
   MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
     const __m256i key = _mm256_set1_epi32(j);
     const __m256i below = _mm256_cmpgt_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(lo)), key);

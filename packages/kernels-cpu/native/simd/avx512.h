@@ -49,7 +49,6 @@ struct Avx512 {
   /// m ? a : b
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_blend_ps(m, b, a); }
   MOSAIC_INLINE bool any(Mask m) { return m != 0; }
-  MOSAIC_INLINE bool all(Mask m) { return m == 0xffff; }
   /// lo[lane] ≤ j < hi[lane]
   MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
     const __m512i key = _mm512_set1_epi32(j);

@@ -56,7 +56,6 @@ struct Scalar {
     for (int i = 0; i < lanes; ++i) seen |= m[i];
     return seen != 0;
   }
-  MOSAIC_INLINE bool all(Mask m) { return !any(~m); }
   MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
     Int low, high;
     std::memcpy(&low, lo, sizeof low);

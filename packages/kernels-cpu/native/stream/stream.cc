@@ -5,10 +5,7 @@
 #include <thread>
 
 #include "mosaic/clock.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "pool/pause.h"
 
 namespace mosaic {
 
@@ -19,14 +16,6 @@ constexpr int64_t kSpinNanoseconds = 20'000;
 
 // Streams that spin at this moment. A process may drive many devices on few cores: leave one core to whoever feeds us.
 std::atomic<int> spinning{0};
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure = [] {

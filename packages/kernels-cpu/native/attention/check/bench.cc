@@ -22,12 +22,12 @@ struct Setup {
 template <class Run>
 void measure(const char* name, double flops, Isa isa, Pool& pool, Run run) {
   double best = 1e30, peak = 0;
-  const int64_t start = nanoseconds();
-  for (int i = 0; i < 3 || nanoseconds() - start < 1'500'000'000; ++i) {
+  const int64_t start = monotonicNs();
+  for (int i = 0; i < 3 || monotonicNs() - start < 1'500'000'000; ++i) {
     peak = std::max(peak, fmaPeakGflops(isa, pool));
-    const int64_t t = nanoseconds();
+    const int64_t t = monotonicNs();
     run();
-    best = std::min(best, static_cast<double>(nanoseconds() - t));
+    best = std::min(best, static_cast<double>(monotonicNs() - t));
   }
   std::printf("  %s %6.1f GF %5.1f%%", name, flops / best, 100 * flops / best / peak);
   std::fflush(stdout);
