@@ -12,7 +12,7 @@ import type { TraceEvent } from "./trace.ts";
 
 /** What `init` takes. */
 export interface InitOptions {
-  /** Where this rank computes. The context closes it. */
+  /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
   readonly device: Device;
   /** How the ranks are connected. Needed for more than one. */
   readonly collectives?: Collectives;

@@ -40,7 +40,8 @@ export function sameShape(a: Shape, b: Shape): boolean {
 export function normalizeAxis(axis: number, rank: number, where: string): number {
   const normal = axis < 0 ? axis + rank : axis;
   if (Number.isInteger(axis) && normal >= 0 && normal < rank) return normal;
-  throw new ShapeError({ where, expected: `an axis from ${-rank} to ${rank - 1}`, received: String(axis) });
+  const expected = rank === 0 ? "a tensor with axes" : `an axis from ${-rank} to ${rank - 1}`;
+  throw new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : String(axis) });
 }
 
 /** NumPy's broadcasting rule: trailing axes must be equal or 1. */

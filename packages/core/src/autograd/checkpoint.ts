@@ -51,7 +51,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
 
 /** A body may give back what it was given: the result is a tensor of its own all the same. */
 function apart(result: Tensor, inputs: readonly Tensor[]): Tensor {
-  return inputs.includes(result) ? result.contiguous() : result;
+  return inputs.includes(result) ? result.reshape(result.shape) : result;
 }
 
 function recompute<Inputs extends readonly Tensor[]>(

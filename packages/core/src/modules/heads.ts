@@ -19,7 +19,8 @@ export function placedHeads(
 ): Tensor {
   if (!positions) return x;
   using plain = x;
-  return positions.encode(plain, layout.spans(ctx.mesh.coordinate));
+  const placed = positions.encode(plain, layout.spans(ctx.mesh.coordinate));
+  return placed === plain ? plain.reshape(plain.shape) : placed;
 }
 
 /** [B,H,S,D] → [B,S,H·D]; a view of what `attention` returns. */

@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
-import { zeros } from "../../src/creation.ts";
+import { ones, zeros } from "../../src/creation.ts";
 import type { PositionEncoding } from "../../src/modules/attention-options.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import type { Span } from "../../src/placement/span.ts";
 import { scale } from "../../src/ops/arithmetic.ts";
+import { sum } from "../../src/ops/reduction.ts";
 import { gather, referenceWorld } from "../reference/index.ts";
 
 /** Zeroes what it is given, and remembers where the rows stood. */
@@ -52,4 +53,19 @@ test("across axes, queries and keys stand at positions of their own", async () =
       ]);
     }),
   );
+});
+
+test("an encoding may leave what it is given as it is", async () => {
+  const ctx = (await referenceWorld(1))[0]!;
+  const options = { embedDim: 8, numHeads: 2, attentionAxis: 1 } as const;
+  const plain = new MultiAxisAttention(ctx, options);
+  const attn = new MultiAxisAttention(ctx, { ...options, positions: { encode: (x) => x } });
+  attn.loadStateDict(plain.stateDict());
+  using x = ones(ctx, [1, 3, 8]);
+  using out = attn.forward(x);
+  using expected = plain.forward(x);
+  expect(await out.read()).toEqual(await expected.read());
+  using loss = sum(out);
+  loss.backward();
+  expect(attn.parameters().every(({ grad }) => grad !== null)).toBe(true);
 });
