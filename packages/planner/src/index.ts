@@ -5,7 +5,7 @@ export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
 export { type Shares, timeShares } from "./draw/waiting.ts";
 export type { Fault } from "./prove/fault.ts";
-export { type Proof, prove } from "./prove/prove.ts";
+export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export { type AttentionRecord, type Ends, record, type RecordedRank, type RecordOptions } from "./record.ts";
 export type { SymbolicContext } from "./symbolic/context.ts";
 export type { SymbolicDevice } from "./symbolic/device.ts";

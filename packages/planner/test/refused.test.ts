@@ -1,7 +1,7 @@
 import { ring } from "@mosaic/backend-ring";
 import { DTypeError, type DType, local, OptionError, type ReduceOp, ShapeError } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { predict, profiles, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
+import { predict, profiles, prove, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
 
 const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, heads: 2, headDim: 4 };
 
@@ -59,4 +59,11 @@ test("a message to itself is a copy: no traffic", () => {
     ])
     .wait();
   expect(ctx.world.traffic()).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
+});
+
+test("options that do not exist are refused", () => {
+  const run = record(call);
+  expect(() => prove(run, { limits: 3 } as object)).toThrow(OptionError);
+  expect(() => predict(call, profiles["h100-ib400"], { keeps: () => false } as object)).toThrow(OptionError);
+  expect(() => symbolicWorld({ mesh: { sp: 2 }, backend: [] } as never)).toThrow(OptionError);
 });

@@ -1,5 +1,5 @@
 import type { Colouring, Style } from "./colouring.ts";
-import { ink, page, rect, text, widthOf } from "./svg.ts";
+import { fitted, ink, page, rect, text, tip, widthOf } from "./svg.ts";
 
 export interface Drawn {
   readonly svg: string;
@@ -39,14 +39,16 @@ export function rowOf(heading: string, entries: readonly Entry[], top: number): 
   if (entries.length === 0) return { svg: "", bottom: top };
   const first = page.edge + 88;
   let [x, y] = [first, top];
-  const drawn = entries.map(({ name, fills }) => {
+  const room = page.width - page.edge - first - 20;
+  const drawn = entries.map(({ name: whole, fills }) => {
+    const name = fitted(whole, SIZE, room);
     const width = widthOf(name, SIZE) + 44;
     if (x > first && x + width > page.width - page.edge) [x, y] = [first, y + 22];
     const box = { x, y: y - 11, width: 13, height: 13 };
     const svg =
       fills.map((fill) => rect(box, `fill="${fill}" rx="3"`)).join("") + text(x + 20, y, name, `font-size="${SIZE}"`);
     x += width;
-    return svg;
+    return name === whole ? svg : tip(whole, svg);
   });
   const head = text(page.edge, top, heading, `font-size="${SIZE}" fill="${ink.faint}"`);
   return { svg: [head, ...drawn].join("\n"), bottom: y + 24 };

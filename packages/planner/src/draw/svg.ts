@@ -31,9 +31,13 @@ ${body.filter((part) => part !== "").join("\n")}
 
 /** Title and subtitle at the top of the page. */
 export function heading(title: string, subtitle: string): string {
-  const first = text(page.edge, 44, title, `font-size="22" font-weight="650"`);
-  return subtitle === "" ? first : `${first}\n${text(page.edge, 70, subtitle, `font-size="14" fill="${ink.faint}"`)}`;
+  const first = text(page.edge, 44, fitted(title, 22, across), `font-size="22" font-weight="650"`);
+  if (subtitle === "") return first;
+  return `${first}\n${text(page.edge, 70, fitted(subtitle, 14, across), `font-size="14" fill="${ink.faint}"`)}`;
 }
+
+/** Between the margins. */
+const across = page.width - 2 * page.edge;
 
 /** Facts at the foot of the page, one a line. */
 export function footnotes(facts: readonly string[], top: number): string {
@@ -90,4 +94,18 @@ export function escape(words: string): string {
 /** Width that a line of text takes, about: fonts differ. */
 export function widthOf(words: string, size: number): number {
   return words.length * size * 0.6;
+}
+
+/**
+ * Words cut where they would leave their room: they stand whole in the document's title or description, or where one points.
+ * Letters of most fonts are half as wide as high: what would just fit is not cut.
+ */
+export function fitted(words: string, size: number, room: number): string {
+  const most = Math.floor(room / (size * 0.53));
+  const letters = [...words];
+  if (letters.length <= most) return words;
+  return `${letters
+    .slice(0, Math.max(0, most - 1))
+    .join("")
+    .trimEnd()}…`;
 }

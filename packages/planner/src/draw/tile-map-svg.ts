@@ -1,7 +1,7 @@
-import { type Span, spansLength } from "@mosaic/core";
+import { checkOptionNames, type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import { colourOf, inkOn } from "./palette.ts";
-import { type Box, document, footnotes, heading, ink, rect, text, tip } from "./svg.ts";
+import { type Box, document, fitted, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
 import { type TileMap, tilesOf } from "./tiles.ts";
 
 export interface TileMapSvgOptions {
@@ -17,6 +17,8 @@ const SOME = 8;
 const SIDE = 640;
 const TOP = 130;
 const LEFT = 120;
+/** Between the lines of the legend. */
+const LINE = 22;
 const GREY = "#c3cad4";
 
 /**
@@ -34,6 +36,7 @@ const GREY = "#c3cad4";
  * ```
  */
 export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
+  checkOptionNames("tileMapSvg", options, ["title", "subtitle", "ranks"]);
   const { title = "Who computes what", subtitle = "" } = options;
   const map = tilesOf(record);
   const counts = countsOf(map);
@@ -55,10 +58,12 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const faint = `font-size="13" fill="${ink.faint}"`;
   const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
+  // Whoever asks for many ranks gets as long a list of them.
+  const bottom = Math.max(TOP + SIDE, TOP + 12 + (coloured.length + 1) * LINE);
   return document({
     title,
     description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
-    height: TOP + SIDE + 36 + notes.length * 20,
+    height: bottom + 36 + notes.length * 20,
     body: [
       heading(title, subtitle),
       text(LEFT + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
@@ -69,7 +74,7 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
       "</g>",
       rect(square, `fill="none" stroke="${ink.rule}"`),
       legendOf(record, counts, colours),
-      footnotes(notes, TOP + SIDE + 32),
+      footnotes(notes, bottom + 32),
     ],
   });
 }
@@ -156,10 +161,10 @@ function legendOf(
 ): string {
   const left = LEFT + SIDE + 28;
   const entry = (words: string, fill: string, i: number): string => {
-    const y = TOP + 12 + i * 22;
+    const y = TOP + 12 + i * LINE;
     return (
       rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`) +
-      text(left + 20, y, words, `font-size="13"`)
+      text(left + 20, y, fitted(words, 13, page.width - left - 24), `font-size="13"`)
     );
   };
   const shown = [...colours].map(([rank, fill], i) => {

@@ -1,3 +1,4 @@
+import { checkOptionNames } from "@mosaic/core";
 import type { Piece, Timeline } from "../time/timeline.ts";
 import { type Scale, scaleOf, timeAxis } from "./axis.ts";
 import { type Colouring, colouringOf } from "./colouring.ts";
@@ -5,7 +6,7 @@ import { crowdOf } from "./crowd.ts";
 import { formatSeconds, formatShare } from "./format.ts";
 import { lanesOf, type Rows, rowsFor } from "./lane.ts";
 import { legendOf, patterns } from "./legend.ts";
-import { document, footnotes, heading, ink, page, text, widthOf } from "./svg.ts";
+import { document, fitted, footnotes, heading, ink, page, text, widthOf } from "./svg.ts";
 import { timeShares } from "./waiting.ts";
 
 /** One run, or what was foretold of it beside what was measured. */
@@ -49,6 +50,7 @@ const TOP = 112;
  * ```
  */
 export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
+  checkOptionNames("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
   const { title = "Timeline", subtitle = "", facts = [] } = options;
   const named = namesOf(timelines);
   const runs = named.map(({ timeline }) => timeline);
@@ -102,10 +104,9 @@ function chosen(runs: readonly Timeline[], wanted: readonly number[] | undefined
   if (wanted) return wanted.filter((rank) => known.includes(rank));
   if (known.length * runs.length <= ALL) return known;
   const spread = Array.from({ length: SOME }, (_, i) => known[Math.round((i * (known.length - 1)) / (SOME - 1))]!);
-  const ends = runs[0]!.ranks.map(({ rank, pieces }) => ({
-    rank,
-    end: pieces.reduce((end, each) => Math.max(end, each.end), 0),
-  }));
+  const ends = runs
+    .flatMap(({ ranks }) => ranks)
+    .map(({ rank, pieces }) => ({ rank, end: pieces.reduce((end, each) => Math.max(end, each.end), 0) }));
   const last = ends.reduce((a, b) => (b.end > a.end ? b : a));
   return [...new Set([...spread, last.rank])].toSorted((a, b) => a - b);
 }
@@ -123,7 +124,7 @@ function bandsOf(rank: number, named: readonly Named[], { rows, top, first, ...p
   const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${ink.faint}"`;
   const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
   const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
-  const where = rows.band >= 40 ? at.join(" · ") : "";
+  const where = rows.band >= 40 ? fitted(at.join(" · "), rows.font - 2, page.left - page.edge - 8) : "";
   const room = page.left - page.edge - 76 > widthOf(where, rows.font - 2);
   const drawn = named.map(({ name }, i) => {
     const y = top + i * rows.band;
@@ -150,6 +151,7 @@ function spent({ name, timeline }: Named): string {
 function compared(timelines: Timelines): readonly string[] {
   if (!("predicted" in timelines)) return [];
   const { predicted, measured } = timelines;
+  if (measured.seconds <= 0) return [];
   const off = predicted.seconds / measured.seconds - 1;
   return [`The prediction is ${formatShare(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
 }

@@ -1,3 +1,4 @@
+import { checkOptionNames } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import { Completeness } from "./complete.ts";
 import { type Fault, Faults } from "./fault.ts";
@@ -10,6 +11,11 @@ import { whyStuck } from "./stuck.ts";
 import { Sums, Tiles } from "./sums.ts";
 import { type Rows, type Side, valueOf, Zeros } from "./values.ts";
 import { Visibility } from "./visibility.ts";
+
+export interface ProveOptions {
+  /** How many faults are kept, 10 if absent; all are counted. */
+  readonly limit?: number;
+}
 
 /** What was found of a record. */
 export interface Proof {
@@ -33,9 +39,11 @@ export interface Proof {
  * - inputs, which are the caller's, end as they were.
  *
  * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are refused
- * where attention uses them. `limit`: how many faults are kept, 10 if absent.
+ * where attention uses them.
  */
-export function prove(record: AttentionRecord, { limit = 10 }: { readonly limit?: number } = {}): Proof {
+export function prove(record: AttentionRecord, options: ProveOptions = {}): Proof {
+  checkOptionNames("prove", options, ["limit"]);
+  const { limit = 10 } = options;
   const { names } = record;
   const faults = new Faults(limit);
   const positions = new PositionsTable(names);

@@ -1,4 +1,11 @@
-import { type AttentionBackend, type Coordinate, coordinateOf, type ProcessGroup, without } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  checkOptionNames,
+  type Coordinate,
+  coordinateOf,
+  type ProcessGroup,
+  without,
+} from "@mosaic/core";
 import { checkMesh } from "./checks.ts";
 import { meshOf, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
@@ -37,7 +44,9 @@ export interface SymbolicWorld {
  * ```
  * @throws OptionError for a mesh that `init` would refuse.
  */
-export function symbolicWorld({ mesh, backends = [] }: SymbolicWorldOptions): SymbolicWorld {
+export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
+  checkOptionNames("symbolicWorld", options, ["mesh", "backends"]);
+  const { mesh, backends = [] } = options;
   checkMesh("symbolicWorld", mesh);
   const names = new Names();
   const registry = new Registry();

@@ -1,3 +1,4 @@
+import { checkOptionNames } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, operationsOf } from "./host.ts";
@@ -56,11 +57,9 @@ export interface SimulateOptions {
  * ```
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
-export function simulate(
-  record: AttentionRecord,
-  profile: Profile,
-  { keep = () => true }: SimulateOptions = {},
-): Simulation {
+export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
+  checkOptionNames("simulate", options, ["keep"]);
+  const { keep = () => true } = options;
   const checked = parseProfile(profile);
   const machine = new Machine(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.names);

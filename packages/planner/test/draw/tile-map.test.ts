@@ -91,3 +91,12 @@ test("of many ranks, eight are coloured and the others grey", () => {
   const asked = parse(tileMapSvg(run, { ranks: [7] }));
   expect(all(asked, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
 });
+
+test("as many ranks as one asks for have a line in the legend, on the page", () => {
+  const run = made(ring(), { sp: 32 }, contiguous());
+  const svg = parse(tileMapSvg(run, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
+  const lines = all(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));
+  expect(lines).toHaveLength(32);
+  for (const { attributes } of lines) expect(Number(attributes["y"])).toBeLessThan(Number(svg.attributes["height"]));
+  expect(() => tileMapSvg(run, { rank: [1] } as object)).toThrow(/tileMapSvg: expected options/);
+});

@@ -146,3 +146,32 @@ test("computing, waiting and idling are all of the time", () => {
     { numRuns: 30 },
   );
 });
+
+test("names of any length stay on the page, and are told whole", () => {
+  const long = "a name that goes on and on, ".repeat(12);
+  const { seconds, ranks } = ringTimeline(2, 2);
+  const named = ranks.map(({ rank, pieces }) => ({
+    rank,
+    at: { ["an_axis_with_a_long_name_".repeat(3)]: rank },
+    pieces: pieces.map((piece) => ({ ...piece, name: `${piece.name} ${long}`, label: long })),
+  }));
+  const svg = parse(timelineSvg({ seconds, ranks: named }, { title: long, subtitle: long }));
+  const width = Number(svg.attributes["width"]);
+  for (const { text, attributes } of all(svg, "text")) {
+    if (attributes["text-anchor"]) continue;
+    expect(Number(attributes["x"]) + text.length * Number(attributes["font-size"]) * 0.53).toBeLessThanOrEqual(width);
+  }
+  expect(svg.children[0]!.text).toBe(long);
+  expect(tips(svg)).toContain(`attend ${long}`);
+});
+
+test("a run in which nothing was measured is drawn without a comparison", () => {
+  const measured = { seconds: 0, ranks: [] };
+  const svg = timelineSvg({ predicted: measured, measured: ringTimeline(20, 1) });
+  expect(parse(svg).children[0]!.text).toBe("Timeline");
+  expect(timelineSvg({ predicted: ringTimeline(20, 1), measured })).not.toMatch(/NaN|Infinity|The prediction is/);
+});
+
+test("options that do not exist are refused", () => {
+  expect(() => timelineSvg(ringTimeline(1, 1), { titel: "A ring" } as object)).toThrow(/timelineSvg: expected options/);
+});
