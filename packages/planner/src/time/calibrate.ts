@@ -1,5 +1,5 @@
 import { availableParallelism } from "node:os";
-import { checkOptionNames, type Context, type DType, fromArray, OptionError } from "@mosaic/core";
+import { checkOptionNames, type Context, type DType, dtypeBytes, fromArray, OptionError } from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
 import {
   type Crew,
@@ -61,7 +61,7 @@ const shapes = [
  * Object.keys(profile.kernels.attend); // => ["float32"]
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
- * @throws OptionError without contexts, or with options that do not exist.
+ * @throws OptionError without contexts, or with options that do not exist or cannot be, before anything is measured.
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
@@ -69,6 +69,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   checkOptionNames("calibrate", options, legal satisfies readonly (keyof CalibrateOptions)[]);
   const [first] = contexts;
   if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
+  checkOptions({ ...options, name, dtypes, headDims });
   const crew: Crew = { contexts, repetitions: options.repetitions ?? 4 };
   const copies = fitBytes(await timeCopies(crew, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await attentionSpeeds(crew, { dtypes, headDims, launch: copies.latency });
@@ -96,6 +97,20 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     cores: { perNode },
   };
   return await told(contexts, profile);
+}
+
+function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
+  const { name, dtypes, headDims, repetitions = 1, threads = 1, cores = 1 } = options;
+  const demand = (fits: boolean, expected: string, received: unknown): void => {
+    if (!fits) throw new OptionError({ where: "calibrate", expected, received: JSON.stringify(received) });
+  };
+  const whole = (value: number): boolean => Number.isSafeInteger(value) && value >= 1;
+  demand(name !== "", "a name", name);
+  demand(dtypes.length > 0 && dtypes.every((dtype) => Object.hasOwn(dtypeBytes, dtype)), "dtypes, one or more", dtypes);
+  demand(headDims.length > 0 && headDims.every(whole), "headDims, one or more, whole numbers ≥ 1", headDims);
+  demand(whole(repetitions), "repetitions a whole number ≥ 1", repetitions);
+  demand(whole(threads), "threads a whole number ≥ 1", threads);
+  demand(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 
 interface Kinds {

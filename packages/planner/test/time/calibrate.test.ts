@@ -75,3 +75,16 @@ test("no contexts, and options that do not exist, are refused", async () => {
   const unknown = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
   await expect(calibrate(unknown)).rejects.toThrow('received "ranks"');
 });
+
+test.each([
+  [{ dtypes: [] }, "dtypes, one or more"],
+  [{ dtypes: ["int8" as never] }, "dtypes, one or more"],
+  [{ headDims: [] }, "headDims, one or more"],
+  [{ headDims: [0.5] }, "headDims, one or more"],
+  [{ repetitions: 0 }, "repetitions a whole number ≥ 1"],
+  [{ threads: 0 }, "threads a whole number ≥ 1"],
+  [{ cores: Number.NaN }, "cores a number > 0"],
+  [{ name: "" }, "a name"],
+])("%j is refused before anything is measured", async (options, expected) => {
+  await expect(calibrate({ contexts: await ranks(1), ...options })).rejects.toThrow(`calibrate: expected ${expected}`);
+});
