@@ -55,7 +55,8 @@ function checkShape(shape: Coordinate, size: number): void {
 }
 
 /** Collective: cuts the world into one group per axis. */
-export async function createMesh(world: ProcessGroup, shape: Coordinate): Promise<DeviceMesh> {
+export async function createMesh(world: ProcessGroup, lengths: Coordinate): Promise<DeviceMesh> {
+  const shape = { ...lengths };
   checkShape(shape, world.size);
   const axes = Object.keys(shape);
   const coordinate = coordinateOf(world.rank, shape);

@@ -61,6 +61,13 @@ describe("init", () => {
     expect(() => ranks[0]!.mesh.group("tp")).toThrow(/one of the axes dp, sp, received "tp"/);
   });
 
+  test("keeps its mesh, whatever becomes of the object that named it", async () => {
+    const mesh = { dp: 1, sp: 1 };
+    await using ctx = await start({ mesh });
+    mesh.sp = 8;
+    expect(ctx.mesh.shape).toEqual({ dp: 1, sp: 1 });
+  });
+
   test("spSize makes the rest data parallel", async () => {
     await using ctx = await start({ spSize: 1 });
     expect(ctx.mesh.axes).toEqual(["dp", "sp"]);

@@ -46,7 +46,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
   eachPart(bucket, parameters, (part, parameter) => {
-    parameter.grad ??= zeros(ctx, parameter.shape, parameter.dtype);
+    if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
     ctx.device.kernels.copy(part, parameter.grad);
   });
 }
