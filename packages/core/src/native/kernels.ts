@@ -1,5 +1,6 @@
 import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "../attention/state.ts";
 import type { Tile } from "../attention/tile.ts";
+import { DTypeError } from "../errors.ts";
 import type {
   AdamState,
   AdamStep,
@@ -52,6 +53,19 @@ const reduceKinds = { sum: 0, max: 1 } as const satisfies Record<ReduceKind, num
 const randomKinds = { uniform: 0, normal: 1 } as const;
 const adamKinds = { adamW: 0, scheduleFree: 1 } as const satisfies Record<AdamStep["kind"], number>;
 
+/** What attention sums is float32; its kernels look no further, and would write past the end of 16 bits an element. */
+function checkSums(where: string, ...sums: readonly Tensor[]): void {
+  for (const { dtype } of sums) {
+    if (dtype === "float32") continue;
+    throw new DTypeError({
+      where,
+      expected: "float32 for what is summed, and its statistics",
+      received: dtype,
+      remedy: "round once, when all is summed",
+    });
+  }
+}
+
 /** The kernels of one device. Each call writes its operands into the scratch array and submits one native work. */
 export class NativeKernels implements Kernels {
   readonly #device: KernelHost;
@@ -61,6 +75,7 @@ export class NativeKernels implements Kernels {
   }
 
   attend(state: AttentionState, q: Tensor, keys: KeyBlock, tile: Tile): void {
+    checkSums("attend", state.out, state.lse);
     const scratch = this.#device.begin("attend");
     scratch.view(state.out).view(state.lse).view(q).view(keys.k).view(keys.v);
     scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
@@ -68,6 +83,7 @@ export class NativeKernels implements Kernels {
   }
 
   attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, keys: KeyBlock, tile: Tile): void {
+    checkSums("attendBackward", grads.dq, grads.dk, grads.dv, saved.lse, saved.delta);
     const scratch = this.#device.begin("attendBackward");
     scratch.view(grads.dq).view(grads.dk).view(grads.dv).view(q).view(keys.k).view(keys.v);
     scratch.view(saved.dOut).view(saved.lse).view(saved.delta);
@@ -76,6 +92,7 @@ export class NativeKernels implements Kernels {
   }
 
   merge(into: AttentionState, from: AttentionState): void {
+    checkSums("merge", into.out, into.lse, from.out, from.lse);
     this.#device.begin("merge").view(into.out).view(into.lse).view(from.out).view(from.lse);
     this.#device.launch(this.#device.native.merge);
   }

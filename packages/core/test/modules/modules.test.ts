@@ -273,11 +273,13 @@ describe("bad input says what would be right", () => {
   });
 });
 
-test("reduceGradients sums along sp and averages along dp; a missing gradient counts as zero", async () => {
+test("reduceGradients sums along sp and averages along dp; a missing or disposed gradient counts as zero", async () => {
   const ranks = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
   const modules = ranks.map((each) => new Linear(each, 1, 1));
   for (const [rank, { weight }] of modules.entries()) weight.grad = fromArray(ranks[rank]!, [10 ** rank], [1, 1]);
   modules[3]!.weight.grad = null;
+  modules[0]!.bias!.grad = fromArray(ranks[0]!, [7], [1]);
+  modules[0]!.bias!.grad.dispose();
   for (const [rank, module] of modules.entries()) reduceGradients(ranks[rank]!, module);
   for (const { weight, bias } of modules) {
     expect(await read(weight.grad!)).toEqual([(1 + 10 + 100) / 2]);
