@@ -1,12 +1,23 @@
 import { type AttentionBackend, type Context, type Device, type Keys, type Tensor } from "@mosaic/core";
-import { filled, headsFirst, layoutsOf, positionsOf, takeRows } from "./shard.ts";
+import { checkEqual } from "../check.ts";
+import { filled, headsFirst, layoutsOf, type MatrixSize, positionsOf, takeRows } from "./shard.ts";
 import { answerOf, type Trial } from "./trial.ts";
 
 /** What attention gives one rank: its rows of out, lse and dq, and the whole dk and dv of its keys. */
 export type AttentionNumbers<Values = Float32Array> = Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Values>>;
 
+/** What state and gradients hold before: a state over other keys, and other gradients. */
+export interface Before {
+  readonly out: number;
+  readonly lse: number;
+  readonly gradients: number;
+}
+
+const nothing: Before = { out: 0, lse: Number.NEGATIVE_INFINITY, gradients: 0 };
+
 /** What `attend` folds and `attendBackward` adds, by whatever means. */
 interface Way {
+  readonly before: Before;
   attend(q: Tensor, state: { out: Tensor; lse: Tensor }, keys: { k: Tensor; v: Tensor }): void;
   attendBackward(
     q: Tensor,
@@ -23,11 +34,17 @@ interface Rows {
 }
 
 /** One rank's part of a trial, forward and backward, by the backend. Every rank of the mesh must call it. */
-export function attendOn(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<AttentionNumbers> {
+export function attendOn(
+  ctx: Context,
+  backend: AttentionBackend,
+  trial: Trial,
+  before: Before = nothing,
+): Promise<AttentionNumbers> {
   const layouts = layoutsOf(trial);
   const at = ctx.mesh.coordinate;
   const call = { at, scale: trial.scale, mask: trial.mask, ...layouts };
   const way: Way = {
+    before,
     attend: (q, state, keys) => backend.attend(ctx, { ...call, q }, state, { ...keys, from: at }),
     attendBackward: (q, saved, grads, keys) =>
       backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...keys, from: at }),
@@ -36,11 +53,12 @@ export function attendOn(ctx: Context, backend: AttentionBackend, trial: Trial):
 }
 
 /** The whole trial on one device, by its own kernel. */
-export function attendLocally(device: Device, trial: Trial): Promise<AttentionNumbers> {
+export function attendLocally(device: Device, trial: Trial, before: Before = nothing): Promise<AttentionNumbers> {
   const { queries, keys, mask, scale } = trial;
   const whole = (length: number) => [{ start: 0, length, step: 1 }];
   const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale };
   const way: Way = {
+    before,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
     attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
   };
@@ -55,15 +73,25 @@ export function rowsOf(trial: Trial, at: Keys["from"]): Rows {
 
 /** The part of float64's answer that belongs to some rows. */
 export function answerFor(trial: Trial, rows: Rows): AttentionNumbers<Float64Array> {
-  const { out, lse, dq, dk, dv } = answerOf(trial);
+  return partOf(answerOf(trial), trial, rows);
+}
+
+/** What of the whole results belongs to some rows. */
+export function partOf(
+  { out, lse, dq, dk, dv }: AttentionNumbers<ArrayLike<number>>,
+  trial: Trial,
+  rows: Rows,
+): AttentionNumbers<Float64Array> {
   const q = { rows: trial.queries.length, width: trial.headDim };
   const k = { rows: trial.keys.length, width: trial.headDim };
+  const take = (values: ArrayLike<number>, positions: readonly number[], size: MatrixSize) =>
+    takeRows(Float64Array.from(values), positions, size);
   return {
-    out: takeRows(out, rows.queries, q),
-    lse: takeRows(lse, rows.queries, { ...q, width: 1 }),
-    dq: takeRows(dq, rows.queries, q),
-    dk: takeRows(dk, rows.keys, k),
-    dv: takeRows(dv, rows.keys, k),
+    out: take(out, rows.queries, q),
+    lse: take(lse, rows.queries, { ...q, width: 1 }),
+    dq: take(dq, rows.queries, q),
+    dk: take(dk, rows.keys, k),
+    dv: take(dv, rows.keys, k),
   };
 }
 
@@ -76,20 +104,29 @@ async function attendRows(device: Device, trial: Trial, rows: Rows, way: Way): P
   const kShape = [batch, kvHeads, rows.keys.length, headDim];
   const rowShape = qShape.slice(0, 3);
 
-  using queries = headsFirst(device, takeRows(problem.q, rows.queries, q), qShape, dtype);
-  using keys = headsFirst(device, takeRows(problem.k, rows.keys, k), kShape, dtype);
-  using values = headsFirst(device, takeRows(problem.v, rows.keys, k), kShape, dtype);
-  using dOut = headsFirst(device, takeRows(dOutAll, rows.queries, q), qShape, dtype);
-  using out = filled(device, qShape, 0);
-  using lse = filled(device, rowShape, Number.NEGATIVE_INFINITY);
+  const given = {
+    q: takeRows(problem.q, rows.queries, q),
+    k: takeRows(problem.k, rows.keys, k),
+    v: takeRows(problem.v, rows.keys, k),
+    dOut: takeRows(dOutAll, rows.queries, q),
+  };
+  using queries = headsFirst(device, given.q, qShape, dtype);
+  using keys = headsFirst(device, given.k, kShape, dtype);
+  using values = headsFirst(device, given.v, kShape, dtype);
+  using dOut = headsFirst(device, given.dOut, qShape, dtype);
+  using out = filled(device, qShape, way.before.out);
+  using lse = filled(device, rowShape, way.before.lse);
   way.attend(queries, { out, lse }, { k: keys, v: values });
 
   using delta = filled(device, rowShape, 0);
   device.kernels.rowDot(delta, dOut, out);
-  using dq = filled(device, qShape, 0);
-  using dk = filled(device, kShape, 0);
-  using dv = filled(device, kShape, 0);
+  using dq = filled(device, qShape, way.before.gradients);
+  using dk = filled(device, kShape, way.before.gradients);
+  using dv = filled(device, kShape, way.before.gradients);
   way.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
   const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
+  // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.
+  for (const [name, tensor] of Object.entries({ q: queries, k: keys, v: values, dOut }))
+    checkEqual(await tensor.read(), given[name as keyof typeof given], `${trial.name}: ${name}, which was passed in`);
   return { out: outRead!, lse: lseRead!, dq: dqRead!, dk: dkRead!, dv: dvRead! };
 }

@@ -1,12 +1,12 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
 import type { Case } from "../case.ts";
-import { check, checkEqual } from "../check.ts";
+import { check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { disturbed } from "../disturb/context.ts";
 import { poisoned } from "../disturb/device.ts";
 import type { Arrival } from "../disturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { attendOn } from "./attend.ts";
+import { attendLocally, attendOn, type Before, partOf, rowsOf } from "./attend.ts";
 import { measureOn } from "./measure.ts";
 import { placements } from "./placements.ts";
 import {
@@ -39,7 +39,8 @@ export function alongOneAxis(
 
 /**
  * What every attention backend must do: forward and backward right on every rank, for all masks, placements, grouped
- * heads, dtypes, and lengths that divide nothing, while memory is poisoned and messages arrive late and in any order.
+ * heads, dtypes, and lengths that divide nothing, while memory is poisoned and messages arrive late and in any order; folded
+ * into a state that is there, added to gradients that are there, inputs left alone, and no memory kept.
  *
  * Right is what differs from float64 by at most twice what the device's own kernel does on the same data in one piece.
  *
@@ -67,6 +68,10 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: B
         };
       }),
     ),
+    {
+      name: `${title(arrangement)}: folds into the state that is there, adds to gradients, and keeps no memory`,
+      run: () => folding(options, arrangement),
+    },
     {
       name: `${title(arrangement)}: the same bits however messages arrive, twice over`,
       run: () => reproducible(options, arrangement),
@@ -111,6 +116,33 @@ async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, co
       checkMeasurements(backend.name, ofTrial);
     }
   }
+}
+
+/** A state over other keys, and gradients of other queries. */
+const before: Before = { out: 0.5, lse: 0.25, gradients: 0.75 };
+
+/** As an inner backend is called, whose keys come part by part: only so can another be built around it. */
+async function folding({ makeWorld, extents }: Given, arrangement: Arrangement): Promise<void> {
+  const { mesh, backend } = arrangement;
+  const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
+  const trials = backendTrials(arrangement, options);
+  await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
+    const { allocated } = ctx.device.memory();
+    // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
+    for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
+      const expected = await attendLocally(ctx.device, trial, before);
+      const actual = await attendOn(ctx, backend, trial, before);
+      const mine = partOf(expected, trial, rowsOf(trial, ctx.mesh.coordinate));
+      for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
+        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, beside what was there before: ${name}`;
+        checkClose(actual[name], mine[name], 1e-4 * Math.max(1, magnitude(expected[name])), what);
+      }
+    }
+    ctx.world.barrier().wait();
+    await ctx.device.stream.synchronize();
+    const held = ctx.device.memory().allocated - allocated;
+    check(held === 0, `${backend.name}, rank ${ctx.rank}: ${held} bytes are still held when all is done`);
+  });
 }
 
 async function reproducible({ makeWorld, extents }: Given, arrangement: Arrangement): Promise<void> {

@@ -1,0 +1,76 @@
+import { ring } from "@mosaic/backend-ring";
+import { alongOneAxis, backendSuite } from "@mosaic/conformance";
+import { type AttentionBackend, emptyState, zeros } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { makeWorld } from "./world.ts";
+
+const right = ring();
+
+/** Of the suite of a backend, the case that calls it as an inner one is called. */
+function foldingCase(backend: AttentionBackend) {
+  const cases = backendSuite({ makeWorld, arrangements: alongOneAxis(() => backend, [2]), dtypes: ["float32"] });
+  return cases.find(({ name }) => name.includes("folds into the state"))!;
+}
+
+const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
+  "forgets the state that is there": [
+    {
+      attend(ctx, call, { out, lse }, keys) {
+        const { kernels } = ctx.device;
+        kernels.fill(out, 0);
+        kernels.fill(lse, Number.NEGATIVE_INFINITY);
+        right.attend(ctx, call, { out, lse }, keys);
+      },
+    },
+    /beside what was there before: out: largest error/,
+  ],
+  "merges what is there twice": [
+    {
+      attend(ctx, call, state, keys) {
+        const { kernels } = ctx.device;
+        using out = zeros(ctx, state.out.shape);
+        using lse = zeros(ctx, state.lse.shape);
+        kernels.copy(out, state.out);
+        kernels.copy(lse, state.lse);
+        right.attend(ctx, call, state, keys);
+        kernels.merge(state, { out, lse });
+      },
+    },
+    /beside what was there before: out: largest error/,
+  ],
+  "writes gradients where it should add": [
+    {
+      attendBackward(ctx, call, grads, keys) {
+        for (const grad of [grads.dq, grads.dk, grads.dv]) ctx.device.kernels.fill(grad, 0);
+        right.attendBackward(ctx, call, grads, keys);
+      },
+    },
+    /beside what was there before: dq: largest error/,
+  ],
+  "spoils the caller's keys": [
+    {
+      attendBackward(ctx, call, grads, keys) {
+        right.attendBackward(ctx, call, grads, keys);
+        ctx.device.kernels.fill(keys.k, 0);
+      },
+    },
+    /: k, which was passed in: element 0 is 0/,
+  ],
+  "keeps memory": [
+    {
+      attend(ctx, call, state, keys) {
+        kept.push(emptyState(call.q));
+        right.attend(ctx, call, state, keys);
+      },
+    },
+    /\d+ bytes are still held when all is done/,
+  ],
+};
+
+const kept: unknown[] = [];
+
+test.each(Object.entries(faulty))("the suite finds out a backend that %s", async (_, [fault, message]) => {
+  await expect(foldingCase({ ...right, ...fault }).run()).rejects.toThrow(message);
+});
+
+test("and lets the right one pass", () => foldingCase(right).run());
