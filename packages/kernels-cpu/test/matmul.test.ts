@@ -1,5 +1,7 @@
-import type { DType } from "@mosaic/core";
+import { readFileSync } from "node:fs";
+import { type DType, filled, fromArray } from "@mosaic/core";
 import { expect, test } from "vitest";
+import { cpu } from "../src/index.ts";
 import { dtypes, firstWrong, generator, type Layout, onEveryIsa, place, sample } from "./sample.ts";
 
 interface Case {
@@ -124,6 +126,45 @@ onEveryIsa("matmul", (device) => {
     expect(Array.from(got, (x) => Number.isNaN(x))).toEqual(Array.from(got, (_, i) => Math.floor(i / 20) === 5));
   });
 });
+
+test("a large product in 16 bits is right in all of its strips, and keeps little memory for itself", async () => {
+  using device = cpu({ threads: 2 });
+  const [m, n] = [600, 60_000];
+  const before = residentBytes();
+  {
+    using a = fromArray(
+      device,
+      Float32Array.from({ length: m }, (_, i) => i % 128),
+      [m, 1],
+      "bfloat16",
+    );
+    using b = fromArray(
+      device,
+      Float32Array.from({ length: n }, (_, j) => 1 + (j % 2)),
+      [1, n],
+      "bfloat16",
+    );
+    using out = filled(device, [m, n], 1, "bfloat16");
+    device.kernels.matmul(out, a, b, true);
+    for (const row of [0, 278, 279, 280, 557, 558, 559, 599]) {
+      using line = out.slice(0, row, row + 1);
+      const values = await line.read();
+      const [even, odd] = [(row % 128) + 1, 2 * (row % 128) + 1].map((value) => Math.fround(value));
+      expect(
+        values.every((value, j) => value === (j % 2 ? odd : even)),
+        `row ${row}`,
+      ).toBe(true);
+    }
+  }
+  device.trim();
+  await device.stream.synchronize();
+  // A float32 copy of the whole would be 137 MiB.
+  expect(residentBytes() - before).toBeLessThan(100 * 2 ** 20);
+});
+
+function residentBytes(): number {
+  return Number(/^\d+ (\d+)/.exec(readFileSync("/proc/self/statm", "utf8"))![1]) * 4096;
+}
 
 /** Which matrix of an operand belongs to a matrix of the result. */
 function matrixOf(batch: number, shape: readonly number[], operand: readonly number[]): number {

@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kDepth = 256;           // of a block: a panel of b, 16 columns wide, takes half of a 32 KiB cache
 constexpr int64_t kRows = 192;            // of a block of a: 192 KiB, well within a second-level cache
 constexpr int64_t kPackedFloats = 1 << 21;  // of b at a time: 8 MiB
+constexpr int64_t kWideFloats = 1 << 24;    // of a float32 copy of out at a time: 64 MiB, which the arena keeps
 constexpr int64_t kParallelProducts = 1 << 17;
 
 /// Memory for one product: packed b, and for each worker a block of a.
@@ -104,11 +105,13 @@ MOSAIC_INLINE int64_t packedFloats(int64_t n, int64_t k) {
   return least(columns, ceilDiv(n, width) * width) * depths;
 }
 
-/// The product, by way of a float32 copy of out if out is not float32 with dense rows.
+/// Rows of out that are copied at a time: all, or a strip of them.
+MOSAIC_INLINE int64_t wideRows(const Product& p) { return least(p.m, most(kRows, kWideFloats / p.n)); }
+
+/// Rows of the product by way of a float32 copy of them.
 template <class T, class Runner>
-MOSAIC_NOINLINE void multiplyInto(Product p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
-                                  const Runner& runner) {
-  if (!wide) return multiply<T>(p, scratch, rowsPerTask, runner);
+MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
+                                   const Runner& runner) {
   const Matrix out = p.out;
   const bool accumulate = p.accumulate;
   p.out = {reinterpret_cast<char*>(wide), DType::Float32, p.n, 1};
@@ -127,6 +130,21 @@ MOSAIC_NOINLINE void multiplyInto(Product p, const GemmScratch& scratch, float* 
       flush<T>(out.dtype, at(out, row, j), out.columnStride, n, values);
     }
   });
+}
+
+/// The product, by way of a float32 copy of out if out is not float32 with dense rows.
+template <class T, class Runner>
+MOSAIC_NOINLINE void multiplyInto(const Product& p, const GemmScratch& scratch, float* wide, int64_t rowsPerTask,
+                                  const Runner& runner) {
+  if (!wide) return multiply<T>(p, scratch, rowsPerTask, runner);
+  const int64_t rows = wideRows(p);
+  for (int64_t first = 0; first < p.m; first += rows) {
+    Product strip = p;
+    strip.m = least(rows, p.m - first);
+    strip.a.data = at(p.a, first, 0);
+    strip.out.data = at(p.out, first, 0);
+    multiplyStrip<T>(strip, scratch, wide, rowsPerTask, runner);
+  }
 }
 
 template <class T>
@@ -155,7 +173,7 @@ void matmul(const View& out, const View& a, const View& b, bool accumulate, Pool
   }
   const bool small = p.m * p.n * p.k < kParallelProducts;
   if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
-    float* wide = direct ? nullptr : pool.arena(0).take<float>(p.m * p.n);
+    float* wide = direct ? nullptr : pool.arena(0).take<float>(wideRows(p) * p.n);
     constexpr int64_t high = GemmTile<T>::rows;
     const int64_t share = ceilDiv(ceilDiv(p.m, 4 * threads), high) * high;
     for (int64_t index = 0; index < batch.count; index++) {
@@ -173,7 +191,7 @@ void matmul(const View& out, const View& a, const View& b, bool accumulate, Pool
   float** wide = pool.arena(0).take<float*>(threads);
   for (int worker = 0; worker < threads; worker++) {
     packed[worker] = pool.arena(worker).take<float>(packedFloats<T>(p.n, p.k));
-    wide[worker] = direct ? nullptr : pool.arena(worker).take<float>(p.m * p.n);
+    wide[worker] = direct ? nullptr : pool.arena(worker).take<float>(wideRows(p) * p.n);
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
     const GemmScratch own{packed[worker], shared.rows};
