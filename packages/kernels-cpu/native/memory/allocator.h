@@ -56,7 +56,8 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  /// Null when the limit or the system forbids, or has not so much memory at all. `release` receives segments that had to go to make room.
+  /// Null when the limit or the system forbids, or has not so much memory at all. `release` receives segments that had
+  /// to go to make room.
   Block* allocate(size_t bytes, Release& release);
   void free(Block* block);
   /// Moves all segments without a block in use into `release`.
