@@ -1,3 +1,4 @@
+import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import {
   type AttentionBackend,
@@ -44,6 +45,13 @@ describe.each([
 test("gradients of float32 inputs and head sizes of one are followed too", () => {
   const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, heads: 1, headDim: 1, dtype: "float32" });
   expect(prove(run).faults).toEqual([]);
+});
+
+test("states that have seen nothing merge, both of them empty", () => {
+  // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
+  const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, heads: 3, headDim: 5 };
+  const call = { ...sizes, mask: slidingWindow(2), placement: striped() };
+  expect(prove(record({ backend: mesh2d({ form: "scheduled" }), ...call })).faults).toEqual([]);
 });
 
 test("collectives are followed as well", () => {

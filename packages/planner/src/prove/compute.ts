@@ -1,7 +1,7 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { Entry } from "./content.ts";
-import { expectedAt, fits, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
+import { expectedAt, fits, type Join, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
 import { type Means, Operands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -93,9 +93,8 @@ export class Compute {
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
   merge(event: Reader): void {
-    for (const i of [0, 1]) {
-      if (this.#join(event.arg(i), [event.arg(i), event.arg(i + 2)], "merge")) continue;
-      const what = i === 0 ? "out" : "lse";
+    for (const [i, what] of (["out", "lse"] as const).entries()) {
+      if (this.#join(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
       this.#operands.fault(
         "data",
         `rank ${this.#operands.rank}, ${this.where}: merge: ${what} are not states of the same queries`,
@@ -244,7 +243,7 @@ export class Compute {
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
-  #join(out: number, [a, b]: readonly [number, number], how: "merge" | "add"): boolean {
+  #join(out: number, [a, b]: readonly [number, number], how: Join): boolean {
     const [one, two] = [this.#memory.only(a), this.#memory.only(b)];
     if (one && two) {
       const held = joinedHeld(one, two, how, this.#means);

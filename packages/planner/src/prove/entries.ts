@@ -45,19 +45,22 @@ export function sameRows(a: Rows, b: Rows): boolean {
   );
 }
 
+/** What two things are when they are put together: parts of a state, or sums of products. */
+export type Join = "out" | "lse" | "add";
+
 /**
- * Both together, if that means anything. `merge`: states of the same queries, out or lse. `add`: sums of products, of which
- * only gradients are; out and lse of parts of the keys do not simply add up.
+ * Both together, if that means anything. `out`, `lse`: of states of the same queries, which may have seen nothing, both of
+ * them. `add`: sums of products, of which only gradients are; out and lse of parts of the keys do not simply add up.
  */
-export function joinedHeld(x: Held, y: Held, how: "merge" | "add", { sums, zeros }: Joining): Held | undefined {
-  const kind: Kind = how === "add" ? "dq" : kindOf(isFill(x.value) ? y.value : x.value);
+export function joinedHeld(x: Held, y: Held, how: Join, { sums, zeros }: Joining): Held | undefined {
+  const kind: Kind = how === "add" ? "dq" : how;
   if (zeros.is(y.value, kind)) return x;
   if (zeros.is(x.value, kind)) return y;
   if (!isSum(x.value) || !alike(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
-  const merges = kindOf(x.value) === "out" || kindOf(x.value) === "lse";
-  if (merges !== (how === "merge")) return undefined;
+  const found = kindOf(x.value);
+  if (how === "add" ? found === "out" || found === "lse" : found !== how) return undefined;
   const sum = sums.join(payloadOf(x.value), payloadOf(y.value));
-  return { value: valueOf(kindOf(x.value), sum), rows: x.rows };
+  return { value: valueOf(found, sum), rows: x.rows };
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
