@@ -1,5 +1,6 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
+import { ulysses } from "@mosaic/backend-ulysses";
 import {
   type AttentionBackend,
   type Coordinate,
@@ -52,6 +53,27 @@ test("states that have seen nothing merge, both of them empty", () => {
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, heads: 3, headDim: 5 };
   const call = { ...sizes, mask: slidingWindow(2), placement: striped() };
   expect(prove(record({ backend: mesh2d({ form: "scheduled" }), ...call })).faults).toEqual([]);
+});
+
+test.each([
+  [6, 2, 3],
+  [9, 3, 4],
+  [9, 3, 6],
+])("%i query heads of %i key heads, shared out over %i ranks: shares begin within groups", (heads, kvHeads, sp) => {
+  const call = { mesh: { sp }, tokens: 17, heads, kvHeads, headDim: 4, batch: 2, mask: causal() };
+  expect(prove(record({ backend: ulysses(), ...call })).faults).toEqual([]);
+  // A tile that is computed twice, of such a share.
+  const right = local();
+  const twice: AttentionBackend = {
+    ...right,
+    attendBackward(ctx, call, grads, keys) {
+      right.attendBackward(ctx, call, grads, keys);
+      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, keys);
+    },
+  };
+  const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);
+  expect(kinds.length).toBeGreaterThan(0);
+  expect(new Set(kinds)).toEqual(new Set(["twice"]));
 });
 
 test("collectives are followed as well", () => {

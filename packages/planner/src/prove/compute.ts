@@ -1,6 +1,7 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import type { Entry } from "./content.ts";
+import { origin } from "./box.ts";
+import { type Entry, rowsAt } from "./content.ts";
 import { expectedAt, fits, type Join, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
 import { type Means, Operands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
@@ -14,9 +15,15 @@ import {
   payloadOf,
   positionsText,
   type Rows,
+  type Side,
   type SumName,
   valueOf,
 } from "./values.ts";
+
+const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "keys" } as const satisfies Record<
+  SumName,
+  Side
+>;
 
 /** The rows of what has none: a fill. */
 function nowhere(positions: Positions): Rows {
@@ -153,7 +160,8 @@ export class Compute {
     const { sums, zeros } = this.#means;
     const only = this.#memory.only(view);
     const sum = only ? sumIn(only.value, name, zeros) : undefined;
-    if (only && sum !== undefined && (only.rows === expected || isFill(only.value) || fits(only, expected))) {
+    const { parts } = this.#operands;
+    if (!parts && only && sum !== undefined && (only.rows === expected || isFill(only.value) || fits(only, expected))) {
       this.#memory.put(view, valueOf(name, sums.add(sum, tile)), expected);
       return;
     }
@@ -165,10 +173,16 @@ export class Compute {
       this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
       return;
     }
-    const entries = read.entries.map((entry) => {
-      const value = valueOf(name, sums.add(sumIn(entry.value, name, zeros)!, tile));
+    const added = (entry: Entry, of: number): Entry => {
+      const value = valueOf(name, sums.add(sumIn(entry.value, name, zeros)!, of));
       return { ...entryOf(entry), value, rows: isFill(entry.value) ? expectedAt(entry, expected) : entry.rows };
-    });
+    };
+    const heads = sides[name] === "keys" ? 1 : this.#operands.each;
+    const entries = parts
+      ? parts.flatMap((part, i) =>
+          read.entries.flatMap((entry) => headsOf(entry, i * heads, heads).map((each) => added(each, part))),
+        )
+      : read.entries.map((entry) => added(entry, tile));
     this.#memory.write(view, entries);
   }
 
@@ -264,6 +278,16 @@ export class Compute {
     }
     return false;
   }
+}
+
+/** What of an entry belongs to some heads of the view. */
+function headsOf(entry: Entry, first: number, count: number): Entry[] {
+  const begin = Math.max(first, entry.at[1]!);
+  const end = Math.min(first + count, entry.at[1]! + entry.sizes[1]!);
+  if (begin >= end) return [];
+  const sizes = entry.sizes.with(1, end - begin);
+  const within = origin.with(1, begin - entry.at[1]!);
+  return [{ value: entry.value, rows: rowsAt(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
 }
 
 function entryOf({ value, rows, at, sizes }: Entry): Entry {

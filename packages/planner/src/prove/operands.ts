@@ -33,6 +33,10 @@ export class Operands implements Tile {
   mask = 0;
   firstHead = 0;
   endHead = 0;
+  /** Query heads that each key head of the call meets. */
+  each = 1;
+  /** Where key heads meet different heads of their groups, a tile for each of them; else one is that of all. */
+  parts: readonly number[] | undefined;
   pairs = 0;
   /** Its queries and keys as memory has them. */
   queries!: Rows;
@@ -59,7 +63,7 @@ export class Operands implements Tile {
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if it is not what it says. */
   tile(event: Reader, first: number, views: { readonly q: number; readonly k: number }): number {
-    const { positions, visibility, tiles } = this.#means;
+    const { positions, visibility } = this.#means;
     const q = positions.at(event.arg(first));
     const k = positions.at(event.arg(first + 1));
     this.q = q;
@@ -78,9 +82,20 @@ export class Operands implements Tile {
       this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
       return -1;
     }
-    this.firstHead = queries.head - keys.head * this.#group;
-    this.endHead = this.firstHead + each;
-    return tiles.add(this);
+    this.each = each;
+    this.parts = undefined;
+    const count = this.#memory.view(views.k).look.box.sizes[1]!;
+    if (count === 1 || each === this.#group) return this.#added(0);
+    // Shares of heads that begin within a group: each key head meets others of its own.
+    this.parts = Array.from({ length: count }, (_, head) => this.#added(head));
+    return this.parts[0]!;
+  }
+
+  /** A tile of the heads that meet one of the call's key heads, and of as many for all others if it is the only one. */
+  #added(head: number): number {
+    this.firstHead = this.queries.head + head * this.each - (this.keys.head + head) * this.#group;
+    this.endHead = this.firstHead + this.each;
+    return this.#means.tiles.add(this);
   }
 
   /**
@@ -134,15 +149,17 @@ export class Operands implements Tile {
     return answer;
   }
 
-  /** How many query heads each key head meets, as many each and in order; 0 if they are not of its group. */
+  /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
   #headsEach({ q, k }: { readonly q: number; readonly k: number }): number {
     const a = this.#memory.view(q).look.box.sizes;
     const b = this.#memory.view(k).look.box.sizes;
     const { queries, keys } = this;
     const each = a[1]! / b[1]!;
+    // Where the first and the last key head's are, in their groups; those between lie between.
     const first = queries.head - keys.head * this.#group;
-    const fit = b[1] === 1 ? first >= 0 && first + each <= this.#group : first === 0 && each === this.#group;
-    return fit && queries.batch === keys.batch && a[0] === b[0] ? each : 0;
+    const last = first + (b[1]! - 1) * (each - this.#group);
+    const fit = Math.min(first, last) >= 0 && Math.max(first, last) + each <= this.#group;
+    return fit && Number.isInteger(each) && queries.batch === keys.batch && a[0] === b[0] ? each : 0;
   }
 
   #entryText({ value, rows, sizes }: Entry): string {
