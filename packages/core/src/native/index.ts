@@ -5,6 +5,7 @@
  * @module
  */
 export { type AddonFile, loadAddon, platform } from "./addon.ts";
+export { type Caller, checkRank, checkReduceOp, checkSelfTransfers, sharesOf } from "./collectives/checks.ts";
 export { type CollectivesEngine, type SplitResult } from "./collectives/engine.ts";
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";

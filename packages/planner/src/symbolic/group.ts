@@ -4,7 +4,6 @@ import {
   CollectiveMismatchError,
   ClosedError,
   type GatherOptions,
-  OptionError,
   type ProcessGroup,
   type ReduceOp,
   type Storage,
@@ -13,11 +12,12 @@ import {
   type Transfer,
   type Work,
 } from "@mosaic/core";
-import { checkReduceOp, checkSelfTransfers, checkShares, checkTensor, sharesOf } from "./checks.ts";
+import { type Caller, checkRank, checkReduceOp, checkSelfTransfers } from "@mosaic/core/native";
+import { checkShares, checkTensor, tapedShares } from "./checks.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./looks.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { codeOf, type Op } from "./tape.ts";
+import { codeOf, type Op, reductions } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
@@ -83,7 +83,7 @@ export class SymbolicGroup implements ProcessGroup {
       storages.push(tensor.storage);
       args.push(this.ranks[peer]!, sent ? 1 : 0, view);
     }
-    if (own) checkSelfTransfers(`${this.name}: sendRecv`, this.rank, transfers);
+    if (own) checkSelfTransfers(this.#caller("sendRecv"), this.rank, transfers);
     const work = record.nextWork();
     const at = record.open(codeOf.sendRecv, 3 + args.length);
     record.set(at, work);
@@ -94,34 +94,35 @@ export class SymbolicGroup implements ProcessGroup {
   }
 
   allGather(out: Tensor, input: Tensor, options: GatherOptions = {}): Work {
-    const where = `${this.name}: allGather`;
-    const counts = sharesOf(where, { size: this.size, total: out.size, given: options.counts });
-    checkShares(where, { whole: out, share: input, counts, rank: this.rank });
+    const caller = this.#caller("allGather");
+    const counts = tapedShares(caller, out.size, options.counts);
+    checkShares(caller, { whole: out, share: input, counts, rank: this.rank });
     return this.#collective("allGather", { out, input, options, counts });
   }
 
   reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options: GatherOptions = {}): Work {
-    const where = `${this.name}: reduceScatter`;
-    const root = checkReduceOp(where, op);
-    const counts = sharesOf(where, { size: this.size, total: input.size, given: options.counts });
-    checkShares(where, { whole: input, share: out, counts, rank: this.rank });
+    const caller = this.#caller("reduceScatter");
+    checkReduceOp(caller, op);
+    const root = reductions.indexOf(op);
+    const counts = tapedShares(caller, input.size, options.counts);
+    checkShares(caller, { whole: input, share: out, counts, rank: this.rank });
     return this.#collective("reduceScatter", { out, input, root, options, counts });
   }
 
   allReduce(x: Tensor, op: ReduceOp = "sum", options: CallOptions = {}): Work {
-    const root = checkReduceOp(`${this.name}: allReduce`, op);
-    return this.#collective("allReduce", { out: x, input: x, root, options });
+    checkReduceOp(this.#caller("allReduce"), op);
+    return this.#collective("allReduce", { out: x, input: x, root: reductions.indexOf(op), options });
   }
 
   allToAll(out: Tensor, input: Tensor, options: AllToAllOptions = {}): Work {
-    const where = `${this.name}: allToAll`;
-    const { size, rank } = this;
-    const send = sharesOf(where, { size, total: input.size, given: options.send });
-    const receive = sharesOf(where, { size, total: out.size, given: options.receive });
+    const caller = this.#caller("allToAll");
+    const { rank } = this;
+    const send = tapedShares(caller, input.size, options.send);
+    const receive = tapedShares(caller, out.size, options.receive);
     // What one sends to oneself is what one receives from oneself.
     const kept = { dtype: out.dtype, size: send[rank]!, shape: [send[rank]!] };
-    checkShares(where, { whole: input, share: kept, counts: send, rank });
-    checkShares(where, { whole: out, share: kept, counts: receive, rank });
+    checkShares(caller, { whole: input, share: kept, counts: send, rank });
+    checkShares(caller, { whole: out, share: kept, counts: receive, rank });
     return this.#collective("allToAll", { out, input, options, counts: [...send, ...receive] });
   }
 
@@ -186,8 +187,11 @@ export class SymbolicGroup implements ProcessGroup {
   }
 
   #checkPeer(peer: number): void {
-    if (Number.isInteger(peer) && peer >= 0 && peer < this.size) return;
-    throw new OptionError({ where: this.name, expected: `a rank from 0 to ${this.size - 1}`, received: String(peer) });
+    checkRank({ where: this.name, device: this.device, size: this.size }, peer);
+  }
+
+  #caller(operation: Op): Caller {
+    return { where: `${this.name}: ${operation}`, device: this.device, size: this.size };
   }
 
   #assertOpen(where: string): void {
