@@ -12,6 +12,7 @@
 namespace theirs {
 #include <nccl.h>
 }
+#include "mosaic/same_call.h"
 #include "nccl/api.h"
 
 #define SAME_PLACE(field)                                                                 \
@@ -43,43 +44,7 @@ static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kOldest);
 constexpr theirs::ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
 static_assert(kInitial.magic == mosaic::nccl::kConfigMagic);
 
-// Each function takes what NCCL's takes, as a caller sees it: enums are their numbers, structures bytes, and what a
-// pointer to a structure points to is the structure's affair.
-template <size_t bytes, size_t alignment>
-struct Bytes {};
-
-template <class T>
-struct Plain {
-  using Type = T;
-};
-template <class T>
-  requires std::is_enum_v<T>
-struct Plain<T> {
-  using Type = int;
-};
-template <class T>
-  requires std::is_class_v<T>
-struct Plain<T> {
-  using Type = Bytes<sizeof(T), alignof(T)>;
-};
-template <class T>
-  requires std::is_class_v<T>
-struct Plain<T*> {
-  using Type = void*;
-};
-template <class T>
-  requires(!std::is_class_v<T>)
-struct Plain<T*> {
-  using Type = typename Plain<T>::Type*;
-};
-template <class Result, class... Arguments>
-struct Plain<Result(Arguments...)> {
-  using Type = typename Plain<Result>::Type(typename Plain<std::remove_cv_t<Arguments>>::Type...);
-};
-template <class Ours, class Theirs>
-constexpr bool same = std::is_same_v<typename Plain<Ours>::Type, typename Plain<Theirs>::Type>;
-
 using mosaic::nccl::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \
-  static_assert(same<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
+  static_assert(check::same<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
 MOSAIC_NCCL(SAME_CALL)

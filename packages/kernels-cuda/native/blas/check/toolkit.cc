@@ -10,7 +10,7 @@ namespace mosaic = ours::mosaic;
 
 #include <cublasLt.h>
 
-#include "driver/check/same.h"
+#include "mosaic/same_call.h"
 
 #define CHECK_VALUE(mine, theirs) static_assert(static_cast<int>(mine) == static_cast<int>(theirs), #theirs);
 

@@ -11,7 +11,8 @@ namespace mosaic = ours::mosaic;
 
 #include <cuda.h>
 
-#include "driver/check/same.h"
+#include "driver/check/linked.h"
+#include "mosaic/same_call.h"
 
 #define CHECK_VALUE(mine, theirs) static_assert(static_cast<int>(mine) == static_cast<int>(theirs), #theirs);
 
