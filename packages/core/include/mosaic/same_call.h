@@ -9,8 +9,8 @@ namespace check {
 template <size_t bytes, size_t alignment>
 struct Bytes {};
 
-/// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to is the
-/// structure's affair, and many are handles that nobody looks into.
+/// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to
+/// is the structure's affair, and many are handles that nobody looks into.
 template <class T>
 struct Plain {
   using Type = T;
