@@ -2,16 +2,13 @@ import { type AttentionProblem, flopsOf, nameOf } from "./attention-problem.ts";
 import type { Case } from "./case.ts";
 import { peerRow } from "./peers.ts";
 import { runProcesses } from "./processes.ts";
-import type { Turn } from "./ring.ts";
+import { type RingJob, secondsTogether, type Turn } from "./ring.ts";
 
 const RANKS = 2;
 const HEADS = 4;
 
 /** What the processes are asked to do. */
-export interface PeerRingJob {
-  readonly problem: AttentionProblem;
-  readonly ranks: number;
-  readonly turns: number;
+export interface PeerRingJob extends RingJob {
   readonly python: string;
 }
 
@@ -39,10 +36,7 @@ export const peerRingCases: readonly Case[] = problems.map((shape) => {
       // One process more than ranks: the last asks PyTorch's.
       const said = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
       const theirs = said.at(-1)!.map(({ begin, end }) => end - begin);
-      const ours = theirs.map((_, turn) => {
-        const turns = said.slice(0, -1).map((rank) => rank[turn]!);
-        return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
-      });
+      const ours = secondsTogether(said.slice(0, -1));
       return [peerRow(name, flopsOf(problem), { ours, theirs })];
     },
   };

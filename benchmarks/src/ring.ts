@@ -48,10 +48,7 @@ export const ringCases: readonly Case[] = problems.map((shape) => {
 
 function rowOf(name: string, flops: number, said: readonly (readonly Turn[])[]): Row {
   const alone = said.at(-1)!.map(({ begin, end }) => end - begin);
-  const together = alone.map((_, turn) => {
-    const turns = said.slice(0, -1).map((rank) => rank[turn]!);
-    return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
-  });
+  const together = secondsTogether(said.slice(0, -1));
   const vsLocal = median(alone.map((seconds, turn) => seconds / together[turn]!));
   const bestVsLocal = Math.min(...alone) / Math.min(...together);
   const seconds = Math.min(...together);
@@ -62,4 +59,12 @@ function rowOf(name: string, flops: number, said: readonly (readonly Turn[])[]):
     numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share },
     text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} best against best: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(share * 100).toFixed(1)} % of the FMA peak`,
   };
+}
+
+/** Seconds of each turn that all ranks take together, from the first that begins to the last that ends. */
+export function secondsTogether(ranks: readonly (readonly Turn[])[]): readonly number[] {
+  return ranks[0]!.map((_, turn) => {
+    const turns = ranks.map((rank) => rank[turn]!);
+    return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
+  });
 }
