@@ -7,14 +7,15 @@
  */
 export const LAYERS = [
   ["core"],
+  ["runtime"],
   ["kernels-*", "collectives-*"],
   ["backend-*", "nn", "planner"],
   ["strategies", "meta-attention"],
   ["attention"],
 ];
 
-/** Beside the layers: the suites know core alone, the launcher knows nobody; only tests and programs use either. */
-export const APART = { conformance: ["core"], launcher: [] };
+/** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs use either. */
+export const APART = { conformance: ["core", "runtime"], launcher: [] };
 
 /**
  * Interfaces that speak of each other by nature: a device makes tensors, a tensor lies on a device. Among the files of one

@@ -1,4 +1,4 @@
-import type { CollectivesEngine, SplitResult } from "@mosaic/core/native";
+import type { CollectivesEngine, SplitResult } from "@mosaic/runtime";
 import type { TraceEvent } from "@mosaic/core";
 import { type Member, native, nativeLater } from "./native.ts";
 

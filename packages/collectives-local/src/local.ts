@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { checkOptionNames, type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
-import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/runtime";
 import { LocalEngine } from "./engine.ts";
 import { addon, type Member, nativeLater } from "./native.ts";
 import { checkWorld, streamOf } from "./options.ts";

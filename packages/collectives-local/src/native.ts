@@ -1,6 +1,6 @@
 import { createRequire } from "node:module";
 import { AddonLoadError, errorFromFailure, type TraceEvent } from "@mosaic/core";
-import type { SplitResult } from "@mosaic/core/native";
+import type { SplitResult } from "@mosaic/runtime";
 
 /** One rank's engine, as native code holds it. */
 export type Member = { readonly member: unique symbol };

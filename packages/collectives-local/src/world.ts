@@ -1,5 +1,5 @@
 import type { Context } from "@mosaic/core";
-import { NativeGroup, NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/runtime";
 import { LocalEngine } from "./engine.ts";
 import { native, type Segment } from "./native.ts";
 import { checkWorld, streamOf } from "./options.ts";

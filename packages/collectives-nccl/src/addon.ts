@@ -1,6 +1,6 @@
 import { fileURLToPath } from "node:url";
 import type { TraceEvent } from "@mosaic/core";
-import { Letters, loadAddon, platform, type SplitResult, translated } from "@mosaic/core/native";
+import { Completions, loadAddon, platform, type SplitResult, translated } from "@mosaic/runtime";
 import { candidates } from "./library.ts";
 
 /** One rank's engine, as native code holds it. */
@@ -32,23 +32,23 @@ export interface Joining extends Meeting {
 /** The exports of native/binding, which says what each does. Failures are errors whose `code` is a number. */
 export interface Native {
   readonly protocol: number;
-  bind(deliver: (letter: number, code: number, message: string) => void): void;
+  bind(complete: (completion: number, code: number, message: string) => void): void;
   load(candidates: readonly string[]): readonly [version: string, path: string];
   uniqueId(): Uint8Array;
   openHub(size: number, host: string, seconds: number): readonly [port: number, token: string];
-  connect(joining: Joining, letter: number): Member;
-  close(member: Member, letter: number): void;
+  connect(joining: Joining, completion: number): Member;
+  close(member: Member, completion: number): void;
   forget(member: Member): void;
   abortAll(): void;
   post(member: Member, group: number, words: Float64Array, label: string): number;
   wait(member: Member, operation: number): void;
   completed(member: Member): number;
-  split(...splitting: [member: Member, group: number, color: number, name: string, letter: number]): number;
+  split(...splitting: [member: Member, group: number, color: number, name: string, completion: number]): number;
   part(member: Member, operation: number): SplitResult;
   traffic(member: Member, group: number): readonly [number, number, number];
   startTrace(member: Member): void;
-  stopTrace(member: Member, letter: number): void;
-  takeTrace(letter: number): readonly TraceEvent[];
+  stopTrace(member: Member, completion: number): void;
+  takeTrace(completion: number): readonly TraceEvent[];
 }
 
 /** Where the addon of this platform lies. */
@@ -57,7 +57,7 @@ export const addonPath: string = fileURLToPath(
 );
 
 /** What native code promised. */
-export const letters: Letters = new Letters();
+export const completions: Completions = new Completions();
 let loaded: Native | undefined;
 
 /** The addon, loaded when it is first needed; it needs neither CUDA nor NCCL. */
@@ -70,7 +70,7 @@ export function addon(): Native {
     protocol: 1, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake",
   });
-  loaded.bind(letters.deliver);
+  loaded.bind(completions.complete);
   // Streams that wait for an operation would otherwise hold up the end of the process.
   process.once("exit", loaded.abortAll);
   return loaded;

@@ -1,6 +1,6 @@
 import type { TraceEvent } from "@mosaic/core";
-import type { CollectivesEngine, SplitResult } from "@mosaic/core/native";
-import { type Joining, letters, type Member, native } from "./addon.ts";
+import type { CollectivesEngine, SplitResult } from "@mosaic/runtime";
+import { type Joining, completions, type Member, native } from "./addon.ts";
 
 /** One rank's engine: a communication thread, a stream, and NCCL's communicators. */
 export class NcclEngine implements CollectivesEngine {
@@ -14,8 +14,8 @@ export class NcclEngine implements CollectivesEngine {
   static async join(joining: Joining): Promise<NcclEngine> {
     let member: Member | undefined;
     try {
-      await letters.expect(undefined, (letter) => {
-        member = native((addon) => addon.connect(joining, letter));
+      await completions.expect(undefined, (completion) => {
+        member = native((addon) => addon.connect(joining, completion));
       });
       return new NcclEngine(member!);
     } catch (error) {
@@ -38,8 +38,8 @@ export class NcclEngine implements CollectivesEngine {
 
   async split(group: number, color: number, name: string): Promise<SplitResult> {
     let operation = 0;
-    await letters.expect(undefined, (letter) => {
-      operation = native((addon) => addon.split(this.#member, group, color, name, letter));
+    await completions.expect(undefined, (completion) => {
+      operation = native((addon) => addon.split(this.#member, group, color, name, completion));
     });
     return native((addon) => addon.part(this.#member, operation));
   }
@@ -54,15 +54,15 @@ export class NcclEngine implements CollectivesEngine {
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     let announced = 0;
-    await letters.expect(undefined, (letter) => {
-      announced = letter;
-      native((addon) => addon.stopTrace(this.#member, letter));
+    await completions.expect(undefined, (completion) => {
+      announced = completion;
+      native((addon) => addon.stopTrace(this.#member, completion));
     });
     return native((addon) => addon.takeTrace(announced));
   }
 
   async close(): Promise<void> {
-    await letters.expect(undefined, (letter) => native((addon) => addon.close(this.#member, letter)));
+    await completions.expect(undefined, (completion) => native((addon) => addon.close(this.#member, completion)));
     native((addon) => addon.forget(this.#member));
   }
 }

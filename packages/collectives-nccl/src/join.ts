@@ -1,5 +1,5 @@
 import type { ConnectOptions, ProcessGroup } from "@mosaic/core";
-import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/core/native";
+import { NativeGroup, NativeRank, timeoutOf } from "@mosaic/runtime";
 import { loadNccl, type Meeting, native } from "./addon.ts";
 import { NcclEngine } from "./engine.ts";
 import { checkDevice, checkWorld, type NcclOptions } from "./options.ts";

@@ -1,6 +1,6 @@
 import { type ConnectOptions, type Device, OptionError } from "@mosaic/core";
 import { checkOptionNames } from "@mosaic/core";
-import { timeoutOf } from "@mosaic/core/native";
+import { timeoutOf } from "@mosaic/runtime";
 import type { Store } from "./store.ts";
 
 /** How NCCL is used. All of it has defaults. */

@@ -1,5 +1,5 @@
 import type { Context } from "@mosaic/core";
-import { openWorld, type Together, type WorldOptions } from "@mosaic/core/native";
+import { openWorld, type Together, type WorldOptions } from "@mosaic/runtime";
 import type { Meeting } from "./addon.ts";
 import { join, type Way } from "./join.ts";
 import { checkDevice, checkOptions, checkWorld, type NcclOptions } from "./options.ts";

@@ -7,7 +7,15 @@ export type { Tile } from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts";
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
-export type * from "./collectives.ts";
+export {
+  CheckedGroup,
+  type CollectiveCall,
+  type CollectiveOp,
+  collectiveOps,
+  reduceOps,
+} from "./collectives/checked-group.ts";
+export type * from "./collectives/process-group.ts";
+export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
 export * from "./creation.ts";
 export type * from "./device.ts";
@@ -58,7 +66,6 @@ export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
-export { solo } from "./solo.ts";
 export { lostTensors, Storage } from "./storage.ts";
 export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
 export type { TraceEvent } from "./trace.ts";

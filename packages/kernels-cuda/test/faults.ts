@@ -94,7 +94,10 @@ function plant({ name, file, old, wrong, nth = 0 }: Fault, path: string): void {
 }
 
 async function compile(native: string, source: string, object: string): Promise<void> {
-  const includes = [native, join(native, "emulation"), join(root, "../core/include")].flatMap((path) => ["-I", path]);
+  const includes = [native, join(native, "emulation"), join(root, "../runtime/include")].flatMap((path) => [
+    "-I",
+    path,
+  ]);
   await exec(compiler, [...options, ...includes, "-x", "c++", "-c", source, "-o", object]);
 }
 

@@ -2,9 +2,9 @@
 
 namespace mosaic::nccl {
 
-Told Addon::letter(Napi::Value number) const {
-  return [mailbox = mailbox, id = number.As<Napi::Number>().DoubleValue()](const MosaicFailure* failure) {
-    mailbox->post(id, failure);
+Told Addon::completion(Napi::Value number) const {
+  return [completions = completions, id = number.As<Napi::Number>().DoubleValue()](const MosaicFailure* failure) {
+    completions->complete(id, failure);
   };
 }
 
@@ -13,7 +13,7 @@ void Addon::abortAll() {
 }
 
 void Addon::end() {
-  if (mailbox) mailbox->close();
+  if (completions) completions->close();
   abortAll();
   engines.clear();
   hubs.clear();
@@ -26,11 +26,11 @@ std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info) {
 
 namespace {
 
-// bind(deliver): whom to tell that letters came.
+// bind(callback): the callback for completions.
 void bind(const Napi::CallbackInfo& info) {
   Addon& addon = addonOf(info);
-  addon.mailbox = std::make_shared<Mailbox>(info.Env(), info[0]);
-  // Added after the mailbox's function was made, so that it runs before that is torn down.
+  addon.completions = std::make_shared<CompletionQueue>(info.Env(), info[0]);
+  // Added after the completion queue's function was made, so that it runs before that is torn down.
   info.Env().AddCleanupHook([&addon] { addon.end(); });
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "engine/engine.h"
-#include "mosaic/mailbox.h"
+#include "mosaic/completion_queue.h"
 
 namespace mosaic::nccl {
 
@@ -16,15 +16,15 @@ namespace mosaic::nccl {
 constexpr int32_t kProtocol = 1;
 
 struct Addon {
-  /// Letters tell JavaScript, by number, that what it waits for is done, or why it failed.
-  std::shared_ptr<Mailbox> mailbox;
+  /// Completions tell JavaScript, by number, that what it waits for is done, or why it failed.
+  std::shared_ptr<CompletionQueue> completions;
   /// Those that have not left: an operation under way must not end because nobody holds its group any more.
   std::list<std::shared_ptr<Engine>> engines;
   std::list<std::unique_ptr<Hub>> hubs;
   std::map<double, std::shared_ptr<std::vector<TraceRecord>>> traces;
 
-  /// Posts a letter, once; `mailbox->expect()` is to be called when it is sure to come.
-  Told letter(Napi::Value number) const;
+  /// Completes `number`, once; `completions->expect()` must be called when that is certain.
+  Told completion(Napi::Value number) const;
   void abortAll();
   /// At the end of the environment: no thread of ours outlives it.
   void end();

@@ -37,14 +37,14 @@ Napi::Value completed(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completed()) : INFINITY);
 }
 
-// split(member, group, color, name, letter): the number of the operation, for `part`.
+// split(member, group, color, name, completion): the number of the operation, for `part`.
 Napi::Value split(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto engine = engineOf(info);
     const int64_t color = info[2].As<Napi::Number>().Int64Value();
     const std::string name = info[3].As<Napi::String>();
-    const uint64_t number = engine->split(groupOf(info), color, name, addonOf(info).letter(info[4]));
-    addonOf(info).mailbox->expect();
+    const uint64_t number = engine->split(groupOf(info), color, name, addonOf(info).completion(info[4]));
+    addonOf(info).completions->expect();
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });
 }
@@ -79,22 +79,22 @@ void startTrace(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] { engineOf(info)->startTrace(); });
 }
 
-// stopTrace(member, letter): `takeTrace` has the records once the letter has come.
+// stopTrace(member, completion): `takeTrace` has the records once the completion has arrived.
 void stopTrace(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
     const auto engine = engineOf(info);
     Addon& addon = addonOf(info);
     const auto records = addon.traces[info[1].As<Napi::Number>().DoubleValue()] =
         std::make_shared<std::vector<TraceRecord>>();
-    engine->stopTrace([records, told = addon.letter(info[1])](std::vector<TraceRecord> recorded) {
+    engine->stopTrace([records, told = addon.completion(info[1])](std::vector<TraceRecord> recorded) {
       *records = std::move(recorded);
       told(nullptr);
     });
-    addon.mailbox->expect();
+    addon.completions->expect();
   });
 }
 
-// takeTrace(letter): { lane, name, start, end, label, bytesSent, bytesReceived }[].
+// takeTrace(completion): { lane, name, start, end, label, bytesSent, bytesReceived }[].
 Napi::Value takeTrace(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   const auto found = addonOf(info).traces.extract(info[0].As<Napi::Number>().DoubleValue());

@@ -70,7 +70,7 @@ EngineOptions readOptions(const Napi::Object& given) {
   return options;
 }
 
-// connect(options, letter): this rank, once the letter has come.
+// connect(options, completion): this rank, once the completion has arrived.
 Napi::Value connect(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const EngineOptions options = readOptions(info[0].As<Napi::Object>());
@@ -79,21 +79,21 @@ Napi::Value connect(const Napi::CallbackInfo& info) {
     }
     driver();  // throws here, not on the thread
     Addon& addon = addonOf(info);
-    const auto engine = std::make_shared<Engine>(options, addon.letter(info[1]));
+    const auto engine = std::make_shared<Engine>(options, addon.completion(info[1]));
     addon.engines.push_back(engine);
-    addon.mailbox->expect();
+    addon.completions->expect();
     auto* held = new std::weak_ptr<Engine>(engine);
     return Handle::New(info.Env(), held, [](Napi::Env, std::weak_ptr<Engine>* given) { delete given; });
   });
 }
 
-// close(member, letter): finishes what was posted, then leaves; `forget` may be called once the letter has come.
+// close(member, completion): finishes what was posted, then leaves. `forget` may be called after the completion.
 void close(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
     const auto engine = engineOf(info);
-    const Told told = addonOf(info).letter(info[1]);
+    const Told told = addonOf(info).completion(info[1]);
     engine->close([told] { told(nullptr); });
-    addonOf(info).mailbox->expect();
+    addonOf(info).completions->expect();
   });
 }
 

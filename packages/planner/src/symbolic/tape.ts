@@ -1,5 +1,3 @@
-import type { ReduceOp } from "@mosaic/core";
-
 /**
  * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
  * Arguments of each, in order; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
@@ -39,9 +37,6 @@ export const ops = [
   "wait",
 ] as const;
 export type Op = (typeof ops)[number];
-
-/** What reductions may do, by number. */
-export const reductions: readonly ReduceOp[] = ["sum", "mean", "max"];
 
 /** The number of each operation on a tape. */
 export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((op, code) => [op, code])) as Record<

@@ -1,6 +1,6 @@
+import { AddonLoadError } from "@mosaic/core";
 import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
-import { AddonLoadError } from "../errors.ts";
 
 /** Which addon to load, and what to say if that fails. */
 export interface AddonFile {

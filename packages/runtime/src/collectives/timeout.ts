@@ -1,4 +1,4 @@
-import { OptionError } from "../../errors.ts";
+import { OptionError } from "@mosaic/core";
 
 const defaultTimeout = 300;
 

@@ -1,4 +1,4 @@
-import { ClosedError, errorFromFailure, OutOfMemoryError } from "../errors.ts";
+import { ClosedError, OutOfMemoryError, errorFromFailure } from "@mosaic/core";
 import type { KernelCall } from "./kernels.ts";
 import { type DeviceCalls, type External, type NativeRuntime, translated } from "./runtime.ts";
 import type { Scratch } from "./scratch.ts";
@@ -14,7 +14,7 @@ export interface HandleOptions {
   readonly remedy: string;
 }
 
-/** V8 hears of changes in native memory of this size, to know when collecting garbage is worth it. */
+/** Changes in native memory of this size are reported to V8, whose garbage collector accounts for them. */
 const accountBytes = 4 * 2 ** 20;
 
 /** A native device, as the parts of its JavaScript use it. */
@@ -24,8 +24,8 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
   /** The address of the device, by which another device's stream may wait for it. */
   readonly address: number;
   readonly streamAddress: bigint;
-  /** What `open` told beside the two addresses. */
-  readonly facts: readonly number[];
+  /** What `open` returned beside the two addresses, in the order of the addon. */
+  readonly deviceInfo: readonly number[];
   readonly #runtime: NativeRuntime<Native>;
   readonly #external: External;
   readonly #remedy: string;
@@ -42,7 +42,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     this.#external = translated(() => this.native.open());
     this.address = values[0]!;
     this.streamAddress = BigInt(values[1]!);
-    this.facts = [...values.subarray(2, 6)];
+    this.deviceInfo = [...values.subarray(2, 6)];
   }
 
   /** Results of the last native call. */
@@ -62,11 +62,11 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     if (this.results[0] !== 0) throw this.#failure();
   }
 
-  /** Makes a call that answers by letter. */
-  expect(where: string, held: unknown, call: (letter: number, scratch: Scratch) => void): Promise<void> {
-    return this.#runtime.letters.expect(held, (letter) => {
-      const scratch = this.begin(where).number(letter);
-      translated(() => call(letter, scratch));
+  /** Makes a call that a completion answers. */
+  expect(where: string, held: unknown, call: (completion: number, scratch: Scratch) => void): Promise<void> {
+    return this.#runtime.completions.expect(held, (completion) => {
+      const scratch = this.begin(where).number(completion);
+      translated(() => call(completion, scratch));
     });
   }
 

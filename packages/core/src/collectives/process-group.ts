@@ -1,6 +1,6 @@
-import type { Device } from "./device.ts";
-import type { Tensor } from "./tensor.ts";
-import type { TraceEvent } from "./trace.ts";
+import type { Device } from "../device.ts";
+import type { Tensor } from "../tensor.ts";
+import type { TraceEvent } from "../trace.ts";
 
 /** One message of a batch; ranks are those of the group. */
 export type Transfer =

@@ -1,6 +1,6 @@
-import { errorFromFailure } from "../errors.ts";
+import { errorFromFailure } from "@mosaic/core";
 import type { KernelCall, KernelCalls } from "./kernels.ts";
-import { Letters } from "./letters.ts";
+import { Completions } from "./completions.ts";
 import { type Bound, Scratch } from "./scratch.ts";
 
 /** Keeps a native device alive. */
@@ -33,16 +33,16 @@ export interface DeviceCalls extends Bound, KernelCalls {
   readonly stopTrace: KernelCall;
 }
 
-/** What all devices of one addon share: its argument array and its letters. */
+/** What all devices of one addon share: its argument array and its completion queue. */
 export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
   readonly native: Native;
   readonly scratch: Scratch;
-  readonly letters: Letters = new Letters();
+  readonly completions: Completions = new Completions();
 
   constructor(native: Native) {
     this.native = native;
     this.scratch = new Scratch(native);
-    native.bind(this.scratch.values, this.letters.deliver);
+    native.bind(this.scratch.values, this.completions.complete);
   }
 }
 

@@ -1,7 +1,4 @@
-import type { Collectives } from "../../collectives.ts";
-import type { Context } from "../../context.ts";
-import type { Device } from "../../device.ts";
-import { init, type InitOptions } from "../../init.ts";
+import { type Collectives, type Context, type Device, type InitOptions, init } from "@mosaic/core";
 
 /** What a world of one process takes. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {

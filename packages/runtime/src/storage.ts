@@ -1,4 +1,4 @@
-import { Storage } from "../storage.ts";
+import { Storage } from "@mosaic/core";
 
 /** Memory of a device whose native code takes addresses as numbers. */
 export class NativeStorage extends Storage {

@@ -1,7 +1,5 @@
-import type { Work } from "../../collectives.ts";
-import type { Device } from "../../device.ts";
-import type { Tensor } from "../../tensor.ts";
-import { type Call, encode } from "./call.ts";
+import type { CollectiveCall, Device, Tensor, Work } from "@mosaic/core";
+import { encode } from "./call.ts";
 import type { CollectivesEngine } from "./engine.ts";
 
 /** One rank: what all of its groups post through. Keeps operands alive while they are used. */
@@ -21,7 +19,7 @@ export class NativeRank {
     return this.#closing !== undefined;
   }
 
-  post(group: number, call: Call, label: string): Work {
+  post(group: number, call: CollectiveCall, label: string): Work {
     this.#letGo();
     const number = this.engine.post(group, encode(call), label);
     const pending = new Pending(this.engine, number, operandsOf(call));
@@ -44,7 +42,7 @@ export class NativeRank {
   }
 }
 
-function operandsOf({ out, input, transfers = [] }: Call): Tensor[] {
+function operandsOf({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
   return [out, input, ...transfers.map(({ tensor }) => tensor)].filter((tensor) => tensor !== undefined);
 }
 

@@ -1,10 +1,18 @@
-import type { Device, MemoryStats, Stream } from "../device.ts";
-import { type DType, dtypeBytes } from "../dtype.ts";
-import { ShapeError } from "../errors.ts";
-import type { Kernels } from "../kernels.ts";
-import { contiguousStrides, formatShape, type Shape, sizeOf } from "../shape.ts";
-import { Tensor } from "../tensor.ts";
-import type { TraceEvent } from "../trace.ts";
+import {
+  type DType,
+  type Device,
+  type Kernels,
+  type MemoryStats,
+  type Shape,
+  ShapeError,
+  type Stream,
+  Tensor,
+  type TraceEvent,
+  contiguousStrides,
+  dtypeBytes,
+  formatShape,
+  sizeOf,
+} from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
 import { NativeKernels } from "./kernels.ts";
 import { type DeviceCalls, translated } from "./runtime.ts";
@@ -78,8 +86,8 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     let announced = 0;
-    await this.handle.expect("stopTrace", undefined, (letter) => {
-      announced = letter;
+    await this.handle.expect("stopTrace", undefined, (completion) => {
+      announced = completion;
       this.handle.native.stopTrace();
     });
     this.handle.begin("stopTrace").number(announced);

@@ -1,4 +1,4 @@
-import type { TraceEvent } from "../../trace.ts";
+import type { TraceEvent } from "@mosaic/core";
 
 /** A group that came of a split: its number among the rank's groups, the place in it, and the world ranks of its members. */
 export interface SplitResult {

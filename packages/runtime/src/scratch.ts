@@ -1,10 +1,7 @@
-import { OptionError } from "../errors.ts";
-import type { Slice } from "../mask/slice.ts";
-import type { Span } from "../placement/span.ts";
-import type { Tensor } from "../tensor.ts";
+import { OptionError, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { NativeStorage } from "./storage.ts";
 
-/** What every addon has: it is told where its arguments will lie, and whom to tell that letters came. */
+/** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
 export interface Bound {
   bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }

@@ -1,23 +1,26 @@
-import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "../attention/state.ts";
-import type { Tile } from "../attention/tile.ts";
-import { DTypeError } from "../errors.ts";
-import type {
-  AdamState,
-  AdamStep,
-  BinaryOp,
-  CrossEntropyRows,
-  CrossEntropySaved,
-  CrossEntropySpec,
-  DropoutSpec,
-  Kernels,
-  NormGrads,
-  NormParameters,
-  NormStats,
-  RandomSpec,
-  ReduceKind,
-  UnaryOp,
-} from "../kernels.ts";
-import type { Tensor } from "../tensor.ts";
+import {
+  type AdamState,
+  type AdamStep,
+  type AttentionState,
+  type BinaryOp,
+  type CrossEntropyRows,
+  type CrossEntropySaved,
+  type CrossEntropySpec,
+  DTypeError,
+  type DropoutSpec,
+  type Kernels,
+  type KeyBlock,
+  type NormGrads,
+  type NormParameters,
+  type NormStats,
+  type QkvGrads,
+  type RandomSpec,
+  type ReduceKind,
+  type SavedRows,
+  type Tensor,
+  type Tile,
+  type UnaryOp,
+} from "@mosaic/core";
 import type { Scratch } from "./scratch.ts";
 
 /** A call of one kernel: its operands are in the scratch array. */
