@@ -29,29 +29,30 @@ inline void relax() {
 #endif
 }
 
-/// Wakes one thread, which is the only one that sleeps here. Ringing it while it is awake costs one load.
+/// Wakes one thread, the only one that sleeps here; lies in shared memory. Ringing it while that thread is awake costs one
+/// load.
 ///
-/// Whoever rings has published its news by a sequentially consistent store before; the sleeper says that it is about
-/// to sleep, looks once more for news, then sleeps. One of the two always sees the other.
+/// Whoever rings has published what it changed by a sequentially consistent store before. The sleeper announces that it is
+/// about to sleep, evaluates `ready` once more, then sleeps: one of the two always observes the other.
 class alignas(64) Doorbell {
  public:
   void ring() {
     if (asleep_.load() == 0 || asleep_.exchange(0) == 0) return;
-    bell_.fetch_add(1);
-    futexWake(bell_, true);
+    rings_.fetch_add(1);
+    futexWake(rings_, true);
   }
 
-  /// Sleeps until rung or until `timeoutNs` have passed, unless `news()` is true already.
-  template <typename News>
-  void sleep(int64_t timeoutNs, News news) {
-    const uint32_t seen = bell_.load();
+  /// Sleeps until rung or until `timeoutNs` have passed, unless `ready()` is true already.
+  template <typename Ready>
+  void sleep(int64_t timeoutNs, Ready ready) {
+    const uint32_t seen = rings_.load();
     asleep_.store(1);
-    if (!news()) futexWait(bell_, seen, timeoutNs, true);
+    if (!ready()) futexWait(rings_, seen, timeoutNs, true);
     asleep_.store(0);
   }
 
  private:
-  std::atomic<uint32_t> bell_{0};
+  std::atomic<uint32_t> rings_{0};
   std::atomic<uint32_t> asleep_{0};
 };
 
