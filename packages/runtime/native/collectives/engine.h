@@ -15,6 +15,7 @@
 
 #include "collectives/operation.h"
 #include "control/control_plane.h"
+#include "mosaic/device_port.h"
 
 namespace mosaic {
 
@@ -29,7 +30,7 @@ struct EngineOptions {
 /// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
 struct Compute {
   MosaicStream* stream = nullptr;
-  struct MosaicDevicePort* port = nullptr;
+  MosaicDevicePort* port = nullptr;
   void* handle = nullptr;
 };
 

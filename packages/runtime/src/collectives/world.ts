@@ -6,8 +6,8 @@ export interface WorldOptions extends Omit<InitOptions, "device" | "collectives"
   readonly device: (rank: number) => Device;
 }
 
-/** How the ranks of one process are connected. */
-export interface Together extends Collectives {
+/** Collectives that connect the ranks of one process. */
+export interface InProcessCollectives extends Collectives {
   /** Throws unless these collectives serve the device. */
   check(device: Device): void;
 }
@@ -15,7 +15,7 @@ export interface Together extends Collectives {
 /** Opens all ranks of a world in this process, or none. */
 export async function openWorld(
   size: number,
-  collectives: Together,
+  collectives: InProcessCollectives,
   { device, ...rest }: WorldOptions,
 ): Promise<readonly Context[]> {
   const devices = openDevices(size, collectives, device);
@@ -31,7 +31,7 @@ export async function openWorld(
 }
 
 /** All or none: a rank that cannot begin must not leave the others waiting for it. */
-function openDevices(size: number, collectives: Together, open: (rank: number) => Device): Device[] {
+function openDevices(size: number, collectives: InProcessCollectives, open: (rank: number) => Device): Device[] {
   const devices: Device[] = [];
   try {
     for (let rank = 0; rank < size; rank++) {
