@@ -31,7 +31,7 @@ async function lateRank(makeWorld: MakeWorld): Promise<void> {
   release();
   for (const outcome of outcomes) {
     const message = messageOf(outcome, CollectiveTimeoutError);
-    checkSays(message, /^step 7: no end within 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
+    checkSays(message, /^step 7: timed out after 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
     checkSays(message, "rank 1 is computing");
     checkSays(message, "rank 0 waits in");
   }
@@ -50,9 +50,14 @@ async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void>
     `rank 0 waits in allReduce #${number} (world); rank 1 is at sendRecv #${number} (world)`,
     `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
   ];
-  const told = seen.some((each) => message.startsWith(`no end within 0.5 s: ${each}`));
+  const told = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
   check(told, `expected that ${seen.join(", or ")}; received "${message}"`);
-  checkSays(message, mesh ? "rank 2 has called nothing since split #1 (world)" : "rank 2 has called nothing yet");
+  checkSays(
+    message,
+    mesh
+      ? "rank 2 is in no collective, last collective: split #1 (world)"
+      : "rank 2 is in no collective, last collective: none",
+  );
 }
 
 async function afterwards(makeWorld: MakeWorld): Promise<void> {
@@ -61,7 +66,7 @@ async function afterwards(makeWorld: MakeWorld): Promise<void> {
   const x = fromArray(stage.devices[0]!, [1], [1]);
   group.allReduce(x).wait();
   messageOf(await outcomeOf(x), CollectiveTimeoutError);
-  const cause = /no end within 0\.3 s: rank 0 waits in allReduce #1/;
+  const cause = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
   await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.barrier(), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);

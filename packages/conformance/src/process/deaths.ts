@@ -82,9 +82,9 @@ async function late(processes: RankProcesses): Promise<void> {
     const { message } = checkFailed(
       failure,
       "CollectiveTimeoutError",
-      /^step 3: no end within 1 s: rank [02] waits in allReduce #2 \(world\)/,
+      /^step 3: timed out after 1 s: rank [02] waits in allReduce #2 \(world\)/,
     );
-    checkSays(message, "rank 1 has called nothing since barrier #1 (world)");
+    checkSays(message, "rank 1 is in no collective, last collective: barrier #1 (world)");
   }
 }
 

@@ -8,7 +8,7 @@
  * - STREAM: the engine enqueues whole operations on a communication stream of the device and observes their completion
  *   by events. Operands lie in device memory.
  *
- * A table and its strings live until `close` has returned. Functions are called on the engine's communication thread
+ * A table and its strings live until it is freed. Functions are called on the engine's communication thread
  * unless they say otherwise, and must not block unless they say so. Plain C, so that any compiler may stand on either
  * side; an `int` result is 0 on success, otherwise `failure` is filled in.
  */
@@ -131,8 +131,10 @@ typedef struct MosaicHostTransport {
   /* Drops everything that is enqueued: when it returns, no operand is read or written any more. */
   void (*cancel)(void *self);
   /* Closes in order: messages of the others to and from this rank become CLOSED once what was sent has been received.
-   * Everything enqueued here is done or cancelled. Frees `self`. */
+   * Everything enqueued here is done or cancelled. Only `interrupt` and `free` may follow. */
   void (*close)(void *self);
+  /* Frees `self` and the table. Any thread, once the communication thread has ended. */
+  void (*free)(void *self);
 } MosaicHostTransport;
 
 /* ---- stream ordering ---------------------------------------------------------------------------------------- */

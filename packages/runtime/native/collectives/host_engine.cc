@@ -215,7 +215,10 @@ HostEngine::HostEngine(const MosaicTransport& transport, MosaicStream* stream, s
   start("mosaic-comm");
 }
 
-HostEngine::~HostEngine() { stop(); }
+HostEngine::~HostEngine() {
+  stop();
+  transport_.free(transport_.self);
+}
 
 void HostEngine::connect(MosaicBootstrap& bootstrap) {
   MosaicFailure failure{};

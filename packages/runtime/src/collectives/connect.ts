@@ -42,15 +42,19 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
   return NativeGroup.world(opened, { rank, size });
 }
 
-/** The control plane of ranks that are all in this process: memory, no socket. They wait so many seconds for one another. */
-export function inProcessControl(size: number, seconds: number): ControlPlane {
-  return { world: native((addon) => addon.openWorld(size, seconds)) };
+/** The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. */
+export function inProcessControl(size: number, timeout?: number): ControlPlane {
+  return { world: native((addon) => addon.openWorld(size, timeoutOf(timeout))) };
 }
 
 /** Throws an OptionError unless `rank` is one of `size`. */
-export function checkRank({ rank, size }: { readonly rank: number; readonly size: number }): void {
+export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly size: number }): void {
   if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
-  throw new OptionError({ where: "collectives", expected: "a rank below the size", received: `rank ${rank} of ${size}` });
+  throw new OptionError({
+    where: "collectives",
+    expected: "a rank below the size",
+    received: `rank ${rank} of ${size}`,
+  });
 }
 
 /** Throws an OptionError unless these collectives serve the device. */

@@ -1,4 +1,5 @@
 import { type Collectives, type Context, type Device, type InitOptions, init } from "@mosaic/core";
+import { checkRank } from "./connect.ts";
 
 /** What a world of one process takes. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
@@ -18,6 +19,7 @@ export async function openWorld(
   collectives: InProcessCollectives,
   { device, ...rest }: WorldOptions,
 ): Promise<readonly Context[]> {
+  checkRank({ size });
   const devices = openDevices(size, collectives, device);
   const opening = devices.map((each, rank) => init({ ...rest, device: each, collectives, rank, worldSize: size }));
   const outcomes = await Promise.allSettled(opening);
