@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "collectives/operation.h"
+#include "collectives/call_log.h"
 #include "control/control_plane.h"
 #include "mosaic/device_port.h"
 
@@ -23,6 +23,8 @@ struct EngineOptions {
   uint32_t rank = 0, size = 1;
   /// How long a collective may take.
   int64_t timeoutNs = 300'000'000'000;
+  /// How long the transport may take to connect the ranks once all are there.
+  int64_t connectNs = 300'000'000'000;
   /// When closing: how long to wait for ranks that do not move; negative: as long as the timeout allows.
   int64_t drainNs = -1;
 };
@@ -120,6 +122,12 @@ class Engine : private ControlListener {
   void noteProgress();
   /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
   std::optional<Diagnosis> diagnose(Operation& op);
+  /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
+  std::optional<Diagnosis> peerFailure(const Operation& op);
+  /// A rank exited without the calls that the operation needs of it. Where ranks compare their calls.
+  std::optional<Diagnosis> exitedFailure(const Operation& op);
+  /// Where ranks compare their calls, and one of them has inquired: gives the control plane what it has not compared yet.
+  void answerInquiry();
   void fail(const Diagnosis& diagnosis);
   /// Takes an operation that is over off the queue, which it heads, and counts it.
   void conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
@@ -154,10 +162,13 @@ class Engine : private ControlListener {
   void leave();
   void answerTraces();
   std::optional<Diagnosis> closing(const Operation& op);
-  std::optional<Diagnosis> peerFailure(const Operation& op);
   std::optional<Diagnosis> divergence(const Operation& op);
   std::optional<Diagnosis> late(Operation& op, int64_t now);
   void inquire(const Operation& op, int64_t now);
+  void reportPending();
+  const CallCounts& exitCounts(uint32_t rank);
+  /// Where a rank that exits publishes how far it came in its calls.
+  static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeout(const Operation& op);
   MosaicFailure connectFailure(const MosaicFailure& thrown);
@@ -201,7 +212,7 @@ class Engine : private ControlListener {
  private:
   std::vector<std::shared_ptr<Group>> groups_;
   std::map<uint64_t, uint32_t> parts_;  // number of the split: number of the group
-  std::map<uint64_t, std::deque<CallRecord>> calls_;
+  CallLog log_;  // where ranks compare their calls
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t posted_ = 0;
   std::optional<MosaicFailure> failure_;
@@ -217,10 +228,11 @@ class Engine : private ControlListener {
   Inquiry inquiry_;
   uint64_t requests_ = 0;
   int64_t progressedAt_ = 0;
+  std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false}, hasEvents_{false}, newEvents_{false},
-      connecting_{true};
+      isInquired_{false}, connecting_{true};
   const EngineOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   Completed connected_;
