@@ -1,5 +1,5 @@
-// The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer finds.
-// See CMakeLists.txt, targets collectives-test and collectives-tsan.
+// The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer
+// finds. See CMakeLists.txt, targets collectives-test and collectives-tsan.
 #include <collectives/engine.h>
 #include <control/in_process.h>
 
@@ -135,8 +135,9 @@ void testBatches(uint32_t n, uint32_t seed) {
       const uint32_t from = random() % n, to = random() % n;
       const uint64_t count = random() % 5 == 0 ? 0 : random() % 300'000;
       auto& buffer = *buffers.emplace_back(new Buffer{valuesOf(from + m, count), Floats(count, NAN)});
-      calls[from].transfers.push_back({true, to, bytes(buffer.sent), static_cast<uint8_t>(DType::Float32), {count}});
-      calls[to].transfers.push_back({false, from, bytes(buffer.received), static_cast<uint8_t>(DType::Float32), {count}});
+      constexpr auto kFloat = static_cast<uint8_t>(DType::Float32);
+      calls[from].transfers.push_back({true, to, bytes(buffer.sent), kFloat, {count}});
+      calls[to].transfers.push_back({false, from, bytes(buffer.received), kFloat, {count}});
     }
     for (uint32_t r = 0; r < n; r++) world.ranks[r].postAndWait(calls[r]);
   }

@@ -1,6 +1,6 @@
-// The smallest host-ordered transport: a socket between every two ranks of this process. docs/transports.md explains it;
-// the suites of @mosaic/conformance run over it. A header precedes each payload; whatever does not fit waits for the next
-// `progress`. Reductions are the engine's.
+// The smallest host-ordered transport: a socket between every two ranks of this process. docs/transports.md explains
+// it; the suites of @mosaic/conformance run over it. A header precedes each payload; whatever does not fit waits for
+// the next `progress`. Reductions are the engine's.
 #include <mosaic/failure.h>
 #include <mosaic/transport.h>
 #include <node_api.h>
@@ -92,7 +92,8 @@ struct Minimal {
     return moved;
   }
 
-  /// Wakes when a socket is ready for what is queued, or `interrupt` wrote to the eventfd: that stays readable until here.
+  /// Wakes when a socket is ready for what is queued, or `interrupt` wrote to the eventfd: that stays readable until
+  /// here.
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
     eventfd_t count;
     eventfd_read(wake, &count);
@@ -128,7 +129,10 @@ napi_value open(napi_env env, napi_callback_info) {
       [](void* self) -> int { return Minimal::of(self).progress(); },
       [](void* self, int64_t ns, int (*ready)(void*), void* arg) { Minimal::of(self).wait(ns, ready, arg); },
       [](void*, uint32_t) { return 0; },
-      [](void* self) { for (auto* q : {&Minimal::of(self).sends, &Minimal::of(self).receives}) for (auto& e : *q) e.clear(); },
+      [](void* self) {
+        for (auto& queue : Minimal::of(self).sends) queue.clear();
+        for (auto& queue : Minimal::of(self).receives) queue.clear();
+      },
       [](void* self) { Minimal::of(self).close(); },
       [](void* self) { delete &Minimal::of(self); },
   };

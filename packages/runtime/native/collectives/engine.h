@@ -1,9 +1,9 @@
 // One rank's collectives: a queue of operations in order, and a communication thread that carries them out. What all
-// transports have in common is here: numbering, signatures, deadlines, positions, failures, splits, trace, closing. How a
-// stage moves is in host_engine.h and stream_engine.h, one for each ordering of transport.h.
+// transports have in common is here: numbering, signatures, deadlines, positions, failures, splits, trace, closing. How
+// a stage moves is in host_engine.h and stream_engine.h, one for each ordering of transport.h.
 //
-// An engine fails once: the first failure takes all later operations with it, and the control plane distributes the cause
-// to the other ranks, which would otherwise wait for messages that never come.
+// An engine fails once: the first failure takes all later operations with it, and the control plane distributes the
+// cause to the other ranks, which would otherwise wait for messages that never come.
 #pragma once
 
 #include <deque>
@@ -36,8 +36,8 @@ struct Compute {
 
 class Engine : private ControlListener {
  public:
-  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport has
-  /// another ABI, or does not fit the device.
+  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
+  /// has another ABI, or does not fit the device.
   static std::shared_ptr<Engine> open(const MosaicTransport& transport, const Compute& compute,
                                       std::unique_ptr<ControlPlane> control, const EngineOptions& options,
                                       Completed connected);
@@ -219,8 +219,8 @@ class Engine : private ControlListener {
   int64_t progressedAt_ = 0;
 
   std::atomic<uint64_t> completed_{0};
-  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false}, hasEvents_{false}, newEvents_{false},
-      connecting_{true};
+  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
+  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false};
   const EngineOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   Completed connected_;
