@@ -67,10 +67,9 @@ struct Minimal {
       }
       return true;
     };
-    const bool wasHeaded = headed == sizeof m.signature;
     auto* header = reinterpret_cast<uint8_t*>(isSend ? &m.signature : &m.received);
     if (!move(header, headed, sizeof m.signature)) return moved;
-    if (!isSend && !wasHeaded && !matches(&m.signature, &m.received)) {
+    if (!isSend && m.moved == 0 && !matches(&m.signature, &m.received)) {
       m.state = MOSAIC_MESSAGE_MISMATCH;
       return true;
     }
@@ -107,6 +106,10 @@ struct Minimal {
     ppoll(polled.data(), polled.size(), &limit, nullptr);
   }
 
+  void cancel() {
+    for (auto* queues : {&sends, &receives}) queues->assign(sockets.size(), {});
+  }
+
   /// What was sent can still be received; what is sent from now on fails.
   void close() const {
     for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
@@ -129,10 +132,7 @@ napi_value open(napi_env env, napi_callback_info) {
       [](void* self) -> int { return Minimal::of(self).progress(); },
       [](void* self, int64_t ns, int (*ready)(void*), void* arg) { Minimal::of(self).wait(ns, ready, arg); },
       [](void*, uint32_t) { return 0; },
-      [](void* self) {
-        for (auto& queue : Minimal::of(self).sends) queue.clear();
-        for (auto& queue : Minimal::of(self).receives) queue.clear();
-      },
+      [](void* self) { Minimal::of(self).cancel(); },
       [](void* self) { Minimal::of(self).close(); },
       [](void* self) { delete &Minimal::of(self); },
   };
