@@ -36,8 +36,7 @@ struct Minimal {
     for (uint32_t peer = bootstrap.rank + 1; peer < bootstrap.size; peer++) {
       int pair[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-        *failure = mosaic::recordOf(MOSAIC_FAILURE_DEVICE, "minimal: no socket");
-        return 1;
+        return *failure = mosaic::recordOf(MOSAIC_FAILURE_DEVICE, "minimal: no socket"), 1;
       }
       sockets[peer] = pair[0];
       bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof pair[1]);
@@ -69,10 +68,7 @@ struct Minimal {
     };
     auto* header = reinterpret_cast<uint8_t*>(isSend ? &m.signature : &m.received);
     if (!move(header, headed, sizeof m.signature)) return moved;
-    if (!isSend && m.moved == 0 && !matches(&m.signature, &m.received)) {
-      m.state = MOSAIC_MESSAGE_MISMATCH;
-      return true;
-    }
+    if (!isSend && !matches(&m.signature, &m.received)) return m.state = MOSAIC_MESSAGE_MISMATCH;
     if (!move(m.data, m.moved, m.signature.bytes)) return moved;
     m.state = MOSAIC_MESSAGE_DONE;
     queue.pop_front();
