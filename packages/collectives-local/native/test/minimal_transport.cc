@@ -68,7 +68,7 @@ struct Minimal {
     };
     auto* header = reinterpret_cast<uint8_t*>(isSend ? &m.signature : &m.received);
     if (!move(header, headed, sizeof m.signature)) return moved;
-    if (!isSend && !matches(&m.signature, &m.received)) return m.state = MOSAIC_MESSAGE_MISMATCH;
+    if (!isSend && !matches(&m.signature, &m.received)) return (m.state = MOSAIC_MESSAGE_MISMATCH);
     if (!move(m.data, m.moved, m.signature.bytes)) return moved;
     m.state = MOSAIC_MESSAGE_DONE;
     queue.pop_front();
