@@ -17,8 +17,8 @@ namespace mosaic {
 namespace {
 
 constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the layout
-// Together about 64 MiB, more only from 34 ranks on, where each is the smallest allowed: pages are touched only by pairs
-// that communicate. Each no larger than what stays in cache.
+// Together about 64 MiB, more only from 34 ranks on, where each is the smallest allowed: pages are touched only by
+// pairs that communicate. Each no larger than what stays in cache.
 constexpr uint64_t kAllChannels = 64ull << 20, kSmallestChannel = 64ull << 10, kLargestChannel = 1ull << 20;
 
 const char* const kOtherVersion =
@@ -40,7 +40,9 @@ uint64_t dataOffset(uint64_t size) {
 
 uint64_t segmentBytes(uint64_t size) { return dataOffset(size) + pairs(size) * channelCapacity(size); }
 
-std::runtime_error systemError(const std::string& what) { return std::runtime_error(what + ": " + std::strerror(errno)); }
+std::runtime_error systemError(const std::string& what) {
+  return std::runtime_error(what + ": " + std::strerror(errno));
+}
 
 uint8_t* map(uint64_t bytes, int fd) {
   const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);

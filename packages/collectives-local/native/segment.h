@@ -1,5 +1,5 @@
-// The memory that the ranks of a host share: a page for each rank and a ring of bytes for each ordered pair. The same layout
-// serves threads of one process and processes of one host; nothing of it ever has a name in a file system.
+// The memory that the ranks of a host share: a page for each rank and a ring of bytes for each ordered pair. The same
+// layout serves threads of one process and processes of one host; nothing of it ever has a name in a file system.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The transport of one rank over shared memory: messages are copied into the ring of a pair and out of it, a piece of each
-// in turn. A reduction reads its operands where they lie in the rings.
+// The transport of one rank over shared memory: messages are copied into the ring of a pair and out of it, a piece of
+// each in turn. A reduction reads its operands where they lie in the rings.
 #include "transport.h"
 
 #include <unistd.h>
@@ -108,10 +108,10 @@ std::shared_ptr<Segment> SharedMemory::shareSegment(MosaicBootstrap& bootstrap) 
 }
 
 void SharedMemory::connect(MosaicBootstrap& bootstrap) {
-  if (!std::all_of(bootstrap.hosts, bootstrap.hosts + bootstrap.size, [&](uint32_t host) { return host == *bootstrap.hosts; })) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH,
-                  "connect: shared memory connects the ranks of one host, and these are on several; use collectives that "
-                  "span hosts");
+  const uint32_t* hosts = bootstrap.hosts;
+  if (!std::all_of(hosts, hosts + bootstrap.size, [&](uint32_t host) { return host == hosts[0]; })) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: shared memory connects the ranks of one host, and these are on "
+                                           "several; use collectives that span hosts");
   }
   if (bootstrap.size > kMaxRanks) {
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: shared memory connects at most " + std::to_string(kMaxRanks) +

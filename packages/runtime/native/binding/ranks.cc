@@ -54,7 +54,8 @@ Napi::Value open(const Napi::CallbackInfo& info) {
   });
 }
 
-// close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has arrived.
+// close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has
+// arrived.
 void close(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
     const auto engine = engineOf(info);

@@ -1,5 +1,5 @@
-// Why an operation cannot complete, and in which words: the same for every transport. Ranks in messages are world ranks;
-// the group stands in parentheses behind the operation.
+// Why an operation cannot complete, and in which words: the same for every transport. Ranks in messages are world
+// ranks; the group stands in parentheses behind the operation.
 #include <algorithm>
 
 #include "collectives/engine.h"
@@ -122,7 +122,8 @@ void Engine::reportPending() {
   for (const CallReport& each : reports) control_->reportCall(each.series, each.index, each.history);
 }
 
-MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected, const Signature& received) {
+MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected,
+                               const Signature& received) {
   std::string group = "another group";
   {
     const std::lock_guard lock(mutex_);
@@ -184,8 +185,9 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
 /// Two ranks that are in different collectives of one number never exchange a message: their positions show it.
 std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   const std::lock_guard lock(mutex_);
+  if (inquiry_.operation != op.number || op.signature.index == 0) return std::nullopt;
   const auto found = events_.positions.find(requests_);
-  if (found == events_.positions.end() || inquiry_.operation != op.number || op.signature.index == 0) return std::nullopt;
+  if (found == events_.positions.end()) return std::nullopt;
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
@@ -262,10 +264,12 @@ MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
   if (!events_.lost.empty()) {
-    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + events_.lost.begin()->second + " died while the ranks connected");
+    const std::string& process = events_.lost.begin()->second;
+    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
   }
   if (events_.controlLost) {
-    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + *events_.controlLost);
+    const std::string text = "connect: the control plane of this host is gone: " + *events_.controlLost;
+    return recordOf(MOSAIC_FAILURE_PEER_LOST, text);
   }
   return thrown;
 }

@@ -1,9 +1,9 @@
 // One rank's collectives: a queue of operations in order, and a communication thread that carries them out. What all
-// transports have in common is here: numbering, signatures, deadlines, positions, failures, splits, trace, closing. How a
-// stage moves is in host_engine.h and stream_engine.h, one for each ordering of transport.h.
+// transports have in common is here: numbering, signatures, deadlines, positions, failures, splits, trace, closing. How
+// a stage moves is in host_engine.h and stream_engine.h, one for each ordering of transport.h.
 //
-// An engine fails once: the first failure takes all later operations with it, and the control plane distributes the cause
-// to the other ranks, which would otherwise wait for messages that never come.
+// An engine fails once: the first failure takes all later operations with it, and the control plane distributes the
+// cause to the other ranks, which would otherwise wait for messages that never come.
 #pragma once
 
 #include <deque>
@@ -23,10 +23,10 @@ struct EngineOptions {
   uint32_t rank = 0, size = 1;
   /// How long a collective may take.
   int64_t timeoutNs = 300'000'000'000;
-  /// How long the transport may take to connect the ranks once all are there.
-  int64_t connectNs = 300'000'000'000;
   /// When closing: how long to wait for ranks that do not move; negative: as long as the timeout allows.
   int64_t drainNs = -1;
+  /// How long the transport may take to connect the ranks once all are there.
+  int64_t connectNs = 300'000'000'000;
 };
 
 /// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
@@ -38,8 +38,8 @@ struct Compute {
 
 class Engine : private ControlListener {
  public:
-  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport has
-  /// another ABI, or does not fit the device.
+  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
+  /// has another ABI, or does not fit the device.
   static std::shared_ptr<Engine> open(const MosaicTransport& transport, const Compute& compute,
                                       std::unique_ptr<ControlPlane> control, const EngineOptions& options,
                                       Completed connected);
@@ -231,8 +231,8 @@ class Engine : private ControlListener {
   std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
 
   std::atomic<uint64_t> completed_{0};
-  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false}, hasEvents_{false}, newEvents_{false},
-      isInquired_{false}, connecting_{true};
+  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
+  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false}, isInquired_{false};
   const EngineOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   Completed connected_;

@@ -43,7 +43,8 @@ struct HostEngine::HostOperation : Operation {
     futexWake(state, false);
   }
   bool isPending() const { return state == static_cast<uint32_t>(State::Pending); }
-  /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before that.
+  /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
+  /// that.
   void await() {
     for (int i = 0; i < kSpins && isPending(); i++) relax();
     while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);

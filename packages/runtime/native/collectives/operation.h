@@ -40,8 +40,8 @@ struct Operation {
   Completed completed;
   std::vector<SeriesCall> calls;  // where ranks compare their calls
 
-  /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by the
-  /// communication thread under the engine's lock.
+  /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
+  /// the communication thread under the engine's lock.
   int64_t startedAt = 0;
 
   OpKind op() const { return static_cast<OpKind>(signature.op); }

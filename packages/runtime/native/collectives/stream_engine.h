@@ -1,6 +1,6 @@
-// Collectives over a stream-ordered transport: the communication thread enqueues whole operations on a stream of the device,
-// in order, and observes their completion by events. It alone calls the transport, and never blocks, so that it notices
-// whatever goes wrong.
+// Collectives over a stream-ordered transport: the communication thread enqueues whole operations on a stream of the
+// device, in order, and observes their completion by events. It alone calls the transport, and never blocks, so that it
+// notices whatever goes wrong.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,6 @@
-// What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check that
-// they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks of many
-// processes speak docs/control-plane.md to the agent of their host (agent_client.h).
+// What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check
+// that they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks
+// of many processes speak docs/control-plane.md to the agent of their host (agent_client.h).
 #pragma once
 
 #include <atomic>
@@ -48,7 +48,8 @@ struct CallRecord {
 class ControlListener {
  public:
   virtual ~ControlListener() = default;
-  /// A rank's process or host is gone without notice. `process`: "rank 2 (pid 71)", with its host where there are several.
+  /// A rank's process or host is gone without notice. `process`: "rank 2 (pid 71)", with its host where there are
+  /// several.
   virtual void onPeerLost(uint32_t rank, const std::string& process) = 0;
   /// A rank failed; `cause` is what it reported for its peers.
   virtual void onPeerFailed(uint32_t rank, const MosaicFailure& cause) = 0;

@@ -31,7 +31,8 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA,
     return "rank " + std::to_string(a) + " is at " + ofA + ", rank " + std::to_string(b) + " at " + ofB + kSameCalls;
   };
   for (const CallRecord& call : callsOfA) {
-    const auto same = std::find_if(callsOfB.begin(), callsOfB.end(), [&](const auto& c) { return c.index == call.index; });
+    const auto isSame = [&](const CallRecord& other) { return other.index == call.index; };
+    const auto same = std::find_if(callsOfB.begin(), callsOfB.end(), isSame);
     if (same != callsOfB.end() && same->history != call.history) return text(call.description, same->description);
   }
   return text("an earlier collective", "another one");
