@@ -1,7 +1,6 @@
 // A collective as JavaScript posts it, and as ranks compare it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +21,18 @@ constexpr uint8_t kNoDType = 3;
 using Signature = MosaicSignature;
 static_assert(sizeof(Signature) == 128, "whole cache lines");
 
+/// What operations move: bytes, and messages sent.
+struct Payload {
+  uint64_t sent = 0, received = 0, messages = 0;
+
+  Payload& operator+=(const Payload& other) {
+    sent += other.sent;
+    received += other.received;
+    messages += other.messages;
+    return *this;
+  }
+};
+
 /// Some ranks of the world, as one of them sees them.
 struct Group {
   uint64_t id = 0;
@@ -31,8 +42,8 @@ struct Group {
 
   // Counted when an operation is posted, under the engine's lock.
   uint64_t sequence = 0, index = 0, history = 0;
-  // Counted when an operation is done.
-  std::atomic<uint64_t> bytesSent{0}, bytesReceived{0}, messagesSent{0};
+  // Of the operations that are concluded, under the engine's lock.
+  Payload payload;
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
   bool has(uint32_t worldRank) const;

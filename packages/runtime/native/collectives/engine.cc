@@ -127,6 +127,17 @@ uint32_t Engine::partOf(uint64_t splitNumber) {
   return parts_.at(splitNumber);
 }
 
+Payload Engine::payloadOf(uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto& group = groups_.at(number);
+  Payload payload = group->payload;
+  for (const auto& op : queue_) {
+    if (!isDone(*op)) break;
+    if (op->group == group) payload += op->plan.payload;
+  }
+  return payload;
+}
+
 void Engine::startTrace() {
   const std::lock_guard lock(mutex_);
   trace_.clear();
@@ -220,16 +231,11 @@ void Engine::begin(Operation& op) {
 void Engine::noteProgress() { progressedAt_ = monotonicNs(); }
 
 void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
-  Group& group = *op->group;
-  if (op->op() != OpKind::Split) {
-    group.bytesSent += op->plan.payload.sent;
-    group.bytesReceived += op->plan.payload.received;
-    group.messagesSent += op->plan.payload.messages;
-  }
   bool isAwaited = false;
   {
     const std::lock_guard lock(mutex_);
     queue_.pop_front();
+    op->group->payload += op->plan.payload;
     last_ = op->name();
     if (trace && tracing_) trace_.push_back(*trace);
     isAwaited = !traceRequests_.empty();

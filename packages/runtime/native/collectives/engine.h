@@ -54,6 +54,8 @@ class Engine : private ControlListener {
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
   uint32_t partOf(uint64_t splitNumber);
+  /// What the operations of a group moved that are done by now.
+  Payload payloadOf(uint32_t group);
   /// Later work on the device runs after the operation, and fails with it.
   virtual void wait(uint64_t number) = 0;
   /// All operations up to this number are over.
@@ -93,6 +95,8 @@ class Engine : private ControlListener {
   virtual std::shared_ptr<Operation> makeOperation(bool afterCompute) = 0;
   virtual void posted(const std::shared_ptr<Operation>&) {}
   virtual void dropped(Operation&) {}
+  /// Any thread, under the lock: the operation is done, though perhaps not concluded.
+  virtual bool isDone(Operation&) { return false; }
   /// The failure of this rank's own device, if it failed before the operation.
   virtual std::optional<MosaicFailure> deviceFailure(Operation& op) = 0;
   /// What the transport itself observes of the ranks of an operation.

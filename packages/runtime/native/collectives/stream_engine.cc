@@ -86,6 +86,16 @@ void StreamEngine::posted(const std::shared_ptr<Operation>& op) {
 
 void StreamEngine::dropped(Operation& op) { release(static_cast<StreamOperation&>(op)); }
 
+bool StreamEngine::isDone(Operation& operation) {
+  auto& op = static_cast<StreamOperation&>(operation);
+  const std::lock_guard lock(launchMutex_);
+  if (hasFailed() || op.state == StreamOperation::State::Queued) return false;
+  if (op.state == StreamOperation::State::Over) return true;
+  port_.enter(&port_);
+  MosaicFailure ignored;
+  return port_.event_query(&port_, op.done, &ignored) == MOSAIC_EVENT_DONE;
+}
+
 void StreamEngine::release(StreamOperation& op) {
   for (void** event : {&op.ready, &op.begin, &op.done}) {
     if (*event) port_.event_release(&port_, std::exchange(*event, nullptr));

@@ -34,6 +34,7 @@ class StreamEngine final : public Engine {
   std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
   void posted(const std::shared_ptr<Operation>& op) override;
   void dropped(Operation& op) override;
+  bool isDone(Operation& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
