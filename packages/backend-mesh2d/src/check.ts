@@ -2,12 +2,13 @@ import {
   type AttentionState,
   type Call,
   type Context,
+  type Coordinate,
   checkMeshAxis,
   checkOwnShard,
   checkShardRows,
   DTypeError,
   formatShape,
-  type Keys,
+  type PlacedKv,
   type Layout,
   OptionError,
   type QkvGrads,
@@ -31,7 +32,7 @@ export function checkMesh(ctx: Context, axis: string, shape: readonly [number, n
 }
 
 /** Both sequences are cut along the axis, and tensors are what layouts say. */
-export function checkCall(ctx: Context, axis: string, call: Call, keys: Keys): void {
+export function checkCall(ctx: Context, axis: string, call: Call, keys: PlacedKv): void {
   const where = `mesh2d(${axis}), rank ${ctx.rank}`;
   const { k, v, from } = keys;
   ctx.assertOpen(where);
@@ -64,7 +65,7 @@ export function checkState(where: string, { out, lse }: AttentionState, { q }: C
   checkSum(where, "lse", lse, q.shape.slice(0, 3));
 }
 
-export function checkBackward(where: string, call: Call & SavedRows, grads: QkvGrads, { k }: Keys): void {
+export function checkBackward(where: string, call: Call & SavedRows, grads: QkvGrads, { k }: PlacedKv): void {
   const { q, dOut, lse, delta } = call;
   checkShape(where, "dOut", dOut, q.shape);
   checkSum(where, "lse", lse, q.shape.slice(0, 3));
@@ -78,7 +79,7 @@ interface Sequence {
   readonly where: string;
   readonly name: string;
   readonly layout: Layout;
-  readonly at: Keys["from"];
+  readonly at: Coordinate;
 }
 
 function checkSequence(ctx: Context, axis: string, { where, name, layout, at }: Sequence): void {

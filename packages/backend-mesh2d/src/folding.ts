@@ -1,8 +1,8 @@
-import { type Coordinate, type Keys, OptionError } from "@mosaic/core";
+import { type Coordinate, type PlacedKv, OptionError } from "@mosaic/core";
 import type { Pass, Runner, Tile, Tiling } from "./pass.ts";
 
 /** What a folding is made from. */
-export interface FoldingParts<Part extends Keys> {
+export interface FoldingParts<Part extends PlacedKv> {
   readonly tiling: Tiling<Part>;
   /** Where the keys of each part come from, in order. */
   readonly from: readonly Coordinate[];
@@ -11,7 +11,7 @@ export interface FoldingParts<Part extends Keys> {
 }
 
 /** A forward or a backward whose keys come part by part. */
-export class Folding<Part extends Keys> implements Disposable {
+export class Folding<Part extends PlacedKv> implements Disposable {
   readonly #parts: FoldingParts<Part>;
   #runner: Runner | undefined;
   #next = 0;

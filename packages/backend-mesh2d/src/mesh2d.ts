@@ -5,7 +5,7 @@ import {
   type Context,
   type Coordinate,
   type InParts,
-  type Keys,
+  type PlacedKv,
   local,
 } from "@mosaic/core";
 import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
@@ -18,7 +18,7 @@ import { checkOptions, type Mesh2DOptions } from "./options.ts";
 import {
   backwardTiling,
   forwardTiling,
-  type KeysAndGrads,
+  type KvAndGrads,
   type Pass,
   type Runner,
   type Site,
@@ -90,8 +90,8 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   };
 
   function inParts(from: readonly Coordinate[]): InParts {
-    let forward: Folding<Keys> | undefined;
-    let backward: Folding<KeysAndGrads> | undefined;
+    let forward: Folding<PlacedKv> | undefined;
+    let backward: Folding<KvAndGrads> | undefined;
     return {
       attend(ctx, call, state, keys) {
         checkMesh(ctx, axis, shape);
@@ -115,11 +115,11 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
       },
     };
 
-    function folding<Part extends Keys>(tiling: Tiling<Part>): Folding<Part> {
+    function folding<Part extends PlacedKv>(tiling: Tiling<Part>): Folding<Part> {
       return new Folding({ tiling, from, begin });
     }
 
-    function siteOf(ctx: Context, call: Call, { k }: Keys): Site {
+    function siteOf(ctx: Context, call: Call, { k }: PlacedKv): Site {
       const { size, rank } = ctx.mesh.group(axis);
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);

@@ -4,7 +4,7 @@ import type {
   Call,
   Context,
   Kernels,
-  Keys,
+  PlacedKv,
   Layout,
   ProcessGroup,
   QkvGrads,
@@ -85,17 +85,17 @@ export interface Site {
 }
 
 /** A pass, and how keys become tiles of it. */
-export interface Tiling<Part extends Keys> {
+export interface Tiling<Part extends PlacedKv> {
   readonly pass: Pass;
   /** Part `i` of the keys. */
   tile(i: number, keys: Part): Tile;
 }
 
 /** Keys, and room for their gradients. */
-export type KeysAndGrads = Keys & Pick<QkvGrads, "dk" | "dv">;
+export type KvAndGrads = PlacedKv & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardTiling(site: Site, call: Call, state: AttentionState): Tiling<Keys> {
+export function forwardTiling(site: Site, call: Call, state: AttentionState): Tiling<PlacedKv> {
   const { ctx, axis, inner, grid, needs, label } = site;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
@@ -122,7 +122,7 @@ export function forwardTiling(site: Site, call: Call, state: AttentionState): Ti
 }
 
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
-export function backwardTiling(site: Site, call: Call & SavedRows, grads: Pick<QkvGrads, "dq">): Tiling<KeysAndGrads> {
+export function backwardTiling(site: Site, call: Call & SavedRows, grads: Pick<QkvGrads, "dq">): Tiling<KvAndGrads> {
   const { ctx, axis, inner, grid, needs, label } = site;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;

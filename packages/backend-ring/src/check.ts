@@ -7,7 +7,7 @@ import {
   checkShardRows,
   DTypeError,
   formatShape,
-  type Keys,
+  type PlacedKv,
   OptionError,
   type QkvGrads,
   ShapeError,
@@ -34,7 +34,7 @@ export function checkNesting(axis: string, inner: AttentionBackend): void {
 }
 
 /** The mesh has the axis, the keys are cut along it, and the tensors are what the layouts say of this rank. */
-export function checkKeys(ctx: Context, axis: string, call: Call, keys: Keys): void {
+export function checkKeys(ctx: Context, axis: string, call: Call, keys: PlacedKv): void {
   const where = `ring(${axis}), rank ${ctx.rank}`;
   const { k, v, from } = keys;
   ctx.assertOpen(where);
@@ -56,7 +56,7 @@ export function checkKeys(ctx: Context, axis: string, call: Call, keys: Keys): v
 }
 
 /** The gradients that travel and rest are float32, of the shape of the keys. */
-export function checkGradients(ctx: Context, axis: string, { dk, dv }: QkvGrads, { k }: Keys): void {
+export function checkGradients(ctx: Context, axis: string, { dk, dv }: QkvGrads, { k }: PlacedKv): void {
   const where = `ring(${axis}) backward, rank ${ctx.rank}`;
   for (const grad of [dk, dv]) {
     if (grad.dtype !== "float32") throw new DTypeError({ where, expected: "float32 gradients", received: grad.dtype });

@@ -6,7 +6,7 @@ import {
   type Coordinate,
   checkOptionNames,
   inParts,
-  type Keys,
+  type PlacedKv,
   local,
 } from "@mosaic/core";
 import { carry } from "./carry.ts";
@@ -85,7 +85,7 @@ export function ring(options: RingOptions = {}): AttentionBackend {
     },
   };
 
-  function circleOf(ctx: Context, call: Call, keys: Keys): Circle {
+  function circleOf(ctx: Context, call: Call, keys: PlacedKv): Circle {
     const group = ctx.mesh.group(axis);
     const need = needs.of(call, keys.from, () => needOf({ axis, size: group.size, inner }, call, keys.from));
     return { group, need, label: `ring(${axis})` };

@@ -1,4 +1,4 @@
-import type { KeyBlock, ProcessGroup, Transfer, Work } from "@mosaic/core";
+import type { KvBlock, ProcessGroup, Transfer, Work } from "@mosaic/core";
 import { type Chunk, ChunkMemory } from "./memory.ts";
 import type { Need } from "./need.ts";
 import { around, supplier } from "./route.ts";
@@ -12,7 +12,7 @@ export interface Circle {
 }
 
 /** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
-export interface Step extends KeyBlock {
+export interface Step extends KvBlock {
   readonly step: number;
   /** Whose they are. */
   readonly source: number;
@@ -28,7 +28,7 @@ export interface Step extends KeyBlock {
  * in one of two buffers, the one that the step before that has done with: a transfer begins when everything enqueued
  * earlier has run, so it overwrites nothing in use. If the loop is left early, nothing remains under way.
  */
-export function* rotate(circle: Circle, keys: KeyBlock): Generator<Step, void, undefined> {
+export function* rotate(circle: Circle, keys: KvBlock): Generator<Step, void, undefined> {
   const { rank, size } = circle.group;
   using memory = new ChunkMemory([keys.k, keys.v], longest(circle));
   const own = isAwaited(circle) ? memory.dense([keys.k, keys.v]) : ([keys.k, keys.v] as const);

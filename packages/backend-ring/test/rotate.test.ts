@@ -1,5 +1,5 @@
 import { disturbed, onWorld } from "@mosaic/conformance";
-import { type Context, type KeyBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
+import { type Context, type KvBlock, type ProcessGroup, randn, type Tensor, type Work } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { carry } from "../src/carry.ts";
 import type { Need } from "../src/need.ts";
@@ -12,7 +12,7 @@ function ringOn(ctx: Context, group: ProcessGroup = ctx.world): Circle {
   return { group, need: everything(ctx.size), label: "test" };
 }
 
-function keysOn(ctx: Context): KeyBlock {
+function keysOn(ctx: Context): KvBlock {
   return { k: randn(ctx, [1, 1, 5, 2]), v: randn(ctx, [1, 1, 5, 2]) };
 }
 

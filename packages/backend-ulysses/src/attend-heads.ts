@@ -3,7 +3,8 @@ import type {
   AttentionState,
   Call,
   Context,
-  Keys,
+  Coordinate,
+  PlacedKv,
   ProcessGroup,
   QkvGrads,
   SavedRows,
@@ -26,11 +27,11 @@ export interface Turn {
   readonly parts: readonly Share[];
   /** Where the rows of all ranks along the axis are: coordinates without it. */
   readonly at: Call["at"];
-  readonly from: Keys["from"];
+  readonly from: Coordinate;
 }
 
 /** Fetches all rows of this rank's heads and attends to them; the state [B,h,ΣS,…] lies in `results`. */
-export function attendHeads(turn: Turn, call: Call, keys: Keys, results: Scope): AttentionState {
+export function attendHeads(turn: Turn, call: Call, keys: PlacedKv, results: Scope): AttentionState {
   const { ctx, inner, team, parts, at, from } = turn;
   using scope = new Scope();
   using exchange = new Exchange(turn.group, turn.label);
@@ -49,7 +50,7 @@ export function attendHeads(turn: Turn, call: Call, keys: Keys, results: Scope):
 }
 
 /** The backward of it; dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
-export function attendHeadsBackward(turn: Turn, call: Call & SavedRows, keys: Keys, results: Scope): QkvGrads {
+export function attendHeadsBackward(turn: Turn, call: Call & SavedRows, keys: PlacedKv, results: Scope): QkvGrads {
   const { ctx, inner, team, parts, at, from } = turn;
   using scope = new Scope();
   using exchange = new Exchange(turn.group, turn.label);

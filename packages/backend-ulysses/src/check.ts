@@ -8,7 +8,7 @@ import {
   checkShardRows,
   DTypeError,
   formatShape,
-  type Keys,
+  type PlacedKv,
   type Layout,
   OptionError,
   type QkvGrads,
@@ -46,7 +46,7 @@ export function checkNesting({ axis, inner }: Checked): void {
 }
 
 /** The mesh has the axes, both sequences are cut along them, and the tensors are what the layouts say of this rank. */
-export function checkCall(ctx: Context, { axis, inner }: Checked, call: Call, keys: Keys): void {
+export function checkCall(ctx: Context, { axis, inner }: Checked, call: Call, keys: PlacedKv): void {
   const where = `ulysses(${axis}), rank ${ctx.rank}`;
   const { k, v, from } = keys;
   ctx.assertOpen(where);

@@ -3,7 +3,7 @@ import {
   type Call,
   checkOptionNames,
   type Context,
-  type Keys,
+  type PlacedKv,
   local,
   type Tensor,
   without,
@@ -98,7 +98,7 @@ export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
     },
   };
 
-  function turnOf(ctx: Context, call: Call, { k, from }: Keys): Turn {
+  function turnOf(ctx: Context, call: Call, { k, from }: PlacedKv): Turn {
     const group = ctx.mesh.group(axis);
     const counts = { heads: call.q.shape[1]!, kvHeads: k.shape[1]! };
     const team = teamOf({ axis, size: group.size, inner }, call, { ...counts, from });

@@ -1,5 +1,5 @@
 export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
-export { type AttentionBackend, type Call, inParts, type InParts, type Keys, tileOf } from "./attention/backend.ts";
+export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { checkMeshAxis, checkOwnShard, checkShardRows } from "./attention/check-shards.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";

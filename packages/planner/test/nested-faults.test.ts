@@ -19,14 +19,14 @@ function meddled(times: (site: Site) => number): AttentionBackend {
   return {
     name: "meddled",
     axes: [],
-    attend(ctx, call, state, keys) {
-      const { q, k } = tileOf(call, keys);
-      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, keys);
+    attend(ctx, call, state, kv) {
+      const { q, k } = tileOf(call, kv);
+      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, kv);
     },
-    attendBackward(ctx, call, grads, keys) {
-      const { q, k } = tileOf(call, keys);
+    attendBackward(ctx, call, grads, kv) {
+      const { q, k } = tileOf(call, kv);
       for (let i = times({ rank: ctx.rank, backward: true, q, k }); i > 0; i--)
-        right.attendBackward(ctx, call, grads, keys);
+        right.attendBackward(ctx, call, grads, kv);
     },
   };
 }
@@ -106,8 +106,8 @@ function tapped(
   };
   return {
     ...right,
-    attend: (ctx, call, state, keys) => right.attend(at(ctx), call, state, keys),
-    attendBackward: (ctx, call, grads, keys) => right.attendBackward(at(ctx), call, grads, keys),
+    attend: (ctx, call, state, kv) => right.attend(at(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => right.attendBackward(at(ctx), call, grads, kv),
   };
 }
 

@@ -66,9 +66,9 @@ test.each([
   const right = local();
   const twice: AttentionBackend = {
     ...right,
-    attendBackward(ctx, call, grads, keys) {
-      right.attendBackward(ctx, call, grads, keys);
-      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, keys);
+    attendBackward(ctx, call, grads, kv) {
+      right.attendBackward(ctx, call, grads, kv);
+      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
     },
   };
   const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);

@@ -2,7 +2,7 @@ import {
   type AttentionBackend,
   type Call,
   type Context,
-  type Keys,
+  type PlacedKv,
   local,
   spansLength,
   type Tensor,
@@ -13,15 +13,15 @@ import {
 
 /** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
 export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
-  function* everyone(ctx: Context, call: Call, keys: Keys) {
+  function* everyone(ctx: Context, call: Call, kv: PlacedKv) {
     const group = ctx.mesh.group(axis);
     for (let source = 0; source < group.size; source++) {
-      const from = { ...keys.from, [axis]: source };
-      const [batch, heads, , size] = keys.k.shape as [number, number, number, number];
+      const from = { ...kv.from, [axis]: source };
+      const [batch, heads, , size] = kv.k.shape as [number, number, number, number];
       const shape = [batch, heads, spansLength(call.keys.spans(from)), size];
       const mine = source === group.rank;
-      using k = mine ? keys.k.contiguous() : ctx.device.empty(shape, keys.k.dtype);
-      using v = mine ? keys.v.contiguous() : ctx.device.empty(shape, keys.v.dtype);
+      using k = mine ? kv.k.contiguous() : ctx.device.empty(shape, kv.k.dtype);
+      using v = mine ? kv.v.contiguous() : ctx.device.empty(shape, kv.v.dtype);
       for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
       yield { k, v, from, mine };
     }
@@ -29,11 +29,11 @@ export function broadcasting(axis: string, inner: AttentionBackend = local()): A
   return {
     name: "broadcasting",
     axes: [axis, ...inner.axes],
-    attend(ctx, call, state, keys) {
-      for (const theirs of everyone(ctx, call, keys)) inner.attend(ctx, call, state, theirs);
+    attend(ctx, call, state, kv) {
+      for (const theirs of everyone(ctx, call, kv)) inner.attend(ctx, call, state, theirs);
     },
-    attendBackward(ctx, call, grads, keys) {
-      for (const { mine, ...theirs } of everyone(ctx, call, keys)) {
+    attendBackward(ctx, call, grads, kv) {
+      for (const { mine, ...theirs } of everyone(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);
         inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
@@ -60,14 +60,14 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
   return {
     name: "scattering",
     axes: ["sp"],
-    attend(ctx, call, state, keys) {
-      using k = gathered(ctx, call, keys.k);
-      using v = gathered(ctx, call, keys.v);
+    attend(ctx, call, state, kv) {
+      using k = gathered(ctx, call, kv.k);
+      using v = gathered(ctx, call, kv.v);
       inner.attend(ctx, call, state, { k, v, from: {} });
     },
-    attendBackward(ctx, call, { dq, ...home }, keys) {
-      using k = gathered(ctx, call, keys.k);
-      using v = gathered(ctx, call, keys.v);
+    attendBackward(ctx, call, { dq, ...home }, kv) {
+      using k = gathered(ctx, call, kv.k);
+      using v = gathered(ctx, call, kv.v);
       using dk = zeros(ctx, k.shape);
       using dv = zeros(ctx, v.shape);
       inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: {} });
