@@ -1,4 +1,4 @@
-import { type AttentionBackend, type Call, type Coordinate, isVisible, spansLength, without } from "@mosaic/core";
+import { type AttentionBackend, type Call, type Coordinate, isVisible, omitAxes, spansLength } from "@mosaic/core";
 
 // The ranks of a ring differ along one axis. With a communicating inner backend each of them stands for a team: the ranks
 // that the inner backend gathers keys from. A chunk is what one rank of a team gives; alone, a rank is its own team.
@@ -27,11 +27,11 @@ export interface NeedRing {
 
 /** The needs of a call whose keys come from the coordinate `from`. */
 export function needOf({ axis, size, inner }: NeedRing, call: NeedCall, from: Coordinate): Need {
-  const team = without(call.at, inner.axes);
+  const team = omitAxes(call.at, inner.axes);
   // Queries that are whole along the axis are the same for every rank.
   const queries = each((rank) => call.queries.spans(axis in call.at ? { ...team, [axis]: rank } : team));
   const chunk = each((source) => call.keys.spans({ ...from, [axis]: source }));
-  const whole = without(from, inner.axes);
+  const whole = omitAxes(from, inner.axes);
   const teamKeys = each((source) => call.keys.spans({ ...whole, [axis]: source }));
   const fetches = remember(size, (rank, source) => isVisible(queries(rank), chunk(source), call.mask));
   const visits = remember(size, (rank, source) => isVisible(queries(rank), teamKeys(source), call.mask));

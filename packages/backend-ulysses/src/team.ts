@@ -4,8 +4,8 @@ import {
   type Coordinate,
   isVisible,
   type Layout,
+  omitAxes,
   spansLength,
-  without,
 } from "@mosaic/core";
 import type { Split } from "./exchange.ts";
 import { type HeadCounts, sharesOf } from "./heads.ts";
@@ -39,8 +39,8 @@ export function teamOf(team: TeamAxis, call: TeamCall, { from, ...counts }: Head
     queries: { rows: rows(call.queries, call.at), heads: shares.map(({ queries }) => queries) },
     keys: { rows: rows(call.keys, from), heads: shares.map(({ keys }) => keys) },
     sees: isVisible(
-      call.queries.spans(without(call.at, gathered)),
-      call.keys.spans(without(from, gathered)),
+      call.queries.spans(omitAxes(call.at, gathered)),
+      call.keys.spans(omitAxes(from, gathered)),
       call.mask,
     ),
   };

@@ -5,8 +5,8 @@ import {
   type Context,
   type PlacedKv,
   local,
+  omitAxes,
   type Tensor,
-  without,
 } from "@mosaic/core";
 import { attendHeads, attendHeadsBackward, type Turn } from "./attend-heads.ts";
 import { checkBackward, checkCall, checkMesh, checkNesting, checkState } from "./check.ts";
@@ -103,7 +103,7 @@ export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
     const counts = { heads: call.q.shape[1]!, kvHeads: k.shape[1]! };
     const team = teamOf({ axis, size: group.size, inner }, call, { ...counts, from });
     const share = { queries: team.queries.heads[group.rank]!, keys: team.keys.heads[group.rank]! };
-    const places = { at: without(call.at, [axis]), from: without(from, [axis]) };
+    const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
     return { ctx, inner, group, label: `ulysses(${axis})`, team, parts: partsOf(counts, share), ...places };
   }
 }

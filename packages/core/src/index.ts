@@ -20,7 +20,7 @@ export * from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
 export type { Mask, Slice } from "./mask/slice.ts";
 export { isVisible } from "./mask/visible.ts";
-export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, without } from "./mesh.ts";
+export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
 export type { AttentionForwardOptions, AttentionModuleOptions, PositionEncoding } from "./modules/attention-options.ts";
 export {
   CrossAxisAttention,

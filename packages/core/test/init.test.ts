@@ -11,7 +11,7 @@ import {
   ShapeError,
 } from "../src/errors.ts";
 import { init, type InitOptions } from "../src/init.ts";
-import { coordinateOf, without } from "../src/mesh.ts";
+import { coordinateOf, omitAxes } from "../src/mesh.ts";
 import { ReferenceDevice, referenceWorld } from "./reference/index.ts";
 
 const start = (options: Omit<InitOptions, "device"> = {}) => init({ device: new ReferenceDevice(), ...options });
@@ -185,7 +185,7 @@ describe("solo", () => {
 
 test("coordinates", () => {
   expect(coordinateOf(5, { node: 2, gpu: 4 })).toEqual({ node: 1, gpu: 1 });
-  expect(without({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
+  expect(omitAxes({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
 });
 
 test("a native failure becomes the error of its code", () => {

@@ -1,7 +1,7 @@
 import type { AttentionBackend } from "../../src/attention/backend.ts";
 import { local } from "../../src/attention/local.ts";
 import type { Context } from "../../src/context.ts";
-import { without } from "../../src/mesh.ts";
+import { omitAxes } from "../../src/mesh.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import type { Layout } from "../../src/placement/layout.ts";
 import { spansLength } from "../../src/placement/span.ts";
@@ -15,7 +15,7 @@ export function gather(axis = "sp", inner: AttentionBackend = local()): Attentio
     attend(ctx, call, state, kv) {
       using k = gatherRows(ctx, kv.k, { axis, from: kv.from, layout: call.keys });
       using v = gatherRows(ctx, kv.v, { axis, from: kv.from, layout: call.keys });
-      inner.attend(ctx, call, state, { k, v, from: without(kv.from, [axis]) });
+      inner.attend(ctx, call, state, { k, v, from: omitAxes(kv.from, [axis]) });
     },
     attendBackward(ctx, call, grads, kv) {
       const where = { axis, from: kv.from, layout: call.keys };
@@ -23,7 +23,7 @@ export function gather(axis = "sp", inner: AttentionBackend = local()): Attentio
       using v = gatherRows(ctx, kv.v, where);
       using dk = zerosLike(k);
       using dv = zerosLike(v);
-      inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: without(kv.from, [axis]) });
+      inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: omitAxes(kv.from, [axis]) });
       for (const [into, whole] of [
         [grads.dk, dk],
         [grads.dv, dv],
