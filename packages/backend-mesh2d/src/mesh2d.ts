@@ -1,6 +1,6 @@
 import {
   type AttentionBackend,
-  ByPlace,
+  LayoutCache,
   type Call,
   type Context,
   type Coordinate,
@@ -63,7 +63,7 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
   const label = `mesh2d(${axis})`;
   checkOptions(label, options);
-  const needs = new ByPlace<Needs>([axis]);
+  const needs = new LayoutCache<Needs>([axis]);
   const plans = new Plans({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",

@@ -1,6 +1,6 @@
 import {
   type AttentionBackend,
-  ByPlace,
+  LayoutCache,
   type Call,
   type Context,
   type Coordinate,
@@ -51,7 +51,7 @@ export function ring(options: RingOptions = {}): AttentionBackend {
   checkOptionNames("ring", options, ["axis", "inner"] satisfies (keyof RingOptions)[]);
   const { axis = "sp", inner = local() } = options;
   checkNesting(axis, inner);
-  const needs = new ByPlace<Need>([axis]);
+  const needs = new LayoutCache<Need>([axis]);
   return {
     name: "ring",
     axes: [axis, ...inner.axes],

@@ -51,7 +51,7 @@ export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
 export { checkOptionNames } from "./options.ts";
-export { ByPlace, type PlacedCall } from "./placement/by-place.ts";
+export { LayoutCache, type PlacedCall } from "./placement/layout-cache.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";

@@ -19,17 +19,17 @@ const MOST = 4096;
  *
  * @example
  * ```ts
- * import { ByPlace, layoutOf } from "@mosaic/core";
+ * import { LayoutCache, layoutOf } from "@mosaic/core";
  * const tokens = layoutOf({ mesh: { node: 2, gpu: 4 }, axes: ["node", "gpu"], length: 80 });
  * const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: [] };
- * const kept = new ByPlace<number>(["gpu"]);
+ * const kept = new LayoutCache<number>(["gpu"]);
  * let made = 0;
  * kept.of(call, { node: 1, gpu: 3 }, () => ++made); // => 1
  * kept.of(call, { node: 1, gpu: 2 }, () => ++made); // => 1
  * kept.of(call, { node: 0, gpu: 3 }, () => ++made); // => 2
  * ```
  */
-export class ByPlace<T> {
+export class LayoutCache<T> {
   readonly #axes: readonly string[];
   #call: Pick<PlacedCall, "queries" | "keys" | "mask"> | undefined;
   readonly #known = new Map<string, T>();
