@@ -1,12 +1,14 @@
 import { defineConfig } from "tsup";
 
 export default defineConfig({
-  entry: { index: "src/index.ts", "native/index": "src/native/index.ts" },
+  entry: {
+    index: "src/index.ts",
+    "context-parallel/index": "src/context-parallel/index.ts",
+    "native/index": "src/native/index.ts",
+  },
   format: ["esm"],
   target: "node20",
   sourcemap: true,
-  // What both entries share is one file of a fixed name: named by content, it would pile up in dist.
-  esbuildOptions(options) {
-    options.chunkNames = "shared";
-  },
+  // What entries share lies in files named by content: those of earlier builds must not pile up. Declarations are tsc's.
+  clean: ["!**/*.d.ts", "!**/*.d.ts.map"],
 });

@@ -9,6 +9,7 @@ export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
 export type * from "./collectives.ts";
 export type { Context } from "./context.ts";
+export { LayoutCache, type PlacedCall } from "./context-parallel/dependencies.ts";
 export * from "./creation.ts";
 export type * from "./device.ts";
 export { type DType, dtypeBytes } from "./dtype.ts";
@@ -51,7 +52,6 @@ export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
 export { checkOptionNames } from "./options.ts";
-export { LayoutCache, type PlacedCall } from "./placement/layout-cache.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";
