@@ -56,7 +56,7 @@ export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
-export { positions, type Span, spansLength } from "./placement/span.ts";
+export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
 export { solo } from "./solo.ts";
 export { lostTensors, Storage } from "./storage.ts";

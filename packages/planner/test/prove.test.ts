@@ -52,7 +52,7 @@ test("states that have seen nothing merge, both of them empty", () => {
   // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, heads: 3, headDim: 5 };
   const call = { ...sizes, mask: slidingWindow(2), placement: striped() };
-  expect(prove(record({ backend: mesh2d({ form: "scheduled" }), ...call })).faults).toEqual([]);
+  expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).faults).toEqual([]);
 });
 
 test.each([

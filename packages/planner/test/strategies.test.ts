@@ -90,11 +90,11 @@ test("a ring within a ring moves what the ring of one level would, and its own b
   }
 });
 
-test.each(["fused", "scheduled"] as const)(
+test.each(["fused", "overlapped"] as const)(
   "a mesh2d within a ring, %s, sends queries once, and keys at every step that sees any",
-  (form) => {
+  (schedule) => {
     const mesh = { node: 3, gpu: 6 };
-    const within = mesh2d({ axis: "gpu", form });
+    const within = mesh2d({ axis: "gpu", schedule });
     for (const arrangement of arrangements) {
       const run = record({ backend: ring({ axis: "node", inner: within }), mesh, ...arrangement, ...sizes });
       expect(prove(run).faults).toEqual([]);
