@@ -16,7 +16,7 @@ import {
 import { type Grid, joinedPeers, type TileDependencies, type TilePeers } from "./tile.ts";
 
 // Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
-// over the tile go back to the ranks whose rows they belong to. A pass says which; a schedule says when. Within another
+// over the tile go back to the ranks whose rows they belong to. A pass is what they are; a schedule is when. Within another
 // backend the keys come in parts, a tile for each; queries are the same in all, and travel once.
 
 /** What a pass moves along one dimension of the tile: queries, or keys. */
@@ -41,7 +41,7 @@ export interface OperandChunks {
   readonly sums: readonly Tensor[];
 }
 
-/** What one part of the keys makes of a pass. Its sums over keys go home with it, those over queries with the last. */
+/** What one part of the keys makes of a pass. Its sums over keys return with it, those over queries with the last. */
 export interface Tile extends Pick<TileDependencies, "needsCompute"> {
   readonly keys: Operand;
   /** Whether another tile came before, whose queries are here; whether another comes after. */
@@ -54,7 +54,7 @@ export interface Tile extends Pick<TileDependencies, "needsCompute"> {
 /** A forward or a backward of one rank, over all parts in which the keys come. */
 export interface Pass {
   readonly group: ProcessGroup;
-  /** Who calls, as messages and traces shall say. */
+  /** The label of collectives in messages and traces. */
   readonly label: string;
   readonly backward: boolean;
   readonly grid: Grid;
@@ -116,7 +116,7 @@ export function backwardPass(
 
 type Moved = Omit<Operand, "peers" | "meanRows">;
 
-/** What tells a forward from a backward. */
+/** What a forward and a backward differ in. */
 interface PassParts<Kv extends PlacedKv> {
   readonly backward: boolean;
   readonly queries: Moved;
@@ -180,7 +180,7 @@ function meanRows({ mesh }: Context, { length, axes }: Layout): number {
   return axes.reduce((rows, axis) => rows / mesh.shape[axis]!, length);
 }
 
-/** Layouts of any ranks' chunks along an axis, one after another; that of one rank is asked for block after block, and kept. */
+/** Layouts of any ranks' chunks along an axis, one after another; those of one rank are needed block after block, and kept. */
 export function layoutsOf(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);

@@ -68,7 +68,7 @@ export function tileOf(grid: Grid, rank: number, dependencies: DependencyTable):
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
 }
 
-/** The tiles of all ranks along an axis, on any grid: each is derived when it is first asked for. */
+/** The tiles of all ranks along an axis, on any grid: each is derived when it is first needed. */
 export class Tiles {
   readonly #dependencies: DependencyTable;
   readonly #tiles = new Map<number, TileDependencies>();

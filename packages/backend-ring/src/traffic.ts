@@ -22,7 +22,7 @@ export interface RingTrafficOptions extends TrafficOptions {
  * Forward, of K and V: a rank receives every foreign chunk that it needs, once. It passes a chunk on if its right
  * neighbour needs it too, and gives its own to the first rank of every run of neighbours that need it.
  * Backward, of K and V the same again, and of dK and dV, in float32, the mirror image of it: what came from the left
- * neighbour came with that one's sums, and the last rank of every run brings them home. A chunk is two messages.
+ * neighbour came with that one's sums, and the last rank of every run returns them to their owner. A chunk is two messages.
  *
  * @example
  * ```ts

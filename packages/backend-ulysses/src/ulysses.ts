@@ -29,8 +29,8 @@ export interface UlyssesOptions {
  * many ranks there are; `ulyssesTraffic` gives the bytes.
  *
  * Heads need not divide: the first H % p ranks have one more, and with fewer heads than ranks the last ones have none. A
- * key head goes to every rank that has a query head of its group; the partial dk and dv are added up at home, in float32
- * and rank order. Any mask, any placement, shards of any length.
+ * key head goes to every rank that has a query head of its group; the partial dk and dv are added up at their owner, in
+ * float32 and rank order. Any mask, any placement, shards of any length.
  *
  * `inner` sees the sequence whole along the axis and may communicate along others: with `inner: ring({ axis: "node" })`
  * the ranks of equal place in their nodes form a ring for their heads. The other way round, `ring({ axis: "node", inner:
@@ -93,7 +93,7 @@ export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
     },
   };
 
-  /** This rank's heads of a call; nothing if the mask leaves nobody anything to compute. */
+  /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
   function headCallOf(ctx: Context, call: Call, { k, from }: PlacedKv): HeadCall | undefined {
     const dependencies = dependenciesOf(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
@@ -111,7 +111,7 @@ interface HeadCall {
   readonly ctx: Context;
   readonly inner: AttentionBackend;
   readonly group: ProcessGroup;
-  /** Who calls, as messages and traces shall say. */
+  /** The label of collectives in messages and traces. */
   readonly label: string;
   readonly splits: Record<keyof Share, Split>;
   /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */

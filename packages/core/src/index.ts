@@ -1,6 +1,5 @@
 export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
 export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
-export { checkMeshAxis, checkOwnShard, checkShardRows } from "./attention/check-shards.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export type { Tile } from "./attention/tile.ts";
@@ -9,7 +8,6 @@ export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
 export type * from "./collectives.ts";
 export type { Context } from "./context.ts";
-export { LayoutCache, type PlacedCall } from "./context-parallel/dependencies.ts";
 export * from "./creation.ts";
 export type * from "./device.ts";
 export { type DType, dtypeBytes } from "./dtype.ts";

@@ -100,7 +100,7 @@ export class ChunkBuffers implements Disposable {
 
   /**
    * A chunk of so many rows in the memory of that name, which is used again and again: what was left there, uninitialised at
-   * first. All chunks of a name are alike but for their rows. A name that is never asked for takes no memory.
+   * first. All chunks of a name are alike but for their rows. A name that is never used takes no memory.
    *
    * @throws ShapeError for more rows than `slotRows`.
    */

@@ -7,9 +7,9 @@ import { type Coordinate, omitAxes } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
-// Every rank knows the layouts of all ranks and the mask, so each derives alone who needs whose keys: nothing is sent for it.
+// Every rank has the layouts of all ranks and the mask, and derives alone who needs whose keys: nothing is sent for it.
 
-/** Where queries and keys lie, and which see which: a call, as every rank knows it. */
+/** Where queries and keys lie, and which see which: a call, as every rank has it. */
 export interface PlacedCall {
   readonly at: Coordinate;
   readonly queries: Layout;
@@ -103,11 +103,11 @@ export function dependencyTables(
     tables.of(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
 }
 
-/** More places than ranks of one process ask for: what is cached must not fill memory. */
+/** More places than the ranks of one process use: what is cached must not fill memory. */
 const MOST = 4096;
 
 /**
- * What a backend derives from layouts and a mask, kept for as long as it is asked about the same ones.
+ * What a backend derives from layouts and a mask, kept until there are others.
  *
  * @example
  * ```ts
@@ -152,7 +152,7 @@ export class LayoutCache<T> {
   }
 }
 
-/** The remainder that is never negative: ranks in a circle. */
+/** The remainder that is never negative: rank arithmetic in a ring. */
 export function modulo(rank: number, size: number): number {
   return ((rank % size) + size) % size;
 }
@@ -165,7 +165,7 @@ function byRank<T>(derive: (rank: number) => T): (rank: number) => T {
 
 type Relation = (rank: number, source: number) => boolean;
 
-/** Each pair is asked for several times a step, and the answer is a walk over spans and slices. */
+/** Each pair is needed several times a step, and takes a walk over spans and slices. */
 function byPair(size: number, relation: Relation): Relation {
   const [unknown, no, yes] = [0, 1, 2];
   const known = new Uint8Array(size * size);

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { causal, LayoutCache, layoutOf } from "../../src/index.ts";
+import { LayoutCache } from "../../src/context-parallel/index.ts";
+import { causal, layoutOf } from "../../src/index.ts";
 
 const mesh = { node: 2, gpu: 4 };
 const tokens = layoutOf({ mesh, axes: ["node", "gpu"], length: 80 });
