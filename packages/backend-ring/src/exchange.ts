@@ -69,7 +69,7 @@ export function postGradients(
   const buffer = (name: string, source: number) => buffers.slot(name, own.tensors, dependencies.keyRows(source));
   const isNext = left !== along && sendPeer(dependencies, left, step) === rank;
   const toNext = isNext ? buffer("arriving", modulo(left - step, size)) : undefined;
-  // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, which sends nothing on.
+  // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
   const isOwner = sendPeer(dependencies, along, step) === rank;
   const toOwner = isOwner ? buffer(toNext ? "arriving beside" : "arriving", rank) : undefined;
   const transfers: Transfer[] = [
@@ -87,7 +87,7 @@ export function isSent({ rank, size }: ProcessGroup, { needsKv }: DependencyTabl
   return false;
 }
 
-/** Keys in the longest chunk that this rank has to do with. */
+/** Keys in the longest chunk that this rank computes on, or owns. */
 export function mostRows({ rank, size }: ProcessGroup, { needsCompute, keyRows }: DependencyTable): number {
   let most = keyRows(rank);
   for (let source = 0; source < size; source++) {

@@ -85,7 +85,7 @@ export function ring(options: RingOptions = {}): AttentionBackend {
   };
 }
 
-/** Where the keys come from that this rank attends to, in the order of its steps. */
+/** Where the blocks come from that this rank attends to, in the order of its steps. */
 function blocksOf(
   { rank, size }: ProcessGroup,
   { axis, needsCompute }: DependencyTable,
@@ -104,7 +104,7 @@ export interface Step extends KvBlock {
   readonly step: number;
   /** Whose they are. */
   readonly source: number;
-  /** Whether there is anything to compute on them. If not, k and v are not they. */
+  /** Whether this rank attends to them. If not, k and v hold other keys. */
   readonly visible: boolean;
 }
 
@@ -126,7 +126,7 @@ export function* rotate(
   using buffers = new ChunkBuffers({ device, slotRows: mostRows(group, dependencies) });
   const like = [kv.k, kv.v];
   const own: Chunk = isSent(group, dependencies) ? buffers.dense(like) : { tensors: like, wire: [] };
-  // Zeros where this rank needs none of a chunk, but others that its inner backend gathers from do.
+  // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
   const bufferFor = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));
     return needsCompute(rank, source) ? buffers.zeros(like, keyRows(source)) : own;
@@ -200,8 +200,5 @@ function parity(step: number): "even" | "odd" {
 }
 
 function add(into: Chunk, arrived: Chunk | undefined): void {
-  for (const [i, sum] of (arrived?.tensors ?? []).entries()) {
-    const total = into.tensors[i]!;
-    sum.device.kernels.binary("add", total, total, sum);
-  }
+  arrived?.tensors.forEach((sum, i) => sum.device.kernels.binary("add", into.tensors[i]!, into.tensors[i]!, sum));
 }

@@ -168,10 +168,11 @@ type Relation = (rank: number, source: number) => boolean;
 /** Each pair is needed several times a step, and takes a walk over spans and slices. */
 function byPair(size: number, relation: Relation): Relation {
   const [unknown, no, yes] = [0, 1, 2];
-  const known = new Uint8Array(size * size);
+  // By rank: one that is alone in its process needs few of them.
+  const known: Uint8Array[] = [];
   return (rank, source) => {
-    const pair = rank * size + source;
-    if (known[pair] === unknown) known[pair] = relation(rank, source) ? yes : no;
-    return known[pair] === yes;
+    const sources = (known[rank] ??= new Uint8Array(size));
+    if (sources[source] === unknown) sources[source] = relation(rank, source) ? yes : no;
+    return sources[source] === yes;
   };
 }
