@@ -1,19 +1,18 @@
 import { attendOn, onWorld, type Trial } from "@mosaic/conformance";
 import type { Context } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { type Form, formOf } from "../src/form.ts";
 import { type Mesh2DOptions, mesh2d } from "../src/index.ts";
-import { planOf } from "../src/plan.ts";
+import { chooseSchedule, greedySchedule, type ScheduleName } from "../src/schedule.ts";
 import { even } from "./shapes.ts";
 import { makeWorld } from "./world.ts";
 
 /** What is chosen on a square grid for chunks of so many rows, when compute takes `ratio` times as long as transfers. */
-function chosen(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): Form {
+function chosen(side: number, rows: number, { ratio = 1, halfSpeedRows = 24 } = {}): ScheduleName {
   const transfer = (side - 1) * 4;
   const costs = { q: 1, kv: 2, out: 1, dkv: 0, block: ((transfer || 1) * ratio) / side ** 2 };
-  const plan = planOf({ queries: side, keys: side, backward: false, channels: 1, costs });
+  const schedule = greedySchedule({ queries: side, keys: side, backward: false, channels: 1, costs });
   const chunks = { chunks: side, rows };
-  return formOf({ plan, queries: chunks, keys: chunks, halfSpeedRows });
+  return chooseSchedule({ schedule, queries: chunks, keys: chunks, halfSpeedRows });
 }
 
 test("small chunks are computed in one call, large ones behind their transfers", () => {
@@ -21,18 +20,18 @@ test("small chunks are computed in one call, large ones behind their transfers",
     "fused",
     "fused",
     "fused",
-    "scheduled",
-    "scheduled",
+    "overlapped",
+    "overlapped",
   ]);
   // A device that wants larger calls to be busy.
   expect(chosen(4, 128, { halfSpeedRows: 512 })).toBe("fused");
-  expect(chosen(4, 4096, { halfSpeedRows: 512 })).toBe("scheduled");
-  expect(chosen(4, 1, { halfSpeedRows: 0 })).toBe("scheduled");
+  expect(chosen(4, 4096, { halfSpeedRows: 512 })).toBe("overlapped");
+  expect(chosen(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");
 });
 
 test("where nearly all is compute, or nearly all transfers, there is less to hide", () => {
   const rows = 64;
-  expect([0.02, 1, 50].map((ratio) => chosen(4, rows, { ratio }))).toEqual(["scheduled", "scheduled", "fused"]);
+  expect([0.02, 1, 50].map((ratio) => chosen(4, rows, { ratio }))).toEqual(["overlapped", "overlapped", "fused"]);
 });
 
 test("a rank alone makes one call", () => {
@@ -46,13 +45,13 @@ async function batchesOf(ctx: Context, options: Mesh2DOptions, trial: Trial): Pr
   return (await ctx.world.stopTrace()).length;
 }
 
-test("auto runs the form that it chose, by name or by costs, the same on every rank", async () => {
+test("auto runs the schedule that it chose, by name or by costs, the same on every rank", async () => {
   const trial = even(4, { rows: 8 });
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const fused = await batchesOf(ctx, { shape: [2, 2], form: "fused" }, trial);
-    const scheduled = await batchesOf(ctx, { shape: [2, 2], form: "scheduled" }, trial);
-    expect([fused, scheduled]).toEqual([4, 7]);
+    const fused = await batchesOf(ctx, { shape: [2, 2], schedule: "fused" }, trial);
+    const overlapped = await batchesOf(ctx, { shape: [2, 2], schedule: "overlapped" }, trial);
+    expect([fused, overlapped]).toEqual([4, 7]);
     expect(await batchesOf(ctx, { shape: [2, 2] }, trial)).toBe(fused);
-    expect(await batchesOf(ctx, { shape: [2, 2], form: "auto", halfSpeedRows: 0 }, trial)).toBe(scheduled);
+    expect(await batchesOf(ctx, { shape: [2, 2], schedule: "auto", halfSpeedRows: 0 }, trial)).toBe(overlapped);
   });
 });

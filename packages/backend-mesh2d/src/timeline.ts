@@ -11,7 +11,7 @@ export interface Costs {
 }
 
 /** A tile of so many chunks of queries by so many of keys. */
-export interface PlanOptions {
+export interface ScheduleOptions {
   readonly queries: number;
   readonly keys: number;
   /** Whether sums go back to the keys too, as in backward. */
@@ -47,9 +47,68 @@ export interface Rule {
   readonly chunks?: readonly ("q" | "kv")[];
 }
 
+/** Moves that are made in one batch: they begin together and are complete together. */
+export interface Batch {
+  readonly kind: "batch";
+  readonly moves: readonly Move[];
+}
+
+export interface Timeline {
+  readonly batches: readonly Batch[];
+  readonly blocks: readonly Block[];
+  readonly makespan: number;
+}
+
+/** How long moves take that are made at once: one after the other on one channel, side by side on two. */
+export function timeOf(moves: readonly Move[], { costs, channels }: ScheduleOptions): number {
+  const along = (kinds: readonly Move["kind"][]) =>
+    moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
+  const [row, column] = [along(rowKinds), along(columnKinds)];
+  return channels === 1 ? row + column : Math.max(row, column);
+}
+
+/** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
+export function simulate(options: ScheduleOptions, rule: Rule): Timeline {
+  const progress = new TileProgress(options, rule);
+  const batches: Batch[] = [];
+  const blocks: Block[] = [];
+  let time = 0;
+  let batch: { readonly what: Batch; readonly end: number } | undefined;
+  let block: { readonly what: Block; readonly end: number } | undefined;
+  for (;;) {
+    if (!batch) {
+      const moves = progress.takeBatch();
+      if (moves.length > 0) {
+        const what = { kind: "batch", moves } as const;
+        batches.push(what);
+        batch = { what, end: time + timeOf(moves, options) };
+      }
+    }
+    if (!block) {
+      const what = progress.takeBlock();
+      if (what) {
+        blocks.push(what);
+        block = { what, end: time + options.costs.block };
+      }
+    }
+    if (!batch && !block) return { batches, blocks, makespan: time };
+    time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
+    // Sums of many costs: what ends at the same time may differ in the last bit.
+    const now = time * (1 + 1e-12);
+    if (batch && batch.end <= now) {
+      for (const move of batch.what.moves) progress.finish(move);
+      batch = undefined;
+    }
+    if (block && block.end <= now) {
+      progress.finish(block.what);
+      block = undefined;
+    }
+  }
+}
+
 /** The moves along the rows of the grid, and those along its columns. */
 export const rowKinds: readonly Move["kind"][] = ["q", "out"];
-export const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
+const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
 const allKinds: readonly Move["kind"][] = [...rowKinds, ...columnKinds];
 
 function isSums(kind: Move["kind"]): kind is "out" | "dkv" {
@@ -64,8 +123,8 @@ interface Line {
 }
 
 /** How far a tile has come: moves begun and arrived by kind, and blocks done. */
-export class Progress {
-  readonly #options: PlanOptions;
+class TileProgress {
+  readonly #options: ScheduleOptions;
   readonly #rule: Rule;
   /** The offset of the next move of each kind. */
   readonly #next: Record<Move["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
@@ -76,7 +135,7 @@ export class Progress {
   readonly #doneOfRow: number[];
   readonly #doneOfColumn: number[];
 
-  constructor(options: PlanOptions, rule: Rule) {
+  constructor(options: ScheduleOptions, rule: Rule) {
     this.#options = options;
     this.#rule = rule;
     this.#left = inOrder(options, rule);
@@ -168,7 +227,7 @@ export class Progress {
 }
 
 /** All blocks, first those to prefer: what came from afar, for its sums have a way to go. One's own go last. */
-function inOrder({ queries, keys }: PlanOptions, rule: Rule): Block[] {
+function inOrder({ queries, keys }: ScheduleOptions, rule: Rule): Block[] {
   const late = (offset: number, length: number) => (offset + length - 1) % length;
   const sorted = Array.from({ length: queries * keys }, (_, i) => {
     const [x, y] = [Math.floor(i / keys), i % keys];

@@ -1,11 +1,20 @@
-import type { Block, Move, PlanOptions, Rule } from "./progress.ts";
-import { type Batch, simulate, type Timeline } from "./simulate.ts";
+import { dtypeBytes, type Tensor } from "@mosaic/core";
+import type { Pass, Tile } from "./pass.ts";
+import {
+  type Batch,
+  type Block,
+  type Move,
+  type Rule,
+  type ScheduleOptions,
+  simulate,
+  type Timeline,
+} from "./timeline.ts";
 
 /** One thing to do next: post a batch of moves, or compute a block. */
 export type Step = Batch | Block;
 
 /** What a rank does, in order; every rank of the grid does the same at the same time, each for its own tile. */
-export interface Plan {
+export interface Schedule {
   readonly steps: readonly Step[];
   /** How long it takes with one batch and one block under way at a time, in the unit of the costs. */
   readonly makespan: number;
@@ -39,12 +48,12 @@ const maxOrders = 70;
  * beside one of the slower. They are complete together, which costs little against channels of their own, and needs no
  * second order of messages that ranks would have to agree on.
  *
- * A pure function, so that all ranks have the same plan. On one channel, from tiles of 4 × 4 on, its makespan is at most 1.15
+ * A pure function, so that all ranks have the same. On one channel, from tiles of 4 × 4 on, its makespan is at most 1.15
  * times what no order can beat; smaller tiles are too coarse for any order to come near it.
  *
  * Source: "Mesh-Attention", 2025 (arXiv 2512.20968), figure 1; the orders of blocks and the batches are our own.
  */
-export function planOf(options: PlanOptions): Plan {
+export function greedySchedule(options: ScheduleOptions): Schedule {
   const { transfer, compute } = totalsOf(options);
   const enough = Math.max(transfer, compute) * (1 + 1e-9);
   let best: Timeline | undefined;
@@ -57,7 +66,13 @@ export function planOf(options: PlanOptions): Plan {
   return { steps: interleaved(batches, blocks, options), makespan, transfer, compute };
 }
 
-function totalsOf({ queries, keys, backward, channels, costs }: PlanOptions): Pick<Plan, "transfer" | "compute"> {
+function totalsOf({
+  queries,
+  keys,
+  backward,
+  channels,
+  costs,
+}: ScheduleOptions): Pick<Schedule, "transfer" | "compute"> {
   const row = (queries - 1) * (costs.q + costs.out);
   const column = (keys - 1) * (costs.kv + (backward ? costs.dkv : 0));
   const transfer = channels === 1 ? row + column : Math.max(row, column);
@@ -65,7 +80,7 @@ function totalsOf({ queries, keys, backward, channels, costs }: PlanOptions): Pi
 }
 
 /** What to try, the first of equals to be taken. */
-function rulesFor({ queries, keys, channels }: PlanOptions): Rule[] {
+function rulesFor({ queries, keys, channels }: ScheduleOptions): Rule[] {
   const ways = channels === 1 ? (["single"] as const) : (["paired", "filled", "single"] as const);
   const rules = ways.flatMap((batches) => preferences.map((preference): Rule => ({ ...preference, batches })));
   const orders = count(queries - 1, keys - 1) <= maxOrders ? ordersOf(queries - 1, keys - 1) : [];
@@ -92,7 +107,7 @@ function ordersOf(q: number, kv: number): ("q" | "kv")[][] {
  * Both orders in one. Each batch is posted as early as what it sends is complete: a channel takes batches in order, so none
  * waits for compute that it does not depend on, and none is late because the host was.
  */
-function interleaved(batches: readonly Batch[], blocks: readonly Block[], { queries, keys }: PlanOptions): Step[] {
+function interleaved(batches: readonly Batch[], blocks: readonly Block[], { queries, keys }: ScheduleOptions): Step[] {
   const steps: Step[] = [];
   const row = new Array<number>(queries).fill(0);
   const column = new Array<number>(keys).fill(0);
@@ -110,4 +125,84 @@ function interleaved(batches: readonly Batch[], blocks: readonly Block[], { quer
     post();
   }
   return steps;
+}
+
+/** What schedules rest on beside the pass: equal on all ranks. */
+export interface ScheduleSettings {
+  readonly channels: 1 | 2;
+  readonly computeToTransfer: number;
+  readonly links: readonly [row: number, column: number];
+}
+
+/** Makes the greedy schedule of a tile, once for tiles of one kind. */
+export class Schedules {
+  readonly #settings: ScheduleSettings;
+  readonly #schedules = new Map<string, Schedule>();
+
+  constructor(settings: ScheduleSettings) {
+    this.#settings = settings;
+  }
+
+  /**
+   * Costs are bytes per position times what a byte takes, so that ranks with chunks of other lengths have the same schedule; masks
+   * leave it as it is too: what is empty is skipped when it is replayed. So is what does not travel with this tile, and
+   * costs nothing.
+   */
+  of({ queries, backward, grid }: Pass, { keys, first, last }: Tile): Schedule {
+    const { rows, columns } = grid;
+    const { channels, computeToTransfer, links } = this.#settings;
+    const q = links[0] * bytesPerRow(queries.inputs);
+    const kv = links[1] * bytesPerRow(keys.inputs);
+    const out = links[0] * bytesPerRow(queries.sums);
+    const dkv = links[1] * bytesPerRow(keys.sums);
+    const transfer = (columns - 1) * (q + out) + (rows - 1) * (kv + dkv);
+    // A grid of one rank moves nothing: any cost will do.
+    const block = ((transfer || 1) * computeToTransfer) / (rows * columns);
+    const costs = { q: first ? q : 0, kv, out: last ? out : 0, dkv, block };
+    return this.#remember({ queries: columns, keys: rows, backward, channels, costs });
+  }
+
+  #remember(options: ScheduleOptions): Schedule {
+    const { queries, keys, backward, costs } = options;
+    const name = `${queries},${keys},${backward},${Object.values(costs).join()}`;
+    const schedule = this.#schedules.get(name) ?? greedySchedule(options);
+    this.#schedules.set(name, schedule);
+    return schedule;
+  }
+}
+
+/** Of one sequence: H·D numbers, or H, for each of the tensors. */
+function bytesPerRow(tensors: readonly Tensor[]): number {
+  const width = ({ shape: [, heads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, heads!);
+  return tensors.reduce((sum, tensor) => sum + width(tensor) * dtypeBytes[tensor.dtype], 0);
+}
+
+/** How a pass is run: see `Mesh2DOptions.schedule`. */
+export type ScheduleName = "fused" | "overlapped";
+
+/** What the choice of a schedule rests on: equal on all ranks, so that they choose alike. */
+export interface ScheduleChoice {
+  /** The one by which the tile would be overlapped. */
+  readonly schedule: Schedule;
+  /** The tile in chunks, and what a chunk holds on the average over ranks. */
+  readonly queries: { readonly chunks: number; readonly rows: number };
+  readonly keys: { readonly chunks: number; readonly rows: number };
+  /** Rows at which a kernel call runs at half its speed. */
+  readonly halfSpeedRows: number;
+}
+
+/**
+ * The schedule that takes less time, the fused one of equals.
+ *
+ * A kernel call on n queries and m keys takes n·m · (1 + h/n)(1 + h/m), for h = halfSpeedRows: small calls keep a kernel less
+ * busy. The fused schedule computes the whole tile in one call, after its transfers and before those of its sums; the overlapped
+ * one computes chunk by chunk, behind its transfers as well as it can.
+ */
+export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
+  const loss = (n: number, m: number) => (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
+  const { transfer, compute, makespan } = schedule;
+  const fused = transfer + compute * loss(queries.chunks * queries.rows, keys.chunks * keys.rows);
+  const hidden = makespan / Math.max(transfer, compute);
+  const overlapped = hidden * Math.max(transfer, compute * loss(queries.rows, keys.rows));
+  return fused <= overlapped ? "fused" : "overlapped";
 }

@@ -1,8 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { type Plan, planOf } from "../src/plan.ts";
-import type { Move, PlanOptions } from "../src/progress.ts";
-import { timeOf } from "../src/simulate.ts";
+import { greedySchedule, type Schedule } from "../src/schedule.ts";
+import { type Move, type ScheduleOptions, timeOf } from "../src/timeline.ts";
 
 interface Given {
   readonly g: number;
@@ -14,7 +13,7 @@ interface Given {
 }
 
 /** Costs in chunks of queries' size, with g query heads per key head; compute as long as `ratio` times all transfers. */
-function problem(queries: number, keys: number, given: Given): PlanOptions {
+function problem(queries: number, keys: number, given: Given): ScheduleOptions {
   const { g, ratio, backward, channels = 1, row = 1 } = given;
   const costs = { q: row * (backward ? 2 : 1), kv: 2 / g, out: row, dkv: backward ? 2 / g : 0 };
   const transfer = (queries - 1) * (costs.q + costs.out) + (keys - 1) * (costs.kv + costs.dkv);
@@ -23,7 +22,7 @@ function problem(queries: number, keys: number, given: Given): PlanOptions {
 }
 
 /** Makespan over what no order can beat. */
-function excess({ makespan, transfer, compute }: Plan): number {
+function excess({ makespan, transfer, compute }: Schedule): number {
   return makespan / Math.max(transfer, compute);
 }
 
@@ -42,9 +41,9 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
   test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per key head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
-        const plan = planOf(problem(queries, keys, { g, ratio, backward }));
-        expect(excess(plan), `compute / transfer ${ratio}, backward ${backward}`).toBeLessThanOrEqual(1.15);
-        expect(excess(plan)).toBeGreaterThanOrEqual(1 - 1e-9);
+        const schedule = greedySchedule(problem(queries, keys, { g, ratio, backward }));
+        expect(excess(schedule), `compute / transfer ${ratio}, backward ${backward}`).toBeLessThanOrEqual(1.15);
+        expect(excess(schedule)).toBeGreaterThanOrEqual(1 - 1e-9);
       }
     }
   });
@@ -53,7 +52,7 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
         const [one, two] = ([1, 2] as const).map((channels) =>
-          planOf(problem(queries, keys, { g, ratio, backward, channels })),
+          greedySchedule(problem(queries, keys, { g, ratio, backward, channels })),
         );
         expect(two!.makespan).toBeLessThanOrEqual(one!.makespan * (1 + 1e-9));
         expect(excess(two!)).toBeGreaterThanOrEqual(1 - 1e-9);
@@ -74,8 +73,8 @@ test.each([
     [true, backward],
   ] as const) {
     const given = { g: 1, ratio, backward: isBackward };
-    const { transfer, compute } = planOf(problem(16, 16, given));
-    const { makespan } = planOf(problem(16, 16, { ...given, channels: 2 }));
+    const { transfer, compute } = greedySchedule(problem(16, 16, given));
+    const { makespan } = greedySchedule(problem(16, 16, { ...given, channels: 2 }));
     expect(makespan / Math.max(transfer, compute)).toBeLessThanOrEqual(known + 0.01);
   }
 });
@@ -88,9 +87,9 @@ test("links of unlike speed: a column's moves hide behind a row's, or the other 
       [32, 8],
     ] as const) {
       const given = { g: 1, ratio: 0.25, backward: true, row };
-      const two = planOf(problem(queries, keys, { ...given, channels: 2 }));
+      const two = greedySchedule(problem(queries, keys, { ...given, channels: 2 }));
       expect(excess(two), `${queries} × ${keys}, ${row}`).toBeLessThanOrEqual(1.25);
-      expect(two.makespan).toBeLessThan(planOf(problem(queries, keys, given)).makespan);
+      expect(two.makespan).toBeLessThan(greedySchedule(problem(queries, keys, given)).makespan);
     }
   }
 });
@@ -100,7 +99,7 @@ test("links of unlike speed: a column's moves hide behind a row's, or the other 
  * compute enqueued before it was posted; a block begins when the one before it is done and its chunks, with all batches
  * before theirs, are there.
  */
-function replayed({ steps }: Plan, options: PlanOptions): number {
+function replayed({ steps }: Schedule, options: ScheduleOptions): number {
   let channel = 0;
   let compute = 0;
   const arrival = new Map<string, number>([
@@ -145,7 +144,7 @@ test("every block once after its chunks, every sum once after its blocks, chunks
         if (kind === "out") expect(isDone(row)).toBe(true);
         if (kind === "dkv") expect(isDone(column)).toBe(true);
       };
-      for (const step of planOf(options).steps) {
+      for (const step of greedySchedule(options).steps) {
         if (step.kind === "batch") {
           expect(step.moves.length).toBeGreaterThan(0);
           if (channels === 1) expect(step.moves.length).toBe(1);
@@ -164,36 +163,36 @@ test("every block once after its chunks, every sum once after its blocks, chunks
 test("a replay takes no longer than was planned", () => {
   fc.assert(
     fc.property(problems, (options) => {
-      const plan = planOf(options);
-      expect(replayed(plan, options)).toBeLessThanOrEqual(plan.makespan * (1 + 1e-9));
+      const schedule = greedySchedule(options);
+      expect(replayed(schedule, options)).toBeLessThanOrEqual(schedule.makespan * (1 + 1e-9));
     }),
   );
 });
 
-const movesOf = ({ steps }: Plan): string[] =>
+const movesOf = ({ steps }: Schedule): string[] =>
   steps.flatMap((step) =>
     step.kind === "block" ? [] : [step.moves.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
   );
 
 test("three by three, all costs equal: figure 1 in nine steps, the ideal", () => {
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 1 };
-  const plan = planOf({ queries: 3, keys: 3, backward: false, channels: 1, costs });
-  expect(plan.makespan).toBe(9);
-  const blocks = plan.steps.flatMap((step) => (step.kind === "block" ? [`${step.x}${step.y}`] : []));
+  const schedule = greedySchedule({ queries: 3, keys: 3, backward: false, channels: 1, costs });
+  expect(schedule.makespan).toBe(9);
+  const blocks = schedule.steps.flatMap((step) => (step.kind === "block" ? [`${step.x}${step.y}`] : []));
   expect(blocks).toEqual(["00", "10", "11", "21", "12", "22", "20", "01", "02"]);
-  expect(movesOf(plan)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
+  expect(movesOf(schedule)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
 });
 
 test("on two channels a row and a column come together, and the quick ones of a row beside one slow of a column", () => {
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 0.1 };
   const tile = { queries: 3, keys: 3, backward: false, channels: 2 } as const;
-  expect(movesOf(planOf({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
-  const slow = planOf({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
+  expect(movesOf(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
+  const slow = greedySchedule({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
   expect(movesOf(slow)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
 });
 
 test("backward peels: a row and a column in turn", () => {
-  const sums = movesOf(planOf(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
+  const sums = movesOf(greedySchedule(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
     /out|dkv/.test(move),
   );
   expect(sums).toHaveLength(6);
