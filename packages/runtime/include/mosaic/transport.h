@@ -161,26 +161,33 @@ enum MosaicCommunicatorState { MOSAIC_COMMUNICATOR_READY = 0, MOSAIC_COMMUNICATO
 
 typedef struct MosaicCommunicator MosaicCommunicator; /* the transport's own */
 
+/* Failures say what the library reports, not in which operation: the engine adds that. */
 typedef struct MosaicStreamTransport {
   void *self;
+  /* Nonzero: before its first operation every communicator carries a byte between any two ranks, one all-gather and one
+   * broadcast, so that no connection is made in the middle of a program, where ranks may be busy elsewhere. */
+  int32_t warm_up;
+  /* What helps where ranks do not become connected in time: the end of that message. May be null. */
+  const char *remedy;
   /* Begins to make the communicator of all ranks. May block in `bootstrap->get`. */
   int (*connect)(void *self, MosaicBootstrap *bootstrap, MosaicCommunicator **world, MosaicFailure *failure);
-  /* Begins to split `parent`; collective over it. `color` ≥ 0 counts the distinct colors of the group in order. The part
-   * exists once `parent` is READY again, and is used once it is READY itself. */
+  /* Begins to split `parent`, on which nothing runs; collective over it. `color` ≥ 0 counts the distinct colors of the group
+   * in order. The part exists once `parent` is READY again, and is used once it is READY itself. */
   int (*split)(void *self, MosaicCommunicator *parent, int32_t color, uint32_t rank, MosaicCommunicator **part,
                MosaicFailure *failure);
   /* READY, BUSY while a call has not had its effect, or FAILED with the reason. Polled. */
-  int (*state)(void *self, MosaicCommunicator *communicator, const char *operation, MosaicFailure *failure);
+  int (*state)(void *self, MosaicCommunicator *communicator, MosaicFailure *failure);
   /* Enqueues a stage on `stream`, the device's own stream handle. Only on a READY communicator, which it may leave BUSY. */
   int (*enqueue)(void *self, MosaicCommunicator *communicator, const MosaicStreamStage *stage, void *stream,
-                 const char *operation, MosaicFailure *failure);
-  /* Begins to flush before `destroy`; state tells when all ranks have. */
+                 MosaicFailure *failure);
+  /* Begins to flush before `destroy`; the communicator is BUSY until all ranks have. */
   void (*finalize)(void *self, MosaicCommunicator *communicator);
   void (*destroy)(void *self, MosaicCommunicator *communicator);
   /* Ends what runs on all of them, together, and frees them. `enter` makes the device's context the calling thread's. May
    * block until the device has let go. */
-  void (*abort)(void *self, MosaicCommunicator **communicators, uint32_t count, void (*enter)(void *arg), void *arg);
-  void (*close)(void *self);
+  void (*abort)(void *self, MosaicCommunicator *const *communicators, uint32_t count, void (*enter)(void *arg), void *arg);
+  /* Frees `self` and the table; no communicator is left. Any thread, once the communication thread has ended. */
+  void (*free)(void *self);
 } MosaicStreamTransport;
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */

@@ -65,11 +65,11 @@ Napi::Value part(const Napi::CallbackInfo& info) {
 // traffic(engine, group): bytes sent, bytes received, messages sent.
 Napi::Value traffic(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    const auto group = engineOf(info)->groupOf(groupOf(info));
+    const Payload payload = engineOf(info)->payloadOf(groupOf(info));
     const auto counts = Napi::Array::New(info.Env(), 3);
-    counts.Set(uint32_t{0}, static_cast<double>(group->bytesSent));
-    counts.Set(uint32_t{1}, static_cast<double>(group->bytesReceived));
-    counts.Set(uint32_t{2}, static_cast<double>(group->messagesSent));
+    counts.Set(uint32_t{0}, static_cast<double>(payload.sent));
+    counts.Set(uint32_t{1}, static_cast<double>(payload.received));
+    counts.Set(uint32_t{2}, static_cast<double>(payload.messages));
     return counts;
   });
 }

@@ -38,6 +38,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
     options.rank = given.Get("rank").As<Napi::Number>().Uint32Value();
     options.size = given.Get("size").As<Napi::Number>().Uint32Value();
     options.timeoutNs = nanoseconds(given.Get("timeoutSeconds"));
+    options.connectNs = nanoseconds(given.Get("connectSeconds"));
     options.drainNs = nanoseconds(given.Get("drainSeconds"));
     Compute compute;
     if (transport.ordering == MOSAIC_ORDER_HOST) compute.stream = pointer<MosaicStream>(given.Get("stream"));

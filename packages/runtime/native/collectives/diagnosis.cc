@@ -79,6 +79,49 @@ Engine::Diagnosis Engine::exitedPeer(const Operation& op, uint32_t rank) {
   return {failure, failure};
 }
 
+std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
+  std::vector<uint32_t> exited;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, at] : events_.exited) {
+      if (rank != options_.rank && op.group->has(rank)) exited.push_back(rank);
+    }
+  }
+  for (const uint32_t rank : exited) {
+    const CallCounts& counts = exitCounts(rank);
+    const auto isMissing = [&](const SeriesCall& call) {
+      return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
+    };
+    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return exitedPeer(op, rank);
+  }
+  return std::nullopt;
+}
+
+const CallCounts& Engine::exitCounts(uint32_t rank) {
+  const auto [found, isNew] = exitCounts_.try_emplace(rank);
+  if (!isNew) return found->second;
+  try {
+    // It has published them before it exited: this takes a message to and fro.
+    found->second = CallCounts(control_->get(exitKey(rank)));
+  } catch (const Failure&) {
+    // The control plane is gone, or this rank is being aborted; that is reported instead.
+  }
+  return found->second;
+}
+
+void Engine::answerInquiry() {
+  if (isInquired_.exchange(false)) reportPending();
+}
+
+void Engine::reportPending() {
+  std::vector<CallReport> reports;
+  {
+    const std::lock_guard lock(mutex_);
+    reports = log_.takePending();
+  }
+  for (const CallReport& each : reports) control_->reportCall(each.series, each.index, each.history);
+}
+
 MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected,
                                const Signature& received) {
   std::string group = "another group";
@@ -131,7 +174,9 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
     if (op.group->has(rank)) return Diagnosis{lostPeer(op, process + " died"), std::nullopt};
   }
   if (const auto found = events_.mismatches.find(op.signature.group); found != events_.mismatches.end()) {
-    return Diagnosis{recordOf(MOSAIC_FAILURE_MISMATCH, found->second), std::nullopt};
+    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, found->second);
+    // Of messages between two ranks only those two have been informed.
+    return Diagnosis{failure, failure};
   }
   if (!events_.controlLost) return std::nullopt;
   return Diagnosis{lostPeer(op, "the control plane of this host is gone (" + *events_.controlLost + ")"), std::nullopt};
@@ -179,6 +224,8 @@ void Engine::inquire(const Operation& op, int64_t now) {
     events_.positions.clear();
   }
   control_->requestPositions(++requests_, others);
+  // Those that are asked do the same.
+  if (comparesCalls()) reportPending();
 }
 
 std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {

@@ -11,9 +11,6 @@ namespace mosaic {
 namespace {
 
 constexpr uint64_t kWorldId = 1;
-constexpr size_t kKeptCalls = 32;
-/// Ranks compare the collectives that they have called at every barrier, and every so many.
-constexpr uint64_t kReportEvery = 16;
 
 std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
   auto group = std::make_shared<Group>();
@@ -93,8 +90,8 @@ uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Complete
 }
 
 uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, const Call& call) {
-  bool isReported = false;
-  uint64_t number = 0, history = 0;
+  std::vector<CallReport> reports;
+  uint64_t number = 0;
   try {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Failure(*failure_);
@@ -106,21 +103,16 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
     group.sequence++;
     if (op->signature.index > 0) {
       group.index++;
-      history = group.history = historyAfter(op->signature);
-      isReported = comparesCalls() && (call.op == OpKind::Barrier || group.index % kReportEvery == 0);
-      if (comparesCalls()) {
-        auto& calls = calls_[group.id];
-        calls.push_back({group.index, history, descriptionOf(op->signature, group.name)});
-        if (calls.size() > kKeptCalls) calls.pop_front();
-      }
+      group.history = historyAfter(op->signature);
     }
+    if (comparesCalls()) reports = log_.append(*op, group.history);
     number = op->number = ++posted_;
     queue_.push_back(op);
   } catch (...) {
     dropped(*op);
     throw;
   }
-  if (isReported) control_->reportCall(op->group->id, op->signature.index, history);
+  for (const CallReport& each : reports) control_->reportCall(each.series, each.index, each.history);
   posted(op);
   return number;
 }
@@ -133,6 +125,17 @@ std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
 uint32_t Engine::partOf(uint64_t splitNumber) {
   const std::lock_guard lock(mutex_);
   return parts_.at(splitNumber);
+}
+
+Payload Engine::payloadOf(uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto& group = groups_.at(number);
+  Payload payload = group->payload;
+  for (const auto& op : queue_) {
+    if (!isDone(*op)) break;
+    if (op->group == group) payload += op->plan.payload;
+  }
+  return payload;
 }
 
 void Engine::startTrace() {
@@ -192,13 +195,16 @@ void Engine::main() {
 }
 
 void Engine::leave() {
-  closeTransport();
-  std::string last;
+  std::string last, counts;
   {
     const std::lock_guard lock(mutex_);
     last = last_;
+    counts = log_.counts();
   }
+  // Before the transport closes, which may take a while: others may need this rank.
+  if (comparesCalls()) control_->put(exitKey(options_.rank), counts);
   control_->leave(last);
+  closeTransport();
   control_->detach();
   std::function<void()> closed;
   {
@@ -225,16 +231,11 @@ void Engine::begin(Operation& op) {
 void Engine::noteProgress() { progressedAt_ = monotonicNs(); }
 
 void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
-  Group& group = *op->group;
-  if (op->op() != OpKind::Split) {
-    group.bytesSent += op->plan.payload.sent;
-    group.bytesReceived += op->plan.payload.received;
-    group.messagesSent += op->plan.payload.messages;
-  }
   bool isAwaited = false;
   {
     const std::lock_guard lock(mutex_);
     queue_.pop_front();
+    op->group->payload += op->plan.payload;
     last_ = op->name();
     if (trace && tracing_) trace_.push_back(*trace);
     isAwaited = !traceRequests_.empty();
@@ -372,7 +373,7 @@ void Engine::onPeerExited(uint32_t rank) {
 }
 
 void Engine::onMismatch(uint64_t group, const std::string& message) {
-  note([&] { events_.mismatches.try_emplace(group, message); });
+  note([&] { events_.mismatches.try_emplace(log_.groupOf(group), log_.prefixOf(group, message) + message); });
 }
 
 void Engine::onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) {
@@ -389,6 +390,10 @@ void Engine::onControlLost(const std::string& reason) {
 }
 
 Position Engine::position() {
+  if (comparesCalls()) {
+    isInquired_ = true;
+    wake();
+  }
   const std::lock_guard lock(mutex_);
   return failedAt_ ? *failedAt_ : currentPosition();
 }
@@ -409,11 +414,9 @@ Position Engine::currentPosition() const {
   return position;
 }
 
-std::vector<CallRecord> Engine::calls(uint64_t group) {
+std::vector<CallRecord> Engine::calls(uint64_t series) {
   const std::lock_guard lock(mutex_);
-  const auto found = calls_.find(group);
-  if (found == calls_.end()) return {};
-  return {found->second.begin(), found->second.end()};
+  return log_.calls(series);
 }
 
 }  // namespace mosaic

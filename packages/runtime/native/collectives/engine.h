@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "collectives/operation.h"
+#include "collectives/call_log.h"
 #include "control/control_plane.h"
 #include "mosaic/device_port.h"
 
@@ -25,6 +25,8 @@ struct EngineOptions {
   int64_t timeoutNs = 300'000'000'000;
   /// When closing: how long to wait for ranks that do not move; negative: as long as the timeout allows.
   int64_t drainNs = -1;
+  /// How long the transport may take to connect the ranks once all are there.
+  int64_t connectNs = 300'000'000'000;
 };
 
 /// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
@@ -52,6 +54,8 @@ class Engine : private ControlListener {
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
   uint32_t partOf(uint64_t splitNumber);
+  /// What the operations of a group moved that are done by now.
+  Payload payloadOf(uint32_t group);
   /// Later work on the device runs after the operation, and fails with it.
   virtual void wait(uint64_t number) = 0;
   /// All operations up to this number are over.
@@ -91,6 +95,8 @@ class Engine : private ControlListener {
   virtual std::shared_ptr<Operation> makeOperation(bool afterCompute) = 0;
   virtual void posted(const std::shared_ptr<Operation>&) {}
   virtual void dropped(Operation&) {}
+  /// Any thread, under the lock: the operation is done, though perhaps not concluded.
+  virtual bool isDone(Operation&) { return false; }
   /// The failure of this rank's own device, if it failed before the operation.
   virtual std::optional<MosaicFailure> deviceFailure(Operation& op) = 0;
   /// What the transport itself observes of the ranks of an operation.
@@ -120,6 +126,12 @@ class Engine : private ControlListener {
   void noteProgress();
   /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
   std::optional<Diagnosis> diagnose(Operation& op);
+  /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
+  std::optional<Diagnosis> peerFailure(const Operation& op);
+  /// A rank exited without the calls that the operation needs of it. Where ranks compare their calls.
+  std::optional<Diagnosis> exitedFailure(const Operation& op);
+  /// Where ranks compare their calls, and one of them has inquired: gives the control plane what it has not compared yet.
+  void answerInquiry();
   void fail(const Diagnosis& diagnosis);
   /// Takes an operation that is over off the queue, which it heads, and counts it.
   void conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
@@ -154,10 +166,13 @@ class Engine : private ControlListener {
   void leave();
   void answerTraces();
   std::optional<Diagnosis> closing(const Operation& op);
-  std::optional<Diagnosis> peerFailure(const Operation& op);
   std::optional<Diagnosis> divergence(const Operation& op);
   std::optional<Diagnosis> late(Operation& op, int64_t now);
   void inquire(const Operation& op, int64_t now);
+  void reportPending();
+  const CallCounts& exitCounts(uint32_t rank);
+  /// Where a rank that exits publishes how far it came in its calls.
+  static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeout(const Operation& op);
   MosaicFailure connectFailure(const MosaicFailure& thrown);
@@ -201,7 +216,7 @@ class Engine : private ControlListener {
  private:
   std::vector<std::shared_ptr<Group>> groups_;
   std::map<uint64_t, uint32_t> parts_;  // number of the split: number of the group
-  std::map<uint64_t, std::deque<CallRecord>> calls_;
+  CallLog log_;  // where ranks compare their calls
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t posted_ = 0;
   std::optional<MosaicFailure> failure_;
@@ -217,10 +232,11 @@ class Engine : private ControlListener {
   Inquiry inquiry_;
   uint64_t requests_ = 0;
   int64_t progressedAt_ = 0;
+  std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
-  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false};
+  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false}, isInquired_{false};
   const EngineOptions options_;
   const std::unique_ptr<ControlPlane> control_;
   Completed connected_;

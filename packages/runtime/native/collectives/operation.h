@@ -20,6 +20,12 @@ struct SplitRequest {
   std::shared_ptr<Group> part;  // the group of this rank's color, once it is over
 };
 
+/// An operation's place in a series of calls in which ranks must agree: see call_log.h.
+struct SeriesCall {
+  uint64_t series, index;
+  std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
+};
+
 struct Operation {
   virtual ~Operation() = default;
 
@@ -32,6 +38,7 @@ struct Operation {
   std::string label;  // the caller's: `ring(sp)`
   std::unique_ptr<SplitRequest> split;
   Completed completed;
+  std::vector<SeriesCall> calls;  // where ranks compare their calls
 
   /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
   /// the communication thread under the engine's lock.

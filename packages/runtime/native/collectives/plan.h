@@ -50,10 +50,6 @@ struct Stage {
   std::optional<Whole> whole;
 };
 
-struct Payload {
-  uint64_t sent = 0, received = 0, messages = 0;
-};
-
 struct Plan {
   std::vector<Stage> stages;
   Payload payload;

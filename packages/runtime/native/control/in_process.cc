@@ -14,6 +14,8 @@ const char* const kSameCalls =
 
 namespace {
 
+constexpr size_t kKeptCalls = 64;
+
 std::string seconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
@@ -108,10 +110,11 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
 
 void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t history) {
   const Lock lock(world_->mutex_);
-  const auto [found, isFirst] = world_->calls_.try_emplace({group, index}, InProcessWorld::Reported{history, rank_});
-  // What all ranks have passed is dropped late: a few numbers for each collective reported.
-  if (isFirst && world_->calls_.size() > 4096) world_->calls_.erase(world_->calls_.begin());
+  auto& calls = world_->calls_[group];
+  const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::Reported{history, rank_});
   if (!isFirst && found->second.history != history) reportMismatch(group, found->second.rank, rank_);
+  // A history covers all calls before it, so the latest suffice.
+  if (calls.size() > kKeptCalls) calls.erase(calls.begin());
 }
 
 void InProcessControl::reportMismatch(uint64_t group, uint32_t a, uint32_t b) {

@@ -43,7 +43,7 @@ class InProcessWorld {
   std::map<std::string, std::string> values_;
   std::optional<std::pair<uint32_t, MosaicFailure>> failure_;
   std::map<std::pair<uint64_t, uint64_t>, Split> splits_;     // by group and index
-  std::map<std::pair<uint64_t, uint64_t>, Reported> calls_;   // by group and index
+  std::map<uint64_t, std::map<uint64_t, Reported>> calls_;    // by group, by index
   std::set<uint64_t> mismatched_;                             // groups
 };
 

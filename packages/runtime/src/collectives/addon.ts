@@ -25,6 +25,8 @@ export interface OpenOptions {
   readonly stream: number;
   readonly port: number;
   readonly timeoutSeconds: number;
+  /** For the transport to connect the ranks once all are there. */
+  readonly connectSeconds: number;
   /** When closing: seconds to wait for ranks that do not move; negative: as long as the timeout allows. */
   readonly drainSeconds: number;
   /** The control plane. */

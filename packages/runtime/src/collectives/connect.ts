@@ -15,6 +15,8 @@ export interface ConnectRankOptions extends ConnectOptions {
   /** Makes the transport of this rank: the address of a `MosaicTransport` (mosaic/transport.h), which the engine closes. */
   readonly openTransport: () => number;
   readonly control: ControlPlane;
+  /** Seconds for the transport to connect the ranks once all are there. Default: `timeout`. */
+  readonly connectTimeout?: number;
   /** When closing: seconds to wait for ranks that do not move. Default: as long as the timeout allows. */
   readonly drainSeconds?: number;
 }
@@ -27,6 +29,7 @@ export interface ConnectRankOptions extends ConnectOptions {
  */
 export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
   const { device, rank, size, timeout, openTransport, control, drainSeconds = -1 } = options;
+  const timeoutSeconds = timeoutOf(timeout);
   checkRank({ rank, size });
   const { stream } = device;
   const opened = await NativeRank.open(device, {
@@ -35,7 +38,8 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
     size,
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
-    timeoutSeconds: timeoutOf(timeout),
+    timeoutSeconds,
+    connectSeconds: timeoutOf(options.connectTimeout ?? timeoutSeconds),
     drainSeconds,
     world: control.world,
   });
