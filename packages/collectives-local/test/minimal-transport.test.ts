@@ -2,7 +2,13 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { collectivesSuite, failureSuite, type MakeWorld } from "@mosaic/conformance";
 import { cpu } from "@mosaic/kernels-cpu";
-import { connectRank, type ControlPlane, type InProcessCollectives, inProcessControl, openWorld } from "@mosaic/runtime";
+import {
+  connectRank,
+  type ControlPlane,
+  type InProcessCollectives,
+  inProcessControl,
+  openWorld,
+} from "@mosaic/runtime";
 import { describe, expect, test } from "vitest";
 
 // The transport of docs/transports.md: a socket between every two ranks, in under 150 lines.
