@@ -46,14 +46,16 @@ const failureCases: readonly FailureCase[] = [
     env: { MOSAIC_STANDIN_NCCL_HANG: "init" },
     code: open,
     name: "CollectiveTimeoutError",
-    message: /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries$/,
+    message:
+      /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries$/,
   },
   {
     what: "an asynchronous error",
     env: { MOSAIC_STANDIN_NCCL_ERROR: "5" },
     code: use,
     name: "PeerLostError",
-    message: /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
+    message:
+      /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
   },
   {
     what: "a collective that never completes",

@@ -41,9 +41,9 @@ class Communicator {
   Communicator* parent_ = nullptr;  // while it splits, NCCL may write comm_
 };
 
-/// Aborts several communicators on one stream, each on a thread, for the first would wait for what it has on the stream behind
-/// another's that nothing has ended yet; only since 2.22 would one group of NCCL's do. `enter` makes the device's context a
-/// thread's.
+/// Aborts several communicators on one stream, each on a thread, for the first would wait for what it has on the stream
+/// behind another's that nothing has ended yet; only since 2.22 would one group of NCCL's do. `enter` makes the
+/// device's context a thread's.
 void abortTogether(const std::vector<Communicator*>& communicators, const std::function<void()>& enter);
 
 /// Nothing is wrong, so far.

@@ -1,5 +1,5 @@
-// The table of functions by which the collectives engine of @mosaic/runtime drives NCCL. All of NCCL's collectives are called
-// here.
+// The table of functions by which the collectives engine of @mosaic/runtime drives NCCL. All of NCCL's collectives are
+// called here.
 #include "nccl/transport.h"
 
 #include <memory>
@@ -136,8 +136,8 @@ const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
   library();  // throws if none was loaded
   auto* made = new Transport{};
   made->settings = settings;
-  made->functions = {made,  warmUp, "NCCL_DEBUG=INFO shows what it tries", connect, split, state, enqueue, finalize, destroy,
-                     abortAll, freeTransport};
+  made->functions = {made, warmUp, "NCCL_DEBUG=INFO shows what it tries",
+                     connect, split, state, enqueue, finalize, destroy, abortAll, freeTransport};
   made->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &made->functions};
   return &made->table;
 }

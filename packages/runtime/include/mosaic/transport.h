@@ -126,7 +126,7 @@ typedef struct MosaicHostTransport {
   /* Sleeps until `progress` may have something to do, `interrupt` is called or the time has passed. Before it sleeps it
    * must see `ready(arg)` return 0 after any later `interrupt` or arrival is certain to wake it. */
   void (*wait)(void *self, int64_t nanoseconds, int (*ready)(void *arg), void *arg);
-  /* Whether the transport itself observes that the process or host of a peer is gone. Called some ten times a second. */
+  /* Whether the transport itself observes that the process or host of a peer is gone. Called ten times a second. */
   int (*lost)(void *self, uint32_t rank);
   /* Drops everything that is enqueued: when it returns, no operand is read or written any more. */
   void (*cancel)(void *self);
@@ -157,7 +157,11 @@ typedef struct MosaicStreamStage {
   uint64_t in, out, bytes;
 } MosaicStreamStage;
 
-enum MosaicCommunicatorState { MOSAIC_COMMUNICATOR_READY = 0, MOSAIC_COMMUNICATOR_BUSY = 1, MOSAIC_COMMUNICATOR_FAILED = 2 };
+enum MosaicCommunicatorState {
+  MOSAIC_COMMUNICATOR_READY = 0,
+  MOSAIC_COMMUNICATOR_BUSY = 1,
+  MOSAIC_COMMUNICATOR_FAILED = 2
+};
 
 typedef struct MosaicCommunicator MosaicCommunicator; /* the transport's own */
 
@@ -171,21 +175,22 @@ typedef struct MosaicStreamTransport {
   const char *remedy;
   /* Begins to make the communicator of all ranks. May block in `bootstrap->get`. */
   int (*connect)(void *self, MosaicBootstrap *bootstrap, MosaicCommunicator **world, MosaicFailure *failure);
-  /* Begins to split `parent`, on which nothing runs; collective over it. `color` ≥ 0 counts the distinct colors of the group
-   * in order. The part exists once `parent` is READY again, and is used once it is READY itself. */
+  /* Begins to split `parent`, on which nothing runs; collective over it. `color` ≥ 0 counts the distinct colors of the
+   * group in order. The part exists once `parent` is READY again, and is used once it is READY itself. */
   int (*split)(void *self, MosaicCommunicator *parent, int32_t color, uint32_t rank, MosaicCommunicator **part,
                MosaicFailure *failure);
   /* READY, BUSY while a call has not had its effect, or FAILED with the reason. Polled. */
   int (*state)(void *self, MosaicCommunicator *communicator, MosaicFailure *failure);
-  /* Enqueues a stage on `stream`, the device's own stream handle. Only on a READY communicator, which it may leave BUSY. */
+  /* Enqueues a stage on `stream`, the device's own handle. Only on a READY communicator, which it may leave BUSY. */
   int (*enqueue)(void *self, MosaicCommunicator *communicator, const MosaicStreamStage *stage, void *stream,
                  MosaicFailure *failure);
   /* Begins to flush before `destroy`; the communicator is BUSY until all ranks have. */
   void (*finalize)(void *self, MosaicCommunicator *communicator);
   void (*destroy)(void *self, MosaicCommunicator *communicator);
-  /* Ends what runs on all of them, together, and frees them. `enter` makes the device's context the calling thread's. May
-   * block until the device has let go. */
-  void (*abort)(void *self, MosaicCommunicator *const *communicators, uint32_t count, void (*enter)(void *arg), void *arg);
+  /* Ends what runs on all of them, together, and frees them. `enter` makes the device's context the calling thread's.
+   * May block until the device has released them. */
+  void (*abort)(void *self, MosaicCommunicator *const *communicators, uint32_t count, void (*enter)(void *arg),
+                void *arg);
   /* Frees `self` and the table; no communicator is left. Any thread, once the communication thread has ended. */
   void (*free)(void *self);
 } MosaicStreamTransport;

@@ -77,8 +77,8 @@ struct Call {
 
 /// The group that a split makes of the ranks of one color: all of them derive the same id.
 uint64_t splitId(uint64_t parent, uint64_t index, int64_t color);
-/// The messages of a group from one world rank to another.
-uint64_t messagesId(uint64_t group, uint32_t from, uint32_t to);
+/// The messages of a group from one world rank to another, those of one kind of operation.
+uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
 
 /// Bytes of an element; 1 for none.
 uint64_t elementBytes(uint8_t dtype);
@@ -88,7 +88,7 @@ void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 /// The signature of this rank's next operation of a group; does not count it.
 Signature signatureOf(const Group& group, const Call& call);
 /// The history of a group after this collective.
-uint64_t historyAfter(const Signature& signature);
+uint64_t historyAfter(const Signature& signature, const Call& call);
 /// The history of the messages between two ranks after this one.
 uint64_t historyAfter(uint64_t history, const Signature& message);
 /// Whether a message is the one that its receiver expects. A `MosaicMatches`.

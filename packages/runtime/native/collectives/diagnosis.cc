@@ -119,7 +119,11 @@ void Engine::reportPending() {
     const std::lock_guard lock(mutex_);
     reports = log_.takePending();
   }
-  for (const CallReport& each : reports) control_->reportCall(each.series, each.index, each.history);
+  report(reports);
+}
+
+void Engine::report(const std::vector<CallReport>& reports) {
+  for (const auto& [series, index, history, ranks] : reports) control_->reportCall(series, index, history, ranks);
 }
 
 MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected,

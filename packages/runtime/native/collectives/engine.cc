@@ -103,16 +103,16 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
     group.sequence++;
     if (op->signature.index > 0) {
       group.index++;
-      group.history = historyAfter(op->signature);
+      group.history = historyAfter(op->signature, call);
     }
-    if (comparesCalls()) reports = log_.append(*op, group.history);
+    if (comparesCalls()) reports = log_.append(*op);
     number = op->number = ++posted_;
     queue_.push_back(op);
   } catch (...) {
     dropped(*op);
     throw;
   }
-  for (const CallReport& each : reports) control_->reportCall(each.series, each.index, each.history);
+  report(reports);
   posted(op);
   return number;
 }

@@ -130,7 +130,7 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> peerFailure(const Operation& op);
   /// A rank exited without the calls that the operation needs of it. Where ranks compare their calls.
   std::optional<Diagnosis> exitedFailure(const Operation& op);
-  /// Where ranks compare their calls, and one of them has inquired: gives the control plane what it has not compared yet.
+  /// Where ranks compare their calls, and one of them has inquired: reports what was not compared yet.
   void answerInquiry();
   void fail(const Diagnosis& diagnosis);
   /// Takes an operation that is over off the queue, which it heads, and counts it.
@@ -170,6 +170,7 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> late(Operation& op, int64_t now);
   void inquire(const Operation& op, int64_t now);
   void reportPending();
+  void report(const std::vector<CallReport>& reports);
   const CallCounts& exitCounts(uint32_t rank);
   /// Where a rank that exits publishes how far it came in its calls.
   static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }

@@ -82,13 +82,15 @@ void StreamEngine::checkConnecting() {
     const std::lock_guard lock(mutex_);
     isPeerLost = !events_.lost.empty() || !events_.failed.empty() || events_.controlLost;
   }
-  if (isStopped() || isPeerLost) throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank ended while the ranks connected");
+  if (isStopped() || isPeerLost) {
+    throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank ended while the ranks connected");
+  }
   if (monotonicNs() < connectBy_) return;
-  char text[256];
-  std::snprintf(text, sizeof text, "connect: rank %u: %s timed out after %g s, connecting the ranks%s%s", options().rank,
-                name_.c_str(), static_cast<double>(options().connectNs) * 1e-9, transport_.remedy ? "; " : "",
-                transport_.remedy ? transport_.remedy : "");
-  throw Failure(MOSAIC_FAILURE_TIMEOUT, text);
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g s", static_cast<double>(options().connectNs) * 1e-9);
+  const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
+  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
+                                            " timed out after " + limit + ", connecting the ranks" + remedy);
 }
 
 bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {
@@ -166,7 +168,10 @@ void StreamEngine::flush() {
 
 void StreamEngine::abortCommunicators(const std::vector<MosaicCommunicator*>& communicators) {
   if (communicators.empty()) return;
-  const auto enter = [](void* port) { static_cast<MosaicDevicePort*>(port)->enter(static_cast<MosaicDevicePort*>(port)); };
+  const auto enter = [](void* arg) {
+    auto* const port = static_cast<MosaicDevicePort*>(arg);
+    port->enter(port);
+  };
   transport_.abort(transport_.self, communicators.data(), static_cast<uint32_t>(communicators.size()), enter, &port_);
 }
 

@@ -17,7 +17,8 @@ namespace {
 // A sleeping thread takes tens of microseconds to wake, so look a little longer before sleeping.
 constexpr int kSpins = 64;
 constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
-/// The transport may notice a lost rank sooner than the control plane, which knows the cause: it has so long to deliver it.
+/// The transport may notice a lost rank sooner than the control plane, which knows the cause and has so long to deliver
+/// it.
 constexpr int64_t kGraceNs = 500'000'000;
 
 uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
@@ -44,8 +45,8 @@ StreamEngine::Memory::~Memory() {
   if (address_) port_.release(&port_, address_, stream_);
 }
 
-StreamEngine::StreamEngine(const MosaicTransport& transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
-                           const EngineOptions& options, Completed connected)
+StreamEngine::StreamEngine(const MosaicTransport& transport, const Compute& compute,
+                           std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected)
     : Engine(std::move(control), options, std::move(connected)), transport_(*transport.stream), name_(transport.name),
       port_(*compute.port), compute_(compute.handle), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   start("mosaic-comm");
@@ -191,13 +192,14 @@ void StreamEngine::settle(StreamOperation& op) {
   launched_.notify_all();
 }
 
-/// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock if it
-/// splits a communicator on which something runs.
+/// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
+/// if it splits a communicator on which something runs.
 std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
   const auto first = front();
   const std::lock_guard lock(launchMutex_);
-  if (unlaunched_.empty() || (unlaunched_.front()->op() == OpKind::Split && unlaunched_.front() != first)) return nullptr;
-  auto op = std::move(unlaunched_.front());
+  if (unlaunched_.empty()) return nullptr;
+  const auto op = unlaunched_.front();
+  if (op->op() == OpKind::Split && op != first) return nullptr;
   unlaunched_.pop_front();
   return op;
 }

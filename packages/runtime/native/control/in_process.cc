@@ -108,7 +108,7 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
   toOthers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
 }
 
-void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t history) {
+void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>&) {
   const Lock lock(world_->mutex_);
   auto& calls = world_->calls_[group];
   const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::Reported{history, rank_});

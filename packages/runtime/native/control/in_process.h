@@ -60,7 +60,7 @@ class InProcessControl : public ControlPlane {
   void attach(ControlListener* listener) override;
   void detach() override;
   void reportFailure(const MosaicFailure& cause) override;
-  void reportCall(uint64_t group, uint64_t index, uint64_t history) override;
+  void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
   void leave(const std::string& last) override;
