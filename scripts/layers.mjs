@@ -14,8 +14,11 @@ export const LAYERS = [
   ["attention"],
 ];
 
-/** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs use either. */
+/** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs import either. */
 export const APART = { conformance: ["core", "runtime"], launcher: [] };
+
+/** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
+export const PROCESSES = { runtime: ["launcher"] };
 
 /**
  * Interfaces that speak of each other by nature: a device makes tensors, a tensor lies on a device. Among the files of one

@@ -10,8 +10,8 @@ interface Native {
 const path = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_collectives_local.node`, import.meta.url));
 let loaded: Native | undefined;
 
-/** Makes a transport over shared memory. Throws an AddonLoadError that lists likely causes. */
-export function openTransport(): number {
+/** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
+export function addon(): Native {
   loaded ??= loadAddon<Native>({
     packageName: "@mosaic/collectives-local",
     what: "the transport over shared memory",
@@ -19,5 +19,10 @@ export function openTransport(): number {
     protocol: 2, // `kProtocol` in native/addon.cc
     needs: "g++ and CMake",
   });
-  return loaded.open();
+  return loaded;
+}
+
+/** Makes a transport over shared memory: the address of a `MosaicTransport`. */
+export function openTransport(): number {
+  return addon().open();
 }

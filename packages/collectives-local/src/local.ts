@@ -1,12 +1,13 @@
 import { checkOptionNames, type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
-import { checkDevice, checkSize, inProcess } from "./world.ts";
+import { connectProcess } from "@mosaic/runtime";
+import { addon, openTransport } from "./addon.ts";
+import { checkDevice, checkSize } from "./world.ts";
 
 export interface LocalOptions {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
   readonly name?: string;
   /**
-   * Seconds to wait for the other ranks, of which rank 0 then names those that are missing. Default: as long as a collective
-   * may take.
+   * Seconds to wait for the other ranks; an error names those that are missing. Default: as long as a collective may take.
    */
   readonly connectTimeout?: number;
 }
@@ -14,8 +15,8 @@ export interface LocalOptions {
 /**
  * Collectives for ranks that are processes of one host, over shared memory.
  *
- * The ranks meet by an abstract socket named after MASTER_ADDR, MASTER_PORT, MOSAIC_RUN_ID and MOSAIC_ATTEMPT, which
- * the launcher sets. Nothing is ever created on disk; whatever ends a process ends all that it held.
+ * They rendezvous through the agent of the host, which `mosaic-run` provides; where something else started them, the first
+ * rank starts one. The shared memory has no name in a file system: whatever ends a process releases all that it held.
  *
  * @example
  * ```ts
@@ -30,12 +31,27 @@ export function local(options: LocalOptions = {}): Collectives {
   return {
     name: "local",
     async connect(connecting: ConnectOptions) {
-      checkSize(connecting.size);
-      if (connecting.size === 1) return inProcess(1).connect(connecting);
-      checkDevice(connecting.device);
-      throw new Error("the control plane between processes is not there yet");
+      const { device, size } = connecting;
+      checkDevice(device);
+      checkHost(size);
+      addon(); // before an agent is started for nothing
+      const { name, connectTimeout } = options;
+      return connectProcess({ ...connecting, kind: "local", name, connectTimeout, openTransport });
     },
   };
+}
+
+/** Ranks of one host, and not too many: rings of bytes grow with their square. */
+function checkHost(size: number): void {
+  checkSize(size);
+  const { LOCAL_WORLD_SIZE } = process.env;
+  if (LOCAL_WORLD_SIZE === undefined || Number(LOCAL_WORLD_SIZE) === size) return;
+  throw new OptionError({
+    where: "local collectives",
+    expected: "all ranks on this host",
+    received: `LOCAL_WORLD_SIZE ${LOCAL_WORLD_SIZE} of ${size} ranks`,
+    remedy: "start all ranks on one host, or use collectives that span hosts",
+  });
 }
 
 function checkOptions({ name, connectTimeout = 1 }: LocalOptions): void {

@@ -8,6 +8,8 @@
 export { type AddonFile, loadAddon, platform } from "./addon.ts";
 export {
   checkDeviceType,
+  connectProcess,
+  type ConnectProcessOptions,
   connectRank,
   type ConnectRankOptions,
   type ControlPlane,

@@ -61,7 +61,7 @@ async function killed(processes: RankProcesses, { odd, noticeSeconds }: DeathOpt
 }
 
 const earlyEnd =
-  /^step 3: rank 1 (left after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
+  /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
 
 async function leavesEarly(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await disaster(processes, scenario);

@@ -12,13 +12,17 @@ const FIRST_CONNECTION_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
 
+// Whoever started this process listens until it is ready, and no longer.
+process.stdout.on("error", () => {});
+process.stderr.on("error", () => {});
+
 async function serve(path: string, tokenFile: string | undefined): Promise<void> {
   const secret = tokenFile === undefined ? "" : readFileSync(tokenFile, "utf8").trim();
   const agent = await Agent.listen({ path, secret, onIdle: () => void endUnlessUsed(agent) });
   process.on("exit", () => agent.hide());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
   setTimeout(() => void endUnlessUsed(agent), FIRST_CONNECTION_MS);
-  process.stdout.end("ready\n");
+  process.stdout.write("ready\n");
 }
 
 async function endUnlessUsed(agent: Agent): Promise<void> {
@@ -37,7 +41,7 @@ try {
   await serve(path, process.env.MOSAIC_TOKEN_FILE);
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
-  if (code === "EADDRINUSE") process.stdout.end("taken\n");
+  if (code === "EADDRINUSE") process.stdout.write("taken\n");
   else {
     process.stderr.write(`agent at ${path}: ${message}\n`);
     process.exitCode = 1;

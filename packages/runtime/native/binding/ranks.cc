@@ -1,4 +1,5 @@
 #include "binding/addon.h"
+#include "control/agent_client.h"
 #include "control/in_process.h"
 
 namespace mosaic {
@@ -23,10 +24,20 @@ Napi::Value openWorld(const Napi::CallbackInfo& info) {
   return WorldHandle::New(info.Env(), held, [](Napi::Env, std::shared_ptr<InProcessWorld>* given) { delete given; });
 }
 
-std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, uint32_t rank) {
+std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineOptions& options) {
   const Napi::Value world = given.Get("world");
-  if (!world.IsExternal()) throw std::runtime_error("open: no control plane");
-  return std::make_unique<InProcessControl>(*world.As<WorldHandle>().Data(), rank);
+  if (world.IsExternal()) return std::make_unique<InProcessControl>(*world.As<WorldHandle>().Data(), options.rank);
+  const auto agent = given.Get("agent").As<Napi::Object>();
+  const auto text = [&](const char* name) { return agent.Get(name).As<Napi::String>().Utf8Value(); };
+  AgentOptions joining;
+  joining.path = text("path");
+  joining.secret = text("secret");
+  joining.world = text("world");
+  joining.attempt = agent.Get("attempt").As<Napi::Number>().Uint32Value();
+  joining.rank = options.rank;
+  joining.size = options.size;
+  joining.timeoutNs = nanoseconds(given.Get("connectSeconds"));
+  return std::make_unique<AgentClient>(std::move(joining));
 }
 
 // open(options, completion): this rank, connected once the completion has arrived.
@@ -46,7 +57,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
     compute.port = pointer<MosaicDevicePort>(given.Get("port"));
     Addon& addon = addonOf(info);
     const auto engine =
-        Engine::open(transport, compute, controlOf(given, options.rank), options, addon.completion(info[1]));
+        Engine::open(transport, compute, controlOf(given, options), options, addon.completion(info[1]));
     addon.engines.push_back(engine);
     addon.completions->expect();
     auto* held = new std::weak_ptr<Engine>(engine);

@@ -25,12 +25,18 @@ export interface OpenOptions {
   readonly stream: number;
   readonly port: number;
   readonly timeoutSeconds: number;
-  /** For the transport to connect the ranks once all are there. */
-  readonly connectSeconds: number;
   /** When closing: seconds to wait for ranks that do not move; negative: as long as the timeout allows. */
   readonly drainSeconds: number;
-  /** The control plane. */
-  readonly world: InProcessWorld;
+  /** Seconds to wait for the other ranks, and then for the transport to connect them. */
+  readonly connectSeconds: number;
+  /** The control plane: of ranks of this process, or the agent of this host and the world that the ranks join there. */
+  readonly world?: InProcessWorld;
+  readonly agent?: {
+    readonly path: string;
+    readonly secret: string;
+    readonly world: string;
+    readonly attempt: number;
+  };
 }
 
 /** The exports of native/binding, which says what each does. Failures are errors whose `code` is a number. */

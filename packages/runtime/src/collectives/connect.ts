@@ -1,22 +1,20 @@
 import { type ConnectOptions, type Device, OptionError, type ProcessGroup } from "@mosaic/core";
-import { type InProcessWorld, native } from "./addon.ts";
+import { native, type OpenOptions } from "./addon.ts";
+import { agentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
 import { timeoutOf } from "./timeout.ts";
 
 /** What connects a rank with the others beside the transport: rendezvous, failures, positions, group splits. */
-export interface ControlPlane {
-  /** Ranks of this process share it: see `inProcessControl`. */
-  readonly world: InProcessWorld;
-}
+export type ControlPlane = Pick<OpenOptions, "world"> | Pick<OpenOptions, "agent">;
 
 /** How a rank is connected. */
 export interface ConnectRankOptions extends ConnectOptions {
-  /** Makes the transport of this rank: the address of a `MosaicTransport` (mosaic/transport.h), which the engine closes. */
+  /** Makes the transport of this rank: the address of a `MosaicTransport` (mosaic/transport.h), which the engine frees. */
   readonly openTransport: () => number;
   readonly control: ControlPlane;
-  /** Seconds for the transport to connect the ranks once all are there. Default: `timeout`. */
-  readonly connectTimeout?: number;
+  /** Seconds to wait for the other ranks. Default: as long as a collective may take. */
+  readonly connectTimeout?: number | undefined;
   /** When closing: seconds to wait for ranks that do not move. Default: as long as the timeout allows. */
   readonly drainSeconds?: number;
 }
@@ -28,22 +26,42 @@ export interface ConnectRankOptions extends ConnectOptions {
  * ranks that are missing.
  */
 export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
-  const { device, rank, size, timeout, openTransport, control, drainSeconds = -1 } = options;
-  const timeoutSeconds = timeoutOf(timeout);
+  const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
   checkRank({ rank, size });
   const { stream } = device;
+  const timeoutSeconds = timeoutOf(options.timeout);
   const opened = await NativeRank.open(device, {
-    transport: openTransport(),
-    rank,
-    size,
+    ...control,
+    ...{ rank, size, timeoutSeconds, drainSeconds },
+    connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
-    timeoutSeconds,
-    connectSeconds: timeoutOf(options.connectTimeout ?? timeoutSeconds),
-    drainSeconds,
-    world: control.world,
+    transport: openTransport(),
   });
   return NativeGroup.world(opened, { rank, size });
+}
+
+/** How a rank that is a process of its own is connected. */
+export interface ConnectProcessOptions extends Omit<ConnectRankOptions, "control"> {
+  /** The collectives' name: the ranks of a job join a world for each. */
+  readonly kind: string;
+  /** The same on all ranks, and on no others of this host. Default: the job, as the launcher names it. */
+  readonly name?: string | undefined;
+}
+
+/** Connects this process with the other ranks of its job, through the agent of this host: docs/control-plane.md. */
+export async function connectProcess(options: ConnectProcessOptions): Promise<ProcessGroup> {
+  const { kind, name, ...connecting } = options;
+  checkRank(connecting);
+  if (connecting.size === 1) {
+    return connectRank({
+      ...connecting,
+      control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
+    });
+  }
+  using address = await agentAddress(connecting.rank, name);
+  const { path, secret, world, attempt } = address;
+  return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
 }
 
 /** The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. */
