@@ -1,13 +1,14 @@
-import type { Collectives, ConnectOptions, ProcessGroup } from "@mosaic/core";
-import { connectRank, type ControlPlane, inProcessControl, timeoutOf } from "@mosaic/runtime";
-import { loadNccl, openTransport } from "./addon.ts";
+import type { Collectives, ConnectOptions } from "@mosaic/core";
+import { connectProcess, type ConnectRankOptions, timeoutOf } from "@mosaic/runtime";
+import { loadNccl, openTransport as openNccl } from "./addon.ts";
 import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
 
 /**
  * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer, which is loaded when the ranks connect: from
  * MOSAIC_NCCL_LIBRARY, else by its usual names, else from Python's packages.
  *
- * The group that `connect` resolves to has the contract of all process groups: what a collective does is enqueued, runs on a
+ * Processes rendezvous through the agent of their host, which `mosaic-run` provides; where something else started them, the
+ * first rank of a host starts one. The group that `connect` resolves to has the contract of all process groups: what a collective does is enqueued, runs on a
  * stream of its own beside compute, and reductions give all ranks the same bits.
  *
  * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which says what to install,
@@ -23,25 +24,13 @@ export function nccl(options: NcclOptions = {}): Collectives {
   return {
     name: "nccl",
     async connect(connecting) {
-      if (connecting.size > 1) throw new Error("the control plane between processes is not there yet");
-      return connectNccl(connecting, options, { control: inProcessControl(1) });
+      return connectProcess({ ...rankOptions(connecting, options), kind: "nccl", name: options.name });
     },
   };
 }
 
-/** What differs between ranks of one process and of many. */
-export interface Peers {
-  readonly control: ControlPlane;
-  /** When closing: seconds to wait for ranks that do not move. Default: as long as the timeout allows. */
-  readonly drainSeconds?: number;
-}
-
-/** Connects a rank with the others over NCCL; resolves to the group of all ranks. */
-export async function connectNccl(
-  connecting: ConnectOptions,
-  options: NcclOptions,
-  peers: Peers,
-): Promise<ProcessGroup> {
+/** How a rank is connected over NCCL, which is loaded here. */
+export function rankOptions(connecting: ConnectOptions, options: NcclOptions): Omit<ConnectRankOptions, "control"> {
   checkDevice(connecting.device);
   const timeout = timeoutOf(options.timeout ?? connecting.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network = "", warmUp = true } = options;
@@ -50,11 +39,6 @@ export async function connectNccl(
   // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.
   if (warmUp) process.env.NCCL_RUNTIME_CONNECT ??= "0";
   loadNccl();
-  return connectRank({
-    ...connecting,
-    ...peers,
-    timeout,
-    connectTimeout,
-    openTransport: () => openTransport({ minCtas, maxCtas, network, warmUp }),
-  });
+  const openTransport = (): number => openNccl({ minCtas, maxCtas, network, warmUp });
+  return { ...connecting, timeout, connectTimeout, openTransport };
 }

@@ -1,12 +1,13 @@
 import type { Context } from "@mosaic/core";
 import {
+  connectRank,
   type ControlPlane,
   inProcessControl,
   type InProcessCollectives,
   openWorld,
   type WorldOptions,
 } from "@mosaic/runtime";
-import { connectNccl } from "./nccl.ts";
+import { rankOptions } from "./nccl.ts";
 import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
 
 /** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
@@ -39,9 +40,10 @@ function inProcess(size: number, options: NcclOptions): InProcessCollectives {
   return {
     name: "nccl",
     check: checkDevice,
-    connect(connecting) {
-      control ??= inProcessControl(size, options.connectTimeout ?? options.timeout ?? connecting.timeout);
-      return connectNccl(connecting, options, { control, drainSeconds });
+    async connect(connecting) {
+      const rank = rankOptions(connecting, options);
+      control ??= inProcessControl(size, rank.connectTimeout);
+      return connectRank({ ...rank, control, drainSeconds });
     },
   };
 }
