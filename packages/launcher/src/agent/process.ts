@@ -7,8 +7,8 @@ import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { Agent } from "./agent.ts";
 
-/** The rank that started this process connects at once, unless it has ended. */
-const FIRST_CONNECTION_MS = 60_000;
+/** Until a rank has said hello, only the end of this time ends the process: others look whether it is there. */
+const FIRST_HELLO_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
 
@@ -18,10 +18,17 @@ process.stderr.on("error", () => {});
 
 async function serve(path: string, tokenFile: string | undefined): Promise<void> {
   const secret = tokenFile === undefined ? "" : readFileSync(tokenFile, "utf8").trim();
-  const agent = await Agent.listen({ path, secret, onIdle: () => void endUnlessUsed(agent) });
-  process.on("exit", () => agent.hide());
+  let isAwaited = true;
+  const agent = await Agent.listen({
+    ...{ path, secret },
+    onIdle: () => void (isAwaited && !agent.isUsed ? undefined : endUnlessUsed(agent)),
+  });
+  setTimeout(() => {
+    isAwaited = false;
+    void endUnlessUsed(agent);
+  }, FIRST_HELLO_MS);
+  process.on("exit", () => void agent.close());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
-  setTimeout(() => void endUnlessUsed(agent), FIRST_CONNECTION_MS);
   process.stdout.write("ready\n");
 }
 

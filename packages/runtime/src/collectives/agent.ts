@@ -37,8 +37,9 @@ export async function agentAddress(rank: number, name?: string): Promise<AgentAd
   if (MOSAIC_AGENT !== undefined) return { path: MOSAIC_AGENT, secret, world, attempt, [Symbol.dispose]() {} };
   const path = socketPath(JSON.stringify([world, attempt]));
   const isFirst = LOCAL_RANK === undefined ? rank === 0 : Number(LOCAL_RANK) === 0;
-  const held = isFirst ? await ensureAgent(path) : undefined;
-  return { path, secret, world, attempt, [Symbol.dispose]: () => void held?.destroy() };
+  const hold = new Hold(path);
+  if (isFirst) await hold.ensureAgent();
+  return { path, secret, world, attempt, [Symbol.dispose]: () => hold.release() };
 }
 
 /** What tells this job's ranks from those of any other. */
@@ -85,20 +86,43 @@ function socketPath(job: string): string {
   });
 }
 
-/** Starts an agent where none listens. A connection to one that was there, which so stays there; else nothing. */
-async function ensureAgent(path: string): Promise<Socket | undefined> {
-  for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
-    const found = await connectTo(path);
-    if (found !== undefined) return found;
-    if ((await startAgent(path)) === "ready") return undefined;
+/** A connection that says nothing, so that the agent stays; where that ends all the same, another agent is started. */
+class Hold {
+  readonly #path: string;
+  #socket: Socket | undefined;
+  #isReleased = false;
+
+  constructor(path: string) {
+    this.#path = path;
   }
-  throw new MosaicError(`connect: agents at ${path} end as soon as they start; remove that socket`);
+
+  /** Starts an agent where none listens. */
+  async ensureAgent(): Promise<void> {
+    for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+      const socket = await connectTo(this.#path);
+      if (socket !== undefined) return this.#keep(socket);
+      await startAgent(this.#path);
+    }
+    throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
+  }
+
+  release(): void {
+    this.#isReleased = true;
+    this.#socket?.destroy();
+  }
+
+  #keep(socket: Socket): void {
+    this.#socket = socket;
+    if (this.#isReleased) socket.destroy();
+    // What goes wrong from here on, the rank learns from its own connection.
+    socket.on("close", () => void (this.#isReleased ? undefined : this.ensureAgent().catch(() => {})));
+  }
 }
 
 function connectTo(path: string): Promise<Socket | undefined> {
   const socket = connect({ path });
   return new Promise((resolve) => {
-    socket.once("connect", () => resolve(socket.unref()));
+    socket.once("connect", () => resolve(socket.unref().resume()));
     socket.on("error", () => resolve(undefined));
   });
 }

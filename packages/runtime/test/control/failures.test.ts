@@ -44,8 +44,8 @@ describe("a rank that", () => {
     expect(
       ranks
         .all("8", "exited")
-        .map(({ rank }) => rank)
-        .toSorted(),
+        .map(({ rank }) => Number(rank))
+        .toSorted((a, b) => a - b),
     ).toEqual([3, 4, 9]);
     expect(ranks.all("8", "lost").map(({ rank }) => rank)).toEqual([0]);
     expect(ranks.all("3", "controlLost")).toEqual([]);
@@ -221,6 +221,6 @@ async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentPro
     child.kill("SIGKILL");
     await gone;
   });
-  const [line] = (await once(child.stdout!.setEncoding("utf8"), "data")) as [string];
+  const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
   return { child, path, address: line.trim() };
 }
