@@ -138,10 +138,8 @@ MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signatu
   std::pair<uint32_t, std::string> a{options_.rank, descriptionOf(expected, op.group->name)};
   std::pair<uint32_t, std::string> b{peer, descriptionOf(received, group)};
   if (a.first > b.first) std::swap(a, b);
-  // Equal in all that is shown: they differ in what was called before.
-  const std::string history = a.second == b.second ? " after different collectives" : "";
   return recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
-                                               rankName(b.first) + " at " + b.second + history + kSameCalls);
+                                               rankName(b.first) + " at " + b.second + kSameCalls);
 }
 
 /// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
