@@ -26,6 +26,14 @@ std::string seconds(int64_t ns) {
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
 
+/// Whether two descriptions of collectives with one index are of the same call. Their numbers count sendRecv, too,
+/// which not every rank of a group joins; shapes of ragged calls differ.
+bool isSameCall(const std::string& a, const std::string& b, bool isRagged) {
+  const auto name = [](const std::string& text) { return text.substr(0, text.find(" #")); };
+  const auto rest = [](const std::string& text) { return text.substr(std::min(text.size(), text.find(" ("))); };
+  return name(a) == name(b) && (isRagged || rest(a) == rest(b));
+}
+
 std::string describe(const Operation& op, const Position& at) {
   using Activity = Position::Activity;
   const std::string rank = rankName(at.rank);
@@ -193,7 +201,7 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
-    if (at.operation == op.name() && (op.signature.ragged || at.description == own)) continue;
+    if (isSameCall(at.description, own, op.signature.ragged)) continue;
     std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
     if (a.first > b.first) std::swap(a, b);
     const MosaicFailure failure =
