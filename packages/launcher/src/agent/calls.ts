@@ -57,7 +57,7 @@ export class Calls {
       report.links.add(link);
     }
     const links = report?.links.size ?? 1;
-    if (links < this.#branches.partition(ranks).size) return;
+    if (links < this.#branches.countTowards(ranks)) return;
     this.#reports.delete(key);
     this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank });
   }

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Unnumbered } from "./branches.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, encode, type FrameOf } from "./frames.ts";
+import { CODES, decode, encode, type FrameOf, headerOf } from "./frames.ts";
 import type { Network } from "./network.ts";
 import type { Refusal } from "./rendezvous.ts";
 import type { World } from "./world.ts";
@@ -106,6 +106,8 @@ export class Parent {
       let redirected: string | undefined;
       const channel = new Channel(stream, {
         content: (content) => {
+          const header = headerOf(content);
+          if (header && this.#worlds.get(header.world)?.pass(header.kind, content)) return;
           const frame = decode(content);
           if (frame.kind === "redirect") redirected = frame.address;
           else if (frame.kind === "accept") this.#accept(channel);

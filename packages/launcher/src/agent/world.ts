@@ -1,13 +1,16 @@
 import { Branches, type Link, type Unnumbered } from "./branches.ts";
 import { Calls } from "./calls.ts";
 import { Departures } from "./departures.ts";
-import { CODES, type FrameOf, type WorldFrame } from "./frames.ts";
+import { CODES, encode, type FrameOf, type Kind, withLength, type WorldFrame } from "./frames.ts";
 import { Positions } from "./positions.ts";
 import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
 import { countOf, ranksOf } from "./runs.ts";
 import { Groups, Splits } from "./splits.ts";
 import { Values } from "./values.ts";
 import { ProtocolError } from "./wire.ts";
+
+/** Frames towards the ranks that no agent on the way looks into. */
+const PASSED: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
 
 /** What a world needs of its agent. */
 export interface WorldOptions {
@@ -53,7 +56,7 @@ export class World {
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
       refuse: (refusal) => this.refuse(refusal),
-      complete: (table) => this.#welcome({ kind: "welcome", world: 0, ...table }),
+      complete: (table) => this.#welcome(encode({ kind: "welcome", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });
   }
@@ -102,6 +105,14 @@ export class World {
     throw new ProtocolError(`a ${frame.kind} frame towards the root`);
   }
 
+  /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
+  pass(kind: Kind, content: Buffer): boolean {
+    if (!PASSED.has(kind) || this.#state === "over") return false;
+    if (kind === "welcome") this.#welcome(withLength(content));
+    else this.#branches.forward(withLength(content));
+    return true;
+  }
+
   /** A frame from the parent agent. */
   fromAbove(frame: WorldFrame): void {
     if (this.#state === "over") return;
@@ -110,14 +121,8 @@ export class World {
         return this.#end(frame);
       case "closed":
         return this.close(frame.reason);
-      case "welcome":
-        return this.#welcome(frame);
       case "value":
         return this.#values.answer(frame);
-      case "exited":
-      case "lost":
-      case "failed":
-        return this.#branches.broadcast(frame);
       case "callsQuery":
         return this.#calls.query(frame);
       case "mismatch":
@@ -182,7 +187,7 @@ export class World {
     this.#settle(link);
   }
 
-  #welcome(frame: FrameOf<"welcome">): void {
+  #welcome(encoded: Buffer): void {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();
@@ -194,7 +199,7 @@ export class World {
       this.#remove(link);
       link.channel.finish();
     }
-    this.#branches.broadcast(frame);
+    this.#branches.forward(encoded);
     this.#options.onComplete();
   }
 

@@ -114,7 +114,8 @@ std::string AgentClient::get(const std::string& key) {
 
 void AgentClient::attach(ControlListener* listener) {
   const std::lock_guard lock(listenerMutex_);
-  for (const Event& event : std::exchange(backlog_, {})) event(*listener);
+  for (Event& event : backlog_) event(*listener);
+  backlog_.clear();
   listener_ = listener;
 }
 

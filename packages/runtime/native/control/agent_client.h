@@ -94,7 +94,7 @@ class AgentClient : public ControlPlane {
   std::mutex listenerMutex_;  // held while the listener is called; taken before mutex_
   ControlListener* listener_ = nullptr;
   bool detached_ = false;
-  std::vector<Event> backlog_;  // what happened before `attach`
+  std::vector<Event> backlog_;  // what happened before `attach`; each is called once
 
   std::thread thread_;
 };

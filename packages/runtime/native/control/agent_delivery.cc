@@ -35,8 +35,9 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       return deliver([frame](ControlListener& listener) { listener.onMismatch(frame.group, frame.message); });
     }
     case Colors::kType: {
-      const auto frame = MOSAIC_READ(Colors);
-      return deliver([frame](ControlListener& listener) { listener.onColors(frame.group, frame.index, frame.colors); });
+      return deliver([frame = MOSAIC_READ(Colors)](ControlListener& listener) mutable {
+        listener.onColors(frame.group, frame.index, std::move(frame.colors));
+      });
     }
     case Positions::kType: {
       std::vector<Position> positions;
@@ -48,8 +49,8 @@ void AgentClient::handle(const AgentSocket::Content& content) {
         }
       }
       std::sort(positions.begin(), positions.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-      return deliver([request = frame.request, positions = std::move(positions)](ControlListener& listener) {
-        listener.onPositions(request, positions);
+      return deliver([request = frame.request, positions = std::move(positions)](ControlListener& listener) mutable {
+        listener.onPositions(request, std::move(positions));
       });
     }
     case PositionsQuery::kType:

@@ -1,9 +1,5 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
-import type { AgentOptions } from "@mosaic/launcher/agent";
-import { describe, expect, onTestFinished, test } from "vitest";
-import { RankProcess, socketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
+import { describe, expect, test } from "vitest";
+import { RankProcess, spawnAgent, startAgent, startTree, startWorld } from "./ranks.ts";
 
 const DEVICE = 1;
 
@@ -202,25 +198,3 @@ describe("an agent that", () => {
     for (const id of ["0", "1", "2", "late"]) await ranks.delivered(id, "dropped");
   });
 });
-
-interface AgentProcess {
-  readonly child: ChildProcess;
-  readonly path: string;
-  readonly address: string;
-}
-
-/** An agent in a process of its own. */
-async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
-  const path = join(socketDirectory(), "agent");
-  const script = join(import.meta.dirname, "agent.mjs");
-  const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  onTestFinished(async () => {
-    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
-    child.kill("SIGKILL");
-    await gone;
-  });
-  const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
-  return { child, path, address: line.trim() };
-}

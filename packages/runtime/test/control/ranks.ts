@@ -1,4 +1,5 @@
-import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { type ChildProcess, type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -121,4 +122,27 @@ export async function startWorld(
     ranks.join(`${rank}`, { path: agents[rank % agents.length]!.path, rank, size, ...options });
   for (let rank = 0; rank < size; rank++) await ranks.delivered(`${rank}`, "joined");
   return ranks;
+}
+
+/** An agent in a process of its own. */
+export interface AgentProcess {
+  readonly child: ChildProcess;
+  readonly path: string;
+  readonly address: string;
+}
+
+/** Starts an agent that can be stopped and killed. */
+export async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
+  const path = join(socketDirectory(), "agent");
+  const script = join(import.meta.dirname, "agent.mjs");
+  const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  onTestFinished(async () => {
+    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
+    child.kill("SIGKILL");
+    await gone;
+  });
+  const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
+  return { child, path, address: line.trim() };
 }
