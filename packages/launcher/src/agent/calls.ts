@@ -32,8 +32,8 @@ export class Calls {
   readonly #branches: Branches;
   readonly #groups: Groups;
   readonly #reports = new Map<string, Report>();
-  /** Groups that are known to have gone apart. */
-  readonly #apart = new Set<bigint>();
+  /** Groups whose ranks have diverged. */
+  readonly #diverged = new Set<bigint>();
   readonly #queries = new Map<number, (calls: Log) => void>();
   #nextQuery = 0;
 
@@ -44,7 +44,7 @@ export class Calls {
 
   report(link: Link, { group, index, history, rank }: FrameOf<"call">): void {
     const ranks = this.#groups.ranksOf(group);
-    if (ranks === undefined || this.#apart.has(group) || !this.#branches.leadsTo(link, rank)) return;
+    if (ranks === undefined || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
@@ -64,7 +64,7 @@ export class Calls {
 
   /** A request for the log of a rank below, from above. */
   query({ query, rank, group }: FrameOf<"callsQuery">): void {
-    this.#ask(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
+    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
   }
 
   /** A log from below. */
@@ -76,8 +76,8 @@ export class Calls {
   /** What an agent below, or this one, has found. */
   found(group: bigint, message: string): void {
     if (this.#branches.isRoot) {
-      if (this.#apart.has(group)) return;
-      this.#apart.add(group);
+      if (this.#diverged.has(group)) return;
+      this.#diverged.add(group);
       this.#branches.multicast({ kind: "mismatch", group, message }, this.#groups.ranksOf(group) ?? []);
     } else {
       this.#branches.sendUp({ kind: "mismatch", group, message });
@@ -86,23 +86,23 @@ export class Calls {
 
   /** What the root has decided. */
   distribute({ group, message }: FrameOf<"mismatch">): void {
-    this.#apart.add(group);
+    this.#diverged.add(group);
     this.#branches.multicast({ kind: "mismatch", group, message }, this.#groups.ranksOf(group) ?? []);
   }
 
   #inquire(group: bigint, a: number, b: number): void {
     const logs = new Map<number, Log>();
     for (const rank of [a, b])
-      this.#ask(rank, group, (calls) => {
+      this.#queryLog(rank, group, (calls) => {
         logs.set(rank, calls);
         const [ofA, ofB] = [logs.get(a), logs.get(b)];
         if (ofA !== undefined && ofB !== undefined) this.found(group, mismatchMessage(a, ofA, b, ofB));
       });
     // From here on no report of the group is compared here.
-    if (!this.#branches.isRoot) this.#apart.add(group);
+    if (!this.#branches.isRoot) this.#diverged.add(group);
   }
 
-  #ask(rank: number, group: bigint, done: (calls: Log) => void): void {
+  #queryLog(rank: number, group: bigint, done: (calls: Log) => void): void {
     const link = this.#branches.towards(rank);
     const query = this.#nextQuery++;
     const timer = setTimeout(() => this.answer({ kind: "calls", world: 0, query, rank, calls: [] }), LOG_TIMEOUT_MS);

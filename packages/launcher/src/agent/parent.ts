@@ -8,7 +8,7 @@ import type { World } from "./world.ts";
 
 export interface ParentOptions {
   readonly network: Network;
-  /** Address of the root, which knows who the parent is. */
+  /** Address of the root, which redirects to the parent. */
   readonly root: string;
   readonly hello: FrameOf<"hello">;
   /** The parent is gone, or has refused this agent: no world is served any more. */

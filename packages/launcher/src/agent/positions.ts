@@ -27,7 +27,7 @@ interface Requester {
 }
 
 interface Query {
-  /** The connections that have not answered, and the ranks that they were asked for. */
+  /** The connections that have not answered, and the ranks that were requested of them. */
   readonly waiting: Map<Link, Runs>;
   readonly table: PlaceTable;
   finish(): void;
@@ -72,12 +72,12 @@ export class Positions {
 
   /** From below. */
   answer(link: Link, { query, places }: FrameOf<"positionsAnswer">): void {
-    const asked = this.#queries.get(query);
-    const expected = asked?.waiting.get(link);
-    if (asked === undefined || expected === undefined) return;
-    asked.table.addOf(places, expected);
-    asked.waiting.delete(link);
-    if (asked.waiting.size === 0) asked.finish();
+    const pending = this.#queries.get(query);
+    const expected = pending?.waiting.get(link);
+    if (pending === undefined || expected === undefined) return;
+    pending.table.addOf(places, expected);
+    pending.waiting.delete(link);
+    if (pending.waiting.size === 0) pending.finish();
   }
 
   /** From above. */
@@ -103,20 +103,20 @@ export class Positions {
     this.#branches.sendUp({ kind: "positionsRequest", request, ranks });
   }
 
-  /** At the root: by the gather that is under way, if it asks all of these ranks, else by one of their own. */
+  /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
   #serve(requesters: readonly Requester[], ranks: Runs): void {
     const running = this.#gathering;
     const isFresh = running !== undefined && performance.now() - running.startedAt <= SHARED_MS;
     if (isFresh && countOf(intersectionOf(running.ranks, ranks)) === countOf(ranks))
       return void running.requesters.push(...requesters);
-    // Whoever asks for most of the world is one of many: what answers it will answer the others.
+    // A request for most of the world is one of many: a gather of all ranks answers the others, too.
     const all: Runs = [[0, this.#branches.size]];
-    const asked = 2 * countOf(ranks) > this.#branches.size ? all : ranks;
-    const gather = { ranks: asked, startedAt: performance.now(), requesters: [...requesters] };
+    const requested = 2 * countOf(ranks) > this.#branches.size ? all : ranks;
+    const gather = { ranks: requested, startedAt: performance.now(), requesters: [...requesters] };
     this.#gathering = gather;
-    this.#gather(asked, ROOT_MS, (places) => {
+    this.#gather(requested, ROOT_MS, (places) => {
       if (this.#gathering === gather) this.#gathering = undefined;
-      this.#deliver(gather.requesters, this.#withGone(places, asked));
+      this.#deliver(gather.requesters, this.#withGone(places, requested));
     });
   }
 
@@ -136,19 +136,20 @@ export class Positions {
     if (parts.size === 0) finish();
   }
 
-  /** With the ranks of `asked` that are gone by now, whatever they answered before. */
-  #withGone(places: readonly Place[], asked: Runs): readonly Place[] {
+  /** With the requested ranks that are gone by now, whatever they answered before. */
+  #withGone(places: readonly Place[], requested: Runs): readonly Place[] {
     const nowhere = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "" };
     const table = new PlaceTable();
     const { exited, lost } = this.#departures;
-    table.addOf(places, differenceOf(asked, runsOf([...exited.keys(), ...lost])));
+    table.addOf(places, differenceOf(requested, runsOf([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
-      if (isIn(asked, rank)) table.add([[rank, 1]], { activity: EXITED, ...nowhere, last });
-    for (const rank of lost) if (isIn(asked, rank)) table.add([[rank, 1]], { activity: FAILED, ...nowhere, last: "" });
+      if (isIn(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...nowhere, last });
+    for (const rank of lost)
+      if (isIn(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...nowhere, last: "" });
     return table.places;
   }
 
-  /** To each what it asked for. */
+  /** To each what it requested. */
   #deliver(requesters: readonly Requester[], places: readonly Place[]): void {
     for (const { link, request, ranks } of requesters) {
       const table = new PlaceTable();
@@ -158,7 +159,7 @@ export class Positions {
   }
 }
 
-/** Places by what they say: ranks that are in the same one are one entry. */
+/** Places by all but their ranks: ranks that are in the same one are one entry. */
 class PlaceTable {
   readonly #places = new Map<string, { readonly place: Place; readonly parts: Runs[] }>();
 

@@ -7,12 +7,12 @@ import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { Agent } from "./agent.ts";
 
-/** Until a rank has said hello, only the end of this time ends the process: others look whether it is there. */
+/** Until a rank has sent a hello only the end of this time ends the process: other connections only test the socket. */
 const FIRST_HELLO_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
 
-// Whoever started this process listens until it is ready, and no longer.
+// The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 

@@ -24,7 +24,7 @@ export class Groups {
     this.#groups.set(WORLD_GROUP, [[0, size]]);
   }
 
-  /** World ranks in ascending order; undefined for a group that is not known here. */
+  /** World ranks in ascending order; undefined for a group without members below. */
   ranksOf(id: bigint): Runs | undefined {
     return this.#groups.get(id);
   }

@@ -9,7 +9,7 @@ export type Runs = readonly (readonly [first: number, count: number])[];
 /** What a frame may hold, in bytes; ranks of a world are counted. */
 export const LIMITS = {
   frame: 8_388_608,
-  /** Of a connection that has not said a valid hello. */
+  /** Of a connection without a valid hello yet. */
   hello: 4096,
   text: 2048,
   value: 65_536,

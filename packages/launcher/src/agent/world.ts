@@ -65,7 +65,7 @@ export class World {
     return this.#state === "gathering";
   }
 
-  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not say. */
+  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not send. */
   fromBelow(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (frame.kind === "join") return this.#join(link, number, frame);
@@ -181,7 +181,7 @@ export class World {
     const total = exits.reduce((sum, { runs }) => sum + countOf(runs), 0);
     const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#own(link, ranksOf(runs)) }));
     if (own.reduce((sum, { ranks }) => sum + ranks.length, 0) !== total)
-      throw new ProtocolError("a leave frame of somebody else's rank");
+      throw new ProtocolError("a leave frame of another rank");
     this.#departures.leave(exits);
     if (!link.isAgent) link.channel.finish();
     this.#settle(link);
@@ -191,7 +191,7 @@ export class World {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();
-    // Whoever claims the number of a rank that has joined meanwhile.
+    // Processes with the number of a rank that has joined.
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
       const message = "another process has joined with this rank; RANK must differ on all ranks";

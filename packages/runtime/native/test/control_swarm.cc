@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "control/agent_client.h"
+#include "json.h"
 #include "mosaic/clock.h"
 
 namespace mosaic::test {
@@ -107,66 +108,90 @@ AgentOptions optionsOf(const std::string& prefix, uint32_t rank, uint32_t size, 
   return options;
 }
 
-int run(const std::string& prefix, uint32_t agents, uint32_t perAgent) {
-  const uint32_t size = agents * perAgent;
-  const pid_t victim = fork();
-  if (victim == 0) {
-    AgentClient client(optionsOf(prefix, size - 1, size, perAgent));
-    client.join();
-    for (;;) pause();
+class Swarm {
+ public:
+  Swarm(const std::string& prefix, uint32_t agents, uint32_t perAgent) : perAgent_(perAgent), size_(agents * perAgent) {
+    victim_ = fork();
+    if (victim_ == 0) {
+      AgentClient client(optionsOf(prefix, size_ - 1, size_, perAgent));
+      client.join();
+      for (;;) pause();
+    }
+    for (uint32_t rank = 0; rank + 1 < size_; rank++) {
+      ranks_.push_back(std::make_unique<Rank>(optionsOf(prefix, rank, size_, perAgent), counts_));
+      others_.push_back(rank);
+    }
   }
-  const double before = residentMegabytes();
-  Counts counts;
-  std::vector<std::unique_ptr<Rank>> ranks;
-  for (uint32_t rank = 0; rank + 1 < size; rank++) {
-    ranks.push_back(std::make_unique<Rank>(optionsOf(prefix, rank, size, perAgent), counts));
+
+  void run() {
+    join();
+    ranks_[0]->control.put("id", std::string(128, 'x'));
+    report("values", together(ranks_, [](Rank& rank) { rank.control.get("id"); }));
+    positions();
+    split();
+    calls();
+    die();
+    fail();
+    report("leave", together(ranks_, [](Rank& rank) { rank.control.leave("barrier #43 (world)"); }));
+    report("controlLost", static_cast<double>(counts_.controlLost));
+    report("ranks", size_);
+    std::cout << "{" << report_ << "}" << std::endl;
   }
-  const double joined = together(ranks, [](Rank& rank) { rank.control.join(); });
-  for (auto& rank : ranks) rank->control.attach(rank.get());
-  const double each = (residentMegabytes() - before) / static_cast<double>(ranks.size());
 
-  ranks[0]->control.put("id", std::string(128, 'x'));
-  const double values = together(ranks, [](Rank& rank) { rank.control.get("id"); });
+ private:
+  void report(const char* name, double value) {
+    report_ += (report_.empty() ? "" : ",") + quoted(name) + ":" + std::to_string(value);
+  }
+  void join() {
+    const double before = residentMegabytes();
+    report("rendezvous", together(ranks_, [](Rank& rank) { rank.control.join(); }));
+    for (auto& rank : ranks_) rank->control.attach(rank.get());
+    report("kilobytesPerRank", (residentMegabytes() - before) * 1024 / static_cast<double>(ranks_.size()));
+  }
+  /// Of all ranks: for one of them, then for all at once.
+  void positions() {
+    std::vector<uint32_t> all = others_;
+    all.push_back(size_ - 1);
+    int64_t from = monotonicNs();
+    ranks_[0]->control.requestPositions(1, all);
+    report("positions", until(counts_.positions, 1, from));
+    report("places", static_cast<double>(counts_.places.exchange(0)));
+    counts_.positions = 0;
+    from = monotonicNs();
+    for (auto& rank : ranks_) rank->control.requestPositions(2, all);
+    report("storm", until(counts_.positions, ranks_.size(), from));
+    report("stormShare", static_cast<double>(counts_.places) / size_ / static_cast<double>(ranks_.size()));
+  }
+  /// Without the last rank, whose process only waits.
+  void split() {
+    const int64_t from = monotonicNs();
+    for (const uint32_t rank : others_) ranks_[rank]->control.split(kWorld, 1, others_, rank / perAgent_);
+    report("split", until(counts_.colors, ranks_.size(), from));
+  }
+  void calls() {
+    const int64_t from = monotonicNs();
+    for (const uint32_t rank : others_) ranks_[rank]->control.reportCall(kWorld, 16, rank == 9 ? 8 : 7);
+    report("mismatch", until(counts_.mismatches, ranks_.size(), from));
+  }
+  void die() {
+    const int64_t from = monotonicNs();
+    kill(victim_, SIGKILL);
+    report("death", until(counts_.lost, ranks_.size(), from));
+    waitpid(victim_, nullptr, 0);
+  }
+  void fail() {
+    const int64_t from = monotonicNs();
+    ranks_[3]->control.reportFailure(recordOf(MOSAIC_FAILURE_DEVICE, "rank 3 failed"));
+    report("failure", until(counts_.failed, ranks_.size() - 1, from));
+  }
 
-  std::vector<uint32_t> all;
-  for (uint32_t rank = 0; rank < size; rank++) all.push_back(rank);
-  int64_t from = monotonicNs();
-  ranks[0]->control.requestPositions(1, all);
-  const double positions = until(counts.positions, 1, from);
-  const uint64_t places = counts.places.exchange(0);
-  counts.positions = 0;
-  from = monotonicNs();
-  for (auto& rank : ranks) rank->control.requestPositions(2, all);
-  const double storm = until(counts.positions, ranks.size(), from);
-  const double share = static_cast<double>(counts.places) / size / static_cast<double>(ranks.size());
-
-  all.pop_back();  // the victim calls nothing
-  from = monotonicNs();
-  for (uint32_t rank = 0; rank + 1 < size; rank++) ranks[rank]->control.split(kWorld, 1, all, rank / perAgent);
-  const double colors = until(counts.colors, ranks.size(), from);
-
-  from = monotonicNs();
-  for (uint32_t rank = 0; rank + 1 < size; rank++) ranks[rank]->control.reportCall(kWorld, 16, rank == 9 ? 8 : 7);
-  const double mismatch = until(counts.mismatches, ranks.size(), from);
-
-  from = monotonicNs();
-  kill(victim, SIGKILL);
-  const double death = until(counts.lost, ranks.size(), from);
-  waitpid(victim, nullptr, 0);
-
-  from = monotonicNs();
-  ranks[3]->control.reportFailure(recordOf(MOSAIC_FAILURE_DEVICE, "rank 3 failed"));
-  const double failure = until(counts.failed, ranks.size() - 1, from);
-
-  const double leave = together(ranks, [](Rank& rank) { rank.control.leave("barrier #43 (world)"); });
-  std::cout << "{\"ranks\":" << size << ",\"rendezvous\":" << joined << ",\"values\":" << values
-            << ",\"positions\":" << positions << ",\"places\":" << places << ",\"storm\":" << storm
-            << ",\"stormShare\":" << share << ",\"split\":" << colors << ",\"mismatch\":" << mismatch << ",\"death\":" << death << ",\"failure\":" << failure
-            << ",\"leave\":" << leave << ",\"controlLost\":" << counts.controlLost
-            << ",\"kilobytesPerRank\":" << each * 1024 << "}" << std::endl;
-  ranks.clear();
-  return 0;
-}
+  const uint32_t perAgent_, size_;
+  pid_t victim_ = 0;
+  Counts counts_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<uint32_t> others_;  // all but the victim
+  std::string report_;
+};
 
 }  // namespace
 
@@ -174,6 +199,6 @@ int run(const std::string& prefix, uint32_t agents, uint32_t perAgent) {
 
 int main(int count, char** given) {
   if (count != 4) return 2;
-  return mosaic::test::run(given[1], static_cast<uint32_t>(std::stoul(given[2])),
-                           static_cast<uint32_t>(std::stoul(given[3])));
+  const auto number = [&](int i) { return static_cast<uint32_t>(std::stoul(given[i])); };
+  mosaic::test::Swarm(given[1], number(2), number(3)).run();
 }

@@ -8,10 +8,12 @@ const NOT_OF_RANKS = ["accept", "redirect", "heartbeat", "retract"];
 
 const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));
 
+const program = await compile("control_frames");
+
 /** What the C++ codec makes of frames in hex. */
 function play(hex: readonly string[]): readonly string[] {
   const input = `${hex.join("\n")}\n`;
-  return execFileSync(compile("control_frames"), { input, encoding: "utf8" }).trimEnd().split("\n");
+  return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");
 }
 
 describe("the frames of docs/control-plane.md, in C++", () => {

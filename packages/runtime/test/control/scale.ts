@@ -54,7 +54,11 @@ export async function measure({ agents, ranksPerAgent, processes }: Scale): Prom
       const [from, to] = [i, i + 1].map((part) => Math.round((part * agents) / processes));
       shares.push(await startAgents({ prefix, from, to, root: shares[0]?.root }));
     }
-    const { stdout } = await promisify(execFile)(compile("control_swarm"), [prefix, `${agents}`, `${ranksPerAgent}`]);
+    const { stdout } = await promisify(execFile)(await compile("control_swarm"), [
+      prefix,
+      `${agents}`,
+      `${ranksPerAgent}`,
+    ]);
     const costs = await Promise.all(shares.map((share) => share.end()));
     const bytes = costs.reduce((sum, { empty, highest }) => sum + highest - empty, 0);
     return {
