@@ -4,10 +4,10 @@ import { Departures } from "./departures.ts";
 import { CODES, encode, type FrameOf, type Kind, withLength, type WorldFrame } from "./frames.ts";
 import { Positions } from "./positions.ts";
 import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
-import { countOf, ranksOf } from "./runs.ts";
+import { countOf, ranksOf, runsOf } from "./runs.ts";
 import { Groups, Splits } from "./splits.ts";
 import { Values } from "./values.ts";
-import { ProtocolError } from "./wire.ts";
+import { LIMITS, ProtocolError } from "./wire.ts";
 
 /** Frames towards the ranks that no agent on the way looks into. */
 const PASSED: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
@@ -154,18 +154,22 @@ export class World {
     this.#end({ code, message });
   }
 
-  /** The control plane of this world ends here. */
+  /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
   close(reason: string): void {
     if (this.#state === "over") return;
+    const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
+    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: runsOf(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
     this.#over();
   }
 
   #join(link: Link, number: number, frame: FrameOf<"join">): void {
     if (this.#state !== "gathering") return;
-    for (const { host } of frame.members)
+    for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
-    this.#branches.add(link, number);
+      if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
+    }
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a rank that joins again");
     this.#rendezvous.join(link, frame);
   }
 
