@@ -96,12 +96,12 @@ export class Agent implements AsyncDisposable {
     return this.#listener?.address;
   }
 
-  /** Connections from below: ranks and agents, also those that have not said hello. */
+  /** Connections from below: ranks and agents, also those without a hello yet. */
   get connections(): number {
     return this.#connections.size;
   }
 
-  /** Whether any rank or agent has said hello. */
+  /** Whether a rank or agent has ever sent a valid hello. */
   get isUsed(): boolean {
     return this.#isUsed;
   }
@@ -203,7 +203,7 @@ export class Agent implements AsyncDisposable {
     const branch: Branch = { channel, isAgent, worlds: new Map(), highest: -1 };
     if (!isAgent) return branch;
     const place = this.#directory.place(channel, agent, address);
-    if (place === "twin")
+    if (place === "duplicate")
       return this.#dismiss(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);

@@ -12,7 +12,7 @@ const FIRST_HELLO_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
 
-// Whoever started this process listens until it is ready, and no longer.
+// The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 

@@ -66,7 +66,7 @@ function linked(bound: string, path: string): boolean {
   }
 }
 
-/** Removes a socket that nobody listens at. Throws EADDRINUSE where somebody does. */
+/** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
 async function replaceDead(path: string): Promise<void> {
   const tested = inodeOf(path);
   for (let attempt = 0; attempt < 2; attempt++) {

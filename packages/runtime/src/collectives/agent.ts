@@ -43,7 +43,7 @@ export async function agentAddress(rank: number, name?: string): Promise<AgentAd
   return { path, secret, world, attempt, [Symbol.dispose]: () => hold.release() };
 }
 
-/** What tells this job's ranks from those of any other. */
+/** What distinguishes this job from any other. */
 function jobName(): string {
   const { MASTER_ADDR = "", MASTER_PORT, MOSAIC_RUN_ID } = process.env;
   if (MOSAIC_RUN_ID !== undefined) return MOSAIC_RUN_ID;
@@ -120,7 +120,7 @@ class Hold {
   #keep(socket: Socket): void {
     this.#socket = socket;
     if (this.#isReleased) socket.destroy();
-    // What goes wrong from here on, the rank learns from its own connection.
+    // A failure from here on is that of the rank's own connection.
     socket.on("close", () => void (this.#isReleased ? undefined : this.ensureAgent().catch(() => {})));
   }
 }

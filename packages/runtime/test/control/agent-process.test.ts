@@ -75,10 +75,10 @@ describe("without a launcher", () => {
     for (const rank of [0, 1]) ranks.join(`${rank}`, { path, rank, size: 2, world, attempt, secret });
     for (const rank of [0, 1]) await ranks.delivered(`${rank}`, "joined");
     release();
-    ranks.say("leave", "0", "");
+    ranks.send("leave", "0", "");
     await ranks.delivered("1", "exited");
     expect(agentsIn(directory)).toHaveLength(1);
-    ranks.say("leave", "1", "");
+    ranks.send("leave", "1", "");
     await gone(path);
   });
 
@@ -99,7 +99,7 @@ describe("without a launcher", () => {
     for (const id of ["a", "b", "c"]) {
       ranks.join(id, { path, rank: 0, size: 1, world });
       await ranks.delivered(id, "joined");
-      ranks.say("leave", id, "");
+      ranks.send("leave", id, "");
       await ranks.delivered(id, "left");
     }
     expect(agentsIn(directory)).toEqual(agents);
@@ -122,11 +122,11 @@ describe("without a launcher", () => {
     ranks.join("b", { path, rank: 0, size: 1, world });
     await ranks.delivered("b", "joined");
     release();
-    ranks.say("leave", "b", "");
+    ranks.send("leave", "b", "");
     await gone(path);
   });
 
-  test("LOCAL_RANK says who is first; the others wait for that one", async () => {
+  test("LOCAL_RANK decides which rank is first; the others wait for its agent", async () => {
     vi.stubEnv("LOCAL_RANK", "1");
     const { path, world } = await agentAddress(0);
     expect(existsSync(path)).toBe(false);
@@ -135,7 +135,7 @@ describe("without a launcher", () => {
     vi.stubEnv("LOCAL_RANK", "0");
     expect((await agentAddress(5)).path).toBe(path);
     await ranks.delivered("0", "joined");
-    ranks.say("drop", "0");
+    ranks.send("drop", "0");
   });
 
   test("one of several that start together serves all", async () => {
@@ -147,7 +147,7 @@ describe("without a launcher", () => {
     ranks.join("0", { path, rank: 0, size: 1, world });
     await ranks.delivered("0", "joined");
     release();
-    ranks.say("drop", "0");
+    ranks.send("drop", "0");
   });
 
   test("the secret of MOSAIC_TOKEN_FILE is the agent's, too", async () => {
@@ -161,7 +161,7 @@ describe("without a launcher", () => {
     ranks.join("right", { path, rank: 0, size: 1, world, secret });
     await ranks.delivered("wrong", "refused");
     await ranks.delivered("right", "joined");
-    ranks.say("drop", "right");
+    ranks.send("drop", "right");
     vi.stubEnv("MOSAIC_TOKEN_FILE", join(directory, "none"));
     await expect(agentAddress(0)).rejects.toThrow(/no secret in MOSAIC_TOKEN_FILE.*has the job ended\?/s);
   });
@@ -211,7 +211,7 @@ describe("the address", () => {
     await expect(agentAddress(0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start/);
   });
 
-  test("is an error that says why where the agent cannot start", async () => {
+  test("is an error with the reason where the agent cannot start", async () => {
     const path = join(directory, "mosaic");
     mkdirSync(path, { mode: 0o700 });
     vi.stubEnv("PATH", "");
