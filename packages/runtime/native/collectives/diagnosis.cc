@@ -26,6 +26,19 @@ std::string seconds(int64_t ns) {
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
 
+/// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
+std::string unnumbered(std::string text) {
+  const size_t from = text.find(" #");
+  return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
+}
+
+/// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
+bool isAtSame(const Operation& op, const Position& at) {
+  if (at.group != op.signature.group || at.index != op.signature.index) return false;
+  if (op.signature.index == 0 && at.sequence != op.signature.sequence) return false;
+  return unnumbered(at.operation) == unnumbered(op.name());
+}
+
 std::string describe(const Operation& op, const Position& at) {
   using Activity = Position::Activity;
   const std::string rank = rankName(at.rank);
@@ -34,11 +47,8 @@ std::string describe(const Operation& op, const Position& at) {
       return rank + " is in no collective, last collective: " + (at.last.empty() ? "none" : at.last);
     case Activity::Computing:
       return rank + " is computing";
-    case Activity::Running: {
-      const bool isSame = at.group == op.signature.group && at.sequence == op.signature.sequence &&
-                          at.operation == op.name();
-      return rank + (isSame ? " waits in it, too" : " is at " + at.operation);
-    }
+    case Activity::Running:
+      return rank + (isAtSame(op, at) ? " waits in it, too" : " is at " + at.operation);
     case Activity::Exited:
       return rank + " exited " + afterLast(at.last);
     case Activity::Failed:
@@ -195,7 +205,7 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
-    if (at.operation == op.name() && (op.signature.ragged || at.description == own)) continue;
+    if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
     std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
     if (a.first > b.first) std::swap(a, b);
     const MosaicFailure failure =
