@@ -1,5 +1,5 @@
-// The smallest device with a port (mosaic/device_port.h): memory of the host, a stream is a thread with a queue. For tests
-// of the engine over NCCL's stand-in without Node, and under ThreadSanitizer.
+// The smallest device with a port (mosaic/device_port.h): memory of the host, a stream is a thread with a queue. For
+// tests of the engine over NCCL's stand-in without Node, and under ThreadSanitizer.
 #pragma once
 
 #include <mosaic/clock.h>

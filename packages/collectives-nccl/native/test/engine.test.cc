@@ -1,6 +1,6 @@
 // The engine over NCCL's stand-in without Node: collectives over threads, faults, and what ThreadSanitizer finds. See
-// CMakeLists.txt, targets nccl-test and nccl-tsan. The library of the stand-in is the argument; MOSAIC_CUDA_LIBRARY names
-// that of the device.
+// CMakeLists.txt, targets nccl-test and nccl-tsan. The library of the stand-in is the argument; MOSAIC_CUDA_LIBRARY
+// names that of the device.
 #include <collectives/engine.h>
 #include <control/in_process.h>
 
@@ -43,8 +43,10 @@ struct World {
       Compute compute;
       compute.port = ranks[r].device.get();
       compute.handle = &ranks[r].device->compute;
-      ranks[r].engine = Engine::open(*nccl::openTransport({}, true), compute, std::make_unique<InProcessControl>(world, r),
-                                     {r, n, timeoutNs, -1, timeoutNs}, [&](const MosaicFailure* failure) {
+      auto control = std::make_unique<InProcessControl>(world, r);
+      const EngineOptions options{r, n, timeoutNs, -1, timeoutNs};
+      ranks[r].engine = Engine::open(*nccl::openTransport({}, true), compute, std::move(control), options,
+                                     [&](const MosaicFailure* failure) {
                                        check(!failure, failure ? failure->message : "");
                                        connected++;
                                      });
@@ -74,6 +76,8 @@ struct World {
 
 using Floats = std::vector<float>;
 uint8_t* bytes(Floats& x) { return reinterpret_cast<uint8_t*>(x.data()); }
+
+float value(uint32_t rank, uint64_t i) { return static_cast<float>(rank + 1) + 0.25f * static_cast<float>(i % 97); }
 
 Call allReduce(Floats& x) {
   Call call;
@@ -105,7 +109,7 @@ void testOperations(uint32_t n) {
     rank.engine->startTrace();
     for (uint64_t count : {1ull, 7ull, 2048ull, 2049ull, 20'003ull}) {
       xs[r].emplace_back(count);
-      for (uint64_t i = 0; i < count; i++) xs[r].back()[i] = static_cast<float>(r + 1) + 0.25f * static_cast<float>(i % 97);
+      for (uint64_t i = 0; i < count; i++) xs[r].back()[i] = value(r, i);
     }
     for (Floats& x : xs[r]) rank.postAndWait(allReduce(x));
     for (int i = 0; i < 40; i++) rank.post(barrier());
@@ -123,7 +127,7 @@ void testOperations(uint32_t n) {
     for (const Floats& x : ofRank) {
       for (uint64_t i = 0; i < x.size(); i++) {
         float sum = 0;
-        for (uint32_t s = 0; s < n; s++) sum += static_cast<float>(s + 1) + 0.25f * static_cast<float>(i % 97);
+        for (uint32_t s = 0; s < n; s++) sum += value(s, i);
         if (x[i] != sum) return check(false, "allReduce of " + std::to_string(x.size()));
       }
     }
@@ -181,7 +185,8 @@ void testExit() {
   world.ranks[1].postAndWait(message(false, 0, b));
   const auto failure = world.ranks[1].device->synchronize();
   check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "after that it is lost");
-  check(contains(failure, "rank 0 exited after sendRecv #1 (world); rank 1 needed it in sendRecv #2 (world)"), "says so");
+  const char* const cause = "rank 0 exited after sendRecv #1 (world); rank 1 needed it in sendRecv #2 (world)";
+  check(contains(failure, cause), "names the rank that exited");
 }
 
 void testAbort() {
