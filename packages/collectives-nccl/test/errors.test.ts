@@ -78,6 +78,13 @@ const failureCases: readonly FailureCase[] = [
     name: "DeviceError",
     message: /illegal memory access/,
   },
+  {
+    what: "no job",
+    env: {},
+    code: "await nccl().connect({ device: cuda(), rank: 0, size: 2 })",
+    name: "OptionError",
+    message: /neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start the ranks with mosaic-run/,
+  },
 ];
 
 test.each(failureCases)("says what to do about $what", async ({ env, code, name, message }) => {

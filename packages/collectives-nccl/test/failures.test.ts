@@ -90,3 +90,16 @@ test("a rank that exited is missing for nothing that it has called", async () =>
     /^sync: rank 0 exited after sendRecv #2 \(world\); rank 1 needed it in broadcast #3 \(world\)$/,
   );
 });
+
+test("ranks in one collective are at the same, however many sendRecv each has called", async () => {
+  await using ranks = await openRanks(3, { timeout: 0.5 });
+  const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
+  ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, to: 1 }]).wait();
+  ranks.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 0 }]).wait();
+  for (const rank of [0, 2]) ranks.groups[rank]!.allReduce(xs[rank]!).wait();
+  const { name, message } = (await xs[0]!.read().catch((error: unknown) => error)) as Error;
+  expect(name).toBe("CollectiveTimeoutError");
+  expect(message).toMatch(/^timed out after 0\.5 s: rank [02] waits in allReduce #[12] \(world\); /);
+  expect(message).toMatch(/; rank [02] waits in it, too/);
+  expect(message).toContain("; rank 1 is in no collective, last collective: sendRecv #1 (world)");
+});

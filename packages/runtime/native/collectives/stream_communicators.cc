@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "collectives/stream_engine.h"
 #include "mosaic/clock.h"
@@ -21,7 +22,12 @@ constexpr int64_t kFlushNs = 2'000'000'000;
 
 void StreamEngine::connect(MosaicBootstrap& bootstrap) {
   port_.enter(&port_);
-  require([&](auto* failure) { return port_.stream_create(&port_, &stream_, failure); });
+  void* stream = nullptr;
+  require([&](auto* failure) { return port_.stream_create(&port_, &stream, failure); });
+  {
+    const std::lock_guard lock(launchMutex_);
+    stream_ = stream;
+  }
   MosaicCommunicator* world = nullptr;
   require([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
   communicators_.push_back(world);
@@ -142,7 +148,12 @@ void StreamEngine::closeTransport() {
     transport_.destroy(transport_.self, *each);
   }
   communicators_.clear();
-  if (stream_) port_.stream_destroy(&port_, stream_);
+  void* stream = nullptr;
+  {
+    const std::lock_guard lock(launchMutex_);
+    stream = std::exchange(stream_, nullptr);
+  }
+  if (stream) port_.stream_destroy(&port_, stream);
 }
 
 /// Together, for the flush of each may wait for the others', though not for those that died or failed.

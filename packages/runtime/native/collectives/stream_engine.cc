@@ -114,8 +114,22 @@ void StreamEngine::wait(uint64_t number) {
       return require([&](auto* failure) { return port_.event_wait(&port_, compute_, op->done, failure); });
     }
   }
-  // Over: done, or failed, and then its failure is the device's.
-  if (const auto failure = failureFrom(number)) port_.fail(&port_, &*failure);
+  // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
+  if (const auto failure = failureFrom(number)) {
+    orderCompute();
+    port_.fail(&port_, &*failure);
+  }
+}
+
+void StreamEngine::orderCompute() {
+  const std::lock_guard lock(launchMutex_);
+  if (!stream_) return;
+  port_.enter(&port_);
+  void* event = nullptr;
+  MosaicFailure ignored;  // the device has failed for good, and runs nothing any more
+  if (port_.event_record(&port_, stream_, 0, &event, &ignored) != 0) return;
+  port_.event_wait(&port_, compute_, event, &ignored);
+  port_.event_release(&port_, event);
 }
 
 // ── the communication thread
@@ -324,6 +338,8 @@ void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::s
     launched_.notify_all();
   }
   abortCommunicators(std::exchange(communicators_, {}));
+  // Memory of operations that nothing waits for is reused from now on.
+  orderCompute();
   for (const auto& op : ops) release(static_cast<StreamOperation&>(*op));
 }
 

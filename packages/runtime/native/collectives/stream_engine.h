@@ -49,6 +49,8 @@ class StreamEngine final : public Engine {
   bool enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory);
   void settle(StreamOperation& op);
   void* record(void* stream, bool isTimed);
+  /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
+  void orderCompute();
   void release(StreamOperation& op);
 
   // ── stream_communicators.cc
@@ -73,13 +75,13 @@ class StreamEngine final : public Engine {
   const int wake_;
 
   // Of the communication thread.
-  void* stream_ = nullptr;
   std::vector<MosaicCommunicator*> communicators_;  // by number of the group
   std::optional<Suspicion> suspicion_;
   bool isConnected_ = false;
   int64_t connectBy_ = 0;
 
   std::mutex launchMutex_;  // guards what follows, and what StreamOperation says
+  void* stream_ = nullptr;  // written by the communication thread only
   std::condition_variable launched_;
   std::deque<std::shared_ptr<StreamOperation>> unlaunched_;
 };
