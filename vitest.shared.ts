@@ -3,6 +3,8 @@ import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
 import { defineConfig, type ViteUserConfig } from "vitest/config";
 
+const include = ["test/**/*.test.{ts,mjs}"];
+
 /**
  * What the tests of every package share.
  *
@@ -14,7 +16,7 @@ const config: ViteUserConfig = defineConfig({
   test: {
     pool: "forks",
     maxWorkers: Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2))),
-    include: ["test/**/*.test.{ts,mjs}"],
+    include,
     setupFiles: [fileURLToPath(new URL("vitest.setup.ts", import.meta.url))],
     testTimeout: 60_000,
     hookTimeout: 60_000,
@@ -37,7 +39,8 @@ export default config;
  * that `apart` matches have a process each: they measure the memory, the threads or the descriptors of their process.
  */
 export function inOneProcess(apart: readonly string[] = []): ViteUserConfig {
-  const { include, ...rest } = config.test!;
+  // Projects add to the lists of what they extend.
+  const { include: _, ...rest } = config.test!;
   const together = { name: "together", include, exclude: [...apart], isolate: false };
   const alone = { name: "apart", include: [...apart], isolate: true };
   const projects = [together, ...(apart.length > 0 ? [alone] : [])].map((test) => ({ extends: true as const, test }));
