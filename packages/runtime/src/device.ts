@@ -1,6 +1,7 @@
 import {
   type DType,
   type Device,
+  type KernelFeature,
   type Kernels,
   type MemoryStats,
   type Shape,
@@ -14,7 +15,7 @@ import {
   sizeOf,
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
-import { NativeKernels } from "./kernels.ts";
+import { nativeKernels } from "./kernels.ts";
 import { type DeviceCalls, translated } from "./runtime.ts";
 
 /**
@@ -26,12 +27,14 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   abstract readonly stream: Stream;
   readonly index: number;
   readonly kernels: Kernels;
+  /** What the kernels of the addon have beyond what every device must. */
+  readonly features: readonly KernelFeature[] = [];
   protected readonly handle: NativeHandle<Native>;
 
   constructor(index: number, handle: NativeHandle<Native>) {
     this.index = index;
     this.handle = handle;
-    this.kernels = new NativeKernels(handle);
+    this.kernels = nativeKernels(this, handle);
   }
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */

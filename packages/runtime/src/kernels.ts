@@ -1,33 +1,30 @@
 import {
-  type AdamState,
-  type AdamStep,
-  type AttentionState,
-  type BinaryOp,
-  type CrossEntropyRows,
-  type CrossEntropySaved,
-  type CrossEntropySpec,
+  checkFeatures,
+  compileKernel,
+  type Device,
+  type DType,
   DTypeError,
-  type DropoutSpec,
+  type Field,
+  kernelEnumerations,
+  type KernelName,
   type Kernels,
-  type KvBlock,
-  type NormGrads,
-  type NormParameters,
-  type NormStats,
-  type QkvGrads,
-  type RandomSpec,
-  type ReduceKind,
-  type SavedRows,
+  kernelSchema,
+  kernelStructures,
+  OptionError,
   type Tensor,
-  type Tile,
-  type UnaryOp,
 } from "@mosaic/core";
 import type { Scratch } from "./scratch.ts";
+
+// The arguments of a kernel, written into the scratch array as its row in the schema says; what reads them is
+// include/mosaic/kernels.h. The methods are compiled once, when this module loads. That of `fill` is
+//
+//   function fill(out, value) { const scratch = host.begin("fill"); scratch.view(out); scratch.number(value); host.launch(call); }
 
 /** A call of one kernel: its operands are in the scratch array. */
 export type KernelCall = () => void;
 
 /** The kernels that an addon exports, by name. */
-export type KernelCalls = Readonly<Record<keyof Kernels, KernelCall>>;
+export type KernelCalls = Readonly<Record<KernelName, KernelCall>>;
 
 /** A native device, as its kernels use it. */
 export interface KernelHost {
@@ -38,201 +35,92 @@ export interface KernelHost {
   launch(call: KernelCall): void;
 }
 
-// Codes of the enums in native code, in order.
-const binaryOps = { add: 0, sub: 1, mul: 2, div: 3, max: 4 } as const satisfies Record<BinaryOp, number>;
-const unaryOps = {
-  neg: 0,
-  exp: 1,
-  log: 2,
-  sqrt: 3,
-  rsqrt: 4,
-  tanh: 5,
-  sigmoid: 6,
-  relu: 7,
-  gelu: 8,
-  square: 9,
-} as const satisfies Record<UnaryOp, number>;
-const reduceKinds = { sum: 0, max: 1 } as const satisfies Record<ReduceKind, number>;
-const randomKinds = { uniform: 0, normal: 1 } as const;
-const adamKinds = { adamW: 0, scheduleFree: 1 } as const satisfies Record<AdamStep["kind"], number>;
+/** Names that the source of methods uses, beside the parameters. */
+const free = ["device", "host", "call", "checkFeatures", "codes", "rejectDType", "rejectValue"] as const;
 
-/** What attention sums is float32; its kernels look no further, and would write past the end of 16 bits an element. */
-function checkSums(where: string, ...sums: readonly Tensor[]): void {
-  for (const { dtype } of sums) {
-    if (dtype === "float32") continue;
-    throw new DTypeError({
-      where,
-      expected: "float32 for what is summed, and its statistics",
-      received: dtype,
-      remedy: "round once, when all is summed",
-    });
-  }
+/** Whose features `checkFeatures` asks for. */
+type Featured = Pick<Device, "type" | "index" | "features">;
+
+const factories = (Object.keys(kernelSchema) as KernelName[]).map(
+  (kernel) => [kernel, compileKernel(kernel, methodSource(kernel), free)] as const,
+);
+
+function methodSource(kernel: KernelName): string {
+  const parameters: readonly Field[] = kernelSchema[kernel];
+  const [first] = parameters as [Field];
+  // Errors name a call by what the user called: "add", not "binary".
+  const where = "enum" in first ? first.name : JSON.stringify(kernel);
+  return [
+    parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);" : "",
+    `const scratch = host.begin(${where});`,
+    ...parameters.map((field) => writing(field, field.name, `${kernel}: ${field.name}`)),
+    "host.launch(call);",
+  ].join("\n");
 }
 
-/** The kernels of one device. Each call writes its operands into the scratch array and submits one native work. */
-export class NativeKernels implements Kernels {
-  readonly #device: KernelHost;
-
-  constructor(device: KernelHost) {
-    this.#device = device;
+/** Source that writes a field; `value` is the expression of it, `where` names it in errors. */
+function writing(field: Field, value: string, where: string): string {
+  const isAbsent = `${value} === null || ${value} === undefined`;
+  if ("struct" in field) {
+    const fields: readonly Field[] = kernelStructures[field.struct];
+    const all = fields.map((each) => writing(each, member(each, value), `${where}.${each.name}`)).join("\n");
+    return field.optional ? `if (${isAbsent}) scratch.number(0); else { scratch.number(1);\n${all}\n}` : all;
   }
-
-  attend(state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile): void {
-    checkSums("attend", state.out, state.lse);
-    const scratch = this.#device.begin("attend");
-    scratch.view(state.out).view(state.lse).view(q).view(kv.k).view(kv.v);
-    scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
-    this.#device.launch(this.#device.native.attend);
+  if ("tensor" in field) {
+    const [at, dtype] = [JSON.stringify(where), JSON.stringify(field.dtype)];
+    const check = field.dtype ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${at});` : "";
+    if (!field.optional) return `${check} scratch.view(${value});`;
+    return `if (${isAbsent}) scratch.number(0); else { ${check} scratch.number(1).view(${value}); }`;
   }
-
-  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, kv: KvBlock, tile: Tile): void {
-    checkSums("attendBackward", grads.dq, grads.dk, grads.dv, saved.lse, saved.delta);
-    const scratch = this.#device.begin("attendBackward");
-    scratch.view(grads.dq).view(grads.dk).view(grads.dv).view(q).view(kv.k).view(kv.v);
-    scratch.view(saved.dOut).view(saved.lse).view(saved.delta);
-    scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
-    this.#device.launch(this.#device.native.attendBackward);
+  if ("enum" in field) {
+    const [name, at] = [JSON.stringify(field.enum), JSON.stringify(where)];
+    return `scratch.number(codes[${name}][${value}] ?? rejectValue(${name}, ${value}, ${at}));`;
   }
+  if ("list" in field) return `scratch.${field.list}(${value}${field.optional ? " ?? []" : ""});`;
+  if (field.scalar === "boolean") return `scratch.number(${value} ? 1 : 0);`;
+  return `scratch.number(${value}${field.optional ? " ?? 0" : ""});`;
+}
 
-  merge(into: AttentionState, from: AttentionState): void {
-    checkSums("merge", into.out, into.lse, from.out, from.lse);
-    this.#device.begin("merge").view(into.out).view(into.lse).view(from.out).view(from.lse);
-    this.#device.launch(this.#device.native.merge);
-  }
+/** The expression of a structure's field: `state.out`, or what is called otherwise for each `kind` of the structure. */
+function member(field: Field, structure: string): string {
+  if (!("names" in field)) return `${structure}.${field.name}`;
+  return `${structure}[${JSON.stringify(field.names)}[${structure}.kind]]`;
+}
 
-  rowDot(out: Tensor, a: Tensor, b: Tensor): void {
-    this.#device.begin("rowDot").view(out).view(a).view(b);
-    this.#device.launch(this.#device.native.rowDot);
-  }
+/** The code of each value of each enumeration. */
+const codes = Object.fromEntries(
+  Object.entries(kernelEnumerations).map(([name, values]) => [
+    name,
+    Object.fromEntries(values.map((value, code) => [value, code])),
+  ]),
+);
 
-  fill(out: Tensor, value: number): void {
-    this.#device.begin("fill").view(out).number(value);
-    this.#device.launch(this.#device.native.fill);
-  }
+function rejectValue(enumeration: keyof typeof kernelEnumerations, received: unknown, where: string): never {
+  throw new OptionError({
+    where,
+    expected: `one of ${kernelEnumerations[enumeration].join(", ")}`,
+    received: String(received),
+  });
+}
 
-  copy(out: Tensor, x: Tensor): void {
-    this.#device.begin("copy").view(out).view(x);
-    this.#device.launch(this.#device.native.copy);
-  }
+function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
+  throw new DTypeError({
+    where,
+    expected,
+    received: dtype,
+    remedy: `pass a ${expected} tensor; what is summed is rounded once, when all is summed`,
+  });
+}
 
-  binary(op: BinaryOp, out: Tensor, a: Tensor, b: Tensor): void {
-    this.#device.begin(op).number(binaryOps[op]).view(out).view(a).view(b);
-    this.#device.launch(this.#device.native.binary);
-  }
-
-  scalar(op: BinaryOp, out: Tensor, x: Tensor, value: number): void {
-    this.#device.begin(op).number(binaryOps[op]).view(out).view(x).number(value);
-    this.#device.launch(this.#device.native.scalar);
-  }
-
-  unary(op: UnaryOp, out: Tensor, x: Tensor): void {
-    this.#device.begin(op).number(unaryOps[op]).view(out).view(x);
-    this.#device.launch(this.#device.native.unary);
-  }
-
-  /** gelu is the exact form x·Φ(x), as in PyTorch's default. relu'(0) is 0. */
-  unaryBackward(op: UnaryOp, dx: Tensor, x: Tensor, dy: Tensor): void {
-    this.#device.begin(op).number(unaryOps[op]).view(dx).view(x).view(dy);
-    this.#device.launch(this.#device.native.unaryBackward);
-  }
-
-  reduce(kind: ReduceKind, out: Tensor, x: Tensor): void {
-    this.#device.begin(kind).number(reduceKinds[kind]).view(out).view(x);
-    this.#device.launch(this.#device.native.reduce);
-  }
-
-  matmul(out: Tensor, a: Tensor, b: Tensor, accumulate: boolean): void {
-    this.#device
-      .begin("matmul")
-      .view(out)
-      .view(a)
-      .view(b)
-      .number(accumulate ? 1 : 0);
-    this.#device.launch(this.#device.native.matmul);
-  }
-
-  softmax(out: Tensor, x: Tensor): void {
-    this.#device.begin("softmax").view(out).view(x);
-    this.#device.launch(this.#device.native.softmax);
-  }
-
-  softmaxBackward(dx: Tensor, out: Tensor, dOut: Tensor): void {
-    this.#device.begin("softmaxBackward").view(dx).view(out).view(dOut);
-    this.#device.launch(this.#device.native.softmaxBackward);
-  }
-
-  layerNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void {
-    this.#norm("layerNorm", out, x, { ...norm, ...stats });
-  }
-
-  layerNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void {
-    this.#normBackward("layerNormBackward", grads, { x, dOut, weight, ...stats });
-  }
-
-  rmsNorm(out: Tensor, x: Tensor, norm: NormParameters, stats: NormStats): void {
-    this.#norm("rmsNorm", out, x, { ...norm, rstd: stats.rstd, mean: null });
-  }
-
-  rmsNormBackward(grads: NormGrads, x: Tensor, dOut: Tensor, weight: Tensor | null, stats: NormStats): void {
-    this.#normBackward("rmsNormBackward", grads, { x, dOut, weight, rstd: stats.rstd, mean: null });
-  }
-
-  random(out: Tensor, spec: RandomSpec): void {
-    const [a, b] = spec.kind === "uniform" ? [spec.low, spec.high] : [spec.mean, spec.std];
-    const scratch = this.#device.begin("random").view(out).number(randomKinds[spec.kind]).number(a).number(b);
-    scratch.number(spec.seed).number(spec.stream);
-    this.#device.launch(this.#device.native.random);
-  }
-
-  dropout(out: Tensor, x: Tensor, spec: DropoutSpec): void {
-    const scratch = this.#device.begin("dropout").view(out).view(x).number(spec.probability);
-    scratch.number(spec.seed).number(spec.stream).number(spec.offset);
-    for (const stride of spec.strides) scratch.number(stride);
-    this.#device.launch(this.#device.native.dropout);
-  }
-
-  gatherRows(out: Tensor, table: Tensor, index: Tensor): void {
-    this.#device.begin("gatherRows").view(out).view(table).view(index);
-    this.#device.launch(this.#device.native.gatherRows);
-  }
-
-  scatterAddRows(into: Tensor, x: Tensor, index: Tensor): void {
-    this.#device.begin("scatterAddRows").view(into).view(x).view(index);
-    this.#device.launch(this.#device.native.scatterAddRows);
-  }
-
-  crossEntropy(rows: CrossEntropyRows, x: Tensor, target: Tensor, spec: CrossEntropySpec): void {
-    const scratch = this.#device.begin("crossEntropy").view(rows.loss).view(rows.lse).view(rows.counted);
-    scratch.view(x).view(target).number(spec.smoothing).number(spec.ignored);
-    this.#device.launch(this.#device.native.crossEntropy);
-  }
-
-  crossEntropyBackward(dx: Tensor, saved: CrossEntropySaved, dLoss: Tensor, spec: CrossEntropySpec): void {
-    const scratch = this.#device.begin("crossEntropyBackward").view(dx).view(saved.x).view(saved.target);
-    scratch.view(saved.lse).view(dLoss).number(spec.smoothing).number(spec.ignored);
-    this.#device.launch(this.#device.native.crossEntropyBackward);
-  }
-
-  adam(state: AdamState, gradient: Tensor, step: AdamStep): void {
-    const scratch = this.#device.begin(step.kind).view(state.parameter).view(state.first).view(state.second);
-    scratch.view(gradient).number(adamKinds[step.kind]).number(step.rate).number(step.beta1).number(step.beta2);
-    scratch.number(step.epsilon).number(step.decay).number(step.correction1).number(step.correction2).number(step.mix);
-    this.#device.launch(this.#device.native.adam);
-  }
-
-  #norm(name: "layerNorm" | "rmsNorm", out: Tensor, x: Tensor, rest: NormParameters & NormStats): void {
-    const scratch = this.#device.begin(name).view(out).view(x).optional(rest.weight).optional(rest.bias);
-    scratch.optional(rest.mean).view(rest.rstd).number(rest.epsilon);
-    this.#device.launch(this.#device.native[name]);
-  }
-
-  #normBackward(
-    name: "layerNormBackward" | "rmsNormBackward",
-    grads: NormGrads,
-    saved: NormStats & { readonly x: Tensor; readonly dOut: Tensor; readonly weight: Tensor | null },
-  ): void {
-    const scratch = this.#device.begin(name).view(grads.dx).optional(grads.dWeight).optional(grads.dBias);
-    scratch.view(saved.x).view(saved.dOut).optional(saved.weight).optional(saved.mean).view(saved.rstd);
-    this.#device.launch(this.#device.native[name]);
-  }
+/**
+ * The kernels of a native device: each call writes its arguments into the scratch array and submits one native work.
+ * Attention that asks for a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tensor
+ * of a dtype that the schema does not allow with a DTypeError.
+ */
+export function nativeKernels(device: Featured, host: KernelHost): Kernels {
+  const methods = factories.map(([name, factory]) => {
+    const call = host.native[name];
+    return [name, factory({ device, host, call, checkFeatures, codes, rejectDType, rejectValue })] as const;
+  });
+  return Object.fromEntries(methods) as unknown as Kernels;
 }

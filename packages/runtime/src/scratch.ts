@@ -1,5 +1,5 @@
-import { OptionError, type Slice, type Span, type Tensor } from "@mosaic/core";
-import { NativeStorage } from "./storage.ts";
+import { OptionError, type Shape, type Slice, type Span, type Tensor } from "@mosaic/core";
+import type { NativeStorage } from "./storage.ts";
 
 /** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
 export interface Bound {
@@ -40,7 +40,8 @@ export class Scratch {
 
   view(x: Tensor): this {
     const { shape, strides, storage } = x;
-    if (!(storage instanceof NativeStorage) || storage.owner !== this.#owner) this.#rejectForeign(x);
+    const { owner, address } = storage as NativeStorage; // of another device's storage, the owner is another
+    if (owner !== this.#owner) this.#rejectForeign(x);
     if (x.isDisposed) x.assertUsable(this.#where);
     const rank = shape.length;
     if (rank > maxRank) this.#rejectRank(rank);
@@ -48,7 +49,7 @@ export class Scratch {
     const { values } = this;
     let next = this.#next;
     const code = dtypeCodes[x.dtype];
-    values[next++] = storage.address + x.offset * (code === 0 ? 4 : 2);
+    values[next++] = address + x.offset * (code === 0 ? 4 : 2);
     values[next++] = code;
     values[next++] = rank;
     for (let axis = 0; axis < rank; axis++) values[next++] = shape[axis]!;
@@ -64,15 +65,47 @@ export class Scratch {
 
   spans(spans: readonly Span[]): this {
     this.#room(1 + 3 * spans.length);
-    this.number(spans.length);
-    for (const { start, length, step } of spans) this.number(start).number(length).number(step);
+    const { values } = this;
+    let next = this.#next;
+    values[next++] = spans.length;
+    for (const { start, length, step } of spans) {
+      values[next++] = start;
+      values[next++] = length;
+      values[next++] = step;
+    }
+    this.#next = next;
     return this;
   }
 
   slices(slices: readonly Slice[]): this {
     this.#room(1 + 5 * slices.length);
-    this.number(slices.length);
-    for (const { q0, q1, k0, k1, type } of slices) this.number(q0).number(q1).number(k0).number(k1).number(type);
+    const { values } = this;
+    let next = this.#next;
+    values[next++] = slices.length;
+    for (const { q0, q1, k0, k1, type } of slices) {
+      values[next++] = q0;
+      values[next++] = q1;
+      values[next++] = k0;
+      values[next++] = k1;
+      values[next++] = type;
+    }
+    this.#next = next;
+    return this;
+  }
+
+  /** A list of slices for each sample. */
+  slicesBySample(lists: readonly (readonly Slice[])[]): this {
+    this.number(lists.length);
+    for (const slices of lists) this.slices(slices);
+    return this;
+  }
+
+  /** One stride for each axis. */
+  strides(strides: Shape): this {
+    if (strides.length > maxRank) this.#rejectRank(strides.length);
+    this.#room(1 + strides.length);
+    this.number(strides.length);
+    for (const stride of strides) this.number(stride);
     return this;
   }
 

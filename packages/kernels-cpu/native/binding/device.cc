@@ -158,7 +158,7 @@ napi_value write(napi_env env, napi_callback_info info) {
   }
   if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));
   enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
-    device.kernels.copy(out, denseView(values.get(), out), device.pool());
+    device.kernels.copy({out, denseView(values.get(), out)}, device.pool());
   });
   addon.scratch[0] = 0;
   return nullptr;
@@ -176,7 +176,7 @@ napi_value read(napi_env env, napi_callback_info info) {
   const View x = args.view();
   addon.completions->expect();
   enqueue(device.stream, "read", [data, x, &device] {
-    device.kernels.copy(denseView(data, x), x, device.pool());
+    device.kernels.copy({denseView(data, x), x}, device.pool());
   });
   enqueueAlways(device.stream, "", [completion, completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);

@@ -1,7 +1,9 @@
-// Reads what JavaScript wrote into the scratch array; the writer is src/native/scratch.ts.
+// Reads what JavaScript wrote into the scratch array; the writer is packages/runtime/src/scratch.ts.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "mosaic/tile.h"
@@ -13,54 +15,79 @@ class Reader {
  public:
   explicit Reader(const double* next) : next_(next) {}
 
+  /// Reads each of them, in order.
+  template <class... Fields>
+  void operator()(Fields&... fields) {
+    (read(fields), ...);
+  }
+
   double number() { return *next_++; }
   int64_t integer() { return static_cast<int64_t>(*next_++); }
-  void* address() { return reinterpret_cast<void*>(static_cast<uintptr_t>(*next_++)); }
-
   View view() {
     View view;
-    view.data = address();
+    read(view);
+    return view;
+  }
+
+ private:
+  /// A number, a value of an enumeration, or a structure that reads itself.
+  template <class T>
+  void read(T& value) {
+    if constexpr (std::is_class_v<T>) {
+      value.read(*this);
+    } else {
+      value = static_cast<T>(number());
+    }
+  }
+
+  void read(bool& value) { value = number() != 0; }
+  void read(uint64_t& value) { value = static_cast<uint64_t>(integer()); }
+
+  void read(View& view) {
+    view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(number()));
     view.dtype = static_cast<DType>(integer());
     view.rank = static_cast<int32_t>(integer());
     for (int axis = 0; axis < view.rank; axis++) view.shape[axis] = integer();
     for (int axis = 0; axis < view.rank; axis++) view.stride[axis] = integer();
-    return view;
   }
 
-  /// A view of rank 4; one of rank 3 stands for rows and gets a last axis of length 1.
-  TensorView tensor() {
-    const View wide = view();
-    TensorView view{wide.data, wide.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+  void read(OptionalView& view) {
+    if (number() != 0) return read(static_cast<View&>(view));
+    view.data = nullptr;
+    view.dtype = DType::Float32;
+    view.rank = 0;
+  }
+
+  /// One of rank 3 stands for rows and gets a last axis of length 1.
+  void read(TensorView& view) {
+    View wide;
+    read(wide);
+    view = {wide.data, wide.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
     for (int axis = 0; axis < wide.rank && axis < 4; axis++) {
       view.shape[axis] = wide.shape[axis];
       view.stride[axis] = wide.stride[axis];
     }
-    return view;
   }
 
-  std::vector<Span> spans() {
-    std::vector<Span> spans(static_cast<size_t>(integer()));
-    for (Span& span : spans) {
-      span.start = integer();
-      span.length = integer();
-      span.step = integer();
-    }
-    return spans;
+  void read(Strides& strides) {
+    strides.rank = static_cast<int32_t>(integer());
+    for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
   }
 
-  std::vector<Slice> slices() {
-    std::vector<Slice> slices(static_cast<size_t>(integer()));
-    for (Slice& slice : slices) {
-      slice.q0 = integer();
-      slice.q1 = integer();
-      slice.k0 = integer();
-      slice.k1 = integer();
-      slice.type = static_cast<int32_t>(integer());
-    }
-    return slices;
+  void read(Span& span) { (*this)(span.start, span.length, span.step); }
+  void read(Slice& slice) { (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type); }
+
+  template <class T>
+  void read(std::vector<T>& list) {
+    list.resize(static_cast<size_t>(integer()));
+    for (T& each : list) read(each);
   }
 
- private:
+  template <class T>
+  void read(std::optional<T>& value) {
+    if (number() != 0) read(value.emplace());
+  }
+
   const double* next_;
 };
 

@@ -19,4 +19,13 @@ struct View {
   int64_t stride[kMaxRank];
 };
 
+/// A view that may be absent: its data is then null, and its rank 0.
+struct OptionalView : View {};
+
+/// One stride for each of `rank` axes.
+struct Strides {
+  int32_t rank;
+  int64_t along[kMaxRank];
+};
+
 }  // namespace mosaic
