@@ -15,8 +15,8 @@ export function ringOf(ranks: number): Way {
 }
 
 /** A tile as the papers name it: `a` chunks of queries × `b` of keys, a·b ranks; the `a` ranks of a row are neighbours. */
-export function tile([a, b]: readonly [number, number], form: "scheduled" | "fused" = "scheduled"): Way {
-  return { name: `mesh2d ${a}×${b} ${form}`, mesh: { sp: a * b }, backend: mesh2d({ shape: [b, a], form }) };
+export function tile([a, b]: readonly [number, number], schedule: "overlapped" | "fused" = "overlapped"): Way {
+  return { name: `mesh2d ${a}×${b} ${schedule}`, mesh: { sp: a * b }, backend: mesh2d({ shape: [b, a], schedule }) };
 }
 
 /** What is attended to: a causal mask over `tokens`, in bfloat16. */

@@ -25,10 +25,10 @@ const pods = { node: 32, gpu: 32 };
 /** By name; every one on 1 024 ranks, forward and backward. */
 export const proofs: Readonly<Record<string, ProofProblem>> = {
   ring: { mesh: { sp: 1024 }, backend: () => ring() },
-  "mesh2d-32x32": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], form: "scheduled" }) },
-  "mesh2d-32x32-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], form: "fused" }) },
-  "mesh2d-128x8": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], form: "scheduled" }) },
-  "mesh2d-128x8-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], form: "fused" }) },
+  "mesh2d-32x32": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "overlapped" }) },
+  "mesh2d-32x32-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "fused" }) },
+  "mesh2d-128x8": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], schedule: "overlapped" }) },
+  "mesh2d-128x8-fused": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [128, 8], schedule: "fused" }) },
   "ulysses-64": { mesh: { dp: 16, sp: 64 }, backend: () => ulysses() },
   "ring-in-ulysses": {
     mesh: { seq: 128, head: 8 },

@@ -122,7 +122,7 @@ describe("tables", () => {
   });
 
   it("of bars have their geometric means", () => {
-    const bar = { model: "13B", ranks: 16, fused: 2, statedOverlapped: 1, scheduled: 1 };
+    const bar = { model: "13B", ranks: 16, fused: 2, statedOverlapped: 1, overlapped: 1 };
     const { rows } = meanTable({
       ...table,
       rows: [

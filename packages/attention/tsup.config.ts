@@ -1,7 +1,12 @@
 import { defineConfig } from "tsup";
 
 export default defineConfig({
-  entry: { index: "src/index.ts", doctor: "src/doctor/main.ts", "doctor-probe": "src/doctor/probe.ts" },
+  entry: {
+    index: "src/index.ts",
+    "context-parallel": "src/context-parallel.ts",
+    doctor: "src/doctor/main.ts",
+    "doctor-probe": "src/doctor/probe.ts",
+  },
   format: ["esm"],
   target: "node20",
   sourcemap: true,

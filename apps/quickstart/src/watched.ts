@@ -21,8 +21,8 @@ export function watched(backend: AttentionBackend, finished: Watcher): Attention
     name: backend.name,
     axes: backend.axes,
     check: (ctx) => backend.check?.(ctx),
-    attend: (ctx, call, state, keys) => backend.attend(dressed(ctx), call, state, keys),
-    attendBackward: (ctx, call, grads, keys) => backend.attendBackward(dressed(ctx), call, grads, keys),
+    attend: (ctx, call, state, kv) => backend.attend(dressed(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(dressed(ctx), call, grads, kv),
   };
 }
 

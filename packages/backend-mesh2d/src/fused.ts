@@ -1,109 +1,105 @@
 import type { Transfer } from "@mosaic/core";
-import { type Chunk, Chunks, messages } from "./chunk.ts";
-import type { Lane, Part, Pass, Runner, Tile } from "./pass.ts";
+import { type Chunk, ChunkBuffers, receives, sends } from "@mosaic/core/context-parallel";
+import type { Operand, OperandChunks, Pass, PassExecutor, Tile } from "./pass.ts";
+import type { TilePeers } from "./tile.ts";
 
-// All rows of the tile come in one batch, one call computes it, and all sums go home in another: Attention2D's
+// All rows of the tile come in one batch, one call computes it, and all sums go back in another: Attention2D's
 // non-overlapped form. Few messages and one large kernel call, but no transfer is hidden.
 
-/** One dimension of the tile, gathered. */
-interface Gathering extends Part {
+/** An operand whose chunks are gathered. */
+interface Gathered extends OperandChunks {
   /** The sums by rank, that of this rank included; empty if they are this rank's very own, complete as they are. */
   readonly shares: ReadonlyMap<number, Chunk>;
 }
 
-/** Where a gathering lies, and the messages that bring it. */
-interface Memory {
-  readonly inputs: Chunks;
-  readonly results: Chunks;
+/** Where chunks are gathered, and the messages that bring them. */
+interface Gathering {
+  readonly inputs: ChunkBuffers;
+  readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
 }
 
-/** Sums over this rank's rows that another computed. */
-interface Arrival {
-  readonly lane: Lane;
-  readonly share: Chunk;
-}
-
-/** The way home of all sums of some lanes. */
-interface Homeward {
-  readonly results: Chunks;
+/** The return of sums to their owners: messages, and sums over this rank's rows that others computed. */
+interface Return {
+  readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
-  readonly arrived: Arrival[];
+  readonly arrivals: { readonly operand: Operand; readonly share: Chunk }[];
 }
 
-/** Runs a pass in the fused form. */
-export class Fused implements Runner {
+/** Runs a pass by the fused schedule. */
+export class FusedExecutor implements PassExecutor {
   readonly #pass: Pass;
   // The queries stay for all tiles; their rows are given back before the sums over them leave.
-  readonly #inputs: Chunks;
-  readonly #results: Chunks;
-  #queries: Gathering | undefined;
+  readonly #inputs: ChunkBuffers;
+  readonly #results: ChunkBuffers;
+  #queries: Gathered | undefined;
 
   constructor(pass: Pass) {
     this.#pass = pass;
-    this.#inputs = new Chunks(pass.group.device);
-    this.#results = new Chunks(pass.group.device);
+    this.#inputs = buffersOf(pass);
+    this.#results = buffersOf(pass);
   }
 
   add(tile: Tile): void {
     const pass = this.#pass;
-    using results = new Chunks(pass.group.device);
+    using results = buffersOf(pass);
     const { queries, keys } = this.#compute(tile, results);
-    const home: Homeward = { results, transfers: [], arrived: [] };
+    const toOwners: Return = { results, transfers: [], arrivals: [] };
     if (tile.last) {
       this.#inputs[Symbol.dispose]();
-      homeward(pass.queries, queries, home);
+      returnSums(pass.queries, queries, toOwners);
     }
-    homeward(tile.keys, keys, home);
-    post(pass, home.transfers);
+    returnSums(tile.keys, keys, toOwners);
+    exchange(pass, toOwners.transfers);
     // This rank's own share first, then those of others by offset: the same order every time.
-    if (tile.last) this.#absorbOwn(pass.queries, queries);
-    this.#absorbOwn(tile.keys, keys);
-    for (const { lane, share } of home.arrived) lane.absorb(lane.sums, share.rows);
+    if (tile.last) this.#accumulateOwn(pass.queries, queries);
+    this.#accumulateOwn(tile.keys, keys);
+    for (const { operand, share } of toOwners.arrivals) operand.accumulate(operand.sums, share.tensors);
   }
 
   /** Gathers the rows and computes the tile; the keys are given back, the sums over them stay in `results`. */
-  #compute(tile: Tile, results: Chunks): Record<"queries" | "keys", Gathering> {
-    using inputs = new Chunks(this.#pass.group.device);
+  #compute(tile: Tile, results: ChunkBuffers): Record<"queries" | "keys", Gathered> {
+    using inputs = buffersOf(this.#pass);
     const transfers: Transfer[] = [];
-    const memory = { inputs: this.#inputs, results: this.#results, transfers };
-    const queries = (this.#queries ??= this.#gather(this.#pass.queries, memory));
+    const queries = (this.#queries ??= this.#gather(this.#pass.queries, {
+      inputs: this.#inputs,
+      results: this.#results,
+      transfers,
+    }));
     const keys = this.#gather(tile.keys, { inputs, results, transfers });
-    post(this.#pass, transfers);
+    exchange(this.#pass, transfers);
     if (keys.ranks.length > 0) tile.compute(queries, keys);
     return { queries, keys };
   }
 
-  /** Room for the chunks of one dimension, in the order of ranks, so that neighbouring stretches become one. */
-  #gather(lane: Lane, memory: Memory): Gathering {
-    const { side, inputs, sums } = lane;
+  /** Posts nothing yet. Chunks lie in the order of ranks, so that neighbouring stretches become one. */
+  #gather({ peers, inputs, sums, clear }: Operand, { inputs: memory, results, transfers }: Gathering): Gathered {
     const self = this.#pass.group.rank;
-    const takers = side.takers.filter((taker) => taker !== undefined);
-    const ranks = side.sources.filter((source) => source !== undefined).toSorted((a, b) => a - b);
-    const alone = ranks.every((rank) => rank === self);
-    if (alone) {
-      const own = takers.length > 0 ? memory.inputs.dense(inputs) : { rows: inputs, wire: [] };
-      memory.transfers.push(...takers.flatMap((to) => messages(own, to)));
-      return { ranks, inputs: own.rows, sums, shares: new Map() };
+    const destinations = peers.destinations.filter((rank) => rank !== undefined);
+    const ranks = peers.sources.filter((rank) => rank !== undefined).toSorted((a, b) => a - b);
+    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sends(own, to)));
+    if (ranks.every((rank) => rank === self)) {
+      const own = destinations.length > 0 ? memory.dense(inputs) : { tensors: inputs, wire: [] };
+      sendOwn(own);
+      return { ranks, inputs: own.tensors, sums, shares: new Map() };
     }
-    const total = ranks.reduce((sum, rank) => sum + side.length(rank), 0);
-    const all = memory.inputs.empty(inputs, total);
-    const chunks = split(memory.inputs, all, { ranks, side });
-    const room = chunks.get(self);
-    const own = takers.length > 0 && !room ? memory.inputs.dense(inputs) : room;
-    if (room) memory.inputs.copied(inputs, room);
-    for (const [rank, { wire }] of chunks) {
-      if (rank !== self) memory.transfers.push(...wire.map((tensor) => ({ tensor, from: rank })));
-    }
-    memory.transfers.push(...takers.flatMap((to) => messages(own!, to)));
-    const allSums = memory.results.empty(sums, total);
-    lane.clear(allSums.rows);
-    return { ranks, inputs: all.rows, sums: allSums.rows, shares: split(memory.results, allSums, { ranks, side }) };
+    const total = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
+    const all = memory.empty(inputs, total);
+    const chunks = sharesOf(memory, all, { ranks, peers });
+    const place = chunks.get(self);
+    const own = destinations.length > 0 && !place ? memory.dense(inputs) : place;
+    if (place) memory.copy(inputs, place);
+    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...receives(chunk, rank));
+    if (own) sendOwn(own);
+    const allSums = results.empty(sums, total);
+    clear(allSums.tensors);
+    const shares = sharesOf(results, allSums, { ranks, peers });
+    return { ranks, inputs: all.tensors, sums: allSums.tensors, shares };
   }
 
-  #absorbOwn(lane: Lane, { shares }: Gathering): void {
+  #accumulateOwn({ sums, accumulate }: Operand, { shares }: Gathered): void {
     const own = shares.get(this.#pass.group.rank);
-    if (own) lane.absorb(lane.sums, own.rows);
+    if (own) accumulate(sums, own.tensors);
   }
 
   [Symbol.dispose](): void {
@@ -112,40 +108,44 @@ export class Fused implements Runner {
   }
 }
 
+function buffersOf({ group: { device } }: Pass): ChunkBuffers {
+  return new ChunkBuffers({ device, order: "sbhd" });
+}
+
 /** The chunks of several ranks within one that holds them all. */
-function split(
-  memory: Chunks,
+function sharesOf(
+  buffers: ChunkBuffers,
   all: Chunk,
-  { ranks, side }: { readonly ranks: readonly number[]; readonly side: Lane["side"] },
+  { ranks, peers }: { readonly ranks: readonly number[]; readonly peers: TilePeers },
 ): Map<number, Chunk> {
-  let start = 0;
+  let first = 0;
   return new Map(
     ranks.map((rank) => {
-      const length = side.length(rank);
-      const part = memory.part(all, start, length);
-      start += length;
-      return [rank, part];
+      const count = peers.rows(rank);
+      const share = buffers.rows(all, first, count);
+      first += count;
+      return [rank, share];
     }),
   );
 }
 
-/** Adds the messages that bring sums home, and room for those that arrive. */
-function homeward(lane: Lane, { shares }: Gathering, { results, transfers, arrived }: Homeward): void {
-  const { side, sums } = lane;
+/** Adds the messages that return sums to their owners, and memory for those that arrive. */
+function returnSums(operand: Operand, { shares }: Gathered, { results, transfers, arrivals }: Return): void {
+  const { peers, sums } = operand;
   if (sums.length === 0) return;
-  for (const [offset, to] of side.sources.entries()) {
+  for (const [offset, to] of peers.sources.entries()) {
     const share = to === undefined || offset === 0 ? undefined : shares.get(to);
-    if (share) transfers.push(...messages(share, to!));
+    if (share) transfers.push(...sends(share, to!));
   }
-  for (const from of side.takers) {
+  for (const from of peers.destinations) {
     if (from === undefined) continue;
     const share = results.empty(sums, sums[0]!.shape[2]!);
-    arrived.push({ lane, share });
-    transfers.push(...share.wire.map((tensor) => ({ tensor, from })));
+    arrivals.push({ operand, share });
+    transfers.push(...receives(share, from));
   }
 }
 
 /** One batch; what is computed next waits for it. */
-function post({ group, label }: Pass, transfers: readonly Transfer[]): void {
+function exchange({ group, label }: Pass, transfers: readonly Transfer[]): void {
   if (transfers.length > 0) group.sendRecv(transfers, { label }).wait();
 }

@@ -1,32 +1,29 @@
 import {
   type AttentionBackend,
-  ByPlace,
   type Call,
   type Context,
   type Coordinate,
   type InParts,
-  type Keys,
   local,
+  OptionError,
+  type PlacedKv,
 } from "@mosaic/core";
-import { checkBackward, checkCall, checkMesh, checkState } from "./check.ts";
-import { Folding } from "./folding.ts";
-import { type FormOptions, formOf } from "./form.ts";
-import { Fused } from "./fused.ts";
-import { bestGrid } from "./grid.ts";
-import { Needs, shardsAlong } from "./need.ts";
-import { checkOptions, type Mesh2DOptions } from "./options.ts";
+import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
+import { FusedExecutor } from "./fused.ts";
+import { checkGrid, checkOptions, type Mesh2DOptions } from "./options.ts";
+import { OverlappedExecutor } from "./overlapped.ts";
 import {
-  backwardTiling,
-  forwardTiling,
-  type KeysAndGrads,
+  backwardPass,
+  type ExecutionContext,
+  forwardPass,
+  type KvAndGrads,
   type Pass,
-  type Runner,
-  type Site,
+  type PassExecutor,
   type Tile,
-  type Tiling,
+  type TiledPass,
 } from "./pass.ts";
-import { Plans } from "./plans.ts";
-import { Scheduled } from "./scheduled.ts";
+import { chooseSchedule, type ScheduleName, Schedules } from "./schedule.ts";
+import { bestGrid, Tiles } from "./tile.ts";
 
 /**
  * Attention in two dimensions: the ranks of a mesh axis form a grid; queries travel along its rows, keys and values along
@@ -41,72 +38,71 @@ import { Scheduled } from "./scheduled.ts";
  * Within another backend, which brings keys in parts, queries travel once for all parts and stay, and so do the sums over
  * them: `ring({ axis: "node", inner: mesh2d({ axis: "gpu" }) })` moves only keys at each step.
  *
- * `form` says when it communicates: "fused" gathers, computes in one call and sends sums home; "scheduled" goes block by
+ * `schedule` says when it communicates: "fused" gathers, computes in one call and returns sums; "overlapped" goes block by
  * block and hides transfers behind compute, one at a time or, with `channels: 2`, one along the row beside one along the
  * column; "auto" takes the quicker. All give the same results but for rounding, and send the same bytes.
  *
  * Throws, before anything is sent, an OptionError if the mesh lacks the axis, the shape does not fit its length, or a
  * sequence is not cut along it, and a ShapeError or DTypeError if the tensors are not what their layouts say.
  *
- * Source: Elango, "Attention2D", 2025 (arXiv 2503.15758), the fused form; "Mesh-Attention", 2025 (arXiv 2512.20968), tiles
- * of any shape and the scheduled form.
+ * Source: Elango, "Attention2D", 2025 (arXiv 2503.15758), the fused schedule; "Mesh-Attention", 2025 (arXiv 2512.20968),
+ * tiles of any shape and the overlapped one.
  *
  * @example
  * ```ts
  * import { mesh2d } from "@mosaic/backend-mesh2d";
  * mesh2d({ shape: [4, 2] }).axes; // => ["sp"]
- * mesh2d({ axis: "gpu", shape: [8, 32], form: "scheduled", channels: 2 }).name; // => "mesh2d"
+ * mesh2d({ axis: "gpu", shape: [8, 32], schedule: "overlapped", channels: 2 }).name; // => "mesh2d"
  * ```
  */
 export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
-  const { axis = "sp", shape, form = "auto", inner = local(), halfSpeedRows = 24 } = options;
+  const { axis = "sp", shape, schedule = "auto", inner = local(), halfSpeedRows = 24 } = options;
   const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
   const label = `mesh2d(${axis})`;
   checkOptions(label, options);
-  const needs = new ByPlace<Needs>([axis]);
-  const plans = new Plans({ channels, computeToTransfer, links });
+  const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
+  const tiles = new LayoutCache<Tiles>([axis]);
+  const schedules = new Schedules({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
     axes: [axis],
 
     check(ctx) {
-      checkMesh(ctx, axis, shape);
-      inner.check?.(ctx);
+      validate.context(ctx);
+      checkShape(ctx);
     },
 
     withShape: (other) => mesh2d({ ...options, shape: other }),
 
     inParts,
 
-    attend(ctx, call, state, keys) {
-      using whole = inParts([keys.from]);
-      whole.attend(ctx, call, state, keys);
+    attend(ctx, call, state, kv) {
+      using whole = inParts([kv.from]);
+      whole.attend(ctx, call, state, kv);
     },
 
-    attendBackward(ctx, call, grads, keys) {
-      using whole = inParts([keys.from]);
-      whole.attendBackward(ctx, call, grads, keys);
+    attendBackward(ctx, call, grads, kv) {
+      using whole = inParts([kv.from]);
+      whole.attendBackward(ctx, call, grads, kv);
     },
   };
 
   function inParts(from: readonly Coordinate[]): InParts {
-    let forward: Folding<Keys> | undefined;
-    let backward: Folding<KeysAndGrads> | undefined;
+    let forward: PartwisePass<PlacedKv> | undefined;
+    let backward: PartwisePass<KvAndGrads> | undefined;
     return {
-      attend(ctx, call, state, keys) {
-        checkMesh(ctx, axis, shape);
-        checkCall(ctx, axis, call, keys);
-        checkState(`${label}, rank ${ctx.rank}`, state, call);
-        forward ??= folding(forwardTiling(siteOf(ctx, call, keys), call, state));
-        forward.add(keys);
+      attend(ctx, call, state, kv) {
+        validate.attend(ctx, call, state, kv);
+        checkShape(ctx);
+        forward ??= new PartwisePass(forwardPass(contextOf(ctx, call, kv), call, state), from, executorOf);
+        forward.add(kv);
       },
 
-      attendBackward(ctx, call, grads, keys) {
-        checkMesh(ctx, axis, shape);
-        checkCall(ctx, axis, call, keys);
-        checkBackward(`${label} backward, rank ${ctx.rank}`, call, grads, keys);
-        backward ??= folding(backwardTiling(siteOf(ctx, call, keys), call, grads));
-        backward.add({ ...keys, dk: grads.dk, dv: grads.dv });
+      attendBackward(ctx, call, grads, kv) {
+        validate.attendBackward(ctx, call, grads, kv);
+        checkShape(ctx);
+        backward ??= new PartwisePass(backwardPass(contextOf(ctx, call, kv), call, grads), from, executorOf);
+        backward.add({ ...kv, dk: grads.dk, dv: grads.dv });
       },
 
       [Symbol.dispose]() {
@@ -115,33 +111,73 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
       },
     };
 
-    function folding<Part extends Keys>(tiling: Tiling<Part>): Folding<Part> {
-      return new Folding({ tiling, from, begin });
-    }
-
-    function siteOf(ctx: Context, call: Call, { k }: Keys): Site {
+    function contextOf(ctx: Context, call: Call, { k }: PlacedKv): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
-      const needAt = (place: Coordinate) =>
-        needs.of(call, place, () => new Needs(shardsAlong(axis, size, call, place))).of(grid, rank);
-      return { ctx, axis, inner, label, grid, needs: from.map(needAt) };
+      const tileAt = (place: Coordinate) =>
+        tiles.of(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
+      return { ctx, axis, inner, label, grid, tiles: from.map(tileAt) };
     }
   }
 
-  function begin(pass: Pass, tile: Tile): Runner {
-    const planOf = (each: Tile) => plans.planOf(pass, each);
-    const chosen =
-      form === "auto" ? formOf({ ...sizesOf(pass, tile), plan: planOf(whole(tile)), halfSpeedRows }) : form;
-    return chosen === "fused" ? new Fused(pass) : new Scheduled(pass, planOf);
+  /** The ranks of the axis fill the grid, if a shape was asked for. */
+  function checkShape({ mesh, rank }: Context): void {
+    if (!shape) return;
+    checkGrid(`${label}, rank ${rank}`, { rows: shape[0], columns: shape[1] }, mesh.shape[axis]!);
+  }
+
+  function executorOf(pass: Pass, tile: Tile): PassExecutor {
+    const name = schedule === "auto" ? choose(pass, tile) : schedule;
+    if (name === "fused") return new FusedExecutor(pass);
+    return new OverlappedExecutor(pass, (each) => schedules.of(pass, each));
+  }
+
+  /** By the tile as if it were the only one: every rank comes to the same. */
+  function choose(pass: Pass, tile: Tile): ScheduleName {
+    return chooseSchedule({
+      schedule: schedules.of(pass, { ...tile, first: true, last: true }),
+      queries: { chunks: pass.grid.columns, rows: pass.queries.meanRows },
+      keys: { chunks: pass.grid.rows, rows: tile.keys.meanRows },
+      halfSpeedRows,
+    });
   }
 }
 
-/** The tile as if it were the only one. */
-function whole(tile: Tile): Tile {
-  return { ...tile, first: true, last: true };
-}
+/** A pass whose keys come part by part, from places known before. */
+class PartwisePass<Kv extends PlacedKv> implements Disposable {
+  readonly #pass: TiledPass<Kv>;
+  readonly #from: readonly Coordinate[];
+  readonly #begin: (pass: Pass, tile: Tile) => PassExecutor;
+  #executor: PassExecutor | undefined;
+  #next = 0;
 
-function sizesOf({ queries, grid }: Pass, { keys }: Tile): Pick<FormOptions, "queries" | "keys"> {
-  return { queries: { chunks: grid.columns, rows: queries.rows }, keys: { chunks: grid.rows, rows: keys.rows } };
+  /** `begin` chooses the schedule when the first tile is there. */
+  constructor(pass: TiledPass<Kv>, from: readonly Coordinate[], begin: (pass: Pass, tile: Tile) => PassExecutor) {
+    this.#pass = pass;
+    this.#from = from;
+    this.#begin = begin;
+  }
+
+  add(kv: Kv): void {
+    this.#checkPlace(kv.from, this.#from[this.#next]);
+    const tile = this.#pass.tile(this.#next++, kv);
+    this.#executor ??= this.#begin(this.#pass, tile);
+    this.#executor.add(tile);
+  }
+
+  /** Dependencies were derived from the places that were named: keys from elsewhere would be sent to the wrong ranks. */
+  #checkPlace(from: Coordinate, named: Coordinate | undefined): void {
+    if (named && Object.keys(named).every((axis) => named[axis] === from[axis])) return;
+    throw new OptionError({
+      where: this.#pass.label,
+      expected: named ? `keys from ${JSON.stringify(named)}` : "no more keys",
+      received: `keys from ${JSON.stringify(from)}`,
+      remedy: "give inParts the places of all parts, in the order in which they come",
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.#executor?.[Symbol.dispose]();
+  }
 }

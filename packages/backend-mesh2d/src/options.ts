@@ -1,5 +1,6 @@
 import { type AttentionBackend, checkOptionNames, OptionError } from "@mosaic/core";
-import type { Form } from "./form.ts";
+import type { ScheduleName } from "./schedule.ts";
+import type { Grid } from "./tile.ts";
 
 export interface Mesh2DOptions {
   /** The mesh axis whose ranks form the grid; "sp" if absent. */
@@ -10,13 +11,13 @@ export interface Mesh2DOptions {
    */
   readonly shape?: readonly [rows: number, columns: number];
   /**
-   * "scheduled": block by block in a planned order that hides transfers behind compute, for chunks that keep a kernel busy.
-   * "fused": all chunks in one batch, one kernel call, all sums home in another, for chunks that do not. "auto", if absent:
+   * "overlapped": block by block in a greedy order that hides transfers behind compute, for chunks that keep a kernel busy.
+   * "fused": all chunks in one batch, one kernel call, all sums back in another, for chunks that do not. "auto", if absent:
    * whichever takes less time by `computeToTransfer` and `halfSpeedRows`.
    */
-  readonly form?: Form | "auto";
+  readonly schedule?: ScheduleName | "auto";
   /**
-   * Transfers that the schedule has under way at a time. 1, if absent: a row's and a column's share their links. 2: they have
+   * Transfers that an overlapped schedule has under way at a time. 1, if absent: a row's and a column's share their links. 2: they have
    * links of their own, as when rows lie within nodes; one along each then travels in one batch.
    */
   readonly channels?: 1 | 2;
@@ -37,7 +38,7 @@ export interface Mesh2DOptions {
 const legal = [
   "axis",
   "shape",
-  "form",
+  "schedule",
   "channels",
   "inner",
   "computeToTransfer",
@@ -48,9 +49,13 @@ const legal = [
 /** Options that can be wrong before any rank is there. */
 export function checkOptions(where: string, options: Mesh2DOptions): void {
   checkOptionNames(where, options, legal);
-  const { shape, form = "auto", inner, channels = 1 } = options;
-  if (!["auto", "fused", "scheduled"].includes(form)) {
-    throw new OptionError({ where, expected: `form "auto", "fused" or "scheduled"`, received: JSON.stringify(form) });
+  const { shape, schedule = "auto", inner, channels = 1 } = options;
+  if (!["auto", "fused", "overlapped"].includes(schedule)) {
+    throw new OptionError({
+      where,
+      expected: `schedule "auto", "fused" or "overlapped"`,
+      received: JSON.stringify(schedule),
+    });
   }
   if (channels !== 1 && channels !== 2) {
     throw new OptionError({ where, expected: "channels 1 or 2", received: JSON.stringify(channels) });
@@ -90,4 +95,15 @@ function checkRatios(
   if (!isPositive(halfSpeedRows) && halfSpeedRows !== 0) {
     throw new OptionError({ where, expected: "halfSpeedRows, a number of rows ≥ 0", received: String(halfSpeedRows) });
   }
+}
+
+/** The grid has a place for every rank. */
+export function checkGrid(where: string, { rows, columns }: Grid, size: number): void {
+  if (rows * columns === size) return;
+  throw new OptionError({
+    where,
+    expected: `a shape of ${size} ranks`,
+    received: `[${rows}, ${columns}], ${rows * columns}`,
+    remedy: "make the product of rows and columns the length of the axis",
+  });
 }

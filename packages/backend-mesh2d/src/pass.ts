@@ -1,175 +1,171 @@
-import type {
-  AttentionBackend,
-  AttentionState,
-  Call,
-  Context,
-  Kernels,
-  Keys,
-  Layout,
-  ProcessGroup,
-  QkvGrads,
-  SavedRows,
-  Tensor,
+import {
+  type AttentionBackend,
+  type AttentionState,
+  type Call,
+  type Context,
+  type Coordinate,
+  joinSpans,
+  type Kernels,
+  type Layout,
+  type PlacedKv,
+  type ProcessGroup,
+  type QkvGrads,
+  type SavedRows,
+  type Tensor,
 } from "@mosaic/core";
-import { gatheredAlong } from "./gathered.ts";
-import type { Grid } from "./grid.ts";
-import { joinedSide, type Need, type Side } from "./need.ts";
+import { type Grid, joinedPeers, type TileDependencies, type TilePeers } from "./tile.ts";
 
 // Forward and backward are the same exchange of other things: rows come in along each dimension of the tile, and sums
-// over the tile go back to the ranks whose rows they belong to. A pass says which; the forms say when. Within another
+// over the tile go back to the ranks whose rows they belong to. A pass is what they are; a schedule is when. Within another
 // backend the keys come in parts, a tile for each; queries are the same in all, and travel once.
 
-/** How partial sums over some rows become one. */
-interface Summing {
-  /** Makes sums begin. */
-  clear(sums: readonly Tensor[]): void;
-  /** Adds the sums over some of the tile's blocks to those over others. */
-  absorb(into: readonly Tensor[], from: readonly Tensor[]): void;
-}
-
-/** What a pass moves along one dimension of the tile. */
-export interface Lane extends Summing {
-  readonly side: Side;
+/** What a pass moves along one dimension of the tile: queries, or keys. */
+export interface Operand {
+  readonly peers: TilePeers;
   /** Rows of a chunk, on the average over ranks. */
-  readonly rows: number;
+  readonly meanRows: number;
   /** This rank's rows, that others compute on: [B,H,S,D] or [B,H,S]. */
   readonly inputs: readonly Tensor[];
   /** What others' computing adds to in the end: float32, this rank's rows of the result; none if nothing goes back. */
   readonly sums: readonly Tensor[];
+  /** Makes sums begin. */
+  clear(sums: readonly Tensor[]): void;
+  /** Adds the sums over some of the tile's blocks to those over others. */
+  accumulate(into: readonly Tensor[], from: readonly Tensor[]): void;
 }
 
-/** Part of the tile: chunks by rank, and their rows, in that order. */
-export interface Part {
+/** Chunks of an operand, by rank, and their rows, in that order. */
+export interface OperandChunks {
   readonly ranks: readonly number[];
   readonly inputs: readonly Tensor[];
   readonly sums: readonly Tensor[];
 }
 
-/** A forward or a backward of one rank, over all parts in which the keys come. */
-export interface Pass {
-  readonly group: ProcessGroup;
-  /** Who calls, as messages and traces shall say. */
-  readonly label: string;
-  readonly backward: boolean;
-  readonly grid: Grid;
-  readonly queries: Lane;
-}
-
-/** What one part of the keys makes of a pass: a tile. Its sums over keys go home with it, those over queries with the last. */
-export interface Tile {
-  readonly keys: Lane;
-  /** As `Need.sees`. */
-  readonly sees: Need["sees"];
+/** What one part of the keys makes of a pass. Its sums over keys return with it, those over queries with the last. */
+export interface Tile extends Pick<TileDependencies, "needsCompute"> {
+  readonly keys: Operand;
   /** Whether another tile came before, whose queries are here; whether another comes after. */
   readonly first: boolean;
   readonly last: boolean;
   /** Adds to both sums what these queries and these keys give. */
-  compute(queries: Part, keys: Part): void;
+  compute(queries: OperandChunks, keys: OperandChunks): void;
 }
 
-/** Runs a pass in one of its forms. */
-export interface Runner extends Disposable {
-  /** Takes the next tile. Its sums over keys are where they belong when this returns; those over queries after the last. */
-  add(tile: Tile): void;
+/** A forward or a backward of one rank, over all parts in which the keys come. */
+export interface Pass {
+  readonly group: ProcessGroup;
+  /** The label of collectives in messages and traces. */
+  readonly label: string;
+  readonly backward: boolean;
+  readonly grid: Grid;
+  readonly queries: Operand;
 }
 
-/** What both passes are made from. */
-export interface Site {
+/** A pass that makes tiles of keys and values, part by part. */
+export interface TiledPass<Kv extends PlacedKv> extends Pass {
+  /** The tile of part `i`. */
+  tile(i: number, kv: Kv): Tile;
+}
+
+/** What both passes are made in. */
+export interface ExecutionContext {
   readonly ctx: Context;
   readonly axis: string;
   readonly inner: AttentionBackend;
   readonly grid: Grid;
   /** This rank's tile for each part of the keys. */
-  readonly needs: readonly Need[];
+  readonly tiles: readonly TileDependencies[];
   readonly label: string;
 }
 
-/** A pass, and how keys become tiles of it. */
-export interface Tiling<Part extends Keys> {
-  readonly pass: Pass;
-  /** Part `i` of the keys. */
-  tile(i: number, keys: Part): Tile;
-}
-
-/** Keys, and room for their gradients. */
-export type KeysAndGrads = Keys & Pick<QkvGrads, "dk" | "dv">;
+/** Keys and values, and room for their gradients. */
+export type KvAndGrads = PlacedKv & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardTiling(site: Site, call: Call, state: AttentionState): Tiling<Keys> {
-  const { ctx, axis, inner, grid, needs, label } = site;
+export function forwardPass(context: ExecutionContext, call: Call, { out, lse }: AttentionState): TiledPass<PlacedKv> {
+  const { ctx, inner } = context;
   const { kernels } = ctx.device;
-  const { at, scale, mask } = call;
-  const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
-  const queries: Lane = {
-    ...merging(kernels),
-    side: joinedSide(needs.map((need) => need.queries)),
-    rows: meanRows(ctx, call.queries),
-    inputs: [call.q],
-    sums: [state.out, state.lse],
-  };
-  const rows = meanRows(ctx, call.keys);
-  return {
-    pass: { group: ctx.mesh.group(axis), label, backward: false, grid, queries },
-    tile: (i, { k, v, from }) => ({
-      ...placeOf(needs, i),
-      keys: { ...adding(kernels), side: needs[i]!.keys, rows, inputs: [k, v], sums: [] },
-      compute({ ranks, inputs: [q], sums }, { ranks: sources, inputs: [chunk, values] }) {
-        const here = { q: q!, at, scale, mask, queries: queriesOf(ranks), keys: keysOf(sources) };
-        inner.attend(ctx, here, stateOf(sums), { k: chunk!, v: values!, from });
-      },
-    }),
-  };
+  return passOf(context, call, {
+    backward: false,
+    queries: { ...merging(kernels), inputs: [call.q], sums: [out, lse] },
+    keys: ({ k, v }) => ({ ...adding(kernels), inputs: [k, v], sums: [] }),
+    compute(here, { inputs: [q], sums }, { inputs: [k, v] }, from) {
+      inner.attend(ctx, { ...here, q: q! }, stateOf(sums), { k: k!, v: v!, from });
+    },
+  });
 }
 
 /** dq per query, dk and dv per key, added. The global lse and delta travel with the queries: nothing to merge. */
-export function backwardTiling(site: Site, call: Call & SavedRows, grads: Pick<QkvGrads, "dq">): Tiling<KeysAndGrads> {
-  const { ctx, axis, inner, grid, needs, label } = site;
-  const { kernels } = ctx.device;
+export function backwardPass(
+  context: ExecutionContext,
+  call: Call & SavedRows,
+  { dq: ownDq }: Pick<QkvGrads, "dq">,
+): TiledPass<KvAndGrads> {
+  const { ctx, inner } = context;
+  const summing = adding(ctx.device.kernels);
+  return passOf<KvAndGrads>(context, call, {
+    backward: true,
+    queries: { ...summing, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
+    keys: ({ k, v, dk, dv }) => ({ ...summing, inputs: [k, v], sums: [dk, dv] }),
+    compute(here, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums: [dk, dv] }, from) {
+      const saved = { q: q!, dOut: dOut!, lse: lse!, delta: delta! };
+      inner.attendBackward(ctx, { ...here, ...saved }, { dq: dq!, dk: dk!, dv: dv! }, { k: k!, v: v!, from });
+    },
+  });
+}
+
+type Moved = Omit<Operand, "peers" | "meanRows">;
+
+/** What a forward and a backward differ in. */
+interface PassParts<Kv extends PlacedKv> {
+  readonly backward: boolean;
+  readonly queries: Moved;
+  keys(kv: Kv): Moved;
+  /** `here`: the call, with the layouts of these chunks. */
+  compute(here: Omit<Call, "q">, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
+}
+
+function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, parts: PassParts<Kv>): TiledPass<Kv> {
+  const { ctx, axis, grid, tiles, label } = context;
   const { at, scale, mask } = call;
-  const [queriesOf, keysOf] = [gatheredAlong(call.queries, axis), gatheredAlong(call.keys, axis)];
-  const queries: Lane = {
-    ...adding(kernels),
-    side: joinedSide(needs.map((need) => need.queries)),
-    rows: meanRows(ctx, call.queries),
-    inputs: [call.q, call.dOut, call.lse, call.delta],
-    sums: [grads.dq],
-  };
-  const rows = meanRows(ctx, call.keys);
+  const [queriesOf, keysOf] = [layoutsOf(call.queries, axis), layoutsOf(call.keys, axis)];
+  const peers = joinedPeers(tiles.map(({ queries }) => queries));
+  const meanKeys = meanRows(ctx, call.keys);
   return {
-    pass: { group: ctx.mesh.group(axis), label, backward: true, grid, queries },
-    tile: (i, { k, v, from, dk, dv }) => ({
-      ...placeOf(needs, i),
-      keys: { ...adding(kernels), side: needs[i]!.keys, rows, inputs: [k, v], sums: [dk, dv] },
-      compute({ ranks, inputs: [q, dOut, lse, delta], sums: [dq] }, { ranks: sources, inputs, sums }) {
-        const layouts = { queries: queriesOf(ranks), keys: keysOf(sources) };
-        const here = { q: q!, at, scale, mask, ...layouts, dOut: dOut!, lse: lse!, delta: delta! };
-        const block = { k: inputs[0]!, v: inputs[1]!, from };
-        inner.attendBackward(ctx, here, { dq: dq!, dk: sums[0]!, dv: sums[1]! }, block);
+    group: ctx.mesh.group(axis),
+    label,
+    backward: parts.backward,
+    grid,
+    queries: { ...parts.queries, peers, meanRows: meanRows(ctx, call.queries) },
+    tile: (i, kv) => ({
+      needsCompute: tiles[i]!.needsCompute,
+      first: i === 0,
+      last: i === tiles.length - 1,
+      keys: { ...parts.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeys },
+      compute(queries, keys) {
+        const here = { at, scale, mask, queries: queriesOf(queries.ranks), keys: keysOf(keys.ranks) };
+        parts.compute(here, queries, keys, kv.from);
       },
     }),
   };
 }
 
-function placeOf(needs: readonly Need[], i: number): Pick<Tile, "sees" | "first" | "last"> {
-  return { sees: needs[i]!.sees, first: i === 0, last: i === needs.length - 1 };
-}
-
-function merging(kernels: Kernels): Summing {
+function merging(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear([out, lse]) {
       kernels.fill(out!, 0);
       kernels.fill(lse!, -Infinity);
     },
-    absorb: (into, from) => kernels.merge(stateOf(into), stateOf(from)),
+    accumulate: (into, from) => kernels.merge(stateOf(into), stateOf(from)),
   };
 }
 
-function adding(kernels: Kernels): Summing {
+function adding(kernels: Kernels): Pick<Operand, "clear" | "accumulate"> {
   return {
     clear(sums) {
       for (const sum of sums) kernels.fill(sum, 0);
     },
-    absorb(into, from) {
+    accumulate(into, from) {
       for (const [i, sum] of into.entries()) kernels.binary("add", sum, sum, from[i]!);
     },
   };
@@ -182,4 +178,35 @@ function stateOf([out, lse]: readonly Tensor[]): AttentionState {
 /** The same number on every rank, however unequal their shards. */
 function meanRows({ mesh }: Context, { length, axes }: Layout): number {
   return axes.reduce((rows, axis) => rows / mesh.shape[axis]!, length);
+}
+
+/** Layouts of any ranks' chunks along an axis, one after another; those of one rank are needed block after block, and kept. */
+export function layoutsOf(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
+  const { length } = layout;
+  const axes = layout.axes.filter((each) => each !== axis);
+  const known: (Layout | undefined)[] = [];
+  return (ranks) => {
+    const [only] = ranks;
+    if (ranks.length === 1) {
+      return (known[only!] ??= { length, axes, spans: lastOf((at) => layout.spans({ ...at, [axis]: only! })) });
+    }
+    const spans = (at: Coordinate) => joinSpans(ranks.flatMap((rank) => layout.spans({ ...at, [axis]: rank })));
+    return { length, axes, spans };
+  };
+}
+
+/** What is found for a coordinate, kept until there is another. */
+function lastOf<T>(find: (at: Coordinate) => T): (at: Coordinate) => T {
+  let last: Coordinate | undefined;
+  let found: T;
+  return (at) => {
+    if (at !== last) found = find((last = at));
+    return found;
+  };
+}
+
+/** Runs a pass by one schedule. */
+export interface PassExecutor extends Disposable {
+  /** Takes the next tile. Its sums over keys are where they belong when this returns; those over queries after the last. */
+  add(tile: Tile): void;
 }

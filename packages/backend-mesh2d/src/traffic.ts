@@ -1,16 +1,18 @@
-import { type Coordinate, type DType, dtypeBytes, type Traffic } from "@mosaic/core";
-import { checkGrid } from "./check.ts";
-import { bestGrid } from "./grid.ts";
-import { joinedSide, shardsAlong, type NeedCall, needOf, type Side } from "./need.ts";
+import { type Coordinate, dtypeBytes } from "@mosaic/core";
+import {
+  type CallTraffic,
+  type ChunkFlow,
+  dependencyTable,
+  returned,
+  type TrafficOptions,
+  trafficOf,
+} from "@mosaic/core/context-parallel";
+import { checkGrid } from "./options.ts";
+import { bestGrid, joinedPeers, tileOf, type TilePeers } from "./tile.ts";
 
-export interface Mesh2DTrafficOptions {
-  /** Axis and grid, as given to `mesh2d`. */
-  readonly axis?: string;
+export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
+  /** The grid, as given to `mesh2d`. */
   readonly shape?: readonly [rows: number, columns: number];
-  /** Length of every mesh axis. */
-  readonly mesh: Coordinate;
-  /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  readonly call: NeedCall;
   /** Where its keys come from; `call.at` if absent. A list: the parts in which another backend brings them. */
   readonly from?: Coordinate | readonly Coordinate[];
   /** B, H, Hkv and D. */
@@ -18,20 +20,10 @@ export interface Mesh2DTrafficOptions {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** What q, k, v and dOut are stored in. */
-  readonly dtype: DType;
-}
-
-/** Bytes and messages per row of a chunk: what a rank's rows cost on their way out, and their sums on the way back. */
-interface Fare {
-  readonly out: number;
-  readonly outMessages: number;
-  readonly back: number;
-  readonly backMessages: number;
 }
 
 /**
- * What one rank sends and receives along the axis, in closed form: bytes and messages, the same in both forms.
+ * What one rank sends and receives along the axis, in closed form: bytes and messages, the same by any schedule.
  *
  * A rank's queries go once to every other rank of its row that computes on them, its keys once to every such rank of its
  * column, and sums come back the same way. With c columns, r rows and a full mask, in chunks of queries' size:
@@ -55,59 +47,37 @@ interface Fare {
  * mesh2dTraffic({ mesh, shape: [2, 2], call, ...sizes }).forward.bytesSent; // => 26400
  * ```
  */
-export function mesh2dTraffic(options: Mesh2DTrafficOptions): {
-  readonly forward: Traffic;
-  readonly backward: Traffic;
-} {
-  const { axis = "sp", shape, mesh, call, from = call.at, heads, kvHeads, headDim, dtype } = options;
+export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
+  const { axis = "sp", shape, mesh, call, from = call.at, batch, heads, kvHeads, headDim, dtype } = options;
+  const size = mesh[axis]!;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
-  const grouped = heads / kvHeads;
-  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(mesh[axis]!, grouped, parts.length);
-  checkGrid("mesh2dTraffic", grid, mesh[axis]!);
-  const needs = parts.map((part) => needOf(grid, part[axis]!, shardsAlong(axis, mesh[axis]!, call, part)));
-  const row = options.batch * heads;
-  const key = options.batch * kvHeads * headDim;
-  const q = row * headDim * dtypeBytes[dtype];
-  const kv = 2 * key * dtypeBytes[dtype];
-  const sum = row * headDim * dtypeBytes.float32;
-  const statistic = row * dtypeBytes.float32;
-  const lanes = (queries: Fare, keys: Fare) => {
-    if (needs.length === 0) return nothing;
-    const { rank } = needs[0]!;
-    const along = needs.map((need) => laneOf(need.keys, rank, keys));
-    return along.reduce(plus, laneOf(joinedSide(needs.map((need) => need.queries)), rank, queries));
-  };
+  if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };
+  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, heads / kvHeads, parts.length);
+  checkGrid("mesh2dTraffic", grid, size);
+  const tiles = parts.map((part) => tileOf(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
+  const { rank } = tiles[0]!;
+  const q = flowOf(joinedPeers(tiles.map(({ queries }) => queries)), rank);
+  const kvs = tiles.map(({ keys }) => flowOf(keys, rank));
+  const row = batch * heads * headDim * dtypeBytes[dtype];
+  const keyRow = batch * kvHeads * headDim * dtypeBytes[dtype];
+  const sum = batch * heads * headDim * dtypeBytes.float32;
+  const keySum = batch * kvHeads * headDim * dtypeBytes.float32;
+  const statistic = batch * heads * dtypeBytes.float32;
+  const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: [keyRow, keyRow] }));
   return {
-    forward: lanes(
-      { out: q, outMessages: 1, back: sum + statistic, backMessages: 2 },
-      { out: kv, outMessages: 2, back: 0, backMessages: 0 },
-    ),
-    backward: lanes(
-      { out: 2 * q + 2 * statistic, outMessages: 4, back: sum, backMessages: 1 },
-      { out: kv, outMessages: 2, back: 2 * key * dtypeBytes.float32, backMessages: 2 },
-    ),
+    forward: trafficOf([{ ...q, bytesPerRow: [row] }, returned(q, [sum, statistic]), ...keysOut]),
+    backward: trafficOf([
+      { ...q, bytesPerRow: [row, row, statistic, statistic] },
+      returned(q, [sum]),
+      ...keysOut,
+      ...kvs.map((kv) => returned(kv, [keySum, keySum])),
+    ]),
   };
 }
 
-const nothing: Traffic = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
-
-/** Along one dimension of the tile. */
-function laneOf({ sources, takers, length }: Side, rank: number, fare: Fare): Traffic {
-  const foreign = sources.filter((source) => source !== undefined && source !== rank) as number[];
-  const taken = takers.filter((taker) => taker !== undefined).length;
-  const given = taken * length(rank);
-  const gotten = foreign.reduce((total, source) => total + length(source), 0);
-  return {
-    bytesSent: given * fare.out + gotten * fare.back,
-    bytesReceived: gotten * fare.out + given * fare.back,
-    messagesSent: taken * fare.outMessages + foreign.length * fare.backMessages,
-  };
-}
-
-function plus(a: Traffic, b: Traffic): Traffic {
-  return {
-    bytesSent: a.bytesSent + b.bytesSent,
-    bytesReceived: a.bytesReceived + b.bytesReceived,
-    messagesSent: a.messagesSent + b.messagesSent,
-  };
+/** This rank's chunks on their way out along one dimension of the tile, and others' on their way in; bytes not counted. */
+function flowOf({ sources, destinations, rows }: TilePeers, rank: number): ChunkFlow {
+  const received = sources.filter((source) => source !== undefined && source !== rank);
+  const sent = destinations.filter((destination) => destination !== undefined);
+  return { bytesPerRow: [], sent: sent.map(() => rows(rank)), received: received.map((source) => rows(source!)) };
 }

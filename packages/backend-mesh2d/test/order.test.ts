@@ -37,23 +37,23 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
   }
 }
 
-/** The same rank, which says what it posts, computes and waits for, in order. */
-function heardOf(
+/** What a rank posts, computes and waits for, in order. */
+function logOf(
   ctx: Context,
-  options: Pick<Mesh2DOptions, "shape" | "form" | "channels" | "computeToTransfer">,
+  options: Pick<Mesh2DOptions, "shape" | "schedule" | "channels" | "computeToTransfer">,
   parts = 1,
 ): string[] {
-  const heard: string[] = [];
+  const log: string[] = [];
   const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
   const sendRecv: ProcessGroup["sendRecv"] = (...given) => {
     const number = ++posts;
-    heard.push(`post ${number}`);
+    log.push(`post ${number}`);
     const work = group.sendRecv(...given);
     return {
       wait() {
-        heard.push(`wait ${number}`);
+        log.push(`wait ${number}`);
         work.wait();
       },
     };
@@ -63,12 +63,12 @@ function heardOf(
   const inner: AttentionBackend = {
     ...local(),
     attend(...given) {
-      heard.push("block");
+      log.push("block");
       local().attend(...given);
     },
   };
   attendOnce({ ...rank, mesh: { ...rank.mesh, group: () => observed } }, mesh2d({ ...options, inner }), false, parts);
-  return heard;
+  return log;
 }
 
 const orders = [
@@ -81,40 +81,44 @@ const orders = [
 test.each([1, 2] as const)(
   "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
   async (channels) => {
-    const heard = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const order = heardOf(ctx, { shape: [2, 3], form: "scheduled", channels, computeToTransfer: 1 / channels });
+    const logs = await onWorld(makeWorld, { size: 6 }, async (ctx) => {
+      const order = logOf(ctx, { shape: [2, 3], schedule: "overlapped", channels, computeToTransfer: 1 / channels });
       await ctx.device.stream.synchronize();
       return order;
     });
-    for (const each of heard) expect(each.join(", ")).toBe(orders[channels - 1]);
+    for (const each of logs) expect(each.join(", ")).toBe(orders[channels - 1]);
   },
 );
 
-test("the fused form computes once, between two batches", async () => {
+test("the fused schedule computes once, between two batches", async () => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const heard = heardOf(ctx, { shape: [2, 2], form: "fused" });
+    const log = logOf(ctx, { shape: [2, 2], schedule: "fused" });
     await ctx.device.stream.synchronize();
-    expect(heard).toEqual(["post 1", "wait 1", "block", "post 2", "wait 2"]);
+    expect(log).toEqual(["post 1", "wait 1", "block", "post 2", "wait 2"]);
   });
 });
 
 const inTwoParts = {
   // Keys come with either part; queries with the first alone, and sums over them leave with the second alone.
   fused: "post 1, wait 1, block, post 2, wait 2, block, post 3, wait 3",
-  scheduled:
+  overlapped:
     "post 1, post 2, block, wait 1, block, wait 2, block, block, " +
     "post 3, block, block, wait 3, block, post 4, block, wait 4",
 } as const;
 
-test.each(["fused", "scheduled"] as const)("%s: keys in two parts, queries once", async (form) => {
+test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once", async (schedule) => {
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const heard = heardOf(ctx, { shape: [2, 2], form }, 2);
+    const log = logOf(ctx, { shape: [2, 2], schedule }, 2);
     await ctx.device.stream.synchronize();
-    expect(heard.join(", ")).toBe(inTwoParts[form]);
+    expect(log.join(", ")).toBe(inTwoParts[schedule]);
   });
 });
 
-for (const options of [{ form: "fused" }, { form: "scheduled" }, { form: "scheduled", channels: 2 }] as const) {
+for (const options of [
+  { schedule: "fused" },
+  { schedule: "overlapped" },
+  { schedule: "overlapped", channels: 2 },
+] as const) {
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {

@@ -21,7 +21,7 @@ export function gridsUpTo(ranks: number): GridShape[] {
  */
 export function suiteOf(way: Way, grids: readonly GridShape[]): Case[] {
   return grids.flatMap((shape, i) => {
-    // Half as long as transfers, compute hides little: the plan has more than one move in a batch where it may.
+    // Half as long as transfers, compute hides little: a schedule has more than one move in a batch where it may.
     const backend = mesh2d({ shape, ...way, computeToTransfer: 0.5 });
     const arrangement = { mesh: { sp: shape[0] * shape[1] }, axes: ["sp"], backend };
     const cases = backendSuite({ makeWorld, arrangements: [arrangement] });

@@ -1,10 +1,14 @@
 import type { Mesh2DOptions } from "../src/index.ts";
 
-export type Way = Pick<Mesh2DOptions, "form" | "channels">;
+export type Way = Pick<Mesh2DOptions, "schedule" | "channels">;
 
 /** How mesh2d can go about it: everything that is sent and computed must be the same. */
-export const ways: readonly Way[] = [{ form: "fused" }, { form: "scheduled" }, { form: "scheduled", channels: 2 }];
+export const ways: readonly Way[] = [
+  { schedule: "fused" },
+  { schedule: "overlapped" },
+  { schedule: "overlapped", channels: 2 },
+];
 
-export function titleOf({ form, channels }: Way): string {
-  return channels === 2 ? `${form} on two channels` : `${form}`;
+export function titleOf({ schedule, channels }: Way): string {
+  return channels === 2 ? `${schedule} on two channels` : `${schedule}`;
 }

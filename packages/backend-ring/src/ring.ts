@@ -1,19 +1,24 @@
 import {
   type AttentionBackend,
-  ByPlace,
-  type Call,
-  type Context,
-  type Coordinate,
   checkOptionNames,
+  type Coordinate,
   inParts,
-  type Keys,
+  type KvBlock,
   local,
+  type ProcessGroup,
+  type QkvGrads,
+  type Tensor,
+  type Work,
 } from "@mosaic/core";
-import { carry } from "./carry.ts";
-import { checkGradients, checkKeys, checkMesh, checkNesting } from "./check.ts";
-import { type Need, needOf } from "./need.ts";
-import { type Circle, rotate } from "./rotate.ts";
-import { around, ranksOf } from "./route.ts";
+import {
+  type Chunk,
+  ChunkBuffers,
+  type DependencyTable,
+  dependencyTables,
+  modulo,
+  validator,
+} from "@mosaic/core/context-parallel";
+import { isSent, mostRows, type PendingGradients, postGradients, postKv } from "./exchange.ts";
 
 export interface RingOptions {
   /** The mesh axis along which keys rotate; "sp" if absent. */
@@ -36,7 +41,7 @@ export interface RingOptions {
  * node while the ranks of each node pass theirs among themselves: hierarchical attention.
  *
  * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts say.
+ * ShapeError or DTypeError if the tensors are not what their layouts say, or sums are not float32 of their shapes.
  *
  * Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023.
  *
@@ -50,56 +55,150 @@ export interface RingOptions {
 export function ring(options: RingOptions = {}): AttentionBackend {
   checkOptionNames("ring", options, ["axis", "inner"] satisfies (keyof RingOptions)[]);
   const { axis = "sp", inner = local() } = options;
-  checkNesting(axis, inner);
-  const needs = new ByPlace<Need>([axis]);
+  const validate = validator({ name: "ring", axis, inner });
+  const dependenciesOf = dependencyTables({ axis, inner });
   return {
     name: "ring",
     axes: [axis, ...inner.axes],
+    check: (ctx) => validate.context(ctx),
 
-    check(ctx) {
-      checkMesh(ctx, axis);
-      inner.check?.(ctx);
+    attend(ctx, call, state, kv) {
+      validate.attend(ctx, call, state, kv);
+      const group = ctx.mesh.group(axis);
+      const dependencies = dependenciesOf(ctx, call, kv.from);
+      using parts = inParts(inner, blocksOf(group, dependencies, kv.from));
+      for (const { source, visible, k, v } of rotate(group, kv, dependencies))
+        if (visible) parts.attend(ctx, call, state, { k, v, from: { ...kv.from, [axis]: source } });
     },
 
-    attend(ctx, call, state, keys) {
-      checkKeys(ctx, axis, call, keys);
-      const circle = circleOf(ctx, call, keys);
-      const places = placesOf(circle, keys.from);
-      using parts = inParts(inner, places.filter(isVisited));
-      for (const { step, k, v } of rotate(circle, keys)) {
-        const from = places[step];
-        if (from) parts.attend(ctx, call, state, { k, v, from });
-      }
-    },
-
-    attendBackward(ctx, call, grads, keys) {
-      checkKeys(ctx, axis, call, keys);
-      checkGradients(ctx, axis, grads, keys);
-      const circle = circleOf(ctx, call, keys);
-      const places = placesOf(circle, keys.from);
-      using parts = inParts(inner, places.filter(isVisited));
-      for (const { step, k, v, dk, dv } of carry(circle, grads, rotate(circle, keys))) {
-        const from = places[step];
-        if (from) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
+    attendBackward(ctx, call, grads, kv) {
+      validate.attendBackward(ctx, call, grads, kv);
+      const group = ctx.mesh.group(axis);
+      const dependencies = dependenciesOf(ctx, call, kv.from);
+      const steps = rotate(group, kv, dependencies);
+      using parts = inParts(inner, blocksOf(group, dependencies, kv.from));
+      for (const { source, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies)) {
+        const from = { ...kv.from, [axis]: source };
+        if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
       }
     },
   };
+}
 
-  function circleOf(ctx: Context, call: Call, keys: Keys): Circle {
-    const group = ctx.mesh.group(axis);
-    const need = needs.of(call, keys.from, () => needOf({ axis, size: group.size, inner }, call, keys.from));
-    return { group, need, label: `ring(${axis})` };
+/** Where the blocks come from that this rank attends to, in the order of its steps. */
+function blocksOf(
+  { rank, size }: ProcessGroup,
+  { axis, needsCompute }: DependencyTable,
+  from: Coordinate,
+): Coordinate[] {
+  const blocks: Coordinate[] = [];
+  for (let step = 0; step < size; step++) {
+    const source = modulo(rank - step, size);
+    if (needsCompute(rank, source)) blocks.push({ ...from, [axis]: source });
   }
+  return blocks;
+}
 
-  /** By step: where its keys come from, or nothing if there is nothing to compute on them. */
-  function placesOf({ group: { rank, size }, need }: Circle, from: Coordinate): (Coordinate | undefined)[] {
-    return ranksOf(size).map((step) => {
-      const source = around(rank - step, size);
-      return need.visits(rank, source) ? { ...from, [axis]: source } : undefined;
-    });
+/** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
+export interface Step extends KvBlock {
+  readonly step: number;
+  /** Whose they are. */
+  readonly source: number;
+  /** Whether this rank attends to them. If not, k and v hold other keys. */
+  readonly visible: boolean;
+}
+
+/**
+ * Yields every rank's keys and values in turn, one's own first; the next are under way while you use these, which are
+ * yours until the next step.
+ *
+ * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It lands
+ * in one of two buffers, the one that the step before that has done with: a transfer begins when everything enqueued
+ * earlier has run, so it overwrites nothing in use. If the loop is left early, nothing remains under way.
+ */
+export function* rotate(
+  group: ProcessGroup,
+  kv: KvBlock,
+  dependencies: DependencyTable,
+): Generator<Step, void, undefined> {
+  const { rank, size, device } = group;
+  const { needsCompute, needsKv, keyRows } = dependencies;
+  using buffers = new ChunkBuffers({ device, slotRows: mostRows(group, dependencies) });
+  const like = [kv.k, kv.v];
+  const own: Chunk = isSent(group, dependencies) ? buffers.dense(like) : { tensors: like, wire: [] };
+  // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
+  const bufferFor = (source: number, step: number): Chunk => {
+    if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));
+    return needsCompute(rank, source) ? buffers.zeros(like, keyRows(source)) : own;
+  };
+  let current = own;
+  let work: Work | undefined;
+  try {
+    for (let step = 0; step < size; step++) {
+      const source = modulo(rank - step, size);
+      const isLast = step === size - 1;
+      const next = isLast ? own : bufferFor(modulo(source - 1, size), step + 1);
+      if (!isLast) work = postKv(group, dependencies, step + 1, { own, current, next }); // send
+      const [k, v] = current.tensors as [Tensor, Tensor];
+      yield { step, source, visible: needsCompute(rank, source), k, v }; // compute
+      work?.wait(); // wait
+      work = undefined;
+      current = next; // swap
+    }
+  } finally {
+    work?.wait();
   }
 }
 
-function isVisited(place: Coordinate | undefined): place is Coordinate {
-  return place !== undefined;
+/** A step around the ring with room for the gradients of its keys: float32 dk and dv, to add its contributions to. */
+export interface GradientStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
+
+/**
+ * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` at a step travels while the next step
+ * computes: to the right neighbour, which works on the same keys then, and from the last rank that needs them to their
+ * owner, into `grads`. The gradients of one's own keys that one computes oneself never travel.
+ *
+ * A step computes into memory of its own, to which the neighbour's sum is added when both are there. Computing right
+ * into the neighbour's sum would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
+ * when this step could begin: no transfer would be hidden behind any compute.
+ */
+export function* rotateGradients(
+  group: ProcessGroup,
+  steps: Iterable<Step>,
+  grads: Pick<QkvGrads, "dk" | "dv">,
+  dependencies: DependencyTable,
+): Generator<GradientStep, void, undefined> {
+  const { rank, device } = group;
+  using buffers = new ChunkBuffers({ device, slotRows: mostRows(group, dependencies) });
+  const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
+  const zeroed = (source: number, step: number): Chunk => {
+    const sums = buffers.slot(parity(step), own.tensors, dependencies.keyRows(source));
+    for (const sum of sums.tensors) device.kernels.fill(sum, 0);
+    return sums;
+  };
+  let pending: PendingGradients | undefined;
+  try {
+    for (const { step, source, visible, k, v } of steps) {
+      const current = source !== rank && visible ? zeroed(source, step) : own;
+      const [dk, dv] = current.tensors as [Tensor, Tensor];
+      yield { step, source, visible, k, v, dk, dv }; // compute
+      pending?.work.wait(); // wait
+      add(current, pending?.toNext);
+      add(own, pending?.toOwner);
+      pending = undefined;
+      pending = postGradients(group, dependencies, step, { own, current, buffers }); // send
+    }
+  } finally {
+    pending?.work.wait();
+  }
+  add(own, pending?.toOwner);
+}
+
+/** Chunks of even and of odd steps take turns in two buffers. */
+function parity(step: number): "even" | "odd" {
+  return step % 2 === 0 ? "even" : "odd";
+}
+
+function add(into: Chunk, arrived: Chunk | undefined): void {
+  arrived?.tensors.forEach((sum, i) => sum.device.kernels.binary("add", into.tensors[i]!, into.tensors[i]!, sum));
 }

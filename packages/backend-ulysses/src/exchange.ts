@@ -1,70 +1,64 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
-import type { Heads } from "./heads.ts";
-import { Scope } from "./memory.ts";
-
-/** How a sequence lies on the ranks of a group before an exchange, and after: some rows of all heads, or all rows of some. */
-export interface Split {
-  /** Rows of every rank. */
-  readonly rows: readonly number[];
-  /** Heads of every rank; a head may belong to several. */
-  readonly heads: readonly Heads[];
-}
+import { type Chunk, ChunkBuffers, type ChunkLike, receives, sends } from "@mosaic/core/context-parallel";
+import type { Heads, Split } from "./heads.ts";
 
 /** This rank's rows of some heads, from the rank that had them. */
 export interface Piece {
   readonly heads: Heads;
-  readonly tensor: Tensor;
+  readonly tensors: readonly Tensor[];
 }
 
 /**
- * One exchange of rows for heads, or of heads for rows, among the ranks of a group: declared tensor by tensor, run as one
- * batch of messages. Nothing that is empty is sent; what a rank keeps never leaves it.
+ * One exchange of rows for heads, or of heads for rows, among the ranks of a group: declared chunk by chunk, run as one
+ * batch of messages. Chunks lie rows first, so that the rows of one rank are dense: a message fills them, or sends them, as
+ * they lie. Nothing that is empty is sent; what a rank keeps never leaves it.
  */
 export class Exchange implements Disposable {
   readonly #group: ProcessGroup;
   readonly #label: string;
-  readonly #scope = new Scope();
+  readonly #buffers: ChunkBuffers;
   readonly #transfers: Transfer[] = [];
-  readonly #kept: { readonly from: Tensor; readonly to: Tensor }[] = [];
+  readonly #kept: { readonly from: readonly Tensor[]; readonly to: Chunk }[] = [];
 
   constructor(group: ProcessGroup, label: string) {
     this.#group = group;
     this.#label = label;
+    this.#buffers = new ChunkBuffers({ device: group.device, order: "sbhd" });
   }
 
-  /** Gives every rank its heads of this rank's rows x [B,H,S,…]; the result, in `scope`, has all rows of this rank's heads. */
-  toHeads(x: Tensor, { rows, heads }: Split, scope: Scope): Tensor {
+  /**
+   * Gives every rank its heads of this rank's rows [B,H,S,…]; the result, in `buffers`, has all rows of this rank's heads,
+   * [B,h,ΣS,…].
+   */
+  toHeads(tensors: readonly Tensor[], { rows, heads }: Split, buffers: ChunkBuffers): Chunk {
     const { rank } = this.#group;
-    const shape = x.shape.with(1, heads[rank]!.count).with(2, sum(rows));
-    const all = scope.empty(x.device, shape, x.dtype);
+    const all = buffers.empty(withHeads(tensors, heads[rank]!), sum(rows));
     let first = 0;
     for (const [other, count] of rows.entries()) {
-      const theirs = this.#scope.rows(all, first, count);
-      const part = this.#scope.heads(x, heads[other]!);
+      const theirs = this.#buffers.rows(all, first, count);
+      const part = tensors.map((x) => headsOf(x, heads[other]!, this.#buffers));
       first += count;
-      if (other === rank) {
-        this.#kept.push({ from: part, to: theirs });
-        continue;
+      if (other === rank) this.#kept.push({ from: part, to: theirs });
+      else {
+        this.#post(receives(theirs, other));
+        if (part[0]!.size > 0) this.#post(sends(this.#buffers.copy(part), other));
       }
-      this.#receive(theirs, other);
-      if (part.size > 0) this.#send(this.#packed(part), other);
     }
     return all;
   }
 
-  /** The way back: every rank gets its rows of this rank's heads x [B,h,ΣS,…]. The result, in `scope`, is in rank order. */
-  toRows(x: Tensor, { rows, heads }: Split, scope: Scope): Piece[] {
+  /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
+  toRows(all: Chunk, { rows, heads }: Split, buffers: ChunkBuffers): Piece[] {
     const { rank } = this.#group;
     let first = 0;
     return rows.map((count, other) => {
-      const theirs = scope.rows(x, first, count);
+      const theirs = buffers.rows(all, first, count);
       first += count;
-      if (other === rank) return { heads: heads[rank]!, tensor: theirs };
-      this.#send(theirs, other);
-      const shape = x.shape.with(1, heads[other]!.count).with(2, rows[rank]!);
-      const tensor = scope.empty(x.device, shape, x.dtype);
-      this.#receive(tensor, other);
-      return { heads: heads[other]!, tensor };
+      if (other === rank) return { heads: heads[rank]!, tensors: theirs.tensors };
+      const own = buffers.empty(withHeads(all.tensors, heads[other]!), rows[rank]!);
+      this.#post(sends(theirs, other));
+      this.#post(receives(own, other));
+      return { heads: heads[other]!, tensors: own.tensors };
     });
   }
 
@@ -72,27 +66,27 @@ export class Exchange implements Disposable {
   run(): void {
     const transfers = this.#transfers;
     const work = transfers.length > 0 ? this.#group.sendRecv(transfers, { label: this.#label }) : undefined;
-    for (const { from, to } of this.#kept) to.device.kernels.copy(to, from);
+    for (const { from, to } of this.#kept) this.#buffers.copy(from, to);
     work?.wait();
   }
 
-  #packed(part: Tensor): Tensor {
-    const copy = this.#scope.empty(part.device, part.shape, part.dtype);
-    part.device.kernels.copy(copy, part);
-    return copy;
-  }
-
-  #send(x: Tensor, to: number): void {
-    if (x.size > 0) this.#transfers.push({ tensor: this.#scope.message(x), to });
-  }
-
-  #receive(x: Tensor, from: number): void {
-    if (x.size > 0) this.#transfers.push({ tensor: this.#scope.message(x), from });
+  #post(transfers: readonly Transfer[]): void {
+    for (const transfer of transfers) if (transfer.tensor.size > 0) this.#transfers.push(transfer);
   }
 
   [Symbol.dispose](): void {
-    this.#scope[Symbol.dispose]();
+    this.#buffers[Symbol.dispose]();
   }
+}
+
+/** Some heads of x [B,H,…], as a view that `buffers` disposes. */
+export function headsOf(x: Tensor, { first, count }: Heads, buffers: ChunkBuffers): Tensor {
+  const offset = x.offset + (count > 0 ? first * x.strides[1]! : 0);
+  return buffers.own(x.view({ shape: x.shape.with(1, count), offset }));
+}
+
+function withHeads(tensors: readonly Tensor[], { count }: Heads): ChunkLike {
+  return tensors.map(({ shape, dtype }) => ({ shape: shape.with(1, count), dtype }));
 }
 
 function sum(counts: readonly number[]): number {

@@ -1,3 +1,5 @@
+import type { DependencyTable } from "@mosaic/core/context-parallel";
+
 /** `count` heads from `first` on. */
 export interface Heads {
   readonly first: number;
@@ -14,6 +16,24 @@ export interface Share {
 export interface HeadCounts {
   readonly heads: number;
   readonly kvHeads: number;
+}
+
+/** How a sequence lies on the ranks of an axis before an exchange, and after: some rows of all heads, or all rows of some. */
+export interface Split {
+  /** Rows of every rank. */
+  readonly rows: readonly number[];
+  /** Heads of every rank; a head may belong to several. */
+  readonly heads: readonly Heads[];
+}
+
+/** The splits of queries, and of keys and values, among the ranks of a sequence-parallel group. */
+export function splitsOf(dependencies: DependencyTable, counts: HeadCounts): Record<keyof Share, Split> {
+  const { size, queryRows, keyRows } = dependencies;
+  const shares = sharesOf(counts, size);
+  return {
+    queries: { rows: shares.map((_, rank) => queryRows(rank)), heads: shares.map(({ queries }) => queries) },
+    keys: { rows: shares.map((_, rank) => keyRows(rank)), heads: shares.map(({ keys }) => keys) },
+  };
 }
 
 /**

@@ -1,22 +1,19 @@
-import { type AttentionBackend, type Coordinate, type DType, dtypeBytes, local, type Traffic } from "@mosaic/core";
-import type { HeadCounts } from "./heads.ts";
-import type { Split } from "./exchange.ts";
-import { type TeamCall, teamOf } from "./team.ts";
+import { type AttentionBackend, dtypeBytes, local } from "@mosaic/core";
+import {
+  type CallTraffic,
+  type ChunkFlow,
+  dependencyTable,
+  returned,
+  type TrafficOptions,
+  trafficOf,
+} from "@mosaic/core/context-parallel";
+import { type HeadCounts, type Split, splitsOf } from "./heads.ts";
 
-export interface UlyssesTrafficOptions extends HeadCounts {
-  /** The exchange's axis and inner backend, as given to `ulysses`. */
-  readonly axis?: string;
+export interface UlyssesTrafficOptions extends HeadCounts, TrafficOptions {
+  /** The exchange's inner backend, as given to `ulysses`. */
   readonly inner?: AttentionBackend;
-  /** Length of every mesh axis. */
-  readonly mesh: Coordinate;
-  /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  readonly call: TeamCall;
-  /** Where its keys come from; `call.at` if absent. */
-  readonly from?: Coordinate;
   readonly batch: number;
   readonly headDim: number;
-  /** What q, k, v and dOut are stored in. */
-  readonly dtype: DType;
 }
 
 /**
@@ -42,69 +39,34 @@ export interface UlyssesTrafficOptions extends HeadCounts {
  * ulyssesTraffic({ mesh, call, ...sizes }).forward.bytesSent; // => 386400
  * ```
  */
-export function ulyssesTraffic(options: UlyssesTrafficOptions): {
-  readonly forward: Traffic;
-  readonly backward: Traffic;
-} {
-  const { axis = "sp", inner = local(), mesh, call, from = call.at, batch, heads, kvHeads, headDim, dtype } = options;
-  const team = teamOf({ axis, size: mesh[axis]!, inner }, call, { heads, kvHeads, from });
-  const nothing = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
-  if (!team.sees) return { forward: nothing, backward: nothing };
+export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
+  const { axis = "sp", inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = options;
+  const dependencies = dependencyTable({ axis, size: mesh[axis]!, inner }, call, from);
+  if (dependencies.isEmpty) return { forward: trafficOf([]), backward: trafficOf([]) };
+  const splits = splitsOf(dependencies, options);
   const rank = call.at[axis]!;
-  const wide = batch * headDim * dtypeBytes[dtype];
-  const sums = batch * headDim * dtypeBytes.float32;
-  const stats = batch * dtypeBytes.float32;
-  const leave = (split: Split, bytes: readonly number[]) => outward(split, rank, bytes);
-  const back = (split: Split, bytes: readonly number[]) => mirrored(outward(split, rank, bytes));
-  const { queries, keys } = team;
+  const row = batch * headDim * dtypeBytes[dtype];
+  const sum = batch * headDim * dtypeBytes.float32;
+  const statistic = batch * dtypeBytes.float32;
+  const queries = (...bytes: number[]) => toHeads(splits.queries, rank, bytes);
+  const keys = (...bytes: number[]) => toHeads(splits.keys, rank, bytes);
   return {
-    forward: total([leave(queries, [wide]), leave(keys, [wide, wide]), back(queries, [sums, stats])]),
-    backward: total([
-      leave(queries, [wide, wide, stats, stats]),
-      leave(keys, [wide, wide]),
-      back(queries, [sums]),
-      back(keys, [sums, sums]),
+    forward: trafficOf([queries(row), keys(row, row), returned(queries(), [sum, statistic])]),
+    backward: trafficOf([
+      queries(row, row, statistic, statistic),
+      keys(row, row),
+      returned(queries(), [sum]),
+      returned(keys(), [sum, sum]),
     ]),
   };
 }
 
-/** Bytes and messages both ways. */
-interface Flow extends Traffic {
-  readonly messagesReceived: number;
-}
-
 /** Rows for heads, of tensors with so many bytes per row and head. */
-function outward({ rows, heads }: Split, rank: number, bytes: readonly number[]): Flow {
-  const width = bytes.reduce((sum, each) => sum + each, 0);
+function toHeads({ rows, heads }: Split, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
   const others = rows.map((_, other) => other).filter((other) => other !== rank);
-  const sent = others.map((other) => rows[rank]! * heads[other]!.count);
-  const received = others.map((other) => rows[other]! * heads[rank]!.count);
   return {
-    bytesSent: width * sum(sent),
-    bytesReceived: width * sum(received),
-    messagesSent: bytes.length * sent.filter((count) => count > 0).length,
-    messagesReceived: bytes.length * received.filter((count) => count > 0).length,
+    bytesPerRow,
+    sent: others.map((other) => rows[rank]! * heads[other]!.count),
+    received: others.map((other) => rows[other]! * heads[rank]!.count),
   };
-}
-
-/** Heads for rows: what was sent comes back, what was received returns. */
-function mirrored(flow: Flow): Flow {
-  return {
-    bytesSent: flow.bytesReceived,
-    bytesReceived: flow.bytesSent,
-    messagesSent: flow.messagesReceived,
-    messagesReceived: flow.messagesSent,
-  };
-}
-
-function total(flows: readonly Flow[]): Traffic {
-  return {
-    bytesSent: sum(flows.map(({ bytesSent }) => bytesSent)),
-    bytesReceived: sum(flows.map(({ bytesReceived }) => bytesReceived)),
-    messagesSent: sum(flows.map(({ messagesSent }) => messagesSent)),
-  };
-}
-
-function sum(counts: readonly number[]): number {
-  return counts.reduce((total, count) => total + count, 0);
 }

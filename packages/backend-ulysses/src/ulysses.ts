@@ -3,17 +3,18 @@ import {
   type Call,
   checkOptionNames,
   type Context,
-  type Keys,
+  type Coordinate,
+  type DType,
   local,
+  omitAxes,
+  type PlacedKv,
+  type ProcessGroup,
+  type SavedRows,
   type Tensor,
-  without,
 } from "@mosaic/core";
-import { attendHeads, attendHeadsBackward, type Turn } from "./attend-heads.ts";
-import { checkBackward, checkCall, checkMesh, checkNesting, checkState } from "./check.ts";
-import { Exchange, type Piece } from "./exchange.ts";
-import { partsOf } from "./heads.ts";
-import { Scope } from "./memory.ts";
-import { teamOf } from "./team.ts";
+import { type Chunk, ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
+import { Exchange, headsOf, type Piece } from "./exchange.ts";
+import { type Heads, partsOf, type Share, type Split, splitsOf } from "./heads.ts";
 
 export interface UlyssesOptions {
   /** The mesh axis along which rows are exchanged for heads; "sp" if absent. */
@@ -28,8 +29,8 @@ export interface UlyssesOptions {
  * many ranks there are; `ulyssesTraffic` gives the bytes.
  *
  * Heads need not divide: the first H % p ranks have one more, and with fewer heads than ranks the last ones have none. A
- * key head goes to every rank that has a query head of its group; the partial dk and dv are added up at home, in float32
- * and rank order. Any mask, any placement, shards of any length.
+ * key head goes to every rank that has a query head of its group; the partial dk and dv are added up at their owner, in
+ * float32 and rank order. Any mask, any placement, shards of any length.
  *
  * `inner` sees the sequence whole along the axis and may communicate along others: with `inner: ring({ axis: "node" })`
  * the ranks of equal place in their nodes form a ring for their heads. The other way round, `ring({ axis: "node", inner:
@@ -51,68 +52,144 @@ export interface UlyssesOptions {
 export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
   checkOptionNames("ulysses", options, ["axis", "inner"] satisfies (keyof UlyssesOptions)[]);
   const { axis = "sp", inner = local() } = options;
-  checkNesting({ axis, inner });
+  // This one last: what its ranks hold between them is one shard of what `inner` attends to.
+  const axes = [...inner.axes, axis];
+  const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });
+  const dependenciesOf = dependencyTables({ axis, inner });
   return {
     name: "ulysses",
-    // This one last: what its ranks hold between them is one shard of what `inner` attends to.
-    axes: [...inner.axes, axis],
+    axes,
+    check: (ctx) => validate.context(ctx),
 
-    check(ctx) {
-      checkMesh(ctx, { axis, inner });
-      inner.check?.(ctx);
-    },
-
-    attend(ctx, call, state, keys) {
-      checkCall(ctx, { axis, inner }, call, keys);
-      checkState(ctx, axis, state, call);
-      const turn = turnOf(ctx, call, keys);
-      if (!turn.team.sees) return;
-      using results = new Scope();
-      const { out, lse } = attendHeads(turn, call, keys, results);
-      using back = new Exchange(turn.group, turn.label);
-      const outs = back.toRows(out, turn.team.queries, results);
-      const lses = back.toRows(lse, turn.team.queries, results);
-      back.run();
-      for (const [i, { heads, tensor }] of outs.entries()) {
-        if (tensor.size === 0) continue;
-        const into = { out: results.heads(state.out, heads), lse: results.heads(state.lse, heads) };
-        ctx.device.kernels.merge(into, { out: tensor, lse: lses[i]!.tensor });
+    attend(ctx, call, state, kv) {
+      validate.attend(ctx, call, state, kv);
+      const own = headCallOf(ctx, call, kv);
+      if (!own) return;
+      using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+      const sums = attendHeads(own, call, kv, results);
+      using exchange = new Exchange(own.group, own.label);
+      const pieces = exchange.toRows(sums, own.splits.queries, results);
+      exchange.run();
+      for (const { heads, tensors } of pieces) {
+        const [out, lse] = tensors as [Tensor, Tensor];
+        if (out.size === 0) continue;
+        const into = { out: headsOf(state.out, heads, results), lse: headsOf(state.lse, heads, results) };
+        ctx.device.kernels.merge(into, { out, lse });
       }
     },
 
-    attendBackward(ctx, call, grads, keys) {
-      checkCall(ctx, { axis, inner }, call, keys);
-      checkBackward(ctx, axis, call, { ...grads, k: keys.k });
-      const turn = turnOf(ctx, call, keys);
-      if (!turn.team.sees) return;
-      using results = new Scope();
-      const { dq, dk, dv } = attendHeadsBackward(turn, call, keys, results);
-      using back = new Exchange(turn.group, turn.label);
-      const dqs = back.toRows(dq, turn.team.queries, results);
-      const dks = back.toRows(dk, turn.team.keys, results);
-      const dvs = back.toRows(dv, turn.team.keys, results);
-      back.run();
-      add(grads.dq, dqs, results);
-      add(grads.dk, dks, results);
-      add(grads.dv, dvs, results);
+    attendBackward(ctx, call, grads, kv) {
+      validate.attendBackward(ctx, call, grads, kv);
+      const own = headCallOf(ctx, call, kv);
+      if (!own) return;
+      using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+      const sums = attendHeadsBackward(own, call, kv, results);
+      using exchange = new Exchange(own.group, own.label);
+      const queries = exchange.toRows(sums.queries, own.splits.queries, results);
+      const keys = exchange.toRows(sums.keys, own.splits.keys, results);
+      exchange.run();
+      add([grads.dq], queries, results);
+      add([grads.dk, grads.dv], keys, results);
     },
   };
 
-  function turnOf(ctx: Context, call: Call, { k, from }: Keys): Turn {
+  /** This rank's heads of a call; nothing if the mask leaves no rank anything to compute. */
+  function headCallOf(ctx: Context, call: Call, { k, from }: PlacedKv): HeadCall | undefined {
+    const dependencies = dependenciesOf(ctx, call, from);
+    if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
     const counts = { heads: call.q.shape[1]!, kvHeads: k.shape[1]! };
-    const team = teamOf({ axis, size: group.size, inner }, call, { ...counts, from });
-    const share = { queries: team.queries.heads[group.rank]!, keys: team.keys.heads[group.rank]! };
-    const places = { at: without(call.at, [axis]), from: without(from, [axis]) };
-    return { ctx, inner, group, label: `ulysses(${axis})`, team, parts: partsOf(counts, share), ...places };
+    const splits = splitsOf(dependencies, counts);
+    const share = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
+    const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
+    return { ctx, inner, group, label: `ulysses(${axis})`, splits, parts: partsOf(counts, share), ...places };
   }
 }
 
+/** One rank's heads of one call. */
+interface HeadCall {
+  readonly ctx: Context;
+  readonly inner: AttentionBackend;
+  readonly group: ProcessGroup;
+  /** The label of collectives in messages and traces. */
+  readonly label: string;
+  readonly splits: Record<keyof Share, Split>;
+  /** This rank's heads, in parts that kernels can serve; none for a rank without heads. */
+  readonly parts: readonly Share[];
+  /** Where the rows of all ranks along the axis are: coordinates without it. */
+  readonly at: Coordinate;
+  readonly from: Coordinate;
+}
+
+/** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
+function attendHeads(own: HeadCall, call: Call, kv: PlacedKv, results: ChunkBuffers): Chunk {
+  const { ctx, inner, parts, splits, at, from } = own;
+  const { kernels } = ctx.device;
+  using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  using exchange = new Exchange(own.group, own.label);
+  const queries = exchange.toHeads([call.q], splits.queries, inputs);
+  const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
+  exchange.run();
+  const { shape } = queries.tensors[0]!;
+  const sums = results.empty([float32(shape), float32(shape.slice(0, 3))], shape[2]!);
+  kernels.fill(sums.tensors[0]!, 0);
+  kernels.fill(sums.tensors[1]!, Number.NEGATIVE_INFINITY);
+  for (const part of parts) {
+    const [q, out, lse] = pick([...queries.tensors, ...sums.tensors], part.queries, inputs) as [Tensor, Tensor, Tensor];
+    const [k, v] = pick(keys.tensors, part.keys, inputs) as [Tensor, Tensor];
+    inner.attend(ctx, { ...call, q, at }, { out, lse }, { k, v, from });
+  }
+  return sums;
+}
+
+/** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
+function attendHeadsBackward(
+  own: HeadCall,
+  call: Call & SavedRows,
+  kv: PlacedKv,
+  results: ChunkBuffers,
+): Record<keyof Share, Chunk> {
+  const { ctx, inner, parts, splits, at, from } = own;
+  using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  using exchange = new Exchange(own.group, own.label);
+  const rows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
+  const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
+  exchange.run();
+  const zeros = (like: readonly Tensor[]): Chunk => {
+    const sums = results.empty(
+      like.map(({ shape }) => float32(shape)),
+      like[0]!.shape[2]!,
+    );
+    for (const sum of sums.tensors) ctx.device.kernels.fill(sum, 0);
+    return sums;
+  };
+  const sums = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
+  for (const part of parts) {
+    const mine = pick([...rows.tensors, ...sums.queries.tensors], part.queries, inputs);
+    const [q, dOut, lse, delta, dq] = mine as [Tensor, Tensor, Tensor, Tensor, Tensor];
+    const block = pick([...keys.tensors, ...sums.keys.tensors], part.keys, inputs);
+    const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
+    inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at }, { dq, dk, dv }, { k, v, from });
+  }
+  return sums;
+}
+
+function float32(shape: Tensor["shape"]): { readonly shape: Tensor["shape"]; readonly dtype: DType } {
+  return { shape, dtype: "float32" };
+}
+
+/** The same heads of several tensors. */
+function pick(tensors: readonly Tensor[], heads: Heads, buffers: ChunkBuffers): readonly Tensor[] {
+  return tensors.map((x) => headsOf(x, heads, buffers));
+}
+
 /** Adds every rank's part, in rank order: the same bits every time. */
-function add(into: Tensor, pieces: readonly Piece[], scope: Scope): void {
-  for (const { heads, tensor } of pieces) {
-    if (tensor.size === 0) continue;
-    const sum = scope.heads(into, heads);
-    into.device.kernels.binary("add", sum, sum, tensor);
+function add(into: readonly Tensor[], pieces: readonly Piece[], buffers: ChunkBuffers): void {
+  for (const { heads, tensors } of pieces) {
+    for (const [i, tensor] of tensors.entries()) {
+      if (tensor.size === 0) continue;
+      const sum = headsOf(into[i]!, heads, buffers);
+      tensor.device.kernels.binary("add", sum, sum, tensor);
+    }
   }
 }

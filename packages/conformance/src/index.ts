@@ -6,6 +6,7 @@ export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureOn } from "./backend/measure.ts";
 export { placements } from "./backend/placements.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
+export { validationSuite, type ValidationSuiteOptions } from "./backend/validation.ts";
 export { answerOf, type Answer, type Trial } from "./backend/trial.ts";
 export {
   type Arrangement,

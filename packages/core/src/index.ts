@@ -1,6 +1,5 @@
 export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
-export { type AttentionBackend, type Call, inParts, type InParts, type Keys, tileOf } from "./attention/backend.ts";
-export { checkMeshAxis, checkOwnShard, checkShardRows } from "./attention/check-shards.ts";
+export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export type { Tile } from "./attention/tile.ts";
@@ -28,7 +27,7 @@ export * from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
 export type { Mask, Slice } from "./mask/slice.ts";
 export { isVisible } from "./mask/visible.ts";
-export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, without } from "./mesh.ts";
+export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
 export type { AttentionForwardOptions, AttentionModuleOptions, PositionEncoding } from "./modules/attention-options.ts";
 export {
   CrossAxisAttention,
@@ -59,12 +58,11 @@ export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
 export { checkOptionNames } from "./options.ts";
-export { ByPlace, type PlacedCall } from "./placement/by-place.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
-export { positions, type Span, spansLength } from "./placement/span.ts";
+export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
 export { lostTensors, Storage } from "./storage.ts";
 export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";

@@ -1,4 +1,4 @@
-import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./attention/state.ts";
+import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "./attention/state.ts";
 import type { Tile } from "./attention/tile.ts";
 import type { Shape } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
@@ -23,9 +23,9 @@ export interface Kernels {
    * Query head h reads key head floor(h·Hkv/H). Rows that see nothing stay as they are.
    * Online softmax: Milakov and Gimelshein 2018; blocks: FlashAttention-2 (Dao 2023), algorithm 1.
    */
-  attend(state: AttentionState, q: Tensor, keys: KeyBlock, tile: Tile): void;
+  attend(state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile): void;
   /** Adds to dq, dk, dv (float32) what this block of keys contributes; uses the global lse and delta. FlashAttention-2, algorithm 2. */
-  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, keys: KeyBlock, tile: Tile): void;
+  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, kv: KvBlock, tile: Tile): void;
   /** into ← the state over the union of both (disjoint) key sets. */
   merge(into: AttentionState, from: AttentionState): void;
   /** out[…] ← Σ over the last axis of a·b, float32: delta = rowsum(dOut · out). */

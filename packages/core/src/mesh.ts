@@ -29,7 +29,7 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
 }
 
 /** The coordinate without some axes: all shards along them. */
-export function without(at: Coordinate, axes: readonly string[]): Coordinate {
+export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
   return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
 }
 

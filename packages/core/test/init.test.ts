@@ -4,7 +4,7 @@ import type { Context } from "../src/context.ts";
 import { fromArray, ones, randn, zeros } from "../src/creation.ts";
 import { ClosedError, errorFromFailure, OptionError, PeerLostError, ShapeError } from "../src/errors.ts";
 import { init, type InitOptions } from "../src/init.ts";
-import { coordinateOf, without } from "../src/mesh.ts";
+import { coordinateOf, omitAxes } from "../src/mesh.ts";
 import { ReferenceDevice, referenceWorld } from "./reference/index.ts";
 
 const start = (options: Omit<InitOptions, "device"> = {}) => init({ device: new ReferenceDevice(), ...options });
@@ -178,7 +178,7 @@ describe("singleRankGroup", () => {
 
 test("coordinates", () => {
   expect(coordinateOf(5, { node: 2, gpu: 4 })).toEqual({ node: 1, gpu: 1 });
-  expect(without({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
+  expect(omitAxes({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
 });
 
 test("a native failure becomes the error of its code", () => {

@@ -1,4 +1,5 @@
-import { type DType, dtypeBytes, isVisible, spansLength } from "@mosaic/core";
+import { ringTraffic } from "@mosaic/backend-ring";
+import { type DType, dtypeBytes, type Layout, type Traffic } from "@mosaic/core";
 import type { Chunks } from "./chunks.ts";
 import type { Edge, Edges } from "./exchange/edges.ts";
 
@@ -53,29 +54,12 @@ export function bytesMoved(call: BytesCall): BytesMoved {
   };
 }
 
-/**
- * Ring attention over the same shards: K and V of every shard that is seen, and, backward, float32 dK and dV from the one
- * after the owner around to it. A rank passes on what its right neighbour sees as well, and gives its own shard to the first
- * of every run of neighbours that see it. Equal to `ringTraffic` of @mosaic/backend-ring.
- */
+/** Ring attention over the same shards. */
 function ringBytes({ chunks, batch, width, dtype }: BytesCall): BytesMoved["ring"] {
-  const { rank, ranks, shards, mask } = chunks;
-  const around = (of: number): number => (of + ranks) % ranks;
-  const sees = (who: number, owner: number): boolean => who !== owner && isVisible(shards[who]!, shards[owner]!, mask);
-  const numbers = (owner: number): number => 2 * batch * width * spansLength(shards[owner]!);
-  const everyone = Array.from({ length: ranks }, (_, other) => other);
-  const total = (owners: readonly number[]): number => owners.reduce((sum, owner) => sum + numbers(owner), 0);
-
-  const seen = everyone.filter((owner) => sees(rank, owner));
-  const handedBy = (who: number): number[] =>
-    everyone.filter((owner) => owner !== around(who + 1) && sees(who, owner) && sees(around(who + 1), owner));
-  const given = everyone.filter((other) => sees(other, rank) && !sees(around(other - 1), rank)).map(() => rank);
-
-  const key = dtypeBytes[dtype];
-  const keys = { sent: key * total([...handedBy(rank), ...given]), received: key * total(seen) };
-  const sums = { sent: FLOAT * total(seen), received: FLOAT * total([...handedBy(around(rank - 1)), ...given]) };
-  return {
-    forward: keys,
-    backward: { sent: keys.sent + sums.sent, received: keys.received + sums.received },
-  };
+  const { rank, ranks, shards, mask, length } = chunks;
+  const rows: Layout = { length, axes: ["sp"], spans: ({ sp }) => shards[sp!]! };
+  const call = { at: { sp: rank }, mask, queries: rows, keys: rows };
+  const { forward, backward } = ringTraffic({ mesh: { sp: ranks }, call, width: batch * width, dtype });
+  const flow = ({ bytesSent, bytesReceived }: Traffic): Flow => ({ sent: bytesSent, received: bytesReceived });
+  return { forward: flow(forward), backward: flow(backward) };
 }

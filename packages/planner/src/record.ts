@@ -10,12 +10,12 @@ import {
   type Layout,
   layoutOf,
   type Mask,
+  omitAxes,
   OptionError,
   type Placement,
   type Slice,
   spansLength,
   type Tensor,
-  without,
 } from "@mosaic/core";
 import { checkMesh } from "./symbolic/checks.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
@@ -188,6 +188,6 @@ function recordCall(ctx: SymbolicContext, { options, queries, keys }: Run): Reco
 
 /** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
 function sequenceOf(at: Coordinate, { backend, mesh }: RecordOptions): number {
-  const own = Object.entries(without(at, backend.axes));
+  const own = Object.entries(omitAxes(at, backend.axes));
   return own.reduce((number, [axis, place]) => number * mesh[axis]! + place, 0);
 }

@@ -55,8 +55,8 @@ test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per c
   const sizes = { mesh: { sp: 256 }, tokens: 4096, heads: 2, headDim: 128, dtype: "bfloat16" } as const;
   const [ringed, wide, square] = [
     ring(),
-    mesh2d({ shape: [32, 8], form: "fused" }), // queries of 8 ranks, keys of 32
-    mesh2d({ shape: [16, 16], form: "fused" }),
+    mesh2d({ shape: [32, 8], schedule: "fused" }), // queries of 8 ranks, keys of 32
+    mesh2d({ shape: [16, 16], schedule: "fused" }),
   ].map((backend) => count(record({ backend, ...sizes })).ranks);
   for (const [ranks, saved] of [[wide!, 85.4] as const, [square!, 89.2] as const]) {
     for (const what of ["bytes", "elements"] as const) {

@@ -1,4 +1,4 @@
-import { type AttentionBackend, causal, type KeyBlock, local, type Tensor } from "@mosaic/core";
+import { type AttentionBackend, causal, type KvBlock, local, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Fault, prove, record } from "../src/index.ts";
 import { meddledRing, type Site, tappedRing } from "./faulty.ts";
@@ -68,10 +68,10 @@ test("and a gradient added twice", () => {
 });
 
 test("a tile on stale keys is found where it is computed", () => {
-  let stale: KeyBlock | undefined;
+  let stale: KvBlock | undefined;
   const backend = meddledRing({
     forward(site, attend) {
-      if (site.rank === 2 && site.source === 2) stale = { k: site.keys.k, v: site.keys.v };
+      if (site.rank === 2 && site.source === 2) stale = { k: site.kv.k, v: site.kv.v };
       attend(here(site) ? stale : undefined);
     },
   });
@@ -89,13 +89,13 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [turned, "nothing that is known"],
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
-    const backend = meddledRing({ forward: ({ keys: { k, v } }, attend) => attend({ k: spoil(k), v }) });
+    const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v }) });
     expect(faultsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
   }
 });
 
 test("values in the place of keys are found", () => {
-  const backend = meddledRing({ forward: ({ keys: { k, v } }, attend) => attend({ k: v, v: k }) });
+  const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
   expect(faultsOf(backend)[0]!.message).toContain(
     "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
   );
@@ -133,12 +133,12 @@ test("ranks that all receive before they send wait in a circle, which is named",
     ...right,
     name: "polite",
     axes: ["sp"],
-    attend(ctx, call, state, keys) {
+    attend(ctx, call, state, kv) {
       const group = ctx.mesh.group("sp");
-      using next = ctx.device.empty(keys.k.shape, keys.k.dtype);
+      using next = ctx.device.empty(kv.k.shape, kv.k.dtype);
       group.sendRecv([{ tensor: next, from: (group.rank + 3) % 4 }], { label: "polite" }).wait();
-      group.sendRecv([{ tensor: keys.k, to: (group.rank + 1) % 4 }], { label: "polite" }).wait();
-      right.attend(ctx, call, state, keys);
+      group.sendRecv([{ tensor: kv.k, to: (group.rank + 1) % 4 }], { label: "polite" }).wait();
+      right.attend(ctx, call, state, kv);
     },
   };
   expect(faultsOf(backend)).toEqual([
@@ -159,9 +159,9 @@ test("a rank that stays away from a collective is named", () => {
   const right = local();
   const backend: AttentionBackend = {
     ...right,
-    attend(ctx, call, state, keys) {
+    attend(ctx, call, state, kv) {
       if (ctx.rank !== 2) ctx.world.barrier({ label: "meeting" }).wait();
-      right.attend(ctx, call, state, keys);
+      right.attend(ctx, call, state, kv);
     },
   };
   const faults = faultsOf(backend, { mesh: { dp: 3 } });
@@ -175,11 +175,11 @@ test("different collectives at the same place are found", () => {
   const right = local();
   const backend: AttentionBackend = {
     ...right,
-    attend(ctx, call, state, keys) {
+    attend(ctx, call, state, kv) {
       const world = ctx.world;
       using x = ctx.device.empty([2], "float32");
       (ctx.rank === 1 ? world.barrier() : world.allReduce(x)).wait();
-      right.attend(ctx, call, state, keys);
+      right.attend(ctx, call, state, kv);
     },
   };
   const [fault] = faultsOf(backend, { mesh: { dp: 2 } });
@@ -220,7 +220,7 @@ test("gradients of keys exchanged for those of values are found", () => {
   const right = local();
   const backend: AttentionBackend = {
     ...right,
-    attendBackward: (ctx, call, { dq, dk, dv }, keys) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, keys),
+    attendBackward: (ctx, call, { dq, dk, dv }, kv) => right.attendBackward(ctx, call, { dq, dk: dv, dv: dk }, kv),
   };
   const faults = faultsOf(backend, { mesh: { dp: 1 } });
   expect(faults.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);

@@ -2,7 +2,7 @@ import { ring } from "@mosaic/backend-ring";
 import {
   type AttentionBackend,
   type Context,
-  type KeyBlock,
+  type KvBlock,
   local,
   type ProcessGroup,
   type Transfer,
@@ -10,15 +10,15 @@ import {
 
 /** What a faulty kernel call may do: the call itself, as often and on what it likes. */
 export interface Meddling {
-  forward?(site: Site, attend: (keys?: KeyBlock) => void): void;
-  backward?(site: Site, attend: (keys?: KeyBlock) => void): void;
+  forward?(site: Site, attend: (kv?: KvBlock) => void): void;
+  backward?(site: Site, attend: (kv?: KvBlock) => void): void;
 }
 
 /** Which tile of the ring it is. */
 export interface Site {
   readonly rank: number;
   readonly source: number;
-  readonly keys: KeyBlock;
+  readonly kv: KvBlock;
 }
 
 /** A ring whose tiles are computed by somebody who meddles. */
@@ -27,15 +27,15 @@ export function meddledRing({ forward, backward }: Meddling): AttentionBackend {
   const inner: AttentionBackend = {
     name: "meddled",
     axes: [],
-    attend(ctx, call, state, keys) {
-      const attend = (other: KeyBlock = keys): void => right.attend(ctx, call, state, { ...keys, ...other });
-      const site = { rank: ctx.rank, source: keys.from["sp"]!, keys };
+    attend(ctx, call, state, kv) {
+      const attend = (other: KvBlock = kv): void => right.attend(ctx, call, state, { ...kv, ...other });
+      const site = { rank: ctx.rank, source: kv.from["sp"]!, kv };
       if (forward) forward(site, attend);
       else attend();
     },
-    attendBackward(ctx, call, grads, keys) {
-      const attend = (other: KeyBlock = keys): void => right.attendBackward(ctx, call, grads, { ...keys, ...other });
-      const site = { rank: ctx.rank, source: keys.from["sp"]!, keys };
+    attendBackward(ctx, call, grads, kv) {
+      const attend = (other: KvBlock = kv): void => right.attendBackward(ctx, call, grads, { ...kv, ...other });
+      const site = { rank: ctx.rank, source: kv.from["sp"]!, kv };
       if (backward) backward(site, attend);
       else attend();
     },
@@ -73,7 +73,7 @@ export function tappedRing(
   return {
     name: "tapped",
     axes: right.axes,
-    attend: (ctx, call, state, keys) => right.attend(tapped(ctx), call, state, keys),
-    attendBackward: (ctx, call, grads, keys) => right.attendBackward(tapped(ctx), call, grads, keys),
+    attend: (ctx, call, state, kv) => right.attend(tapped(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => right.attendBackward(tapped(ctx), call, grads, kv),
   };
 }

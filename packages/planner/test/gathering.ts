@@ -1,4 +1,4 @@
-import { type AttentionBackend, type Context, local, type Tensor, without } from "@mosaic/core";
+import { type AttentionBackend, type Context, local, omitAxes, type Tensor } from "@mosaic/core";
 
 /** Keys of all ranks by allGather, gradients home by allToAll; one sequence of one head, and equal shards. */
 export function gathering(axis = "sp"): AttentionBackend {
@@ -14,19 +14,19 @@ export function gathering(axis = "sp"): AttentionBackend {
   return {
     name: "gathering",
     axes: [axis],
-    attend(ctx, call, state, keys) {
-      using k = gather(ctx, keys.k);
-      using v = gather(ctx, keys.v);
-      inner.attend(ctx, call, state, { k, v, from: without(keys.from, [axis]) });
+    attend(ctx, call, state, kv) {
+      using k = gather(ctx, kv.k);
+      using v = gather(ctx, kv.v);
+      inner.attend(ctx, call, state, { k, v, from: omitAxes(kv.from, [axis]) });
     },
-    attendBackward(ctx, call, { dq, ...home }, keys) {
+    attendBackward(ctx, call, { dq, ...home }, kv) {
       const { kernels } = ctx.device;
-      using k = gather(ctx, keys.k);
-      using v = gather(ctx, keys.v);
-      using dk = whole(ctx, keys.k, "float32");
-      using dv = whole(ctx, keys.v, "float32");
+      using k = gather(ctx, kv.k);
+      using v = gather(ctx, kv.v);
+      using dk = whole(ctx, kv.k, "float32");
+      using dv = whole(ctx, kv.v, "float32");
       for (const sum of [dk, dv]) kernels.fill(sum, 0);
-      inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: without(keys.from, [axis]) });
+      inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: omitAxes(kv.from, [axis]) });
       for (const [into, sum] of [[home.dk, dk] as const, [home.dv, dv] as const]) {
         using parts = whole(ctx, into);
         group(ctx).allToAll(parts, sum).wait();

@@ -31,8 +31,8 @@ function measured(ctx: Context, backend: AttentionBackend): number {
 
 test.each([
   ["ring", ring()],
-  ["scheduled mesh2d", mesh2d({ shape: [3, 2], form: "scheduled" })],
-  ["fused mesh2d", mesh2d({ shape: [3, 2], form: "fused" })],
+  ["overlapped mesh2d", mesh2d({ shape: [3, 2], schedule: "overlapped" })],
+  ["fused mesh2d", mesh2d({ shape: [3, 2], schedule: "fused" })],
 ])("the peak of bytes of a %s is what the CPU's allocator counts", async (_, backend) => {
   const { faults, peakBytes } = prove(record({ backend, mesh, ...sizes, ...arrangement }));
   expect(faults).toEqual([]);

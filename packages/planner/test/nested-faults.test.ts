@@ -19,20 +19,20 @@ function meddled(times: (site: Site) => number): AttentionBackend {
   return {
     name: "meddled",
     axes: [],
-    attend(ctx, call, state, keys) {
-      const { q, k } = tileOf(call, keys);
-      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, keys);
+    attend(ctx, call, state, kv) {
+      const { q, k } = tileOf(call, kv);
+      for (let i = times({ rank: ctx.rank, backward: false, q, k }); i > 0; i--) right.attend(ctx, call, state, kv);
     },
-    attendBackward(ctx, call, grads, keys) {
-      const { q, k } = tileOf(call, keys);
+    attendBackward(ctx, call, grads, kv) {
+      const { q, k } = tileOf(call, kv);
       for (let i = times({ rank: ctx.rank, backward: true, q, k }); i > 0; i--)
-        right.attendBackward(ctx, call, grads, keys);
+        right.attendBackward(ctx, call, grads, kv);
     },
   };
 }
 
 const sizes = { tokens: 24, heads: 2, headDim: 4 };
-const grid = { shape: [2, 3], form: "scheduled" } as const;
+const grid = { shape: [2, 3], schedule: "overlapped" } as const;
 
 function faultsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Fault[] {
   return prove(record({ backend, mesh, ...sizes })).faults;
@@ -40,7 +40,7 @@ function faultsOf(backend: AttentionBackend, mesh: Readonly<Record<string, numbe
 
 const startsAt = ([span]: readonly Span[], position: number): boolean => span!.start === position;
 
-test("a block of a scheduled tile that is computed twice is found where its sums come home", () => {
+test("a block of an overlapped tile that is computed twice is found where its sums come home", () => {
   // Rank 1 of 2 × 3 works on the queries of ranks 0 to 2 and the keys of 1 and 4.
   const inner = meddled(({ rank, backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
@@ -64,7 +64,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
 
 test("a fused tile that is forgotten leaves out what it gathered", () => {
   const inner = meddled(({ rank, backward }) => (rank === 0 && !backward ? 0 : 1));
-  const faults = faultsOf(mesh2d({ shape: [2, 3], form: "fused", inner }), { sp: 6 });
+  const faults = faultsOf(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
   expect(faults.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
     "rank 0, out: queries 0..3 and keys 0..3 and 12..15 do not meet: 32 pairs are missing",
   );
@@ -106,8 +106,8 @@ function tapped(
   };
   return {
     ...right,
-    attend: (ctx, call, state, keys) => right.attend(at(ctx), call, state, keys),
-    attendBackward: (ctx, call, grads, keys) => right.attendBackward(at(ctx), call, grads, keys),
+    attend: (ctx, call, state, kv) => right.attend(at(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => right.attendBackward(at(ctx), call, grads, kv),
   };
 }
 
@@ -118,7 +118,7 @@ function sending(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): Proce
   return Object.create(group, Object.fromEntries(values.map(([key, value]) => [key, { value }]))) as ProcessGroup;
 }
 
-test("a send that the other rank of a scheduled tile never receives is named", () => {
+test("a send that the other rank of an overlapped tile never receives is named", () => {
   const backend = tapped(mesh2d(grid), (group, _, ctx) => {
     if (ctx.rank !== 5) return group;
     return sending(group, (transfers, options) =>

@@ -10,13 +10,13 @@ const sizes = { mesh: { sp: 2 }, tokens: 16, heads: 1, headDim: 4 };
 function besides(more: Partial<Record<"forward" | "backward", (ctx: Context, result: Tensor, input: Tensor) => void>>) {
   const backend: AttentionBackend = {
     ...right,
-    attend(ctx, call, state, keys) {
-      right.attend(ctx, call, state, keys);
-      more.forward?.(ctx, state.out, keys.k);
+    attend(ctx, call, state, kv) {
+      right.attend(ctx, call, state, kv);
+      more.forward?.(ctx, state.out, kv.k);
     },
-    attendBackward(ctx, call, grads, keys) {
-      right.attendBackward(ctx, call, grads, keys);
-      more.backward?.(ctx, grads.dk, keys.k);
+    attendBackward(ctx, call, grads, kv) {
+      right.attendBackward(ctx, call, grads, kv);
+      more.backward?.(ctx, grads.dk, kv.k);
     },
   };
   return backend;

@@ -52,7 +52,7 @@ test("states that have seen nothing merge, both of them empty", () => {
   // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, heads: 3, headDim: 5 };
   const call = { ...sizes, mask: slidingWindow(2), placement: striped() };
-  expect(prove(record({ backend: mesh2d({ form: "scheduled" }), ...call })).faults).toEqual([]);
+  expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).faults).toEqual([]);
 });
 
 test.each([
@@ -66,9 +66,9 @@ test.each([
   const right = local();
   const twice: AttentionBackend = {
     ...right,
-    attendBackward(ctx, call, grads, keys) {
-      right.attendBackward(ctx, call, grads, keys);
-      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, keys);
+    attendBackward(ctx, call, grads, kv) {
+      right.attendBackward(ctx, call, grads, kv);
+      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
     },
   };
   const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);

@@ -9,8 +9,8 @@ import { gathering } from "./gathering.ts";
 const call = { tokens: 65_536, heads: 16, kvHeads: 8, headDim: 128, mask: causal(), placement: zigzag() };
 const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[] = [
   ["ring", ring(), { sp: 16 }],
-  ["mesh2d, scheduled", mesh2d({ shape: [4, 4], form: "scheduled" }), { sp: 16 }],
-  ["mesh2d, fused", mesh2d({ shape: [4, 4], form: "fused" }), { sp: 16 }],
+  ["mesh2d, overlapped", mesh2d({ shape: [4, 4], schedule: "overlapped" }), { sp: 16 }],
+  ["mesh2d, fused", mesh2d({ shape: [4, 4], schedule: "fused" }), { sp: 16 }],
   ["ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), { seq: 4, head: 4 }],
   ["ring × ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 8 }],
 ];

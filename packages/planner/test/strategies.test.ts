@@ -1,7 +1,7 @@
 import { mesh2d, mesh2dTraffic } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
-import { isVisible, type Traffic, without } from "@mosaic/core";
+import { isVisible, omitAxes, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type AttentionRecord, count, prove, record, type Volume } from "../src/index.ts";
 import { arrangements, gridsUpTo, nests, ragged, ways } from "./shapes.ts";
@@ -90,21 +90,21 @@ test("a ring within a ring moves what the ring of one level would, and its own b
   }
 });
 
-test.each(["fused", "scheduled"] as const)(
+test.each(["fused", "overlapped"] as const)(
   "a mesh2d within a ring, %s, sends queries once, and keys at every step that sees any",
-  (form) => {
+  (schedule) => {
     const mesh = { node: 3, gpu: 6 };
-    const within = mesh2d({ axis: "gpu", form });
+    const within = mesh2d({ axis: "gpu", schedule });
     for (const arrangement of arrangements) {
       const run = record({ backend: ring({ axis: "node", inner: within }), mesh, ...arrangement, ...sizes });
       expect(prove(run).faults).toEqual([]);
       for (const [rank, { forward, backward }] of count(run).ranks.entries()) {
         const { at } = run.ranks[rank]!;
         const call = callOf(run, at);
-        const team = call.queries.spans(without(at, ["gpu"]));
+        const team = call.queries.spans(omitAxes(at, ["gpu"]));
         const from = [0, 2, 1]
           .map((step) => ({ ...at, node: (at["node"]! + step) % 3 }))
-          .filter((place) => isVisible(team, call.keys.spans(without(place, ["gpu"])), call.mask));
+          .filter((place) => isVisible(team, call.keys.spans(omitAxes(place, ["gpu"])), call.mask));
         const closed = mesh2dTraffic({ axis: "gpu", mesh, call, from, ...sizes });
         expect(gpuTraffic(forward)).toEqual(closed.forward);
         expect(gpuTraffic(backward)).toEqual(closed.backward);

@@ -83,10 +83,10 @@ test("ranks that disagree about a reduction are found", () => {
     const { attendBackward, ...right } = scattering();
     const backend = {
       ...right,
-      attendBackward(...[ctx, call, grads, keys]: Parameters<typeof attendBackward>) {
+      attendBackward(...[ctx, call, grads, kv]: Parameters<typeof attendBackward>) {
         using x = ctx.device.empty([rows(ctx.rank)], "float32");
         ctx.world.allReduce(x, op(ctx.rank)).wait();
-        attendBackward(ctx, call, grads, keys);
+        attendBackward(ctx, call, grads, kv);
       },
     };
     return prove(record({ backend, mesh: { sp: 3 }, ...ragged })).faults[0]!.message;

@@ -2,44 +2,49 @@ import {
   type AttentionBackend,
   type Call,
   type Context,
-  type Keys,
+  type PlacedKv,
   local,
   spansLength,
   type Tensor,
   zeros,
 } from "@mosaic/core";
+import { ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
 
 // Backends that know nothing of the planner, with reductions.
 
 /** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
 export function broadcasting(axis: string, inner: AttentionBackend = local()): AttentionBackend {
-  function* everyone(ctx: Context, call: Call, keys: Keys) {
+  const validate = validator({ name: "broadcasting", axis, inner });
+  const dependenciesOf = dependencyTables({ axis, inner });
+
+  function* blocks(ctx: Context, call: Call, { k, v, from }: PlacedKv): Generator<PlacedKv> {
+    const { size, keyRows } = dependenciesOf(ctx, call, from);
     const group = ctx.mesh.group(axis);
-    for (let source = 0; source < group.size; source++) {
-      const from = { ...keys.from, [axis]: source };
-      const [batch, heads, , size] = keys.k.shape as [number, number, number, number];
-      const shape = [batch, heads, spansLength(call.keys.spans(from)), size];
-      const mine = source === group.rank;
-      using k = mine ? keys.k.contiguous() : ctx.device.empty(shape, keys.k.dtype);
-      using v = mine ? keys.v.contiguous() : ctx.device.empty(shape, keys.v.dtype);
-      for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
-      yield { k, v, from, mine };
+    for (let source = 0; source < size; source++) {
+      using buffers = new ChunkBuffers({ device: ctx.device });
+      const chunk = source === group.rank ? buffers.dense([k, v]) : buffers.empty([k, v], keyRows(source));
+      for (const tensor of chunk.wire) group.broadcast(tensor, source).wait();
+      yield { k: chunk.tensors[0]!, v: chunk.tensors[1]!, from: { ...from, [axis]: source } };
     }
   }
   return {
     name: "broadcasting",
     axes: [axis, ...inner.axes],
-    attend(ctx, call, state, keys) {
-      for (const theirs of everyone(ctx, call, keys)) inner.attend(ctx, call, state, theirs);
+    check: (ctx) => validate.context(ctx),
+    attend(ctx, call, state, kv) {
+      validate.attend(ctx, call, state, kv);
+      for (const block of blocks(ctx, call, kv)) inner.attend(ctx, call, state, block);
     },
-    attendBackward(ctx, call, grads, keys) {
-      for (const { mine, ...theirs } of everyone(ctx, call, keys)) {
-        using dk = zeros(ctx, theirs.k.shape);
-        using dv = zeros(ctx, theirs.v.shape);
-        inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
+    attendBackward(ctx, call, grads, kv) {
+      validate.attendBackward(ctx, call, grads, kv);
+      for (const block of blocks(ctx, call, kv)) {
+        using dk = zeros(ctx, block.k.shape);
+        using dv = zeros(ctx, block.v.shape);
+        inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, block);
         for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
-        if (mine) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
-        if (mine) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
+        if (block.from[axis] !== kv.from[axis]) continue;
+        ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
+        ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);
       }
     },
   };
@@ -60,14 +65,14 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
   return {
     name: "scattering",
     axes: ["sp"],
-    attend(ctx, call, state, keys) {
-      using k = gathered(ctx, call, keys.k);
-      using v = gathered(ctx, call, keys.v);
+    attend(ctx, call, state, kv) {
+      using k = gathered(ctx, call, kv.k);
+      using v = gathered(ctx, call, kv.v);
       inner.attend(ctx, call, state, { k, v, from: {} });
     },
-    attendBackward(ctx, call, { dq, ...home }, keys) {
-      using k = gathered(ctx, call, keys.k);
-      using v = gathered(ctx, call, keys.v);
+    attendBackward(ctx, call, { dq, ...home }, kv) {
+      using k = gathered(ctx, call, kv.k);
+      using v = gathered(ctx, call, kv.v);
       using dk = zeros(ctx, k.shape);
       using dv = zeros(ctx, v.shape);
       inner.attendBackward(ctx, call, { dq, dk, dv }, { k, v, from: {} });

@@ -8,7 +8,7 @@ import { count, prove, record } from "../src/index.ts";
 test("1 024 ranks in a grid of 32 × 32 are proved", () => {
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
   const run = record({
-    backend: mesh2d({ shape: [32, 32], form: "fused" }),
+    backend: mesh2d({ shape: [32, 32], schedule: "fused" }),
     mask: causal(),
     placement: zigzag(),
     ...sizes,

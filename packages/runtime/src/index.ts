@@ -6,11 +6,19 @@
  * @module
  */
 export { type AddonFile, loadAddon, platform } from "./addon.ts";
-export { type CollectivesEngine, type SplitResult } from "./collectives/engine.ts";
+export {
+  checkDeviceType,
+  connectProcess,
+  type ConnectProcessOptions,
+  connectRank,
+  type ConnectRankOptions,
+  type ControlPlane,
+  inProcessControl,
+} from "./collectives/connect.ts";
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";
 export { timeoutOf } from "./collectives/timeout.ts";
-export { openWorld, type Together, type WorldOptions } from "./collectives/world.ts";
+export { openWorld, type InProcessCollectives, type WorldOptions } from "./collectives/world.ts";
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, NativeKernels } from "./kernels.ts";

@@ -9,7 +9,7 @@ import {
   DTypeError,
   type DropoutSpec,
   type Kernels,
-  type KeyBlock,
+  type KvBlock,
   type NormGrads,
   type NormParameters,
   type NormStats,
@@ -77,18 +77,18 @@ export class NativeKernels implements Kernels {
     this.#device = device;
   }
 
-  attend(state: AttentionState, q: Tensor, keys: KeyBlock, tile: Tile): void {
+  attend(state: AttentionState, q: Tensor, kv: KvBlock, tile: Tile): void {
     checkSums("attend", state.out, state.lse);
     const scratch = this.#device.begin("attend");
-    scratch.view(state.out).view(state.lse).view(q).view(keys.k).view(keys.v);
+    scratch.view(state.out).view(state.lse).view(q).view(kv.k).view(kv.v);
     scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
     this.#device.launch(this.#device.native.attend);
   }
 
-  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, keys: KeyBlock, tile: Tile): void {
+  attendBackward(grads: QkvGrads, q: Tensor, saved: SavedRows, kv: KvBlock, tile: Tile): void {
     checkSums("attendBackward", grads.dq, grads.dk, grads.dv, saved.lse, saved.delta);
     const scratch = this.#device.begin("attendBackward");
-    scratch.view(grads.dq).view(grads.dk).view(grads.dv).view(q).view(keys.k).view(keys.v);
+    scratch.view(grads.dq).view(grads.dk).view(grads.dv).view(q).view(kv.k).view(kv.v);
     scratch.view(saved.dOut).view(saved.lse).view(saved.delta);
     scratch.spans(tile.q).spans(tile.k).slices(tile.mask).number(tile.scale);
     this.#device.launch(this.#device.native.attendBackward);

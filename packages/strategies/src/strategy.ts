@@ -26,13 +26,13 @@ export function strategyOf(nested: AttentionBackend, rule: MeshRule): Strategy {
       checkMesh(ctx, axes, rule);
       nested.check?.(ctx);
     },
-    attend(ctx, call, state, keys) {
+    attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, rule);
-      nested.attend(ctx, call, state, keys);
+      nested.attend(ctx, call, state, kv);
     },
-    attendBackward(ctx, call, grads, keys) {
+    attendBackward(ctx, call, grads, kv) {
       checkMesh(ctx, axes, rule);
-      nested.attendBackward(ctx, call, grads, keys);
+      nested.attendBackward(ctx, call, grads, kv);
     },
   };
 }

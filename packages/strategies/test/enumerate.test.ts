@@ -20,17 +20,17 @@ test("on one node: rings, every grid in both forms, heads shared out, and heads 
   expect(namesOn(1, 4)).toEqual([
     "ring 4",
     "mesh2d 1·4 fused",
-    "mesh2d 1·4 scheduled",
+    "mesh2d 1·4 overlapped",
     "mesh2d 2·2 fused",
-    "mesh2d 2·2 scheduled",
+    "mesh2d 2·2 overlapped",
     "mesh2d 4·1 fused",
-    "mesh2d 4·1 scheduled",
+    "mesh2d 4·1 overlapped",
     "ulysses 4",
     "ulysses 2 × ring 2",
     "ulysses 2 × mesh2d 1·2 fused",
-    "ulysses 2 × mesh2d 1·2 scheduled",
+    "ulysses 2 × mesh2d 1·2 overlapped",
     "ulysses 2 × mesh2d 2·1 fused",
-    "ulysses 2 × mesh2d 2·1 scheduled",
+    "ulysses 2 × mesh2d 2·1 overlapped",
   ]);
 });
 
@@ -44,14 +44,14 @@ test("on several nodes also rings between them, and grids with a channel for eac
   for (const name of ["ring 2 × ring 4", "ring 2 × mesh2d 2·2 fused", "ulysses 2 × ring 2 × ring 2"]) {
     expect(names).toContain(name);
   }
-  expect(names).toContain("mesh2d 4·2 scheduled, 2 channels");
+  expect(names).toContain("mesh2d 4·2 overlapped, 2 channels");
   expect(names.filter((name) => name === "ulysses 2 × ring 4")).toHaveLength(2);
 });
 
 test("of many ranks, grids that send much more than the best are left out", () => {
   const names = namesOn(8, 8);
-  expect(names).toContain("mesh2d 16·4 scheduled");
-  expect(names).not.toContain("mesh2d 1·64 scheduled");
+  expect(names).toContain("mesh2d 16·4 overlapped");
+  expect(names).not.toContain("mesh2d 1·64 overlapped");
   expect(names.length).toBeLessThan(110);
 });
 

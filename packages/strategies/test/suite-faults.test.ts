@@ -15,24 +15,24 @@ function foldingCase(backend: AttentionBackend) {
 const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
   "forgets the state that is there": [
     {
-      attend(ctx, call, { out, lse }, keys) {
+      attend(ctx, call, { out, lse }, kv) {
         const { kernels } = ctx.device;
         kernels.fill(out, 0);
         kernels.fill(lse, Number.NEGATIVE_INFINITY);
-        right.attend(ctx, call, { out, lse }, keys);
+        right.attend(ctx, call, { out, lse }, kv);
       },
     },
     /beside what was there before: out: largest error/,
   ],
   "merges what is there twice": [
     {
-      attend(ctx, call, state, keys) {
+      attend(ctx, call, state, kv) {
         const { kernels } = ctx.device;
         using out = zeros(ctx, state.out.shape);
         using lse = zeros(ctx, state.lse.shape);
         kernels.copy(out, state.out);
         kernels.copy(lse, state.lse);
-        right.attend(ctx, call, state, keys);
+        right.attend(ctx, call, state, kv);
         kernels.merge(state, { out, lse });
       },
     },
@@ -40,27 +40,27 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
   ],
   "writes gradients where it should add": [
     {
-      attendBackward(ctx, call, grads, keys) {
+      attendBackward(ctx, call, grads, kv) {
         for (const grad of [grads.dq, grads.dk, grads.dv]) ctx.device.kernels.fill(grad, 0);
-        right.attendBackward(ctx, call, grads, keys);
+        right.attendBackward(ctx, call, grads, kv);
       },
     },
     /beside what was there before: dq: largest error/,
   ],
   "spoils the caller's keys": [
     {
-      attendBackward(ctx, call, grads, keys) {
-        right.attendBackward(ctx, call, grads, keys);
-        ctx.device.kernels.fill(keys.k, 0);
+      attendBackward(ctx, call, grads, kv) {
+        right.attendBackward(ctx, call, grads, kv);
+        ctx.device.kernels.fill(kv.k, 0);
       },
     },
     /: k, which was passed in: element 0 is 0/,
   ],
   "keeps memory": [
     {
-      attend(ctx, call, state, keys) {
+      attend(ctx, call, state, kv) {
         kept.push(emptyState(call.q));
-        right.attend(ctx, call, state, keys);
+        right.attend(ctx, call, state, kv);
       },
     },
     /\d+ bytes are still held when all is done/,

@@ -1,7 +1,7 @@
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
 import { attendOn, backendTrials, onWorld, placements, type Trial } from "@mosaic/conformance";
-import { type Coordinate, layoutOf, type ProcessGroup, type Traffic, without } from "@mosaic/core";
+import { type Coordinate, layoutOf, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
 import { makeWorld } from "./world.ts";
@@ -51,7 +51,7 @@ test("composed: one exchange of rows for heads, then a ring for half of the head
     const inner = ring({ axis: "seq" });
     return {
       head: both(ulyssesTraffic({ ...trial, axis: "head", inner, call: callOf(trial, at) })),
-      seq: both(ringTraffic({ axis: "seq", mesh, call: callOf(trial, without(at, ["head"])), width, dtype })),
+      seq: both(ringTraffic({ axis: "seq", mesh, call: callOf(trial, omitAxes(at, ["head"])), width, dtype })),
     };
   });
 });

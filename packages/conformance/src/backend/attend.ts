@@ -1,4 +1,4 @@
-import { type AttentionBackend, type Context, type Device, type Keys, type Tensor } from "@mosaic/core";
+import { type AttentionBackend, type Context, type Coordinate, type Device, type Tensor } from "@mosaic/core";
 import { checkEqual } from "../check.ts";
 import { filled, headsFirst, layoutsOf, type MatrixSize, positionsOf, takeRows } from "./shard.ts";
 import { answerOf, type Trial } from "./trial.ts";
@@ -18,12 +18,12 @@ const nothing: Before = { out: 0, lse: Number.NEGATIVE_INFINITY, gradients: 0 };
 /** What `attend` folds and `attendBackward` adds, by whatever means. */
 interface Way {
   readonly before: Before;
-  attend(q: Tensor, state: { out: Tensor; lse: Tensor }, keys: { k: Tensor; v: Tensor }): void;
+  attend(q: Tensor, state: { out: Tensor; lse: Tensor }, kv: { k: Tensor; v: Tensor }): void;
   attendBackward(
     q: Tensor,
     saved: { dOut: Tensor; lse: Tensor; delta: Tensor },
     grads: { dq: Tensor; dk: Tensor; dv: Tensor },
-    keys: { k: Tensor; v: Tensor },
+    kv: { k: Tensor; v: Tensor },
   ): void;
 }
 
@@ -45,9 +45,9 @@ export function attendOn(
   const call = { at, scale: trial.scale, mask: trial.mask, ...layouts };
   const way: Way = {
     before,
-    attend: (q, state, keys) => backend.attend(ctx, { ...call, q }, state, { ...keys, from: at }),
-    attendBackward: (q, saved, grads, keys) =>
-      backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...keys, from: at }),
+    attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
+    attendBackward: (q, saved, grads, kv) =>
+      backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...kv, from: at }),
   };
   return attendRows(ctx.device, trial, rowsOf(trial, at), way);
 }
@@ -66,7 +66,7 @@ export function attendLocally(device: Device, trial: Trial, before: Before = not
   return attendRows(device, trial, rows, way);
 }
 
-export function rowsOf(trial: Trial, at: Keys["from"]): Rows {
+export function rowsOf(trial: Trial, at: Coordinate): Rows {
   const { queries, keys } = layoutsOf(trial);
   return { queries: positionsOf(queries.spans(at)), keys: positionsOf(keys.spans(at)) };
 }

@@ -1,4 +1,12 @@
-import { type AttentionBackend, type Call, type Context, inParts, type Keys, spansLength, zeros } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  type Call,
+  type Context,
+  inParts,
+  type PlacedKv,
+  spansLength,
+  zeros,
+} from "@mosaic/core";
 
 /**
  * A backend that brings another the keys of one rank after another along an axis, each by broadcast: the simplest that an outer
@@ -12,16 +20,16 @@ import { type AttentionBackend, type Call, type Context, inParts, type Keys, spa
  * ```
  */
 export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend {
-  const placesOf = (ctx: Context, { from }: Keys) =>
+  const placesOf = (ctx: Context, { from }: PlacedKv) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 
-  function* everyone(ctx: Context, call: Call, keys: Keys): Generator<Keys & { readonly mine: boolean }> {
+  function* everyone(ctx: Context, call: Call, kv: PlacedKv): Generator<PlacedKv & { readonly mine: boolean }> {
     const group = ctx.mesh.group(axis);
-    for (const [source, from] of placesOf(ctx, keys).entries()) {
-      const shape = keys.k.shape.with(2, spansLength(call.keys.spans(from)));
+    for (const [source, from] of placesOf(ctx, kv).entries()) {
+      const shape = kv.k.shape.with(2, spansLength(call.keys.spans(from)));
       const mine = source === group.rank;
-      using k = mine ? keys.k.contiguous() : ctx.device.empty(shape, keys.k.dtype);
-      using v = mine ? keys.v.contiguous() : ctx.device.empty(shape, keys.v.dtype);
+      using k = mine ? kv.k.contiguous() : ctx.device.empty(shape, kv.k.dtype);
+      using v = mine ? kv.v.contiguous() : ctx.device.empty(shape, kv.v.dtype);
       for (const tensor of [k, v]) group.broadcast(tensor, source).wait();
       yield { k, v, from, mine };
     }
@@ -31,14 +39,14 @@ export function inSteps(axis: string, inner: AttentionBackend): AttentionBackend
     name: `${inner.name} in steps`,
     axes: [axis, ...inner.axes],
 
-    attend(ctx, call, state, keys) {
-      using parts = inParts(inner, placesOf(ctx, keys));
-      for (const theirs of everyone(ctx, call, keys)) parts.attend(ctx, call, state, theirs);
+    attend(ctx, call, state, kv) {
+      using parts = inParts(inner, placesOf(ctx, kv));
+      for (const theirs of everyone(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
     },
 
-    attendBackward(ctx, call, grads, keys) {
-      using parts = inParts(inner, placesOf(ctx, keys));
-      for (const { mine, ...theirs } of everyone(ctx, call, keys)) {
+    attendBackward(ctx, call, grads, kv) {
+      using parts = inParts(inner, placesOf(ctx, kv));
+      for (const { mine, ...theirs } of everyone(ctx, call, kv)) {
         using dk = zeros(ctx, theirs.k.shape);
         using dv = zeros(ctx, theirs.v.shape);
         parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);

@@ -6,7 +6,7 @@ import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
-import type { AttentionBackend, Call, Keys } from "./backend.ts";
+import type { AttentionBackend, Call, PlacedKv } from "./backend.ts";
 import { checkAttention, checkMask } from "./check.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
@@ -64,7 +64,7 @@ function callOf({ ctx, scale, mask, queries, keys }: Plan, q: Tensor): Call {
   return { q, at: ctx.mesh.coordinate, scale, mask, queries, keys };
 }
 
-function keysOf({ ctx }: Plan, k: Tensor, v: Tensor): Keys {
+function kvOf({ ctx }: Plan, k: Tensor, v: Tensor): PlacedKv {
   return { k, v, from: ctx.mesh.coordinate };
 }
 
@@ -72,7 +72,7 @@ const attentionOp = defineOp({
   name: "attention",
   forward([q, k, v]: [Tensor, Tensor, Tensor], plan: Plan) {
     const state = emptyState(q);
-    plan.backend.attend(plan.ctx, callOf(plan, q), state, keysOf(plan, k, v));
+    plan.backend.attend(plan.ctx, callOf(plan, q), state, kvOf(plan, k, v));
     const output = rounded(state.out, q.dtype);
     return { output, saved: { q, k, v, output, lse: state.lse, plan } };
   },
@@ -83,7 +83,7 @@ const attentionOp = defineOp({
     q.device.kernels.rowDot(delta, dOut, output);
     const grads: QkvGrads = { dq: accumulator(q), dk: accumulator(k), dv: accumulator(v) };
     const call = { ...callOf(plan, q), dOut, lse, delta };
-    plan.backend.attendBackward(plan.ctx, call, grads, keysOf(plan, k, v));
+    plan.backend.attendBackward(plan.ctx, call, grads, kvOf(plan, k, v));
     return [rounded(grads.dq, q.dtype), rounded(grads.dk, k.dtype), rounded(grads.dv, v.dtype)];
   },
 });

@@ -3,11 +3,11 @@ import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
-import type { AttentionState, KeyBlock, QkvGrads, SavedRows } from "./state.ts";
+import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "./state.ts";
 import type { Tile } from "./tile.ts";
 
-/** A block of keys and where in the mesh it comes from. An axis missing from `from`: all shards along it, concatenated. */
-export interface Keys extends KeyBlock {
+/** Keys and values, and where in the mesh they come from. An axis missing from `from`: all shards along it, concatenated. */
+export interface PlacedKv extends KvBlock {
   readonly from: Coordinate;
 }
 
@@ -26,7 +26,7 @@ export interface Call {
 
 /**
  * A way to attend: it folds keys into a state, and so may be built from another backend that does. What it is given are
- * the shards at `call.at` and `keys.from`; what it must leave is the state over all keys along its own axes.
+ * the shards at `call.at` and `kv.from`; what it must leave is the state over all keys along its own axes.
  */
 export interface AttentionBackend {
   readonly name: string;
@@ -45,10 +45,10 @@ export interface AttentionBackend {
   inParts?(from: readonly Coordinate[]): InParts;
   /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
   withShape?(shape: readonly [rows: number, columns: number]): AttentionBackend;
-  /** Folds the keys into `state`. */
-  attend(ctx: Context, call: Call, state: AttentionState, keys: Keys): void;
+  /** Folds the keys and values into `state`. */
+  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
   /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
-  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, keys: Keys): void;
+  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void;
 }
 
 /**
@@ -79,10 +79,10 @@ export function inParts(backend: AttentionBackend, from: readonly Coordinate[]):
 }
 
 /** The tile that these queries and keys form. */
-export function tileOf(call: Call, keys: Keys): Tile {
+export function tileOf(call: Call, kv: PlacedKv): Tile {
   return {
     q: call.queries.spans(call.at),
-    k: call.keys.spans(keys.from),
+    k: call.keys.spans(kv.from),
     mask: call.mask,
     scale: call.scale,
   };

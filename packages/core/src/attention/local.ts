@@ -5,11 +5,11 @@ export function local(): AttentionBackend {
   return {
     name: "local",
     axes: [],
-    attend(ctx, call, state, keys) {
-      ctx.device.kernels.attend(state, call.q, keys, tileOf(call, keys));
+    attend(ctx, call, state, kv) {
+      ctx.device.kernels.attend(state, call.q, kv, tileOf(call, kv));
     },
-    attendBackward(ctx, call, grads, keys) {
-      ctx.device.kernels.attendBackward(grads, call.q, call, keys, tileOf(call, keys));
+    attendBackward(ctx, call, grads, kv) {
+      ctx.device.kernels.attendBackward(grads, call.q, call, kv, tileOf(call, kv));
     },
   };
 }

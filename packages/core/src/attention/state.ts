@@ -9,7 +9,7 @@ export interface AttentionState {
 }
 
 /** Keys and values k, v [B,Hkv,S,D]. */
-export interface KeyBlock {
+export interface KvBlock {
   readonly k: Tensor;
   readonly v: Tensor;
 }

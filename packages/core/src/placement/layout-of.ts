@@ -3,7 +3,7 @@ import type { Coordinate } from "../mesh.ts";
 import { checkOptionNames } from "../options.ts";
 import type { Layout } from "./layout.ts";
 import { contiguous, type Placement } from "./placement.ts";
-import type { Span } from "./span.ts";
+import { joinSpans, type Span } from "./span.ts";
 
 /** What `layoutOf` takes. */
 export interface LayoutOptions {
@@ -44,7 +44,7 @@ export function layoutOf(options: LayoutOptions): Layout {
       for (let i = 0; i < axes.length; i++) number = number * radix[i]! + (at[axes[i]!] ?? -1) + 1;
       let spans = known.get(number);
       if (!spans) {
-        spans = joined(shardsAt(at, axes, mesh).flatMap((index) => placement.spans(index, count, length)));
+        spans = joinSpans(shardsAt(at, axes, mesh).flatMap((index) => placement.spans(index, count, length)));
         known.set(number, spans);
       }
       return spans;
@@ -77,17 +77,4 @@ function shardsAt(at: Coordinate, axes: readonly string[], mesh: Coordinate): nu
     shards = shards.flatMap((shard) => values.map((value) => shard * mesh[axis]! + value));
   }
   return shards;
-}
-
-/** The same positions in as few spans as possible: fewer spans, fewer tiles. */
-function joined(spans: readonly Span[]): readonly Span[] {
-  const result: Span[] = [];
-  for (const span of spans) {
-    if (span.length === 0) continue;
-    const last = result.at(-1);
-    if (last && last.step === span.step && last.start + last.length * last.step === span.start) {
-      result[result.length - 1] = { ...last, length: last.length + span.length };
-    } else result.push(span);
-  }
-  return result;
 }

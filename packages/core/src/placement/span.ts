@@ -12,6 +12,19 @@ export function spansLength(spans: readonly Span[]): number {
   return spans.reduce((sum, span) => sum + span.length, 0);
 }
 
+/** The same positions in the same order, in as few spans as possible: kernels work span by span. */
+export function joinSpans(spans: readonly Span[]): Span[] {
+  const result: Span[] = [];
+  for (const span of spans) {
+    if (span.length === 0) continue;
+    const last = result.at(-1);
+    if (last && last.step === span.step && last.start + last.length * last.step === span.start) {
+      result[result.length - 1] = { ...last, length: last.length + span.length };
+    } else result.push(span);
+  }
+  return result;
+}
+
 const most = 2 ** 31 - 1;
 
 /**

@@ -1,7 +1,7 @@
 import type { AttentionBackend } from "../../src/attention/backend.ts";
 import { local } from "../../src/attention/local.ts";
 import type { Context } from "../../src/context.ts";
-import { without } from "../../src/mesh.ts";
+import { omitAxes } from "../../src/mesh.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import type { Layout } from "../../src/placement/layout.ts";
 import { spansLength } from "../../src/placement/span.ts";
@@ -12,18 +12,18 @@ export function gather(axis = "sp", inner: AttentionBackend = local()): Attentio
   return {
     name: "gather",
     axes: [axis, ...inner.axes],
-    attend(ctx, call, state, keys) {
-      using k = gatherRows(ctx, keys.k, { axis, from: keys.from, layout: call.keys });
-      using v = gatherRows(ctx, keys.v, { axis, from: keys.from, layout: call.keys });
-      inner.attend(ctx, call, state, { k, v, from: without(keys.from, [axis]) });
+    attend(ctx, call, state, kv) {
+      using k = gatherRows(ctx, kv.k, { axis, from: kv.from, layout: call.keys });
+      using v = gatherRows(ctx, kv.v, { axis, from: kv.from, layout: call.keys });
+      inner.attend(ctx, call, state, { k, v, from: omitAxes(kv.from, [axis]) });
     },
-    attendBackward(ctx, call, grads, keys) {
-      const where = { axis, from: keys.from, layout: call.keys };
-      using k = gatherRows(ctx, keys.k, where);
-      using v = gatherRows(ctx, keys.v, where);
+    attendBackward(ctx, call, grads, kv) {
+      const where = { axis, from: kv.from, layout: call.keys };
+      using k = gatherRows(ctx, kv.k, where);
+      using v = gatherRows(ctx, kv.v, where);
       using dk = zerosLike(k);
       using dv = zerosLike(v);
-      inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: without(keys.from, [axis]) });
+      inner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: omitAxes(kv.from, [axis]) });
       for (const [into, whole] of [
         [grads.dk, dk],
         [grads.dv, dv],

@@ -1,6 +1,8 @@
 import type { Branches, Link } from "./branches.ts";
 import type { CallRecord, FrameOf } from "./frames.ts";
+import { unionOf } from "./runs.ts";
 import type { Groups } from "./splits.ts";
+import type { Runs } from "./wire.ts";
 
 const MOST_PENDING = 4096;
 const LOG_TIMEOUT_MS = 1000;
@@ -42,9 +44,9 @@ export class Calls {
     this.#groups = groups;
   }
 
-  report(link: Link, { group, index, history, rank }: FrameOf<"call">): void {
-    const ranks = this.#groups.ranksOf(group);
-    if (ranks === undefined || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
+  report(link: Link, { group, index, history, rank, ranks: given }: FrameOf<"call">): void {
+    const ranks = this.#ranksOf(group, given);
+    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
@@ -52,14 +54,15 @@ export class Calls {
       // Of a group that lost a member, nothing is ever complete.
       if (this.#reports.size > MOST_PENDING) this.#reports.delete(this.#reports.keys().next().value as string);
     } else if (report.history !== history) {
-      return this.#inquire(group, report.rank, rank);
+      return this.#inquire({ group, ranks: given }, report.rank, rank);
     } else {
       report.links.add(link);
     }
     const links = report?.links.size ?? 1;
     if (links < this.#branches.countTowards(ranks)) return;
     this.#reports.delete(key);
-    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank });
+    if (this.#branches.covers(ranks)) return;
+    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: given });
   }
 
   /** A request for the log of a rank below, from above. */
@@ -74,29 +77,30 @@ export class Calls {
   }
 
   /** What an agent below, or this one, has found. */
-  found(group: bigint, message: string): void {
-    if (this.#branches.isRoot) {
-      if (this.#diverged.has(group)) return;
-      this.#diverged.add(group);
-      this.#branches.multicast({ kind: "mismatch", group, message }, this.#groups.ranksOf(group) ?? []);
-    } else {
-      this.#branches.sendUp({ kind: "mismatch", group, message });
-    }
+  found({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
+    if (!this.#branches.isRoot) return this.#branches.sendUp({ kind: "mismatch", group, message, ranks });
+    if (!this.#diverged.has(group)) this.distribute({ group, message, ranks });
   }
 
   /** What the root has decided. */
-  distribute({ group, message }: FrameOf<"mismatch">): void {
+  distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     this.#diverged.add(group);
-    this.#branches.multicast({ kind: "mismatch", group, message }, this.#groups.ranksOf(group) ?? []);
+    this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
   }
 
-  #inquire(group: bigint, a: number, b: number): void {
+  /** The ranks that must agree: those of the report, else of the group. */
+  #ranksOf(group: bigint, given: Runs): Runs {
+    return given.length > 0 ? unionOf([given]) : (this.#groups.ranksOf(group) ?? []);
+  }
+
+  #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
     const logs = new Map<number, Log>();
     for (const rank of [a, b])
       this.#queryLog(rank, group, (calls) => {
         logs.set(rank, calls);
         const [ofA, ofB] = [logs.get(a), logs.get(b)];
-        if (ofA !== undefined && ofB !== undefined) this.found(group, mismatchMessage(a, ofA, b, ofB));
+        if (ofA === undefined || ofB === undefined) return;
+        this.found({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
       });
     // From here on no report of the group is compared here.
     if (!this.#branches.isRoot) this.#diverged.add(group);

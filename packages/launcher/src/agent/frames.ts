@@ -97,10 +97,10 @@ export interface Frames {
   exited: Scoped & { runs: Runs };
   lost: Scoped & { losses: readonly Losses[] };
   failed: Scoped & { rank: number; code: number; message: string };
-  call: Scoped & { group: bigint; index: bigint; history: bigint; rank: number };
+  call: Scoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: Runs };
   callsQuery: Scoped & { query: number; rank: number; group: bigint };
   calls: Scoped & { query: number; rank: number; calls: readonly CallRecord[] };
-  mismatch: Scoped & { group: bigint; message: string };
+  mismatch: Scoped & { group: bigint; message: string; ranks: Runs };
   split: Scoped & {
     group: bigint;
     index: bigint;
@@ -154,10 +154,10 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   exited: [14, { world, runs }],
   lost: [15, { world, losses: list(record<Losses>({ runs, reason: text })) }],
   failed: [16, { world, rank: u32, code: i32, message: text }],
-  call: [17, { world, group: u64, index: u64, history: u64, rank: u32 }],
+  call: [17, { world, group: u64, index: u64, history: u64, rank: u32, ranks: runs }],
   callsQuery: [18, { world, query: u32, rank: u32, group: u64 }],
   calls: [19, { world, query: u32, rank: u32, calls }],
-  mismatch: [20, { world, group: u64, message: text }],
+  mismatch: [20, { world, group: u64, message: text, ranks: runs }],
   split: [21, { world, group: u64, index: u64, ranks: runs, colors: list(record({ rank: u32, color: i64 })) }],
   colors: [22, { world, group: u64, index: u64, ranks: runs, colors: i64s }],
   positionsRequest: [23, { world, request: u64, ranks: runs }],

@@ -7,7 +7,7 @@ import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { Agent } from "./agent.ts";
 
-/** Until a rank has sent a hello only the end of this time ends the process: other connections only test the socket. */
+/** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
 const FIRST_HELLO_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
@@ -23,10 +23,13 @@ async function serve(path: string, tokenFile: string | undefined): Promise<void>
     ...{ path, secret },
     onIdle: () => void (isAwaited && !agent.isUsed ? undefined : endUnlessUsed(agent)),
   });
-  setTimeout(() => {
+  const stopWaiting = (): void => {
     isAwaited = false;
     void endUnlessUsed(agent);
-  }, FIRST_HELLO_MS);
+  };
+  setTimeout(stopWaiting, FIRST_HELLO_MS);
+  // Its end is the end of the process that started this one.
+  process.stdin.on("end", stopWaiting).on("error", stopWaiting).resume();
   process.on("exit", () => void agent.close());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
   process.stdout.write("ready\n");

@@ -94,7 +94,7 @@ export class World {
         return this.#calls.answer(frame);
       case "mismatch":
         if (!link.isAgent) break;
-        return this.#calls.found(frame.group, frame.message);
+        return this.#calls.found(frame);
       case "split":
         return this.#splits.split(link, frame);
       case "positionsRequest":

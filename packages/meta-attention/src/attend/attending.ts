@@ -1,4 +1,4 @@
-import { type AttentionState, emptyState, type KeyBlock, type Tensor } from "@mosaic/core";
+import { type AttentionState, emptyState, type KvBlock, type Tensor } from "@mosaic/core";
 import type { Chunk } from "../chunks.ts";
 import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
 import { Fetch } from "../exchange/fetch.ts";
@@ -12,7 +12,7 @@ import { headsOf, rowsOf } from "./views.ts";
 // B batch, H heads, Hkv key heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
 
 /** Queries [B,H,S,D], and keys and values [B,Hkv,S,D], of this rank's rows. */
-export interface Qkv extends KeyBlock {
+export interface Qkv extends KvBlock {
   readonly q: Tensor;
 }
 

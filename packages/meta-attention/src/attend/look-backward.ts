@@ -1,4 +1,4 @@
-import type { KeyBlock, SavedRows, Tensor } from "@mosaic/core";
+import type { KvBlock, SavedRows, Tensor } from "@mosaic/core";
 import { reduceInto } from "../reduce.ts";
 import { Scope } from "../scope.ts";
 import type { Attending, Looked } from "./attending.ts";
@@ -11,7 +11,7 @@ import { pairOf, rowsOf, zerosLike } from "./views.ts";
 export interface LookBackward {
   readonly look: Looked;
   readonly router: Tensor;
-  readonly sums: KeyBlock;
+  readonly sums: KvBlock;
 }
 
 /** Adds what a look at a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
@@ -77,8 +77,8 @@ function placeOf(dRouter: Tensor, look: Looked): Tensor {
 
 interface KeysBackward extends Context {
   readonly saved: SavedRows;
-  readonly keys: KeyBlock;
-  readonly into: KeyBlock;
+  readonly keys: KvBlock;
+  readonly into: KvBlock;
 }
 
 function keysBackward({ plan, q }: Attending, look: Looked, { saved, rows, grads, keys, into }: KeysBackward): void {

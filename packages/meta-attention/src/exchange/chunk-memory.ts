@@ -1,10 +1,10 @@
-import type { Device, DType, KeyBlock, Tensor } from "@mosaic/core";
+import type { Device, DType, KvBlock, Tensor } from "@mosaic/core";
 import { rowsOf } from "../attend/views.ts";
 import { Scope } from "../scope.ts";
 import type { Run } from "./edges.ts";
 
 /** Keys and values, or their gradients, [n,Hkv,S,D] each: views to be disposed. */
-export interface Block extends KeyBlock, Disposable {}
+export interface Block extends KvBlock, Disposable {}
 
 /** What a block of keys is made of. */
 export interface BlockKind {
@@ -76,7 +76,7 @@ export function blockOf(message: Tensor): Block {
 }
 
 /** A run of this rank's own k and v, or dk and dv. */
-export function ownRows({ k, v }: KeyBlock, { chunk, b0, b1 }: Run): Block {
+export function ownRows({ k, v }: KvBlock, { chunk, b0, b1 }: Run): Block {
   return block(rowsOf(k, chunk, b0, b1), rowsOf(v, chunk, b0, b1));
 }
 

@@ -1,4 +1,4 @@
-import type { KeyBlock, Transfer, Work } from "@mosaic/core";
+import type { KvBlock, Transfer, Work } from "@mosaic/core";
 import type { AttendPlan } from "../attend/plan.ts";
 import { rowsOf } from "../attend/views.ts";
 import { Scope } from "../scope.ts";
@@ -13,13 +13,13 @@ import type { Edges, Run } from "./edges.ts";
 export class Fetch implements Disposable {
   readonly edges: Edges;
   readonly #rank: number;
-  readonly #own: KeyBlock;
+  readonly #own: KvBlock;
   readonly #memory: ChunkMemory;
   /** What is sent, until it is. */
   readonly #messages = new Scope();
   #work: Work | undefined;
 
-  constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
+  constructor(plan: AttendPlan, edges: Edges, own: KvBlock) {
     this.edges = edges;
     this.#rank = plan.chunks.rank;
     this.#own = own;

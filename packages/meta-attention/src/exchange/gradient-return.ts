@@ -1,4 +1,4 @@
-import type { KeyBlock, Tensor, Transfer, Work } from "@mosaic/core";
+import type { KvBlock, Tensor, Transfer, Work } from "@mosaic/core";
 import type { AttendPlan } from "../attend/plan.ts";
 import { rowsOf } from "../attend/views.ts";
 import { Scope } from "../scope.ts";
@@ -12,14 +12,14 @@ import type { Edges, Run } from "./edges.ts";
 export class GradientReturn implements Disposable {
   readonly #plan: AttendPlan;
   readonly #edges: Edges;
-  readonly #own: KeyBlock;
+  readonly #own: KvBlock;
   readonly #memory: ChunkMemory;
   readonly #scope = new Scope();
   #landing: (Run & { readonly tensor: Tensor })[] = [];
   #work: Work | undefined;
 
   /** `own`: this rank's dk and dv, float32 [B,Hkv,S,D]. */
-  constructor(plan: AttendPlan, edges: Edges, own: KeyBlock) {
+  constructor(plan: AttendPlan, edges: Edges, own: KvBlock) {
     this.#plan = plan;
     this.#edges = edges;
     this.#own = own;

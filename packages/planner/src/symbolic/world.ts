@@ -3,8 +3,8 @@ import {
   checkOptionNames,
   type Coordinate,
   coordinateOf,
+  omitAxes,
   type ProcessGroup,
-  without,
 } from "@mosaic/core";
 import { checkMesh } from "./checks.ts";
 import { meshOf, SymbolicContext } from "./context.ts";
@@ -80,7 +80,7 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
 
 /** The ranks that differ only along an axis have one of these in common. */
 function line(at: Coordinate, axis: string): string {
-  return `${axis}:${JSON.stringify(without(at, [axis]))}`;
+  return `${axis}:${JSON.stringify(omitAxes(at, [axis]))}`;
 }
 
 function push<K, V>(lists: Map<K, V[]>, key: K, value: V): void {

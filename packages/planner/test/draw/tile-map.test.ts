@@ -15,8 +15,8 @@ function made(backend: AttentionBackend, mesh: Coordinate, placement = zigzag())
 
 test.each([
   ["ring", ring(), { sp: 4 }],
-  ["mesh2d", mesh2d({ shape: [2, 2], form: "fused" }), { sp: 4 }],
-  ["mesh2d, scheduled", mesh2d({ shape: [2, 4], form: "scheduled" }), { sp: 8 }],
+  ["mesh2d", mesh2d({ shape: [2, 2], schedule: "fused" }), { sp: 4 }],
+  ["mesh2d, overlapped", mesh2d({ shape: [2, 4], schedule: "overlapped" }), { sp: 8 }],
 ] as const)("%s: one rank computes each tile that is seen, none those that are not", (_, backend, mesh) => {
   for (const placement of [contiguous(), zigzag()]) {
     const map = tilesOf(made(backend, mesh, placement));

@@ -10,7 +10,7 @@ function work(shape: readonly [number, number]) {
   const [rows, columns] = shape;
   const mesh = { sp: rows * columns };
   const tokens = 16 * mesh.sp;
-  const run = record({ ...sizes, backend: mesh2d({ shape, form: "scheduled" }), mesh, tokens });
+  const run = record({ ...sizes, backend: mesh2d({ shape, schedule: "overlapped" }), mesh, tokens });
   const [{ forward, backward }] = count(run).ranks as [ReturnType<typeof count>["ranks"][number]];
   const pairs = (tokens / rows) * (tokens / columns);
   return {
@@ -37,7 +37,7 @@ test.each(grids)("a schedule of %d × %d takes at most 1.15 times what no order 
         ...linked({ bandwidth: (ratio * transfer) / compute }),
         kernels: { ...toy.kernels, attend: { float32: flops }, attendBackward: { float32: flops } },
       };
-      const backend = mesh2d({ shape, form: "scheduled", computeToTransfer: ratio });
+      const backend = mesh2d({ shape, schedule: "overlapped", computeToTransfer: ratio });
       const predicted = predict({ ...sizes, backend, mesh, tokens }, profile, { keep: () => false });
       const seconds = phase === "forward" ? predicted.forwardSeconds : predicted.backwardSeconds;
       const bound = Math.max(compute, compute / ratio);

@@ -49,13 +49,13 @@ export function scripted(mesh: Readonly<Record<string, number>>, script: (stage:
   const backend: AttentionBackend = {
     name: "scripted",
     axes: [],
-    attend(ctx, call, state, keys) {
+    attend(ctx, call, state, kv) {
       const tensors: Tensor[] = [];
       const tensor = (elements: number): Tensor => {
         tensors.push(ctx.device.empty([elements], "float32"));
         return tensors.at(-1)!;
       };
-      script({ ctx, rank: ctx.rank, compute: () => inner.attend(ctx, call, state, keys), tensor });
+      script({ ctx, rank: ctx.rank, compute: () => inner.attend(ctx, call, state, kv), tensor });
       for (const each of tensors) each[Symbol.dispose]();
     },
     attendBackward() {},

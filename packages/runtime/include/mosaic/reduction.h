@@ -1,5 +1,5 @@
-// The arithmetic of reductions over ranks: blocks of elements, accumulated in float32 in the order in which they are given,
-// rounded once. Engine and transports share it, so that a reduction has the same bits on every transport.
+// The arithmetic of reductions over ranks: blocks of elements, accumulated in float32 in the order in which they are
+// given, rounded once. Engine and transports share it, so that a reduction has the same bits on every transport.
 #pragma once
 
 #include <bit>

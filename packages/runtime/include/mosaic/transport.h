@@ -8,7 +8,7 @@
  * - STREAM: the engine enqueues whole operations on a communication stream of the device and observes their completion
  *   by events. Operands lie in device memory.
  *
- * A table and its strings live until `close` has returned. Functions are called on the engine's communication thread
+ * A table and its strings live until it is freed. Functions are called on the engine's communication thread
  * unless they say otherwise, and must not block unless they say so. Plain C, so that any compiler may stand on either
  * side; an `int` result is 0 on success, otherwise `failure` is filled in.
  */
@@ -43,7 +43,7 @@ typedef struct MosaicSignature {
   uint32_t root;
   uint32_t ragged; /* shapes may differ as long as the bytes agree */
   uint64_t shape[MOSAIC_MAX_AXES];
-  uint64_t history; /* hash of the collectives of this group before this one; 0 for sendRecv */
+  uint64_t history; /* hash of the collectives of this group before this one, for call logs; 0 for sendRecv */
   uint64_t reserved;
 } MosaicSignature;
 
@@ -126,13 +126,15 @@ typedef struct MosaicHostTransport {
   /* Sleeps until `progress` may have something to do, `interrupt` is called or the time has passed. Before it sleeps it
    * must see `ready(arg)` return 0 after any later `interrupt` or arrival is certain to wake it. */
   void (*wait)(void *self, int64_t nanoseconds, int (*ready)(void *arg), void *arg);
-  /* Whether the transport itself observes that the process or host of a peer is gone. Called some ten times a second. */
+  /* Whether the transport itself observes that the process or host of a peer is gone. Called ten times a second. */
   int (*lost)(void *self, uint32_t rank);
   /* Drops everything that is enqueued: when it returns, no operand is read or written any more. */
   void (*cancel)(void *self);
   /* Closes in order: messages of the others to and from this rank become CLOSED once what was sent has been received.
-   * Everything enqueued here is done or cancelled. Frees `self`. */
+   * Everything enqueued here is done or cancelled. Only `interrupt` and `free` may follow. */
   void (*close)(void *self);
+  /* Frees `self` and the table. Any thread, once the communication thread has ended. */
+  void (*free)(void *self);
 } MosaicHostTransport;
 
 /* ---- stream ordering ---------------------------------------------------------------------------------------- */
@@ -155,30 +157,42 @@ typedef struct MosaicStreamStage {
   uint64_t in, out, bytes;
 } MosaicStreamStage;
 
-enum MosaicCommunicatorState { MOSAIC_COMMUNICATOR_READY = 0, MOSAIC_COMMUNICATOR_BUSY = 1, MOSAIC_COMMUNICATOR_FAILED = 2 };
+enum MosaicCommunicatorState {
+  MOSAIC_COMMUNICATOR_READY = 0,
+  MOSAIC_COMMUNICATOR_BUSY = 1,
+  MOSAIC_COMMUNICATOR_FAILED = 2
+};
 
 typedef struct MosaicCommunicator MosaicCommunicator; /* the transport's own */
 
+/* Failures say what the library reports, not in which operation: the engine adds that. */
 typedef struct MosaicStreamTransport {
   void *self;
+  /* Nonzero: before its first operation every communicator carries a byte between any two ranks, one all-gather and one
+   * broadcast, so that no connection is made in the middle of a program, where ranks may be busy elsewhere. */
+  int32_t warm_up;
+  /* What helps where ranks do not become connected in time: the end of that message. May be null. */
+  const char *remedy;
   /* Begins to make the communicator of all ranks. May block in `bootstrap->get`. */
   int (*connect)(void *self, MosaicBootstrap *bootstrap, MosaicCommunicator **world, MosaicFailure *failure);
-  /* Begins to split `parent`; collective over it. `color` ≥ 0 counts the distinct colors of the group in order. The part
-   * exists once `parent` is READY again, and is used once it is READY itself. */
+  /* Begins to split `parent`, on which nothing runs; collective over it. `color` ≥ 0 counts the distinct colors of the
+   * group in order. The part exists once `parent` is READY again, and is used once it is READY itself. */
   int (*split)(void *self, MosaicCommunicator *parent, int32_t color, uint32_t rank, MosaicCommunicator **part,
                MosaicFailure *failure);
   /* READY, BUSY while a call has not had its effect, or FAILED with the reason. Polled. */
-  int (*state)(void *self, MosaicCommunicator *communicator, const char *operation, MosaicFailure *failure);
-  /* Enqueues a stage on `stream`, the device's own stream handle. Only on a READY communicator, which it may leave BUSY. */
+  int (*state)(void *self, MosaicCommunicator *communicator, MosaicFailure *failure);
+  /* Enqueues a stage on `stream`, the device's own handle. Only on a READY communicator, which it may leave BUSY. */
   int (*enqueue)(void *self, MosaicCommunicator *communicator, const MosaicStreamStage *stage, void *stream,
-                 const char *operation, MosaicFailure *failure);
-  /* Begins to flush before `destroy`; state tells when all ranks have. */
+                 MosaicFailure *failure);
+  /* Begins to flush before `destroy`; the communicator is BUSY until all ranks have. */
   void (*finalize)(void *self, MosaicCommunicator *communicator);
   void (*destroy)(void *self, MosaicCommunicator *communicator);
-  /* Ends what runs on all of them, together, and frees them. `enter` makes the device's context the calling thread's. May
-   * block until the device has let go. */
-  void (*abort)(void *self, MosaicCommunicator **communicators, uint32_t count, void (*enter)(void *arg), void *arg);
-  void (*close)(void *self);
+  /* Ends what runs on all of them, together, and frees them. `enter` makes the device's context the calling thread's.
+   * May block until the device has released them. */
+  void (*abort)(void *self, MosaicCommunicator *const *communicators, uint32_t count, void (*enter)(void *arg),
+                void *arg);
+  /* Frees `self` and the table; no communicator is left. Any thread, once the communication thread has ended. */
+  void (*free)(void *self);
 } MosaicStreamTransport;
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */

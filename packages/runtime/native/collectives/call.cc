@@ -79,6 +79,10 @@ uint64_t splitId(uint64_t parent, uint64_t index, int64_t color) {
   return hash(kHashBasis, {parent, index, static_cast<uint64_t>(color)});
 }
 
+uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to) {
+  return hash(kHashBasis, {group, static_cast<uint64_t>(op), from, to});
+}
+
 uint64_t elementBytes(uint8_t dtype) {
   return dtype >= kNoDType ? 1 : static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
 }
@@ -117,9 +121,16 @@ Signature signatureOf(const Group& group, const Call& call) {
   return signature;
 }
 
-uint64_t historyAfter(const Signature& s) {
+uint64_t historyAfter(const Signature& s, const Call& call) {
   uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
-  // Shapes of ragged calls differ between ranks.
+  // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
+  for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
+  if (s.ragged && call.op != OpKind::AllToAll) for (const uint64_t share : call.send) value = hash(value, {share});
+  return value;
+}
+
+uint64_t historyAfter(uint64_t history, const Signature& s) {
+  uint64_t value = hash(history ? history : kHashBasis, {s.op, s.dtype, s.ragged, s.bytes});
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
   return value;
 }
@@ -127,7 +138,7 @@ uint64_t historyAfter(const Signature& s) {
 int signaturesMatch(const Signature* a, const Signature* b) {
   if (a->magic != b->magic || a->op != b->op || a->group != b->group || a->bytes != b->bytes) return 0;
   if (a->dtype != b->dtype || a->reduce != b->reduce || a->root != b->root) return 0;
-  if (a->index != b->index || a->history != b->history || a->ragged != b->ragged) return 0;
+  if (a->index != b->index || a->ragged != b->ragged) return 0;
   if (a->ragged) return 1;
   return a->axes == b->axes && std::equal(a->shape, a->shape + std::min<uint32_t>(a->axes, MOSAIC_MAX_AXES), b->shape);
 }

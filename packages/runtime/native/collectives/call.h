@@ -1,7 +1,6 @@
 // A collective as JavaScript posts it, and as ranks compare it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +21,18 @@ constexpr uint8_t kNoDType = 3;
 using Signature = MosaicSignature;
 static_assert(sizeof(Signature) == 128, "whole cache lines");
 
+/// What operations move: bytes, and messages sent.
+struct Payload {
+  uint64_t sent = 0, received = 0, messages = 0;
+
+  Payload& operator+=(const Payload& other) {
+    sent += other.sent;
+    received += other.received;
+    messages += other.messages;
+    return *this;
+  }
+};
+
 /// Some ranks of the world, as one of them sees them.
 struct Group {
   uint64_t id = 0;
@@ -31,8 +42,8 @@ struct Group {
 
   // Counted when an operation is posted, under the engine's lock.
   uint64_t sequence = 0, index = 0, history = 0;
-  // Counted when an operation is done.
-  std::atomic<uint64_t> bytesSent{0}, bytesReceived{0}, messagesSent{0};
+  // Of the operations that are concluded, under the engine's lock.
+  Payload payload;
 
   uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
   bool has(uint32_t worldRank) const;
@@ -66,6 +77,8 @@ struct Call {
 
 /// The group that a split makes of the ranks of one color: all of them derive the same id.
 uint64_t splitId(uint64_t parent, uint64_t index, int64_t color);
+/// The messages of a group from one world rank to another, those of one kind of operation.
+uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
 
 /// Bytes of an element; 1 for none.
 uint64_t elementBytes(uint8_t dtype);
@@ -75,7 +88,9 @@ void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 /// The signature of this rank's next operation of a group; does not count it.
 Signature signatureOf(const Group& group, const Call& call);
 /// The history of a group after this collective.
-uint64_t historyAfter(const Signature& signature);
+uint64_t historyAfter(const Signature& signature, const Call& call);
+/// The history of the messages between two ranks after this one.
+uint64_t historyAfter(uint64_t history, const Signature& message);
 /// Whether a message is the one that its receiver expects. A `MosaicMatches`.
 int signaturesMatch(const Signature* expected, const Signature* received);
 

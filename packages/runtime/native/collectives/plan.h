@@ -1,6 +1,6 @@
-// Which messages and sums a collective consists of. Algorithms are direct: each rank exchanges with every other, and adds
-// in rank order, so that a reduction has the same bits on every transport. Bytes sent per rank, n ranks, S bytes of the
-// whole:
+// Which messages and sums a collective consists of. Algorithms are direct: each rank exchanges with every other, and
+// adds in rank order, so that a reduction has the same bits on every transport. Bytes sent per rank, n ranks, S bytes
+// of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
 #pragma once
@@ -48,10 +48,6 @@ struct Stage {
   std::vector<Message> sends, receives;  // receives of a reduction are in rank order
   std::optional<Reduction> reduction;
   std::optional<Whole> whole;
-};
-
-struct Payload {
-  uint64_t sent = 0, received = 0, messages = 0;
 };
 
 struct Plan {

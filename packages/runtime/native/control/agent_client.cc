@@ -21,6 +21,8 @@ namespace {
 constexpr int kRetryMs = 10;
 /// The agent names the ranks that are missing, so it answers first.
 constexpr int64_t kAgentFirstNs = 3'000'000'000;
+/// A value that was put arrives within that time: `get` waits so long although a rank has failed.
+constexpr auto kValueLimit = std::chrono::seconds(1);
 constexpr auto kLeaveLimit = std::chrono::milliseconds(500);
 /// What compares calls is worth less than the memory of a rank whose agent does not read.
 constexpr size_t kMostUnsentForCalls = 1 << 20;
@@ -100,8 +102,11 @@ std::string AgentClient::get(const std::string& key) {
   lock.unlock();
   send(encode(frame));
   lock.lock();
-  const auto over = [&] { return interrupted_ || awaited.value || peerFailure_ || state_ == State::Ended; };
-  changed_.wait_for(lock, std::chrono::nanoseconds(options_.timeoutNs), over);
+  const auto over = [&] { return interrupted_ || awaited.value || state_ == State::Ended; };
+  const std::chrono::nanoseconds limit(options_.timeoutNs);
+  if (changed_.wait_for(lock, limit, [&] { return over() || peerFailure_; }) && !over()) {
+    changed_.wait_for(lock, kValueLimit, over);
+  }
   const std::optional<std::string> value = awaited.value;
   if (--awaited.callers == 0) awaited_.erase(key);
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
@@ -133,9 +138,10 @@ void AgentClient::reportFailure(const MosaicFailure& cause) {
   send(encode(frame));
 }
 
-void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history) {
+void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
   Called frame;
   frame.group = group;
+  frame.ranks = Runs::of(ranks);
   frame.index = index;
   frame.history = history;
   frame.rank = options_.rank;

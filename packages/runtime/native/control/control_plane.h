@@ -1,6 +1,6 @@
-// What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check that
-// they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks of many
-// processes speak docs/control-plane.md to the agent of their host (agent_client.h).
+// What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check
+// that they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks
+// of many processes speak docs/control-plane.md to the agent of their host (agent_client.h).
 #pragma once
 
 #include <atomic>
@@ -48,7 +48,8 @@ struct CallRecord {
 class ControlListener {
  public:
   virtual ~ControlListener() = default;
-  /// A rank's process or host is gone without notice. `process`: "rank 2 (pid 71)", with its host where there are several.
+  /// A rank's process or host is gone without notice. `process`: "rank 2 (pid 71)", with its host where there are
+  /// several.
   virtual void onPeerLost(uint32_t rank, const std::string& process) = 0;
   /// A rank failed; `cause` is what it reported for its peers.
   virtual void onPeerFailed(uint32_t rank, const MosaicFailure& cause) = 0;
@@ -96,8 +97,10 @@ class ControlPlane {
   /// This rank failed. `cause` goes to all others; only the first failure of a world does.
   virtual void reportFailure(const MosaicFailure& cause) = 0;
   /// This rank has called the collective `index` of a group; `history` covers all up to and with it. All ranks of the
-  /// group report the same indices, which are compared.
-  virtual void reportCall(uint64_t group, uint64_t index, uint64_t history) = 0;
+  /// group report the same indices, which are compared. Where `group` is no group but names the messages from one rank
+  /// to another, `ranks` are those two.
+  virtual void reportCall(uint64_t group, uint64_t index, uint64_t history,
+                          const std::vector<uint32_t>& ranks = {}) = 0;
   /// This rank's color in the split of a group; `onColors` follows once all ranks have given theirs.
   virtual void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) = 0;
   /// Requests the positions of some ranks.

@@ -156,8 +156,9 @@ struct Called {
   uint32_t world = 0;
   uint64_t group = 0, index = 0, history = 0;
   uint32_t rank = 0;
+  Runs ranks;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(index), MOSAIC_FIELD(history),
-                MOSAIC_FIELD(rank))
+                MOSAIC_FIELD(rank), MOSAIC_FIELD(ranks))
 };
 
 struct CallsQuery {
@@ -186,7 +187,8 @@ struct Mismatch {
   uint32_t world = 0;
   uint64_t group = 0;
   std::string message;
-  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(message))
+  Runs ranks;
+  MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(group), MOSAIC_FIELD(message), MOSAIC_FIELD(ranks))
 };
 
 struct Color {

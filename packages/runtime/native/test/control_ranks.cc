@@ -86,7 +86,9 @@ class Rank : private ControlListener {
     else if (verb == "interrupt") control_.interrupt();
     else if (verb == "put") control_.put(f.at(0), f.at(1));
     else if (verb == "fail") control_.reportFailure(recordOf(static_cast<MosaicFailureCode>(number(0)), f.at(1)));
-    else if (verb == "call") control_.reportCall(number(0), number(1), number(2));
+    else if (verb == "call") {
+      control_.reportCall(number(0), number(1), number(2), f.size() > 3 ? ranksOf(f.at(3)) : std::vector<uint32_t>());
+    }
     else if (verb == "split") control_.split(number(0), number(1), ranksOf(f.at(3)), std::stoll(f.at(2)));
     else if (verb == "positions") control_.requestPositions(number(0), ranksOf(f.at(1)));
     else if (verb == "log") log(f);

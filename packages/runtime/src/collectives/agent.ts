@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { connect, type Socket } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
+import type { Writable } from "node:stream";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
 
 /** Where a rank finds the control plane, and the world that it joins there. */
@@ -86,10 +87,14 @@ function socketPath(job: string): string {
   });
 }
 
-/** A silent connection, for which the agent stays; if it ends all the same, another agent is started. */
+/**
+ * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
+ * that was started here reads the end of its standard input if this process ends before a rank has connected.
+ */
 class Hold {
   readonly #path: string;
   #socket: Socket | undefined;
+  #input: Writable | undefined;
   #isReleased = false;
 
   constructor(path: string) {
@@ -101,7 +106,7 @@ class Hold {
     for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
       const socket = await connectTo(this.#path);
       if (socket !== undefined) return this.#keep(socket);
-      await startAgent(this.#path);
+      this.#input = await startAgent(this.#path);
     }
     throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
   }
@@ -109,6 +114,7 @@ class Hold {
   release(): void {
     this.#isReleased = true;
     this.#socket?.destroy();
+    this.#input?.destroy();
   }
 
   #keep(socket: Socket): void {
@@ -127,14 +133,17 @@ function connectTo(path: string): Promise<Socket | undefined> {
   });
 }
 
-/** A process of its own session, so that it outlives this rank while others of the host are there. */
-function startAgent(path: string): Promise<"ready" | "taken"> {
+/**
+ * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
+ * input once it, or another agent that was faster, listens.
+ */
+function startAgent(path: string): Promise<Writable> {
   const { NODE_OPTIONS: _, ...env } = process.env;
   const child = spawn(process.execPath, [agentModule(), path], {
     cwd: "/",
     detached: true,
     env,
-    stdio: ["ignore", "pipe", "pipe"],
+    stdio: ["pipe", "pipe", "pipe"],
   });
   let [output, errors] = ["", ""];
   child.stderr.on("data", (chunk: Buffer) => (errors += String(chunk)));
@@ -145,12 +154,12 @@ function startAgent(path: string): Promise<"ready" | "taken"> {
     child.on("close", (code) => fail(errors.trim() || `exit code ${code}`));
     child.stdout.on("data", (chunk: Buffer) => {
       output += String(chunk);
-      const answer = (["ready", "taken"] as const).find((word) => output.startsWith(`${word}\n`));
-      if (answer === undefined) return;
+      if (!/^(ready|taken)\n/.test(output)) return;
       child.stdout.destroy();
       child.stderr.destroy();
       child.unref();
-      resolve(answer);
+      (child.stdin as Socket).unref();
+      resolve(child.stdin);
     });
   });
 }

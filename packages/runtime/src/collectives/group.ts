@@ -56,23 +56,23 @@ export class NativeGroup extends CheckedGroup {
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
-    const place = await this.#self.engine.split(this.#index, color, name);
+    const place = await this.#self.split(this.#index, color, name);
     return new NativeGroup(this.#self, { name, ...place });
   }
 
   traffic(): Traffic {
-    const [bytesSent, bytesReceived, messagesSent] = this.#self.engine.traffic(this.#index);
+    const [bytesSent, bytesReceived, messagesSent] = this.#self.traffic(this.#index);
     return { bytesSent, bytesReceived, messagesSent };
   }
 
   startTrace(): void {
     this.begin("startTrace");
-    this.#self.engine.startTrace();
+    this.#self.startTrace();
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     this.begin("stopTrace");
-    return this.#self.engine.stopTrace();
+    return this.#self.stopTrace();
   }
 
   /** Closing the world closes its rank: what was posted is finished first. */

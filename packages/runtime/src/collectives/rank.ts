@@ -1,18 +1,32 @@
-import type { CollectiveCall, Device, Tensor, Work } from "@mosaic/core";
+import type { CollectiveCall, Device, Tensor, TraceEvent, Work } from "@mosaic/core";
+import { completions, type EngineHandle, type GroupPart, native, type OpenOptions } from "./addon.ts";
 import { encode } from "./call.ts";
-import type { CollectivesEngine } from "./engine.ts";
 
-/** One rank: what all of its groups post through. Keeps operands alive while they are used. */
+/** One rank of a job: its engine, through which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
-  readonly engine: CollectivesEngine;
+  readonly #engine: EngineHandle;
   /** Posted, and neither known to be over nor waited for; in order. */
   #pending: Pending[] = [];
   #closing: Promise<void> | undefined;
 
-  constructor(device: Device, engine: CollectivesEngine) {
+  private constructor(device: Device, engine: EngineHandle) {
     this.device = device;
-    this.engine = engine;
+    this.#engine = engine;
+  }
+
+  /** Resolves when this rank is connected with the others. */
+  static async open(device: Device, options: OpenOptions): Promise<NativeRank> {
+    let engine: EngineHandle | undefined;
+    try {
+      await completions.expect(undefined, (completion) => {
+        engine = native((addon) => addon.open(options, completion));
+      });
+      return new NativeRank(device, engine!);
+    } catch (error) {
+      if (engine) await new NativeRank(device, engine).close();
+      throw error;
+    }
   }
 
   get isClosed(): boolean {
@@ -20,25 +34,59 @@ export class NativeRank {
   }
 
   post(group: number, call: CollectiveCall, label: string): Work {
-    this.#letGo();
-    const number = this.engine.post(group, encode(call), label);
-    const pending = new Pending(this.engine, number, operandsOf(call));
+    this.#releaseCompleted();
+    const words = encode(call);
+    const number = native((addon) => addon.post(this.#engine, group, words, label));
+    const pending = new Pending(this.#engine, number, operandsOf(call));
     this.#pending.push(pending);
     return pending;
   }
 
-  /** Gives back what operations held that are over. Most were given back by `wait` already. */
-  #letGo(): void {
-    if (this.#pending.length === 0) return;
-    const completed = this.engine.completed();
-    const running = this.#pending.findIndex(({ number }) => number > completed);
-    for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
+  async split(group: number, color: number, name: string): Promise<GroupPart> {
+    let operation = 0;
+    await completions.expect(undefined, (completion) => {
+      operation = native((addon) => addon.split(this.#engine, group, color, name, completion));
+    });
+    return native((addon) => addon.part(this.#engine, operation));
   }
 
-  /** Finishes what was posted, then leaves. Twice is fine. */
+  traffic(group: number): readonly [bytesSent: number, bytesReceived: number, messagesSent: number] {
+    return native((addon) => addon.traffic(this.#engine, group));
+  }
+
+  startTrace(): void {
+    native((addon) => addon.startTrace(this.#engine));
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    let number = 0;
+    await completions.expect(undefined, (completion) => {
+      number = completion;
+      native((addon) => addon.stopTrace(this.#engine, completion));
+    });
+    return native((addon) => addon.takeTrace(number));
+  }
+
+  /** Finishes what was posted, then closes. Twice is fine. */
   close(): Promise<void> {
-    this.#closing ??= this.engine.close().finally(() => this.#letGo());
+    this.#closing ??= this.#close();
     return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await completions.expect(undefined, (completion) => {
+      native((addon) => addon.close(this.#engine, completion));
+    });
+    native((addon) => addon.forget(this.#engine));
+    this.#releaseCompleted();
+  }
+
+  /** Releases the operands of operations that are over. Most were released by `wait` already. */
+  #releaseCompleted(): void {
+    if (this.#pending.length === 0) return;
+    const completed = native((addon) => addon.completed(this.#engine));
+    const running = this.#pending.findIndex(({ number }) => number > completed);
+    for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
   }
 }
 
@@ -48,11 +96,11 @@ function operandsOf({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
 
 class Pending implements Work {
   readonly number: number;
-  readonly #engine: CollectivesEngine;
+  readonly #engine: EngineHandle;
   #held: Tensor["storage"][];
   #waited = false;
 
-  constructor(engine: CollectivesEngine, number: number, operands: readonly Tensor[]) {
+  constructor(engine: EngineHandle, number: number, operands: readonly Tensor[]) {
     this.number = number;
     this.#engine = engine;
     this.#held = operands.map(({ storage }) => storage);
@@ -62,8 +110,8 @@ class Pending implements Work {
   wait(): void {
     if (this.#waited) return;
     this.#waited = true;
-    this.#engine.wait(this.number);
-    // Memory returns in stream order, and the stream now waits: whoever gets it next comes after this operation.
+    native((addon) => addon.wait(this.#engine, this.number));
+    // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
     this.release();
   }
 

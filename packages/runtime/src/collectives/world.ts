@@ -1,4 +1,5 @@
 import { type Collectives, type Context, type Device, type InitOptions, init } from "@mosaic/core";
+import { checkRank } from "./connect.ts";
 
 /** What a world of one process takes. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
@@ -6,8 +7,8 @@ export interface WorldOptions extends Omit<InitOptions, "device" | "collectives"
   readonly device: (rank: number) => Device;
 }
 
-/** How the ranks of one process are connected. */
-export interface Together extends Collectives {
+/** Collectives that connect the ranks of one process. */
+export interface InProcessCollectives extends Collectives {
   /** Throws unless these collectives serve the device. */
   check(device: Device): void;
 }
@@ -15,9 +16,10 @@ export interface Together extends Collectives {
 /** Opens all ranks of a world in this process, or none. */
 export async function openWorld(
   size: number,
-  collectives: Together,
+  collectives: InProcessCollectives,
   { device, ...rest }: WorldOptions,
 ): Promise<readonly Context[]> {
+  checkRank({ size });
   const devices = openDevices(size, collectives, device);
   const opening = devices.map((each, rank) => init({ ...rest, device: each, collectives, rank, worldSize: size }));
   const outcomes = await Promise.allSettled(opening);
@@ -31,7 +33,7 @@ export async function openWorld(
 }
 
 /** All or none: a rank that cannot begin must not leave the others waiting for it. */
-function openDevices(size: number, collectives: Together, open: (rank: number) => Device): Device[] {
+function openDevices(size: number, collectives: InProcessCollectives, open: (rank: number) => Device): Device[] {
   const devices: Device[] = [];
   try {
     for (let rank = 0; rank < size; rank++) {

@@ -128,6 +128,28 @@ describe("calls", () => {
     for (const rank of [0, 2, 4]) expect(ranks.all(`${rank}`, "mismatch")).toEqual([]);
   });
 
+  test("of messages between two ranks are compared, and these two learn of it", async () => {
+    const ranks = await startWorld(await startDeepTree(), 10);
+    const messages = 0xfeed_f00dn;
+    for (const [rank, size] of [
+      [2, 100],
+      [9, 128],
+    ] as const) {
+      ranks.send("log", `${rank}`, messages, 1, size, `sendRecv #1 (world) float32 [${size}]`);
+      ranks.send("call", `${rank}`, messages, 1, size, "2,9");
+    }
+    for (const rank of [2, 9])
+      expect(await ranks.delivered(`${rank}`, "mismatch")).toMatchObject({
+        group: `${messages}`,
+        message: `rank 2 is at sendRecv #1 (world) float32 [100], rank 9 at sendRecv #1 (world) float32 [128]${SAME_CALLS}`,
+      });
+    // What the root sends it sends in order.
+    ranks.send("put", "0", "key", "value");
+    ranks.send("get", "5", "key");
+    await ranks.delivered("5", "value");
+    expect(ranks.all("5", "mismatch")).toEqual([]);
+  });
+
   test("of a rank whose log no longer has the difference are called that", async () => {
     const ranks = await startWorld([await startAgent()], 2);
     ranks.send("call", "0", WORLD, 16, 1);

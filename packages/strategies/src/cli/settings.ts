@@ -11,7 +11,7 @@ export interface Settings {
   /** Modules that make candidates. */
   readonly backends: readonly string[];
   readonly json: boolean;
-  /** Rows of the table, and whether every grid and form has one. */
+  /** Rows of the table, and whether every grid and schedule has one. */
   readonly top: number;
   readonly all: boolean;
   /** Files for the best one's timeline, tile map and trace. */
@@ -73,7 +73,7 @@ With what
 
 Shown
   --top N            rows of the table (10)
-  --all              a row for every grid and form, not only the best of each nesting
+  --all              a row for every grid and schedule, not only the best of each nesting
   --json             one JSON object instead of table and code
   --svg FILE         the best one's timeline        --tiles FILE   who computes what in it
   --trace FILE       its timeline for Perfetto      --prove        proves it exact and free of deadlock

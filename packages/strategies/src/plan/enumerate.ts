@@ -76,7 +76,7 @@ function headLevel(axis: string, length: number): Nested {
   return { kind: "ulysses", axis, length };
 }
 
-/** What shares out a sequence along an axis: a ring, and every grid in both forms. */
+/** What shares out a sequence along an axis: a ring, and every grid by both schedules. */
 function sequenceLevels(axis: string, length: number, machine: Machine): readonly Nested[] {
   const shapes = divisorsOf(length).map((rows) => ({ rows, columns: length / rows }));
   const least = Math.min(...shapes.map((shape) => volumeOf(shape, machine)));
@@ -85,8 +85,8 @@ function sequenceLevels(axis: string, length: number, machine: Machine): readonl
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
     // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
     const apart = machine.nodes > 1 && rows > 1 && columns > 1 && columns <= machine.gpusPerNode;
-    const scheduled = { ...grid, form: "scheduled" } as const;
-    return [{ ...grid, form: "fused" }, scheduled, ...(apart ? [{ ...scheduled, channels: 2 } as const] : [])];
+    const overlapped = { ...grid, schedule: "overlapped" } as const;
+    return [{ ...grid, schedule: "fused" }, overlapped, ...(apart ? [{ ...overlapped, channels: 2 } as const] : [])];
   });
   return [{ kind: "ring", axis, length }, ...grids];
 }

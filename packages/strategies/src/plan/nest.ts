@@ -13,7 +13,7 @@ interface Mesh2DLevel {
   readonly axis: string;
   readonly length: number;
   readonly shape: readonly [rows: number, columns: number];
-  readonly form: "fused" | "scheduled";
+  readonly schedule: "fused" | "overlapped";
   readonly channels?: 2;
 }
 
@@ -31,20 +31,20 @@ export function backendOf({ levels }: Nest): AttentionBackend {
 function makeLevel(level: Nested, inner: AttentionBackend): AttentionBackend {
   const { axis } = level;
   if (level.kind !== "mesh2d") return (level.kind === "ring" ? ring : ulysses)({ axis, inner });
-  const { shape, form, channels = 1 } = level;
-  return mesh2d({ axis, inner, shape, form, channels });
+  const { shape, schedule, channels = 1 } = level;
+  return mesh2d({ axis, inner, shape, schedule, channels });
 }
 
 /** What tables call it: "ulysses 8 × mesh2d 4·8 fused". */
 export function nameOf({ levels }: Nest): string {
   const names = levels.map((level) => {
     if (level.kind !== "mesh2d") return `${level.kind} ${level.length}`;
-    return `mesh2d ${level.shape.join("·")} ${level.form}${level.channels ? ", 2 channels" : ""}`;
+    return `mesh2d ${level.shape.join("·")} ${level.schedule}${level.channels ? ", 2 channels" : ""}`;
   });
   return names.length === 0 ? "local" : names.join(" × ");
 }
 
-/** What nests have in common that differ only in grids and forms. */
+/** What nests have in common that differ only in grids and schedules. */
 export function familyOf({ levels, mesh }: Nest): string {
   const names = levels.map(({ kind, axis }) => `${kind} ${axis}`);
   return `${names.join(" × ")} on ${JSON.stringify(mesh)}`;
@@ -56,7 +56,7 @@ export function codeOf({ levels }: Nest, scope: string): string {
   return levels.reduceRight((inner, level) => {
     const options = [`axis: "${level.axis}"`];
     if (level.kind === "mesh2d") {
-      options.push(`shape: [${level.shape.join(", ")}]`, `form: "${level.form}"`);
+      options.push(`shape: [${level.shape.join(", ")}]`, `schedule: "${level.schedule}"`);
       if (level.channels) options.push(`channels: ${level.channels}`);
     }
     if (inner !== "") options.push(`inner: ${inner}`);

@@ -1,0 +1,125 @@
+import { type DependencyTable, modulo } from "@mosaic/core/context-parallel";
+
+/** p ranks in rows · columns places, row-major: rank = row · columns + column. */
+export interface Grid {
+  readonly rows: number;
+  readonly columns: number;
+}
+
+// The ranks of a row share their queries, those of a column their keys. What is at offset 0 is a rank's own, so that its
+// tile holds block (rank, rank) and neither its queries nor its keys travel to it: the local Q-KV property of
+// Mesh-Attention, figure 5. Offsets may be negative: the rank at offset −x has this one at offset x.
+
+/** Whose queries `rank` works on in row x of its tile. */
+export function queriesAt({ columns }: Grid, rank: number, x: number): number {
+  const column = rank % columns;
+  return rank - column + modulo(column + x, columns);
+}
+
+/** Whose keys `rank` works on in column y of its tile. */
+export function keysAt({ rows, columns }: Grid, rank: number, y: number): number {
+  return modulo(rank + y * columns, rows * columns);
+}
+
+/**
+ * The grid of p ranks that sends the fewest bytes in a forward and a backward, when `group` query heads share a key head
+ * and messages are of one width: per column 5 chunks of queries' size, per row 6 / group. The wider one of two equals.
+ *
+ * Keys that come in `parts` make their way each time, queries once: wide grids then send less, but hold the queries of a
+ * whole row until the last part. So none is wider than the one nearest to a square.
+ */
+export function bestGrid(size: number, group: number, parts: number): Grid {
+  const sent = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
+  let columns = Math.ceil(Math.sqrt(size) - 1e-9);
+  while (size % columns !== 0) columns++;
+  let best: Grid = { rows: size / columns, columns };
+  for (columns--; columns >= 1; columns--) {
+    const grid = { rows: size / columns, columns };
+    if (size % columns === 0 && sent(grid) < sent(best)) best = grid;
+  }
+  return best;
+}
+
+/** One dimension of a rank's tile: the queries along its row, or the keys along its column. Ranks are those of the group. */
+export interface TilePeers {
+  /** By offset: whose chunk this rank computes on; undefined where the mask leaves nothing to compute. Its own at 0. */
+  readonly sources: readonly (number | undefined)[];
+  /** By offset: who has this rank's chunk at that offset and computes on it; undefined at 0. */
+  readonly destinations: readonly (number | undefined)[];
+  /** Rows in the chunk of a rank. */
+  rows(rank: number): number;
+}
+
+/** The tile of one rank, and who needs its chunks. */
+export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> {
+  readonly rank: number;
+  readonly queries: TilePeers;
+  readonly keys: TilePeers;
+}
+
+/** The tile of a rank of a grid. A chunk goes to the ranks whose tile has any pair of it. */
+export function tileOf(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
+  const { rows, columns } = grid;
+  const { needsCompute, queryRows, keyRows } = dependencies;
+  const needsQueries = (who: number, of: number) => some(rows, (y) => needsCompute(of, keysAt(grid, who, y)));
+  const needsKeys = (who: number, of: number) => some(columns, (x) => needsCompute(queriesAt(grid, who, x), of));
+  const queries = peersOf(rank, columns, { at: (x) => queriesAt(grid, rank, x), needs: needsQueries });
+  const keys = peersOf(rank, rows, { at: (y) => keysAt(grid, rank, y), needs: needsKeys });
+  return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
+}
+
+/** The tiles of all ranks along an axis, on any grid: each is derived when it is first needed. */
+export class Tiles {
+  readonly #dependencies: DependencyTable;
+  readonly #tiles = new Map<number, TileDependencies>();
+
+  constructor(dependencies: DependencyTable) {
+    this.#dependencies = dependencies;
+  }
+
+  of(grid: Grid, rank: number): TileDependencies {
+    // Of one axis, a grid is known by its columns.
+    const number = rank * (grid.rows * grid.columns + 1) + grid.columns;
+    let tile = this.#tiles.get(number);
+    if (!tile) this.#tiles.set(number, (tile = tileOf(grid, rank, this.#dependencies)));
+    return tile;
+  }
+}
+
+/** The peers along one dimension for any of several tiles. */
+export function joinedPeers(tiles: readonly TilePeers[]): TilePeers {
+  const [first, ...others] = tiles;
+  if (others.length === 0) return first!;
+  const any = (of: (peers: TilePeers) => TilePeers["sources"]) =>
+    of(first!).map(
+      (rank, offset) => rank ?? others.map((peers) => of(peers)[offset]).find((other) => other !== undefined),
+    );
+  return {
+    sources: any(({ sources }) => sources),
+    destinations: any(({ destinations }) => destinations),
+    rows: (rank) => first!.rows(rank),
+  };
+}
+
+interface Line {
+  /** The rank at an offset from this one. */
+  at(offset: number): number;
+  /** Whether one rank computes on the chunk of another. */
+  needs(who: number, of: number): boolean;
+}
+
+function peersOf(rank: number, length: number, { at, needs }: Line): Omit<TilePeers, "rows"> {
+  const sources: (number | undefined)[] = [];
+  const destinations: (number | undefined)[] = [];
+  for (let offset = 0; offset < length; offset++) {
+    const [source, destination] = [at(offset), at(-offset)];
+    sources.push(needs(rank, source) ? source : undefined);
+    destinations.push(offset > 0 && needs(destination, rank) ? destination : undefined);
+  }
+  return { sources, destinations };
+}
+
+function some(length: number, is: (offset: number) => boolean): boolean {
+  for (let offset = 0; offset < length; offset++) if (is(offset)) return true;
+  return false;
+}

@@ -1,0 +1,242 @@
+/** What the moves and blocks of a tile cost, in any one unit of time. */
+export interface Costs {
+  /** A chunk of queries, or of keys and values, that comes in. */
+  readonly q: number;
+  readonly kv: number;
+  /** A row's sums that leave (out, or dq), and a column's (dk and dv). */
+  readonly out: number;
+  readonly dkv: number;
+  /** One block: a chunk of queries on a chunk of keys. */
+  readonly block: number;
+}
+
+/** A tile of so many chunks of queries by so many of keys. */
+export interface ScheduleOptions {
+  readonly queries: number;
+  readonly keys: number;
+  /** Whether sums go back to the keys too, as in backward. */
+  readonly backward: boolean;
+  /** Moves under way at a time: 1, or 2, one along the row and one along the column. */
+  readonly channels: 1 | 2;
+  readonly costs: Costs;
+}
+
+/** A transfer that all ranks make at once: chunk `offset` of queries or of keys comes in, or sums over it leave. */
+export interface Move {
+  readonly kind: "q" | "kv" | "out" | "dkv";
+  /** Which row or column of the tile, ≥ 1. */
+  readonly offset: number;
+}
+
+/** Row x of the tile on its column y. */
+export interface Block {
+  readonly kind: "block";
+  readonly x: number;
+  readonly y: number;
+}
+
+/** What to prefer where there is a choice. */
+export interface Rule {
+  /** Whether a channel is first for sums that are complete, or for chunks that unlock blocks. */
+  readonly first: "sums" | "chunks";
+  /** Blocks row by row, column by column, or peeled: a row and a column in turn. */
+  readonly blocks: "rows" | "columns" | "peeled";
+  /** One move at a time, one along either dimension, or as many along one as fit beside one along the other. */
+  readonly batches: "single" | "paired" | "filled";
+  /** The order in which chunks come in; what unlocks most blocks for its cost goes first, if absent. */
+  readonly chunks?: readonly ("q" | "kv")[];
+}
+
+/** Moves that are made in one batch: they begin together and are complete together. */
+export interface Batch {
+  readonly kind: "batch";
+  readonly moves: readonly Move[];
+}
+
+export interface Timeline {
+  readonly batches: readonly Batch[];
+  readonly blocks: readonly Block[];
+  readonly makespan: number;
+}
+
+/** How long moves take that are made at once: one after the other on one channel, side by side on two. */
+export function timeOf(moves: readonly Move[], { costs, channels }: ScheduleOptions): number {
+  const along = (kinds: readonly Move["kind"][]) =>
+    moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
+  const [row, column] = [along(rowKinds), along(columnKinds)];
+  return channels === 1 ? row + column : Math.max(row, column);
+}
+
+/** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
+export function simulate(options: ScheduleOptions, rule: Rule): Timeline {
+  const progress = new TileProgress(options, rule);
+  const batches: Batch[] = [];
+  const blocks: Block[] = [];
+  let time = 0;
+  let batch: { readonly what: Batch; readonly end: number } | undefined;
+  let block: { readonly what: Block; readonly end: number } | undefined;
+  for (;;) {
+    if (!batch) {
+      const moves = progress.takeBatch();
+      if (moves.length > 0) {
+        const what = { kind: "batch", moves } as const;
+        batches.push(what);
+        batch = { what, end: time + timeOf(moves, options) };
+      }
+    }
+    if (!block) {
+      const what = progress.takeBlock();
+      if (what) {
+        blocks.push(what);
+        block = { what, end: time + options.costs.block };
+      }
+    }
+    if (!batch && !block) return { batches, blocks, makespan: time };
+    time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
+    // Sums of many costs: what ends at the same time may differ in the last bit.
+    const now = time * (1 + 1e-12);
+    if (batch && batch.end <= now) {
+      for (const move of batch.what.moves) progress.finish(move);
+      batch = undefined;
+    }
+    if (block && block.end <= now) {
+      progress.finish(block.what);
+      block = undefined;
+    }
+  }
+}
+
+/** The moves along the rows of the grid, and those along its columns. */
+export const rowKinds: readonly Move["kind"][] = ["q", "out"];
+const columnKinds: readonly Move["kind"][] = ["kv", "dkv"];
+const allKinds: readonly Move["kind"][] = [...rowKinds, ...columnKinds];
+
+function isSums(kind: Move["kind"]): kind is "out" | "dkv" {
+  return kind === "out" || kind === "dkv";
+}
+
+/** Moves along one dimension that one batch makes. */
+interface Line {
+  readonly kinds: readonly Move["kind"][];
+  readonly moves: Move[];
+  cost: number;
+}
+
+/** How far a tile has come: moves begun and arrived by kind, and blocks done. */
+class TileProgress {
+  readonly #options: ScheduleOptions;
+  readonly #rule: Rule;
+  /** The offset of the next move of each kind. */
+  readonly #next: Record<Move["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
+  /** Rows and columns that are here, one's own included. */
+  #rows = 1;
+  #columns = 1;
+  readonly #left: Block[];
+  readonly #doneOfRow: number[];
+  readonly #doneOfColumn: number[];
+
+  constructor(options: ScheduleOptions, rule: Rule) {
+    this.#options = options;
+    this.#rule = rule;
+    this.#left = inOrder(options, rule);
+    this.#doneOfRow = new Array<number>(options.queries).fill(0);
+    this.#doneOfColumn = new Array<number>(options.keys).fill(0);
+  }
+
+  /** The moves to begin now, together; none if none can. */
+  takeBatch(): readonly Move[] {
+    const { batches } = this.#rule;
+    const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
+    const lines = kinds.map((each): Line => ({ kinds: each, moves: [], cost: 0 }));
+    for (const line of lines) this.#take(line, Infinity);
+    // Beside a move along one dimension alone nothing is gained by waiting for a second.
+    if (batches === "filled" && lines.every(({ cost }) => cost > 0)) {
+      const longest = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
+      for (const line of lines) while (this.#take(line, longest));
+    }
+    return lines.flatMap(({ moves }) => moves);
+  }
+
+  #take(line: Line, limit: number): boolean {
+    const kind = this.#best(line.kinds);
+    if (kind === undefined || line.cost + this.#options.costs[kind] > limit) return false;
+    line.moves.push({ kind, offset: this.#next[kind]++ });
+    line.cost += this.#options.costs[kind];
+    return true;
+  }
+
+  /** The kind to move first, of some; of equals the earlier. */
+  #best(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+    const sums = kinds.filter(isSums);
+    const chunks = kinds.filter((kind) => !isSums(kind));
+    const [preferred, other] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
+    return this.#mostProfitable(preferred) ?? this.#mostProfitable(other);
+  }
+
+  #mostProfitable(kinds: readonly Move["kind"][]): Move["kind"] | undefined {
+    let best: Move["kind"] | undefined;
+    let most = -Infinity;
+    for (const kind of kinds) {
+      const profit = this.#profit(kind);
+      if (profit === undefined || profit <= most) continue;
+      best = kind;
+      most = profit;
+    }
+    return best;
+  }
+
+  /**
+   * Of complete sums, how much is left to send of their kind; of chunks, how many blocks they unlock for what they cost.
+   * Nothing of what cannot go now.
+   */
+  #profit(kind: Move["kind"]): number | undefined {
+    const { queries, keys, backward, costs } = this.#options;
+    const next = this.#next[kind];
+    switch (kind) {
+      case "out":
+        return next < queries && this.#doneOfRow[next] === keys ? (queries - next) * costs.out : undefined;
+      case "dkv":
+        return backward && next < keys && this.#doneOfColumn[next] === queries ? (keys - next) * costs.dkv : undefined;
+      case "q":
+        return next < queries && this.#isNext(kind) ? this.#columns / costs.q : undefined;
+      default:
+        return next < keys && this.#isNext(kind) ? this.#rows / costs.kv : undefined;
+    }
+  }
+
+  /** Whether the order of chunks, if there is one, has this kind next. */
+  #isNext(kind: "q" | "kv"): boolean {
+    const { chunks } = this.#rule;
+    return chunks === undefined || chunks[this.#next.q + this.#next.kv - 2] === kind;
+  }
+
+  /** The block to begin now, if both of its chunks are here. */
+  takeBlock(): Block | undefined {
+    const index = this.#left.findIndex(({ x, y }) => x < this.#rows && y < this.#columns);
+    return index < 0 ? undefined : this.#left.splice(index, 1)[0];
+  }
+
+  finish(what: Move | Block): void {
+    if (what.kind === "q") this.#rows++;
+    else if (what.kind === "kv") this.#columns++;
+    else if (what.kind === "block") {
+      this.#doneOfRow[what.x]!++;
+      this.#doneOfColumn[what.y]!++;
+    }
+  }
+}
+
+/** All blocks, first those to prefer: what came from afar, for its sums have a way to go. One's own go last. */
+function inOrder({ queries, keys }: ScheduleOptions, rule: Rule): Block[] {
+  const late = (offset: number, length: number) => (offset + length - 1) % length;
+  const sorted = Array.from({ length: queries * keys }, (_, i) => {
+    const [x, y] = [Math.floor(i / keys), i % keys];
+    return { x, y, key: keyOf(rule, { u: late(x, queries) / queries, v: late(y, keys) / keys }) };
+  }).toSorted((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1]);
+  return sorted.map(({ x, y }) => ({ kind: "block", x, y }));
+}
+
+function keyOf({ blocks }: Rule, { u, v }: { u: number; v: number }): readonly [number, number] {
+  if (blocks === "peeled") return [Math.min(u, v), Math.max(u, v)];
+  return blocks === "rows" ? [u, v] : [v, u];
+}

@@ -1,0 +1,200 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { greedySchedule, type Schedule } from "../src/schedule.ts";
+import { type Move, type ScheduleOptions, timeOf } from "../src/timeline.ts";
+
+interface Given {
+  readonly g: number;
+  readonly ratio: number;
+  readonly backward: boolean;
+  readonly channels?: 1 | 2;
+  /** What a byte takes along a row, in what it takes along a column. */
+  readonly row?: number;
+}
+
+/** Costs in chunks of queries' size, with g query heads per key head; compute as long as `ratio` times all transfers. */
+function problem(queries: number, keys: number, given: Given): ScheduleOptions {
+  const { g, ratio, backward, channels = 1, row = 1 } = given;
+  const costs = { q: row * (backward ? 2 : 1), kv: 2 / g, out: row, dkv: backward ? 2 / g : 0 };
+  const transfer = (queries - 1) * (costs.q + costs.out) + (keys - 1) * (costs.kv + costs.dkv);
+  const block = ((transfer || 1) * ratio) / (queries * keys);
+  return { queries, keys, backward, channels, costs: { ...costs, block } };
+}
+
+/** Makespan over what no order can beat. */
+function excess({ makespan, transfer, compute }: Schedule): number {
+  return makespan / Math.max(transfer, compute);
+}
+
+/** Tiles and how many query heads share a key head. Smaller tiles are too coarse: no order of a 2 × 2 comes near the bound. */
+const tiles = [
+  [4, 4, [1, 2, 4, 8]],
+  [8, 8, [1, 2, 4, 8]],
+  [16, 16, [1, 2, 4, 8]],
+  [8, 32, [1, 2, 4, 8]],
+  [32, 8, [1, 2, 4, 8]],
+  [4, 64, [1, 2, 4, 8]],
+] as const;
+const ratios = [0.25, 0.5, 1, 2] as const;
+
+describe.each(tiles)("%d × %d", (queries, keys, groups) => {
+  test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per key head", (g) => {
+    for (const ratio of ratios) {
+      for (const backward of [false, true]) {
+        const schedule = greedySchedule(problem(queries, keys, { g, ratio, backward }));
+        expect(excess(schedule), `compute / transfer ${ratio}, backward ${backward}`).toBeLessThanOrEqual(1.15);
+        expect(excess(schedule)).toBeGreaterThanOrEqual(1 - 1e-9);
+      }
+    }
+  });
+
+  test.each(groups)("two channels take no longer than one, %d query heads per key head", (g) => {
+    for (const ratio of ratios) {
+      for (const backward of [false, true]) {
+        const [one, two] = ([1, 2] as const).map((channels) =>
+          greedySchedule(problem(queries, keys, { g, ratio, backward, channels })),
+        );
+        expect(two!.makespan).toBeLessThanOrEqual(one!.makespan * (1 + 1e-9));
+        expect(excess(two!)).toBeGreaterThanOrEqual(1 - 1e-9);
+      }
+    }
+  });
+});
+
+test.each([
+  // What is known of two channels that run apart, in bounds of one channel: forward, then backward.
+  [0.25, 0.75, 0.57],
+  [0.5, 0.75, 0.59],
+  [1, 1.04, 1.05],
+  [2, 1.01, 1.01],
+])("16 × 16 on two channels, compute / transfer %d: %d and %d times the bound of one", (ratio, forward, backward) => {
+  for (const [isBackward, known] of [
+    [false, forward],
+    [true, backward],
+  ] as const) {
+    const given = { g: 1, ratio, backward: isBackward };
+    const { transfer, compute } = greedySchedule(problem(16, 16, given));
+    const { makespan } = greedySchedule(problem(16, 16, { ...given, channels: 2 }));
+    expect(makespan / Math.max(transfer, compute)).toBeLessThanOrEqual(known + 0.01);
+  }
+});
+
+test("links of unlike speed: a column's moves hide behind a row's, or the other way round", () => {
+  for (const row of [0.1, 0.3, 3, 10]) {
+    for (const [queries, keys] of [
+      [8, 8],
+      [8, 32],
+      [32, 8],
+    ] as const) {
+      const given = { g: 1, ratio: 0.25, backward: true, row };
+      const two = greedySchedule(problem(queries, keys, { ...given, channels: 2 }));
+      expect(excess(two), `${queries} × ${keys}, ${row}`).toBeLessThanOrEqual(1.25);
+      expect(two.makespan).toBeLessThan(greedySchedule(problem(queries, keys, given)).makespan);
+    }
+  }
+});
+
+/**
+ * What a replay takes, by the rules of streams and channels: a batch begins when the one before it is done and so is all
+ * compute enqueued before it was posted; a block begins when the one before it is done and its chunks, with all batches
+ * before theirs, are there.
+ */
+function replayed({ steps }: Schedule, options: ScheduleOptions): number {
+  let channel = 0;
+  let compute = 0;
+  const arrival = new Map<string, number>([
+    ["q 0", 0],
+    ["kv 0", 0],
+  ]);
+  for (const step of steps) {
+    if (step.kind === "block") {
+      compute = Math.max(compute, arrival.get(`q ${step.x}`)!, arrival.get(`kv ${step.y}`)!) + options.costs.block;
+      continue;
+    }
+    const sends = step.moves.some(({ kind }) => kind === "out" || kind === "dkv");
+    channel = Math.max(channel, sends ? compute : 0) + timeOf(step.moves, options);
+    for (const { kind, offset } of step.moves) arrival.set(`${kind} ${offset}`, channel);
+  }
+  return Math.max(channel, compute);
+}
+
+const problems = fc
+  .record({
+    queries: fc.integer({ min: 1, max: 9 }),
+    keys: fc.integer({ min: 1, max: 9 }),
+    g: fc.integer({ min: 1, max: 8 }),
+    ratio: fc.double({ min: 0.05, max: 20, noNaN: true }),
+    row: fc.constantFrom(0.1, 1, 4),
+    channels: fc.constantFrom(1, 2),
+    backward: fc.boolean(),
+  })
+  .map(({ queries, keys, ...given }) => problem(queries, keys, given));
+
+test("every block once after its chunks, every sum once after its blocks, chunks in order, as many at once as may be", () => {
+  fc.assert(
+    fc.property(problems, (options) => {
+      const { queries, keys, backward, channels } = options;
+      const here = { q: 1, kv: 1, out: 1, dkv: 1 };
+      const done = new Set<number>();
+      const isDone = (blocks: number[]) => blocks.every((block) => done.has(block));
+      const move = ({ kind, offset }: Move) => {
+        expect(offset).toBe(here[kind]++);
+        const row = Array.from({ length: keys }, (_, y) => offset * keys + y);
+        const column = Array.from({ length: queries }, (_, x) => x * keys + offset);
+        if (kind === "out") expect(isDone(row)).toBe(true);
+        if (kind === "dkv") expect(isDone(column)).toBe(true);
+      };
+      for (const step of greedySchedule(options).steps) {
+        if (step.kind === "batch") {
+          expect(step.moves.length).toBeGreaterThan(0);
+          if (channels === 1) expect(step.moves.length).toBe(1);
+          step.moves.forEach(move);
+          continue;
+        }
+        expect(step.x < here.q && step.y < here.kv && !done.has(step.x * keys + step.y)).toBe(true);
+        done.add(step.x * keys + step.y);
+      }
+      expect(done.size).toBe(queries * keys);
+      expect(here).toEqual({ q: queries, kv: keys, out: queries, dkv: backward ? keys : 1 });
+    }),
+  );
+});
+
+test("a replay takes no longer than was planned", () => {
+  fc.assert(
+    fc.property(problems, (options) => {
+      const schedule = greedySchedule(options);
+      expect(replayed(schedule, options)).toBeLessThanOrEqual(schedule.makespan * (1 + 1e-9));
+    }),
+  );
+});
+
+const movesOf = ({ steps }: Schedule): string[] =>
+  steps.flatMap((step) =>
+    step.kind === "block" ? [] : [step.moves.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
+  );
+
+test("three by three, all costs equal: figure 1 in nine steps, the ideal", () => {
+  const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 1 };
+  const schedule = greedySchedule({ queries: 3, keys: 3, backward: false, channels: 1, costs });
+  expect(schedule.makespan).toBe(9);
+  const blocks = schedule.steps.flatMap((step) => (step.kind === "block" ? [`${step.x}${step.y}`] : []));
+  expect(blocks).toEqual(["00", "10", "11", "21", "12", "22", "20", "01", "02"]);
+  expect(movesOf(schedule)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
+});
+
+test("on two channels a row and a column come together, and the quick ones of a row beside one slow of a column", () => {
+  const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 0.1 };
+  const tile = { queries: 3, keys: 3, backward: false, channels: 2 } as const;
+  expect(movesOf(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
+  const slow = greedySchedule({ ...tile, queries: 4, keys: 2, costs: { ...costs, kv: 3 } });
+  expect(movesOf(slow)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
+});
+
+test("backward peels: a row and a column in turn", () => {
+  const sums = movesOf(greedySchedule(problem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
+    /out|dkv/.test(move),
+  );
+  expect(sums).toHaveLength(6);
+  for (const [i, move] of sums.entries()) expect(move.slice(0, 3)).not.toBe(sums[i + 1]?.slice(0, 3));
+});

@@ -1,0 +1,109 @@
+import { maskTrials, placements } from "@mosaic/conformance";
+import { causal, layoutOf, positions } from "@mosaic/core";
+import { dependencyTable } from "@mosaic/core/context-parallel";
+import { expect, test } from "vitest";
+import { bestGrid, type Grid, keysAt, queriesAt, tileOf, Tiles } from "../src/tile.ts";
+import { gridsUpTo } from "./shapes.ts";
+
+const offsets = (length: number) => Array.from({ length }, (_, i) => i);
+
+test.each(gridsUpTo(12))(
+  "%d × %d: every block is computed once, and each rank's own is in its tile",
+  (rows, columns) => {
+    const grid: Grid = { rows, columns };
+    const size = rows * columns;
+    const times = new Array<number>(size * size).fill(0);
+    for (const rank of offsets(size)) {
+      expect(queriesAt(grid, rank, 0)).toBe(rank);
+      expect(keysAt(grid, rank, 0)).toBe(rank);
+      for (const x of offsets(columns)) {
+        expect(queriesAt(grid, queriesAt(grid, rank, x), -x)).toBe(rank);
+        for (const y of offsets(rows)) times[queriesAt(grid, rank, x) * size + keysAt(grid, rank, y)]!++;
+      }
+      for (const y of offsets(rows)) expect(keysAt(grid, keysAt(grid, rank, y), -y)).toBe(rank);
+    }
+    expect(times.every((count) => count === 1)).toBe(true);
+  },
+);
+
+test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries by five keys", () => {
+  const grid = { rows: 5, columns: 3 };
+  expect(offsets(3).map((x) => queriesAt(grid, 4, x))).toEqual([4, 5, 3]);
+  expect(offsets(5).map((y) => keysAt(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
+});
+
+test("the grid that sends least grows tall as key heads grow few", () => {
+  expect(bestGrid(256, 1, 1)).toEqual({ rows: 16, columns: 16 });
+  expect(bestGrid(256, 4, 1)).toEqual({ rows: 32, columns: 8 });
+  expect(bestGrid(256, 8, 1)).toEqual({ rows: 32, columns: 8 });
+  expect(bestGrid(7, 1, 1)).toEqual({ rows: 1, columns: 7 });
+  expect(bestGrid(1, 1, 1)).toEqual({ rows: 1, columns: 1 });
+});
+
+test("the more parts keys come in, the wider the grid, but never wider than the one nearest to a square", () => {
+  expect(bestGrid(32, 8, 1)).toEqual({ rows: 16, columns: 2 });
+  expect(bestGrid(32, 8, 3)).toEqual({ rows: 8, columns: 4 });
+  expect(bestGrid(32, 8, 32)).toEqual({ rows: 4, columns: 8 });
+  expect(bestGrid(36, 1, 1000)).toEqual({ rows: 6, columns: 6 });
+});
+
+test.each(gridsUpTo(8))(
+  "%d × %d: a chunk goes to those who see a pair of it in their tile, and to nobody else",
+  (rows, columns) => {
+    const grid = { rows, columns };
+    const mesh = { sp: rows * columns };
+    // Of spans without steps it is known exactly what they show: contiguous, zigzag, ragged and scattered.
+    for (const placement of placements().filter(({ name }) => name !== "striped")) {
+      for (const { mask, sees } of maskTrials(17, 17, 3)) {
+        const layout = layoutOf({ mesh, axes: ["sp"], placement, length: 17 });
+        const held = (sp: number) => [...positions(layout.spans({ sp }))];
+        const shows = (q: number, k: number) => held(q).some((i) => held(k).some((j) => sees(i, j)));
+        const known = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => shows(a, b)));
+        const tiles = offsets(mesh.sp).map((sp) => {
+          const call = { at: { sp }, mask: mask.slices(17, 17), queries: layout, keys: layout };
+          return tileOf(grid, sp, dependencyTable({ axis: "sp", size: mesh.sp }, call, call.at));
+        });
+        for (const [rank, { queries, keys }] of tiles.entries()) {
+          const seen = (x: number, y: number) => known[queriesAt(grid, rank, x)]![keysAt(grid, rank, y)]!;
+          const rowsSeen = offsets(columns).map((x) => offsets(rows).some((y) => seen(x, y)));
+          const columnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => seen(x, y)));
+          expect(queries.sources.map((source) => source !== undefined)).toEqual(rowsSeen);
+          expect(keys.sources.map((source) => source !== undefined)).toEqual(columnsSeen);
+          // Whoever sends knows of whoever receives.
+          for (const [peers, other] of [
+            [queries, (rank: number) => tiles[rank]!.queries],
+            [keys, (rank: number) => tiles[rank]!.keys],
+          ] as const) {
+            for (const [offset, destination] of peers.destinations.entries()) {
+              if (destination !== undefined) expect(other(destination).sources[offset]).toBe(rank);
+            }
+          }
+        }
+        const count = (chunks: "sources" | "destinations") =>
+          tiles.flatMap(({ rank, queries, keys }) =>
+            [...queries[chunks], ...keys[chunks]].filter((each) => each !== undefined && each !== rank),
+          ).length;
+        expect(count("destinations")).toBe(count("sources"));
+      }
+    }
+  },
+);
+
+test("tiles that are kept are those of the grid that is asked for", () => {
+  const layout = layoutOf({ mesh: { sp: 6 }, axes: ["sp"], length: 17 });
+  const call = { at: { sp: 4 }, mask: causal().slices(17, 17), queries: layout, keys: layout };
+  const dependencies = dependencyTable({ axis: "sp", size: 6 }, call, call.at);
+  const tiles = new Tiles(dependencies);
+  for (const grid of [
+    { rows: 2, columns: 3 },
+    { rows: 3, columns: 2 },
+    { rows: 6, columns: 1 },
+    { rows: 2, columns: 3 },
+  ]) {
+    for (let rank = 0; rank < 6; rank++) {
+      const { queries, keys } = tileOf(grid, rank, dependencies);
+      expect(tiles.of(grid, rank).queries.sources).toEqual(queries.sources);
+      expect(tiles.of(grid, rank).keys.destinations).toEqual(keys.destinations);
+    }
+  }
+});

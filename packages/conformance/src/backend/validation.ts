@@ -1,0 +1,223 @@
+import {
+  attention,
+  type AttentionBackend,
+  type Context,
+  type Coordinate,
+  type DType,
+  layoutOf,
+  randn,
+  type Shape,
+  type Tensor,
+} from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkThrows } from "../check.ts";
+import { type MakeWorld, onWorld } from "../world.ts";
+
+export interface ValidationSuiteOptions {
+  readonly makeWorld: MakeWorld;
+  /** Makes the backend along an axis. */
+  readonly backend: (axis: string) => AttentionBackend;
+  /** The sequences that must be sharded along the axis. Default: both. */
+  readonly sharded?: readonly ("queries" | "keys")[];
+}
+
+/** Tensors of a call on two ranks that have 5 of 10 tokens each. */
+const shapes = {
+  q: [1, 4, 5, 8],
+  k: [1, 2, 5, 8],
+  v: [1, 2, 5, 8],
+  out: [1, 4, 5, 8],
+  lse: [1, 4, 5],
+  dOut: [1, 4, 5, 8],
+  delta: [1, 4, 5],
+  dq: [1, 4, 5, 8],
+  dk: [1, 2, 5, 8],
+  dv: [1, 2, 5, 8],
+} as const satisfies Record<string, Shape>;
+type Name = keyof typeof shapes;
+
+/** What a half of a call takes beside q, k and v. */
+const halves = {
+  attend: ["out", "lse"],
+  attendBackward: ["dOut", "lse", "delta", "dq", "dk", "dv"],
+} as const satisfies Record<string, readonly Name[]>;
+type Half = keyof typeof halves;
+
+/** A call, right or wrong: tensors, axes that the sequences are sharded along, and where they are said to come from. */
+interface Given {
+  readonly backend: AttentionBackend;
+  readonly tensors: Record<Name, Tensor>;
+  readonly queries: readonly string[];
+  readonly keys: readonly string[];
+  readonly at: Coordinate;
+  readonly from: Coordinate;
+}
+
+interface Mistake {
+  readonly what: string;
+  readonly half: Half;
+  readonly change: (given: Given, ctx: Context) => Partial<Given>;
+  /** The error's class and message. */
+  readonly error: string;
+  readonly message: RegExp;
+}
+
+/**
+ * What a backend must refuse: each mistake with an error that says where and what, on every rank and before anything is sent,
+ * so that the same ranks can go on. Of a backend that calls a `validator`, it shows that it does, and with the right rules.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { type MakeWorld, validationSuite } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
+ *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const cases = validationSuite({ makeWorld, backend: (axis) => ring({ axis }), sharded: ["keys"] });
+ * await cases[0]!.run();
+ * ```
+ */
+export function validationSuite({ makeWorld, backend, sharded = ["queries", "keys"] }: ValidationSuiteOptions): Case[] {
+  const mistakes = [
+    axisMistake(backend),
+    ...sharded.flatMap(sequenceMistakes),
+    ...inputMistakes(),
+    ...(["attend", "attendBackward"] as const).flatMap((half) => [...sumMistakes(half), ...disposals(half)]),
+  ];
+  const { name } = backend("sp");
+  return mistakes.map((mistake) => ({
+    name: `${name}, ${mistake.half}: ${mistake.what} is refused on every rank before anything is sent`,
+    run: () => refused(makeWorld, backend("sp"), mistake),
+  }));
+}
+
+async function refused(makeWorld: MakeWorld, backend: AttentionBackend, mistake: Mistake): Promise<void> {
+  const { half, change, error, message } = mistake;
+  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+    const right = rightCall(ctx, backend);
+    const wrong = { ...right, ...change(right, ctx) };
+    await checkThrows(() => call(ctx, wrong, half), error, message);
+    await checkThrows(() => call(ctx, wrong, half), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
+    const { messagesSent } = ctx.world.traffic();
+    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it refused the call`);
+    for (const tensor of Object.values(wrong.tensors)) tensor.dispose();
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, length: 10 });
+    using x = randn(ctx, shapes.q);
+    using out = attention(ctx, x, x, x, { backend, queries: layout, keys: layout });
+    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a right call fails after one that was refused`);
+  });
+}
+
+function rightCall(ctx: Context, backend: AttentionBackend): Given {
+  const made = Object.entries(shapes).map(([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const);
+  const tensors = Object.fromEntries(made) as Record<Name, Tensor>;
+  const { coordinate } = ctx.mesh;
+  return { backend, tensors, queries: backend.axes, keys: backend.axes, at: coordinate, from: coordinate };
+}
+
+function call(ctx: Context, { backend, tensors, at, from, ...sharded }: Given, half: Half): void {
+  const { q, k, v, dOut, lse, delta } = tensors;
+  const layout = (axes: readonly string[]) =>
+    layoutOf({ mesh: ctx.mesh.shape, axes, length: axes.length > 0 ? 10 : 5 });
+  const shared = { q, at, scale: 1, mask: [], queries: layout(sharded.queries), keys: layout(sharded.keys) };
+  if (half === "attend") backend.attend(ctx, shared, tensors, { k, v, from });
+  else backend.attendBackward(ctx, { ...shared, dOut, lse, delta }, tensors, { k, v, from });
+}
+
+function axisMistake(backend: (axis: string) => AttentionBackend): Mistake {
+  const change = (): Partial<Given> => ({ backend: backend("gpu") });
+  const message = /expected one of the mesh's axes sp, received "gpu"/;
+  return { what: "an axis that the mesh lacks", half: "attend", change, error: "OptionError", message };
+}
+
+function sequenceMistakes(name: "queries" | "keys"): Mistake[] {
+  const place = name === "keys" ? "from" : "at";
+  const mistake = { half: "attend", error: "OptionError" } as const;
+  return [
+    {
+      ...mistake,
+      what: `whole ${name}`,
+      change: () => ({ [name]: [] }),
+      message: new RegExp(`${name} that are cut along sp, received whole ${name}`),
+    },
+    {
+      ...mistake,
+      what: `${name} of another rank`,
+      change: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
+      message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
+    },
+    {
+      ...mistake,
+      what: `${name} of all ranks`,
+      change: () => ({ [place]: {} }),
+      message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{\\}`),
+    },
+  ];
+}
+
+function inputMistakes(): Mistake[] {
+  const shape = (name: Name, to: Shape, message: RegExp) =>
+    tensorMistake("attend", name, { what: `${name} [${to}]`, shape: to, error: "ShapeError", message });
+  const dtype = (name: Name, message: RegExp) =>
+    tensorMistake("attend", name, { what: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
+  return [
+    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout says, received \[1,4,4,8\]/),
+    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout says, received \[4,5,8\]/),
+    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as their layout says, received \[1,2,6,8\]/),
+    shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
+    shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
+    shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
+    shape("v", [1, 2, 5, 4], /values like the keys \[1,2,5,8\], received \[1,2,5,4\]/),
+    dtype("v", /values of float32 like the keys, received bfloat16/),
+    dtype("q", /queries of float32 like the keys, received bfloat16/),
+    tensorMistake("attendBackward", "k", {
+      what: "k [1,2,6,8]",
+      shape: [1, 2, 6, 8],
+      error: "ShapeError",
+      message: /backward.*keys \[B,H,5,D\]/,
+    }),
+  ];
+}
+
+/** State, saved rows and gradients: of the shapes of what they belong to, and float32 but for dOut. */
+function sumMistakes(half: Half): Mistake[] {
+  return halves[half].flatMap((name) => {
+    const shape = (shapes[name] as Shape).with(2, 4);
+    const message = new RegExp(`expected ${name} \\[${shapes[name]}\\], received \\[${shape}\\]`);
+    const wrong = tensorMistake(half, name, { what: `${name} [${shape}]`, shape, error: "ShapeError", message });
+    if (name === "dOut") return [wrong];
+    const rounded = new RegExp(`expected ${name} of float32, received bfloat16`);
+    const what = `${name} of bfloat16`;
+    return [wrong, tensorMistake(half, name, { what, dtype: "bfloat16", error: "DTypeError", message: rounded })];
+  });
+}
+
+function disposals(half: Half): Mistake[] {
+  return (["q", "k", "v", ...halves[half]] as const).map((name) => ({
+    what: `a disposed ${name}`,
+    half,
+    change({ tensors }) {
+      tensors[name].dispose();
+      return {};
+    },
+    error: "DisposedError",
+    message: /expected a live tensor/,
+  }));
+}
+
+interface WrongTensor extends Pick<Mistake, "what" | "error" | "message"> {
+  readonly shape?: Shape;
+  readonly dtype?: DType;
+}
+
+function tensorMistake(half: Half, name: Name, { shape, dtype = "float32", ...mistake }: WrongTensor): Mistake {
+  return {
+    ...mistake,
+    half,
+    change({ tensors }, { device }) {
+      tensors[name].dispose();
+      return { tensors: { ...tensors, [name]: device.empty(shape ?? shapes[name], dtype) } };
+    },
+  };
+}

@@ -1,0 +1,235 @@
+import type { AttentionBackend, Call, PlacedKv } from "../attention/backend.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../attention/state.ts";
+import type { Context } from "../context.ts";
+import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
+import type { Layout } from "../placement/layout.ts";
+import { spansLength } from "../placement/span.ts";
+import { formatShape, type Shape, sameShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+
+// Every rank checks what it was given before it posts anything: an error on one rank must not leave others waiting for a
+// message that was half sent. Inner backends check too, but only when the first block is there.
+
+/** What a backend requires of its calls. */
+export interface ValidationRules {
+  /** The backend's name, as messages shall have it: "ring". */
+  readonly name: string;
+  /** The mesh axis along which it communicates. */
+  readonly axis: string;
+  /** The backend that attends to each block, if it is not the backend itself. */
+  readonly inner?: AttentionBackend;
+  /** Axes that the sequences must be sharded along, in this order; `axis` alone if absent. */
+  readonly axes?: readonly string[];
+  /** The sequences that must be; the keys alone if absent: queries may then be whole, the same on every rank. */
+  readonly sharded?: readonly ("queries" | "keys")[];
+}
+
+/** Checks of one backend's calls; each throws before anything is sent. */
+export interface Validator {
+  /** That the mesh has the axes, and what the inner backend needs of it: what `AttentionBackend.check` does. OptionError. */
+  context(ctx: Context): void;
+  /**
+   * Of a forward: an open context and live tensors; the mesh's axes; sequences sharded along them, and the shards this
+   * rank's own; q, k and v of one dtype, of shapes that fit, with as many rows as their layouts say; float32 out [B,H,S,D]
+   * and lse [B,H,S]. OptionError, ShapeError, DTypeError, DisposedError or ClosedError.
+   */
+  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
+  /** Of a backward: the same, and dOut, float32 lse and delta, and float32 dq, dk and dv of the shapes of q, k and v. */
+  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void;
+}
+
+/**
+ * What a backend that communicates checks of every call. Call `attend` or `attendBackward` first, on every rank.
+ *
+ * @throws OptionError, at once, if the inner backend uses the axis already.
+ *
+ * @example
+ * ```ts
+ * import { local } from "@mosaic/core";
+ * import { validator } from "@mosaic/core/context-parallel";
+ * const validate = validator({ name: "ring", axis: "sp", inner: local(), sharded: ["queries", "keys"] });
+ * typeof validate.attend; // => "function"
+ * ```
+ */
+export function validator(rules: ValidationRules): Validator {
+  return new CallValidator(rules);
+}
+
+class CallValidator implements Validator {
+  readonly #rules: ValidationRules;
+  readonly #label: string;
+
+  constructor(rules: ValidationRules) {
+    const { name, axis, inner } = rules;
+    this.#rules = rules;
+    this.#label = `${name}(${axis})`;
+    if (!inner?.axes.includes(axis)) return;
+    throw new OptionError({
+      where: this.#label,
+      expected: "an inner backend along other axes",
+      received: `${inner.name} along ${inner.axes.join(", ")}`,
+      remedy: "give each level of the nesting an axis of its own",
+    });
+  }
+
+  context(ctx: Context): void {
+    this.#checkMesh(`${this.#label}, rank ${ctx.rank}`, ctx);
+    this.#rules.inner?.check?.(ctx);
+  }
+
+  attend(ctx: Context, call: Call, { out, lse }: AttentionState, kv: PlacedKv): void {
+    const where = `${this.#label}, rank ${ctx.rank}`;
+    this.#checkCall(where, ctx, call, kv);
+    checkSum(where, { name: "out", x: out, like: "q", of: call.q });
+    checkStatistic(where, "lse", lse, call.q);
+  }
+
+  attendBackward(ctx: Context, call: Call & SavedRows, { dq, dk, dv }: QkvGrads, kv: PlacedKv): void {
+    const where = `${this.#label} backward, rank ${ctx.rank}`;
+    const { q, dOut, lse, delta } = call;
+    this.#checkCall(where, ctx, call, kv);
+    checkLike(where, { name: "dOut", x: dOut, like: "q", of: q });
+    checkStatistic(where, "lse", lse, q);
+    checkStatistic(where, "delta", delta, q);
+    checkSum(where, { name: "dq", x: dq, like: "q", of: q });
+    checkSum(where, { name: "dk", x: dk, like: "k", of: kv.k });
+    checkSum(where, { name: "dv", x: dv, like: "v", of: kv.v });
+  }
+
+  #checkCall(where: string, ctx: Context, call: Call, { k, v, from }: PlacedKv): void {
+    const { q, at, queries, keys } = call;
+    const { sharded = ["keys"] } = this.#rules;
+    ctx.assertOpen(where);
+    for (const x of [q, k, v]) x.assertUsable(where);
+    this.#checkMesh(where, ctx);
+    if (sharded.includes("queries")) this.#checkSequence(where, ctx, { name: "queries", layout: queries, at });
+    if (sharded.includes("keys")) this.#checkSequence(where, ctx, { name: "keys", layout: keys, at: from });
+    checkRows(where, { name: "queries", x: q, layout: queries, at });
+    checkRows(where, { name: "keys", x: k, layout: keys, at: from });
+    checkHeads(where, { q, k, v });
+  }
+
+  #checkMesh(where: string, { mesh }: Context): void {
+    const { name, axis, axes = [axis] } = this.#rules;
+    const unknown = axes.find((each) => !mesh.axes.includes(each));
+    if (unknown === undefined) return;
+    throw new OptionError({
+      where,
+      expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
+      received: `"${unknown}"`,
+      remedy: `name the axis in init({ mesh }), or give ${name}({ axis }) the one you mean`,
+    });
+  }
+
+  /** Sharded along all axes, in their order: rows are concatenated along the last first. The shard is this rank's own. */
+  #checkSequence(where: string, { mesh }: Context, { name, layout, at }: Sequence): void {
+    const { axis, axes = [axis] } = this.#rules;
+    const along = layout.axes.filter((each) => axes.includes(each));
+    if (along.length !== axes.length || axes.some((each, i) => each !== along[i])) {
+      throw new OptionError({
+        where,
+        expected: `${name} that are cut along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
+        received: layout.axes.length > 0 ? `${name} cut along ${layout.axes.join(", ")}` : `whole ${name}`,
+        remedy: "make the layout from backend.axes and shard by it, or pairs would be counted more than once",
+      });
+    }
+    const own = mesh.coordinate[axis];
+    if (at[axis] === own) return;
+    throw new OptionError({
+      where,
+      expected: `this rank's own ${name}, ${axis} = ${own}`,
+      received: `${name} from ${JSON.stringify(at)}`,
+      remedy: "another backend has gathered or moved them already: let only one use the axis",
+    });
+  }
+}
+
+interface Sequence {
+  readonly name: "queries" | "keys";
+  readonly layout: Layout;
+  readonly at: Coordinate;
+}
+
+/** x [B,H,S,D] has as many rows as its layout says. */
+function checkRows(where: string, { name, x, layout, at }: Sequence & { readonly x: Tensor }): void {
+  const length = spansLength(layout.spans(at));
+  if (x.rank === 4 && x.shape[2] === length) return;
+  throw new ShapeError({
+    where,
+    expected: `${name} [B,H,${length},D], as their layout says`,
+    received: formatShape(x.shape),
+    remedy: "give the layout the placement and the length that the sequence was sharded with",
+  });
+}
+
+/** Ranks size each other's blocks by the shapes of their own: q, k and v must fit together. */
+function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>): void {
+  const [batch, heads, , headDim] = q.shape;
+  if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
+    throw new ShapeError({
+      where,
+      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, like the queries`,
+      received: formatShape(k.shape),
+      remedy: "split the heads before attention, alike for queries and keys",
+    });
+  }
+  checkLike(where, { name: "values like the keys", x: v, like: "k", of: k });
+  for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
+    if (dtype === k.dtype) continue;
+    throw new DTypeError({
+      where,
+      expected: `${name} of ${k.dtype} like the keys`,
+      received: dtype,
+      remedy: "convert with to(dtype)",
+    });
+  }
+}
+
+/** A tensor, and the one whose shape it must have. */
+interface Pair {
+  readonly name: string;
+  readonly x: Tensor;
+  readonly like: string;
+  readonly of: Tensor;
+}
+
+function checkLike(where: string, { name, x, like, of }: Pair): void {
+  x.assertUsable(where);
+  if (!sameShape(x.shape, of.shape)) throw shapeError(where, { name, x, like, shape: of.shape });
+}
+
+/** What is summed is float32: it is rounded once, at the end. */
+function checkSum(where: string, pair: Pair): void {
+  checkLike(where, pair);
+  checkFloat32(where, pair.name, pair.x);
+}
+
+/** One float32 number for each query and head, [B,H,S]. */
+function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch, heads, rows] }: Tensor): void {
+  x.assertUsable(where);
+  const { shape } = x;
+  if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {
+    throw shapeError(where, { name, x, like: "q without its last axis", shape: [batch!, heads!, rows!] });
+  }
+  checkFloat32(where, name, x);
+}
+
+function checkFloat32(where: string, name: string, { dtype }: Tensor): void {
+  if (dtype === "float32") return;
+  throw new DTypeError({
+    where,
+    expected: `${name} of float32`,
+    received: dtype,
+    remedy: "sum in float32, and round once at the end",
+  });
+}
+
+function shapeError(where: string, { name, x, like, shape }: Omit<Pair, "of"> & { readonly shape: Shape }): ShapeError {
+  return new ShapeError({
+    where,
+    expected: `${name} ${formatShape(shape)}`,
+    received: formatShape(x.shape),
+    remedy: `give it the shape of ${like}`,
+  });
+}

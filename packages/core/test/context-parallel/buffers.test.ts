@@ -1,0 +1,161 @@
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { ChunkBuffers, receives, sends } from "../../src/context-parallel/buffers.ts";
+import type { Context } from "../../src/context.ts";
+import { fromArray } from "../../src/creation.ts";
+import { init } from "../../src/init.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice, values } from "../reference/index.ts";
+
+let ctx: Context;
+beforeEach(async () => {
+  ctx = await init({ device: new ReferenceDevice() });
+});
+afterEach(() => ctx.close());
+
+/** K and V [2,3,rows,4] as a module makes them, views of [B,S,H,D]; and two that are dense. */
+function kvOf(rows: number): { strided: Tensor[]; dense: Tensor[] } {
+  const make = (seed: number) => fromArray(ctx, values(2 * rows * 3 * 4, seed), [2, rows, 3, 4]).permute([0, 2, 1, 3]);
+  const strided = [make(1), make(2)];
+  return { strided, dense: strided.map((x) => x.contiguous()) };
+}
+
+const held = async () => {
+  await ctx.device.stream.synchronize();
+  return ctx.device.memory().allocated;
+};
+
+test("chunks lie as attention sees them, or rows first, and either way messages see the same memory", async () => {
+  const { strided } = kvOf(5);
+  for (const order of ["bhsd", "sbhd"] as const) {
+    using buffers = new ChunkBuffers({ device: ctx.device, order });
+    const { tensors, wire } = buffers.copy(strided);
+    for (const [i, tensor] of tensors.entries()) {
+      expect(tensor.shape).toEqual([2, 3, 5, 4]);
+      expect(wire[i]!.shape).toEqual(order === "bhsd" ? [2, 3, 5, 4] : [5, 2, 3, 4]);
+      expect(wire[i]!.isContiguous).toBe(true);
+      expect(await tensor.read()).toEqual(await strided[i]!.read());
+      using turned = order === "bhsd" ? wire[i]!.detach() : wire[i]!.permute([1, 2, 0, 3]);
+      expect(await turned.read()).toEqual(await strided[i]!.read());
+    }
+  }
+});
+
+test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
+  using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  const like = [
+    { shape: [2, 3, 9, 4], dtype: "bfloat16" },
+    { shape: [2, 3, 9], dtype: "float32" },
+  ] as const;
+  const { tensors, wire } = buffers.empty(like, 5);
+  expect(tensors.map(({ shape, dtype }) => [shape, dtype])).toEqual([
+    [[2, 3, 5, 4], "bfloat16"],
+    [[2, 3, 5], "float32"],
+  ]);
+  expect(wire.map(({ shape }) => shape)).toEqual([
+    [5, 2, 3, 4],
+    [5, 2, 3],
+  ]);
+});
+
+test("a slot is one piece of memory, for chunks of any length up to its own", () => {
+  using buffers = new ChunkBuffers({ device: ctx.device, slotRows: 7 });
+  const { dense } = kvOf(5);
+  const first = buffers.slot("even", dense, 5);
+  expect(buffers.slot("even", dense, 5)).toBe(first);
+  for (const rows of [7, 0, 2]) {
+    const other = buffers.slot("even", dense, rows);
+    expect(other.wire.map(({ storage }) => storage)).toEqual(first.wire.map(({ storage }) => storage));
+    expect(other.wire.map(({ shape, isContiguous }) => [shape[2], isContiguous])).toEqual([
+      [rows, true],
+      [rows, true],
+    ]);
+  }
+  expect(buffers.slot("odd", dense, 5).wire[0]!.storage).not.toBe(first.wire[0]!.storage);
+  expect(() => buffers.slot("even", dense, 8)).toThrow('slot "even": expected at most 7 rows, received 8');
+});
+
+test("memory is allocated when it is first asked for, and all given back in the end", async () => {
+  const { dense } = kvOf(5);
+  const before = await held();
+  const buffers = new ChunkBuffers({ device: ctx.device, slotRows: 10 });
+  expect(await held()).toBe(before);
+  buffers.slot("even", dense, 1);
+  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
+  buffers.slot("even", dense, 10);
+  buffers.dense(dense);
+  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4);
+  buffers.zeros(dense, 1000);
+  expect((await held()) - before).toBe(2 * (2 * 3 * 10 * 4) * 4 + 2 * 4);
+  buffers.own(dense[0]!.contiguous());
+  buffers[Symbol.dispose]();
+  expect(await held()).toBe(before);
+  expect(dense[0]!.isDisposed).toBe(false);
+});
+
+test("zeros of any length", async () => {
+  using buffers = new ChunkBuffers({ device: ctx.device });
+  const { tensors } = buffers.zeros(kvOf(5).dense, 3);
+  for (const tensor of tensors) {
+    expect(tensor.shape).toEqual([2, 3, 3, 4]);
+    expect((await tensor.read()).every((value) => value === 0)).toBe(true);
+  }
+});
+
+test("what lies as messages do is used as it is; each that does not is copied", async () => {
+  const { strided, dense } = kvOf(5);
+  using heads = new ChunkBuffers({ device: ctx.device });
+  const [kept, copied] = [dense[0]!, strided[1]!];
+  const { tensors, wire } = heads.dense([kept, copied]);
+  expect(wire[0]!.storage).toBe(kept.storage);
+  expect(wire[1]!.storage).not.toBe(copied.storage);
+  expect(wire.map(({ isContiguous }) => isContiguous)).toEqual([true, true]);
+  expect(await tensors[1]!.read()).toEqual(await copied.read());
+  // For one sequence, a view of [1,S,H,D] has its rows first already.
+  using rows = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  const one = fromArray(ctx, values(5 * 3 * 4, 1), [1, 5, 3, 4]).permute([0, 2, 1, 3]);
+  expect(rows.dense([one]).wire[0]!.storage).toBe(one.storage);
+  expect(rows.dense([kept]).wire[0]!.storage).not.toBe(kept.storage);
+});
+
+test("rows of a chunk are a chunk, and those of several ranks lie side by side", async () => {
+  const { strided } = kvOf(5);
+  using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  const all = buffers.empty(strided, 7);
+  for (const [first, count] of [
+    [0, 5],
+    [5, 2],
+  ] as const) {
+    const part = buffers.rows(all, first, count);
+    expect(part.wire.every(({ isContiguous }) => isContiguous)).toBe(true);
+    using rows = strided[0]!.slice(2, 0, count);
+    using more = strided[1]!.slice(2, 0, count);
+    buffers.copy([rows, more], part);
+  }
+  expect(buffers.rows(all, 7, 0).tensors[0]!.shape).toEqual([2, 3, 0, 4]);
+  for (const [i, tensor] of all.tensors.entries()) {
+    using five = tensor.slice(2, 0, 5);
+    using two = tensor.slice(2, 5, 7);
+    using first = strided[i]!.slice(2, 0, 2);
+    expect(await five.read()).toEqual(await strided[i]!.read());
+    expect(await two.read()).toEqual(await first.read());
+  }
+});
+
+test("a chunk that is released gives its memory back, but not what belongs to the caller", async () => {
+  const { dense } = kvOf(5);
+  using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
+  const before = await held();
+  const chunk = buffers.empty(dense, 5);
+  buffers.release(chunk);
+  expect(await held()).toBe(before);
+  using heads = new ChunkBuffers({ device: ctx.device });
+  heads.release(heads.dense(dense));
+  expect(dense.map(({ isDisposed }) => isDisposed)).toEqual([false, false]);
+});
+
+test("a message for each tensor", () => {
+  using buffers = new ChunkBuffers({ device: ctx.device });
+  const chunk = buffers.dense(kvOf(2).dense);
+  expect(sends(chunk, 3)).toEqual(chunk.wire.map((tensor) => ({ tensor, to: 3 })));
+  expect(receives(chunk, 1)).toEqual(chunk.wire.map((tensor) => ({ tensor, from: 1 })));
+});

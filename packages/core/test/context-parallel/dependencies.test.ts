@@ -1,0 +1,105 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { local } from "../../src/attention/local.ts";
+import { dependencyTable, dependencyTables, modulo } from "../../src/context-parallel/dependencies.ts";
+import type { Context } from "../../src/context.ts";
+import { rowRange } from "../../src/mask/clip.ts";
+import { causal, full, sliceMask, slidingWindow } from "../../src/mask/masks.ts";
+import type { Slice } from "../../src/mask/slice.ts";
+import type { Coordinate } from "../../src/mesh.ts";
+import { type Layout } from "../../src/placement/layout.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import { contiguous, zigzag } from "../../src/placement/placement.ts";
+import { positions } from "../../src/placement/span.ts";
+
+/** Whether any of these queries sees any of these keys, pair by pair. */
+function sees(queries: Iterable<number>, keys: Iterable<number>, slices: readonly Slice[]): boolean {
+  const visible = (q: number, k: number) =>
+    slices.some((slice) => {
+      const { start, end } = rowRange(slice, q);
+      return q >= slice.q0 && q < slice.q1 && k >= start && k < end;
+    });
+  return [...queries].some((q) => [...keys].some((k) => visible(q, k)));
+}
+
+const at = (layout: Layout, where: Coordinate) => positions(layout.spans(where));
+const masks = [
+  full(),
+  causal(),
+  slidingWindow(3),
+  sliceMask([{ q0: 2, q1: 5, k0: 9, k1: 11, type: 0 }]),
+  sliceMask([]),
+];
+
+const calls = fc.record({
+  node: fc.integer({ min: 1, max: 4 }),
+  gpu: fc.integer({ min: 1, max: 3 }),
+  length: fc.integer({ min: 12, max: 30 }),
+  placement: fc.constantFrom(contiguous(), zigzag()),
+  mask: fc.constantFrom(...masks),
+});
+
+test("keys are needed where a query sees one of them, and computed on where any rank of the group needs some", () => {
+  fc.assert(
+    fc.property(calls, ({ node, gpu, length, placement, mask }) => {
+      const mesh = { node, gpu };
+      const rows = layoutOf({ mesh, axes: ["node", "gpu"], placement, length });
+      const slices = mask.slices(length, length);
+      const inner = { ...local(), axes: ["gpu"] };
+      const from = { node: 0, gpu: gpu - 1 };
+      const call = { at: { node: 0, gpu: 0 }, mask: slices, queries: rows, keys: rows };
+      const table = dependencyTable({ axis: "node", size: node, inner }, call, from);
+      let any = false;
+      for (let rank = 0; rank < node; rank++) {
+        expect(table.queryRows(rank)).toBe(at(rows, { node: rank, gpu: 0 }).length);
+        expect(table.keyRows(rank)).toBe(at(rows, { node: rank, gpu: gpu - 1 }).length);
+        for (let source = 0; source < node; source++) {
+          const group = at(rows, { node: rank });
+          const computes = sees(group, at(rows, { node: source }), slices);
+          expect(table.needsCompute(rank, source)).toBe(computes);
+          expect(table.needsKv(rank, source)).toBe(sees(group, at(rows, { ...from, node: source }), slices));
+          any ||= computes;
+        }
+      }
+      expect(table.isEmpty).toBe(!any);
+    }),
+  );
+});
+
+test("without an inner backend that communicates, a rank needs what it computes on", () => {
+  const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
+  const call = { at: { sp: 1 }, mask: slidingWindow(5).slices(16, 16), queries: rows, keys: rows };
+  const { needsCompute, needsKv } = dependencyTable({ axis: "sp", size: 4 }, call, call.at);
+  const needed = [0, 1, 2, 3].map((rank) => [0, 1, 2, 3].filter((source) => needsKv(rank, source)));
+  expect(needed).toEqual([[0], [0, 1], [1, 2], [2, 3]]);
+  expect(needsCompute(2, 1) && !needsCompute(1, 2)).toBe(true);
+});
+
+test("queries that are whole along the axis need the same keys on every rank", () => {
+  const mesh = { sp: 3 };
+  const whole = layoutOf({ mesh, axes: [], length: 4 });
+  const keys = layoutOf({ mesh, axes: ["sp"], length: 12 });
+  const call = { at: {}, mask: causal().slices(4, 12), queries: whole, keys };
+  const { needsKv, queryRows } = dependencyTable({ axis: "sp", size: 3 }, call, { sp: 1 });
+  for (const rank of [0, 1, 2]) {
+    expect(queryRows(rank)).toBe(4);
+    expect([0, 1, 2].map((source) => needsKv(rank, source))).toEqual([true, true, true]);
+  }
+});
+
+test("a backend derives a table once for all ranks along its axis, and once for each place across it", () => {
+  const mesh = { node: 2, sp: 2 };
+  const rows = layoutOf({ mesh, axes: ["node", "sp"], length: 16 });
+  const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
+  const dependenciesOf = dependencyTables({ axis: "sp" });
+  const ctx = { mesh: { shape: mesh } } as unknown as Context;
+  const first = dependenciesOf(ctx, call, call.at);
+  expect(first.size).toBe(2);
+  expect(dependenciesOf(ctx, { ...call, at: { node: 0, sp: 1 } }, { node: 0, sp: 1 })).toBe(first);
+  expect(dependenciesOf(ctx, call, { node: 1, sp: 0 })).not.toBe(first);
+  expect(dependenciesOf(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(first);
+});
+
+test("ranks in a circle", () => {
+  expect([-4, -1, 0, 2, 3, 7].map((rank) => modulo(rank, 3))).toEqual([2, 2, 0, 2, 0, 1]);
+});

@@ -1,0 +1,34 @@
+import { expect, test } from "vitest";
+import { LayoutCache } from "../../src/context-parallel/index.ts";
+import { causal, layoutOf } from "../../src/index.ts";
+
+const mesh = { node: 2, gpu: 4 };
+const tokens = layoutOf({ mesh, axes: ["node", "gpu"], length: 80 });
+const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: causal().slices(80, 80) };
+
+test("what is known of a place is worked out once, wherever along the given axes it is asked for", () => {
+  const kept = new LayoutCache<string>(["gpu"]);
+  expect(kept.of(call, { node: 1, gpu: 3 }, () => "first")).toBe("first");
+  expect(kept.of({ ...call, at: { node: 0, gpu: 2 } }, { node: 1, gpu: 0 }, () => "second")).toBe("first");
+  expect(kept.of({ ...call, at: { node: 1, gpu: 1 } }, { node: 1, gpu: 3 }, () => "second")).toBe("second");
+  expect(kept.of(call, { node: 0, gpu: 3 }, () => "third")).toBe("third");
+});
+
+test("rows that are whole along an axis are not those at a place on it", () => {
+  const kept = new LayoutCache<string>(["gpu"]);
+  expect(kept.of(call, { node: 1, gpu: 3 }, () => "cut")).toBe("cut");
+  expect(kept.of({ ...call, at: { node: 0 } }, { node: 1, gpu: 3 }, () => "whole")).toBe("whole");
+  expect(kept.of(call, { gpu: 3 }, () => "all nodes")).toBe("all nodes");
+});
+
+test.each([
+  ["queries", { queries: layoutOf({ mesh, axes: ["node"], length: 80 }) }],
+  ["keys", { keys: layoutOf({ mesh, axes: ["gpu"], length: 80 }) }],
+  ["mask", { mask: causal().slices(80, 80) }],
+])("other %s are another call", (_, other) => {
+  const kept = new LayoutCache<string>(["gpu"]);
+  const from = { node: 1, gpu: 3 };
+  expect(kept.of(call, from, () => "one")).toBe("one");
+  expect(kept.of({ ...call, ...other }, from, () => "other")).toBe("other");
+  expect(kept.of(call, from, () => "one again")).toBe("one again");
+});

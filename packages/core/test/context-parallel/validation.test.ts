@@ -1,0 +1,181 @@
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { AttentionBackend, Call, PlacedKv } from "../../src/attention/backend.ts";
+import { local } from "../../src/attention/local.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/state.ts";
+import { validator } from "../../src/context-parallel/validation.ts";
+import type { Context } from "../../src/context.ts";
+import type { DType } from "../../src/dtype.ts";
+import { ClosedError, DisposedError, OptionError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import type { Shape } from "../../src/shape.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "../reference/index.ts";
+
+let ctx: Context;
+beforeEach(async () => {
+  ctx = await init({ device: new ReferenceDevice(), mesh: { node: 1, gpu: 1 } });
+});
+afterEach(() => ctx.close());
+
+const validate = validator({ name: "mine", axis: "gpu", inner: local(), sharded: ["queries", "keys"] });
+const empty = (shape: Shape, dtype: DType = "float32"): Tensor => ctx.device.empty(shape, dtype);
+const layout = (axes: readonly string[]) => layoutOf({ mesh: ctx.mesh.shape, axes, length: 5 });
+
+/** A right call of 5 tokens, 4 heads on 2. */
+function right(): { call: Call & SavedRows; state: AttentionState; grads: QkvGrads; kv: PlacedKv } {
+  const at = { node: 0, gpu: 0 };
+  const [q, dOut, k, v] = [empty([1, 4, 5, 8]), empty([1, 4, 5, 8]), empty([1, 2, 5, 8]), empty([1, 2, 5, 8])];
+  const rows = layout(["node", "gpu"]);
+  return {
+    call: {
+      q,
+      dOut,
+      lse: empty([1, 4, 5]),
+      delta: empty([1, 4, 5]),
+      at,
+      scale: 1,
+      mask: [],
+      queries: rows,
+      keys: rows,
+    },
+    state: { out: empty([1, 4, 5, 8]), lse: empty([1, 4, 5]) },
+    grads: { dq: empty([1, 4, 5, 8]), dk: empty([1, 2, 5, 8]), dv: empty([1, 2, 5, 8]) },
+    kv: { k, v, from: at },
+  };
+}
+
+test("a right call passes, forward and backward", () => {
+  const { call, state, grads, kv } = right();
+  validate.context(ctx);
+  validate.attend(ctx, call, state, kv);
+  validate.attendBackward(ctx, call, grads, kv);
+});
+
+describe("errors say where, what was expected and received, and the remedy", () => {
+  const forward = (change: (given: ReturnType<typeof right>) => Partial<ReturnType<typeof right>>) => () => {
+    const given = right();
+    const { call, state, kv } = { ...given, ...change(given) };
+    validate.attend(ctx, call, state, kv);
+  };
+  const backward = (change: (given: ReturnType<typeof right>) => Partial<ReturnType<typeof right>>) => () => {
+    const given = right();
+    const { call, grads, kv } = { ...given, ...change(given) };
+    validate.attendBackward(ctx, call, grads, kv);
+  };
+  const remedies = {
+    shape: (like: string) => `give it the shape of ${like}`,
+    sum: "sum in float32, and round once at the end",
+  };
+
+  test.each<[string, () => void, string]>([
+    [
+      "rows",
+      forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 2, 6, 8]) } })),
+      "keys [B,H,5,D], as their layout says, received [1,2,6,8]; give the layout the placement and the length that the sequence was sharded with",
+    ],
+    [
+      "heads",
+      forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 3, 5, 8]) } })),
+      "keys [1,Hkv,S,8] with Hkv a divisor of 4, like the queries, received [1,3,5,8]; split the heads before attention, alike for queries and keys",
+    ],
+    [
+      "values",
+      forward(({ kv }) => ({ kv: { ...kv, v: empty([1, 2, 5, 4]) } })),
+      `values like the keys [1,2,5,8], received [1,2,5,4]; ${remedies.shape("k")}`,
+    ],
+    [
+      "dtypes of inputs",
+      forward(({ call }) => ({ call: { ...call, q: empty([1, 4, 5, 8], "float16") } })),
+      "queries of float32 like the keys, received float16; convert with to(dtype)",
+    ],
+    [
+      "out",
+      forward(({ state }) => ({ state: { ...state, out: empty([1, 4, 5, 8], "bfloat16") } })),
+      `out of float32, received bfloat16; ${remedies.sum}`,
+    ],
+    [
+      "lse",
+      forward(({ state }) => ({ state: { ...state, lse: empty([1, 4, 5, 1]) } })),
+      `lse [1,4,5], received [1,4,5,1]; ${remedies.shape("q without its last axis")}`,
+    ],
+    [
+      "sequences",
+      forward(({ call }) => ({ call: { ...call, queries: layout([]) } })),
+      "queries that are cut along gpu, received whole queries; make the layout from backend.axes and shard by it, or pairs would be counted more than once",
+    ],
+    [
+      "places",
+      forward(({ kv }) => ({ kv: { ...kv, from: { node: 0 } } })),
+      'this rank\'s own keys, gpu = 0, received keys from {"node":0}; another backend has gathered or moved them already: let only one use the axis',
+    ],
+  ])("%s", (_, run, message) => expect(run).toThrow(`mine(gpu), rank 0: expected ${message}`));
+
+  test.each<[string, () => void, string]>([
+    [
+      "dOut",
+      backward(({ call }) => ({ call: { ...call, dOut: empty([1, 4, 5, 4]) } })),
+      `dOut [1,4,5,8], received [1,4,5,4]; ${remedies.shape("q")}`,
+    ],
+    [
+      "delta",
+      backward(({ call }) => ({ call: { ...call, delta: empty([1, 4, 5], "float16") } })),
+      `delta of float32, received float16; ${remedies.sum}`,
+    ],
+    [
+      "dk",
+      backward(({ grads }) => ({ grads: { ...grads, dk: empty([1, 4, 5, 8]) } })),
+      `dk [1,2,5,8], received [1,4,5,8]; ${remedies.shape("k")}`,
+    ],
+  ])("backward: %s", (_, run, message) => expect(run).toThrow(`mine(gpu) backward, rank 0: expected ${message}`));
+
+  test("a disposed sum, and a closed context", async () => {
+    const disposed = forward(({ state }) => {
+      state.out.dispose();
+      return {};
+    });
+    expect(disposed).toThrow(DisposedError);
+    const { call, state, kv } = right();
+    await ctx.close();
+    expect(() => validate.attend(ctx, call, state, kv)).toThrow(ClosedError);
+  });
+});
+
+test("queries may be whole unless the rules say otherwise", () => {
+  const { call, state, kv } = right();
+  const whole = { ...call, queries: layout([]) };
+  validator({ name: "mine", axis: "gpu" }).attend(ctx, whole, state, kv);
+  expect(() => validate.attend(ctx, whole, state, kv)).toThrow(OptionError);
+});
+
+test("axes must all be there, and in the order in which rows are concatenated", () => {
+  const axes = ["node", "gpu"];
+  const ordered = validator({ name: "mine", axis: "gpu", axes, sharded: ["queries", "keys"] });
+  const { call, state, kv } = right();
+  ordered.attend(ctx, call, state, kv);
+  expect(() => ordered.attend(ctx, { ...call, keys: layout(["gpu", "node"]) }, state, kv)).toThrow(
+    "mine(gpu), rank 0: expected keys that are cut along node, gpu, in this order, received keys cut along gpu, node; ",
+  );
+  expect(() => ordered.attend(ctx, { ...call, queries: layout(["gpu"]) }, state, kv)).toThrow(
+    "expected queries that are cut along node, gpu, in this order, received queries cut along gpu; ",
+  );
+  const unknown = validator({ name: "mine", axis: "gpu", axes: ["rack", "gpu"] });
+  const message =
+    'mine(gpu), rank 0: expected one of the mesh\'s axes node, gpu, received "rack"; name the axis in init({ mesh }), or give mine({ axis }) the one you mean';
+  expect(() => unknown.context(ctx)).toThrow(message);
+  expect(() => unknown.attend(ctx, call, state, kv)).toThrow(message);
+});
+
+test("an inner backend has an axis of its own, and is asked what it needs of the mesh", () => {
+  const inner: AttentionBackend = {
+    ...local(),
+    axes: ["gpu"],
+    check({ mesh }) {
+      throw new OptionError({ where: "inner", received: mesh.axes.join() });
+    },
+  };
+  expect(() => validator({ name: "mine", axis: "gpu", inner })).toThrow(
+    "mine(gpu): expected an inner backend along other axes, received local along gpu; give each level of the nesting an axis of its own",
+  );
+  expect(() => validator({ name: "mine", axis: "node", inner }).context(ctx)).toThrow("inner: received node,gpu");
+});
