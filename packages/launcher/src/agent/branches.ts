@@ -1,6 +1,6 @@
 import type { Channel } from "./channel.ts";
 import { encode, renumbered, type WorldFrame } from "./frames.ts";
-import { isIn, runsOf } from "./runs.ts";
+import { countOf, isIn, runsOf } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** A connection towards ranks: a rank's own, or a child agent's. */
@@ -99,6 +99,13 @@ export class Branches {
   /** How many connections lead to any of the ranks, which are in ascending order. */
   countTowards(ranks: Runs): number {
     return this.#towardsAny(ranks).length;
+  }
+
+  /** Whether all of the ranks, which are in ascending order, are below this agent. */
+  covers(ranks: Runs): boolean {
+    let below = 0;
+    for (const { ranks: own } of this.#links.values()) for (const rank of own) if (isIn(ranks, rank)) below++;
+    return below === countOf(ranks);
   }
 
   /** Towards the root. */

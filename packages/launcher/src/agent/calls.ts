@@ -1,5 +1,6 @@
 import type { Branches, Link } from "./branches.ts";
 import type { CallRecord, FrameOf } from "./frames.ts";
+import { unionOf } from "./runs.ts";
 import type { Groups } from "./splits.ts";
 import type { Runs } from "./wire.ts";
 
@@ -60,6 +61,7 @@ export class Calls {
     const links = report?.links.size ?? 1;
     if (links < this.#branches.countTowards(ranks)) return;
     this.#reports.delete(key);
+    if (this.#branches.covers(ranks)) return;
     this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: given });
   }
 
@@ -86,9 +88,9 @@ export class Calls {
     this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
   }
 
-  /** Who must agree: those that the reports name, else the members of the group, as far as it is known here. */
+  /** The ranks that must agree: those of the report, else of the group. */
   #ranksOf(group: bigint, given: Runs): Runs {
-    return given.length > 0 ? given : (this.#groups.ranksOf(group) ?? []);
+    return given.length > 0 ? unionOf([given]) : (this.#groups.ranksOf(group) ?? []);
   }
 
   #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
