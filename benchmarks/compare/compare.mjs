@@ -23,7 +23,9 @@ const { values, positionals } = parseArgs({
   },
 });
 if (positionals.length !== 1) {
-  console.error("usage: node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]");
+  console.error(
+    "usage: node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]",
+  );
   process.exit(2);
 }
 const baseline = resolve(positionals[0]);
@@ -63,7 +65,9 @@ function run(root, name) {
 
 /** Quantiles 0.975 of Student's t, by degrees of freedom; beyond, the normal distribution's. */
 function quantile(freedom) {
-  const table = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131];
+  const table = [
+    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,
+  ];
   return table[freedom - 1] ?? (freedom <= 30 ? 2.09 : 1.98);
 }
 

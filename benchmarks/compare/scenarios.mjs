@@ -54,7 +54,9 @@ async function ring() {
     }),
   );
   const time = await best(7, async () => {
-    const outs = ranks.map((ctx, i) => core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }));
+    const outs = ranks.map((ctx, i) =>
+      core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
+    );
     const sums = outs.map((out) => core.sum(out));
     for (const sum of sums) sum.backward();
     await Promise.all(ranks.map((ctx) => ctx.device.stream.synchronize()));
@@ -154,7 +156,8 @@ const scenarios = {
   "collectives.large": () => collective(1 << 20, 20),
   "operations.small": smallOperations,
   "proof.1024.ring": () => proof(async () => (await load("backend-ring")).ring()),
-  "proof.1024.mesh2d": () => proof(async () => (await load("backend-mesh2d")).mesh2d({ shape: [32, 32], form: "fused" })),
+  "proof.1024.mesh2d": () =>
+    proof(async () => (await load("backend-mesh2d")).mesh2d({ shape: [32, 32], form: "fused" })),
   launch,
 };
 
