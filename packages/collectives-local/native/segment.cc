@@ -110,12 +110,11 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
 
 Segment::~Segment() {
   munmap(base_, bytes_);
-  if (fd_ >= 0) ::close(fd_);
+  closeFile();
 }
 
-bool Segment::closeFile() {
-  if (fd_ >= 0 && header().opened + 1 == size()) ::close(std::exchange(fd_, -1));
-  return fd_ < 0;
+void Segment::closeFile() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
 std::string Segment::path() const { return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_); }

@@ -42,8 +42,10 @@ class Segment {
   uint32_t size() const { return header().size; }
   /// Of the memfd: `/proc/<pid>/fd/<number>`.
   std::string path() const;
-  /// Once all ranks have it, the mapping stays and the descriptor is closed. True: it is.
-  bool closeFile();
+  /// All ranks have mapped it.
+  bool isComplete() const { return header().opened + 1 == size(); }
+  /// The mapping stays, the descriptor goes.
+  void closeFile();
   RankPage& page(uint32_t rank) const { return reinterpret_cast<RankPage*>(base_ + sizeof(SegmentHeader))[rank]; }
   Channel channel(uint32_t from, uint32_t to) const;
 

@@ -56,7 +56,6 @@ class SharedMemory {
   static SharedMemory& of(void* self) { return *static_cast<SharedMemory*>(self); }
 
   void connect(MosaicBootstrap& bootstrap);
-  std::shared_ptr<Segment> shareSegment(MosaicBootstrap& bootstrap);
   bool progress();
   bool send(uint32_t peer);
   bool receive(uint32_t peer);
@@ -77,8 +76,6 @@ class SharedMemory {
   std::shared_ptr<Segment> segment_;
   /// This rank's page once it is connected: `interrupt` may come before.
   std::atomic<RankPage*> page_{nullptr};
-  /// Not all ranks have opened the segment yet.
-  bool isOpening_ = false;
   std::optional<Processes> processes_;
   std::vector<Queue> sends_, receives_;         // by peer
   std::vector<uint32_t> sending_, receiving_;   // peers whose queues may hold something
@@ -87,23 +84,39 @@ class SharedMemory {
 
 // ── connecting
 
-std::shared_ptr<Segment> SharedMemory::shareSegment(MosaicBootstrap& bootstrap) {
-  const bool isOneProcess = std::all_of(bootstrap.pids, bootstrap.pids + bootstrap.size,
-                                        [](int32_t pid) { return pid == getpid(); });
-  constexpr const char* kKey = "shared-memory";
-  if (bootstrap.rank == 0) {
-    auto segment = isOneProcess ? Segment::anonymous(bootstrap.size) : Segment::create(bootstrap.size);
-    const std::string value = isOneProcess ? std::to_string(Anonymous::add(segment)) : segment->path();
-    bootstrap.put(&bootstrap, kKey, value.data(), value.size());
-    return segment;
-  }
+std::string valueOf(MosaicBootstrap& bootstrap, const char* key) {
   char value[64];
   uint64_t length = 0;
   MosaicFailure failure{};
-  if (bootstrap.get(&bootstrap, kKey, value, sizeof value, &length, &failure) != 0) throw Failure(failure);
-  const std::string text(value, std::min<uint64_t>(length, sizeof value));
-  if (!isOneProcess) return Segment::open(text, bootstrap.size);
-  if (auto segment = Anonymous::find(std::stoull(text))) return segment;
+  if (bootstrap.get(&bootstrap, key, value, sizeof value, &length, &failure) != 0) throw Failure(failure);
+  return std::string(value, std::min<uint64_t>(length, sizeof value));
+}
+
+/// Rank 0 creates the segment. Between processes it waits until all have mapped it: it may be the first to end.
+std::shared_ptr<Segment> share(MosaicBootstrap& bootstrap, bool isOneProcess) {
+  constexpr const char *kKey = "shared-memory", *kComplete = "shared-memory/complete";
+  const auto put = [&](const char* key, const std::string& value) {
+    bootstrap.put(&bootstrap, key, value.data(), value.size());
+  };
+  if (bootstrap.rank == 0 && isOneProcess) {
+    auto segment = Segment::anonymous(bootstrap.size);
+    put(kKey, std::to_string(Anonymous::add(segment)));
+    return segment;
+  }
+  if (bootstrap.rank == 0) {
+    auto segment = Segment::create(bootstrap.size);
+    put(kKey, segment->path());
+    valueOf(bootstrap, kComplete);
+    segment->closeFile();
+    return segment;
+  }
+  const std::string value = valueOf(bootstrap, kKey);
+  if (!isOneProcess) {
+    auto segment = Segment::open(value, bootstrap.size);
+    if (segment->isComplete()) put(kComplete, "");
+    return segment;
+  }
+  if (auto segment = Anonymous::find(std::stoull(value))) return segment;
   throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: rank 0 closed while the ranks connected");
 }
 
@@ -119,13 +132,12 @@ void SharedMemory::connect(MosaicBootstrap& bootstrap) {
   }
   rank_ = bootstrap.rank;
   matches_ = bootstrap.matches;
-  segment_ = shareSegment(bootstrap);
-  processes_.emplace(std::vector<pid_t>(bootstrap.pids, bootstrap.pids + bootstrap.size));
+  const int32_t* pids = bootstrap.pids;
+  segment_ = share(bootstrap, std::all_of(pids, pids + bootstrap.size, [](int32_t pid) { return pid == getpid(); }));
+  processes_.emplace(std::vector<pid_t>(pids, pids + bootstrap.size));
   sends_.resize(bootstrap.size);
   receives_.resize(bootstrap.size);
   page_ = &segment_->page(rank_);
-  isOpening_ = !segment_->closeFile();
-  if (rank_ > 0) notify(0);
 }
 
 void SharedMemory::close() {
@@ -314,7 +326,6 @@ SharedMemory::SharedMemory() : table_{}, host_{} {
   };
   host_.progress = [](void* self) -> int { return of(self).progress(); };
   host_.wait = [](void* self, int64_t nanoseconds, int (*ready)(void*), void* arg) {
-    if (of(self).isOpening_) of(self).isOpening_ = !of(self).segment_->closeFile();
     of(self).page_.load()->doorbell.sleep(nanoseconds, [&] { return ready(arg) != 0; });
   };
   host_.lost = [](void* self, uint32_t rank) -> int {

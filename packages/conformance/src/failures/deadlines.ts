@@ -13,6 +13,10 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
       name: "a rank that called nothing since its groups opened, and one that is elsewhere",
       run: () => elsewhere(makeWorld, { dp: 1, sp: 3 }),
     },
+    {
+      name: "ranks that joined different numbers of sendRecv wait for a late one without a mismatch",
+      run: () => lateAfterMessages(makeWorld),
+    },
     { name: "what was posted after a failure fails at the call, with the cause", run: () => afterwards(makeWorld) },
     { name: "after a failure memory is given back, and ranks may meet anew", run: () => anew(makeWorld) },
   ];
@@ -58,6 +62,23 @@ async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void>
       ? "rank 2 is in no collective, last collective: split #1 (world)"
       : "rank 2 is in no collective, last collective: none",
   );
+}
+
+/** Numbers of operations differ between ranks; the collective is one. The late rank computes for longer than positions take. */
+async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 3 });
+  const xs = stage.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
+  for (const [rank, group] of stage.groups.slice(0, 2).entries()) {
+    const y = fromArray(stage.devices[rank]!, [0], [1]);
+    group.sendRecv(rank === 0 ? [{ tensor: y, to: 1 }] : [{ tensor: y, from: 0 }]).wait();
+  }
+  const release = await stage.hold([stage.devices[2]!]);
+  for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
+  setTimeout(release, 400);
+  for (const x of xs) {
+    const outcome = await outcomeOf(x);
+    check(!(outcome instanceof Error) && outcome[0] === 6, `expected 6, received ${outcome}`);
+  }
 }
 
 async function afterwards(makeWorld: MakeWorld): Promise<void> {

@@ -63,6 +63,7 @@ export class Agent implements AsyncDisposable {
   #worlds: Worlds;
   #heartbeat: NodeJS.Timeout | undefined;
   #tickedAt = performance.now();
+  #isUsed = false;
   #closed = false;
 
   private constructor(options: AgentOptions) {
@@ -95,21 +96,27 @@ export class Agent implements AsyncDisposable {
     return this.#listener?.address;
   }
 
-  /** Connections from below: ranks and agents, also those that have not said hello. */
+  /** Connections from below: ranks and agents, also those without a hello yet. */
   get connections(): number {
     return this.#connections.size;
   }
 
+  /** Whether a rank or agent has ever sent a valid hello. */
+  get isUsed(): boolean {
+    return this.#isUsed;
+  }
+
   /** Takes the socket's name away, so that no rank finds it any more; connections remain. */
   hide(): void {
-    this.#claim?.release();
+    this.#claim?.hide();
   }
 
   /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
   async show(): Promise<void> {
-    await this.#claim?.renew();
+    await this.#claim?.show();
   }
 
+  /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -191,11 +198,12 @@ export class Agent implements AsyncDisposable {
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
     channel.trust();
+    this.#isUsed = true;
     const isAgent = role === ROLES.agent;
     const branch: Branch = { channel, isAgent, worlds: new Map(), highest: -1 };
     if (!isAgent) return branch;
     const place = this.#directory.place(channel, agent, address);
-    if (place === "twin")
+    if (place === "duplicate")
       return this.#dismiss(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);

@@ -1,6 +1,6 @@
 import type { Channel } from "./channel.ts";
 import { encode, renumbered, type WorldFrame } from "./frames.ts";
-import { runsOf } from "./runs.ts";
+import { isIn, runsOf } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** A connection towards ranks: a rank's own, or a child agent's. */
@@ -85,17 +85,20 @@ export class Branches {
     return true;
   }
 
-  /** The ranks by the connection that leads to them; those that are gone or not below are left out. */
-  partition(ranks: Iterable<number>): ReadonlyMap<Link, Runs> {
-    const parts = new Map<Link, number[]>();
-    for (const rank of ranks) {
-      const link = this.#towards[rank];
-      if (link === undefined) continue;
-      const part = parts.get(link);
-      if (part === undefined) parts.set(link, [rank]);
-      else part.push(rank);
+  /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
+  partition(ranks: Runs): ReadonlyMap<Link, Runs> {
+    const parts = new Map<Link, Runs>();
+    for (const [link, branch] of this.#links) {
+      const part: number[] = [];
+      for (const rank of branch.ranks) if (isIn(ranks, rank)) part.push(rank);
+      if (part.length > 0) parts.set(link, runsOf(part));
     }
-    return new Map([...parts].map(([link, part]) => [link, runsOf(part)]));
+    return parts;
+  }
+
+  /** How many connections lead to any of the ranks, which are in ascending order. */
+  countTowards(ranks: Runs): number {
+    return this.#towardsAny(ranks).length;
   }
 
   /** Towards the root. */
@@ -110,20 +113,34 @@ export class Branches {
 
   /** To each of the links, by default all: encoded once. */
   broadcast(frame: Unnumbered, links: Iterable<Link> = this.#links.keys()): void {
-    const encoded = encode({ ...frame, world: 0 });
+    this.forward(encode({ ...frame, world: 0 }), links);
+  }
+
+  /** To every connection that leads to one of the ranks, which are in ascending order. */
+  multicast(frame: Unnumbered, ranks: Runs): void {
+    this.broadcast(frame, this.#towardsAny(ranks));
+  }
+
+  /** The same of an encoded frame. */
+  forward(encoded: Buffer, links: Iterable<Link> = this.#links.keys()): void {
+    const copies = new Map<number, Buffer>();
     for (const link of links) {
       const number = this.numberOf(link);
-      if (number !== undefined) link.channel.write(number === 0 ? encoded : renumbered(encoded, number));
+      if (number === undefined) continue;
+      let copy = copies.get(number);
+      if (copy === undefined) copies.set(number, (copy = renumbered(encoded, number)));
+      link.channel.write(copy);
     }
   }
 
-  /** To every connection that leads to one of the ranks. */
-  multicast(frame: Unnumbered, ranks: Iterable<number>): void {
-    const links = new Set<Link>();
-    for (const rank of ranks) {
-      const link = this.#towards[rank];
-      if (link !== undefined) links.add(link);
-    }
-    this.broadcast(frame, links);
+  #towardsAny(ranks: Runs): readonly Link[] {
+    const links: Link[] = [];
+    for (const [link, branch] of this.#links)
+      for (const rank of branch.ranks)
+        if (isIn(ranks, rank)) {
+          links.push(link);
+          break;
+        }
+    return links;
   }
 }

@@ -34,8 +34,8 @@ export class Calls {
   readonly #branches: Branches;
   readonly #groups: Groups;
   readonly #reports = new Map<string, Report>();
-  /** Groups that are known to have gone apart. */
-  readonly #apart = new Set<bigint>();
+  /** Groups whose ranks have diverged. */
+  readonly #diverged = new Set<bigint>();
   readonly #queries = new Map<number, (calls: Log) => void>();
   #nextQuery = 0;
 
@@ -46,7 +46,7 @@ export class Calls {
 
   report(link: Link, { group, index, history, rank, ranks: given }: FrameOf<"call">): void {
     const ranks = this.#ranksOf(group, given);
-    if (ranks.length === 0 || this.#apart.has(group) || !this.#branches.leadsTo(link, rank)) return;
+    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
@@ -59,14 +59,14 @@ export class Calls {
       report.links.add(link);
     }
     const links = report?.links.size ?? 1;
-    if (links < this.#branches.partition(ranks).size) return;
+    if (links < this.#branches.countTowards(ranks)) return;
     this.#reports.delete(key);
     this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: given });
   }
 
   /** A request for the log of a rank below, from above. */
   query({ query, rank, group }: FrameOf<"callsQuery">): void {
-    this.#ask(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
+    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
   }
 
   /** A log from below. */
@@ -78,12 +78,12 @@ export class Calls {
   /** What an agent below, or this one, has found. */
   found({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     if (!this.#branches.isRoot) return this.#branches.sendUp({ kind: "mismatch", group, message, ranks });
-    if (!this.#apart.has(group)) this.distribute({ group, message, ranks });
+    if (!this.#diverged.has(group)) this.distribute({ group, message, ranks });
   }
 
   /** What the root has decided. */
   distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
-    this.#apart.add(group);
+    this.#diverged.add(group);
     this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
   }
 
@@ -95,17 +95,17 @@ export class Calls {
   #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
     const logs = new Map<number, Log>();
     for (const rank of [a, b])
-      this.#ask(rank, group, (calls) => {
+      this.#queryLog(rank, group, (calls) => {
         logs.set(rank, calls);
         const [ofA, ofB] = [logs.get(a), logs.get(b)];
         if (ofA === undefined || ofB === undefined) return;
         this.found({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
       });
     // From here on no report of the group is compared here.
-    if (!this.#branches.isRoot) this.#apart.add(group);
+    if (!this.#branches.isRoot) this.#diverged.add(group);
   }
 
-  #ask(rank: number, group: bigint, done: (calls: Log) => void): void {
+  #queryLog(rank: number, group: bigint, done: (calls: Log) => void): void {
     const link = this.#branches.towards(rank);
     const query = this.#nextQuery++;
     const timer = setTimeout(() => this.answer({ kind: "calls", world: 0, query, rank, calls: [] }), LOG_TIMEOUT_MS);

@@ -10,7 +10,7 @@ export interface ChannelEvents {
   ended(reason: string): void;
 }
 
-/** A peer that reads slower than this is gone as far as the others can tell. */
+/** A peer with more unread bytes than this is disconnected. */
 const MOST_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One end of a connection that carries frames, over any stream of bytes. */
@@ -39,7 +39,7 @@ export class Channel {
     return !this.#over && !this.#finished;
   }
 
-  /** The peer has said a valid hello: frames of any length are accepted from it. */
+  /** The peer has sent a valid hello: longer frames are accepted from it. */
   trust(): void {
     this.#reader.limit = LIMITS.frame;
   }

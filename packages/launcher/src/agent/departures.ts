@@ -44,14 +44,14 @@ export class Departures {
     this.#batch = new Batch(branches.isRoot ? DOWN_MS : UP_MS, () => this.#flush());
   }
 
-  /** The last operation of a rank that has closed in order; undefined for others. At the root. */
-  lastOf(rank: number): string | undefined {
-    return this.#exited.get(rank);
+  /** At the root: ranks that have closed in order, and their last operations. */
+  get exited(): ReadonlyMap<number, string> {
+    return this.#exited;
   }
 
-  /** At the root. */
-  isLost(rank: number): boolean {
-    return this.#lost.has(rank);
+  /** At the root: ranks that are gone without notice. */
+  get lost(): ReadonlySet<number> {
+    return this.#lost;
   }
 
   /** Ranks below have closed in order. */

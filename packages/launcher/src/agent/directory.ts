@@ -14,11 +14,11 @@ export class Directory {
     this.#fanOut = fanOut;
   }
 
-  /** What becomes of an agent that says hello: a child of this one, or it is redirected to its parent. */
-  place(channel: Channel, agent: number, address: string): "child" | "redirected" | "twin" {
+  /** Where an agent belongs that has sent its hello: a child of this one, or redirected to its parent. */
+  place(channel: Channel, agent: number, address: string): "child" | "redirected" | "duplicate" {
     const parent = Math.floor((agent - 1) / this.#fanOut);
     const isChild = parent === this.#self;
-    if (agent === this.#self || (isChild && this.#addresses.has(agent))) return "twin";
+    if (agent === this.#self || (isChild && this.#addresses.has(agent))) return "duplicate";
     this.#addresses.set(agent, address);
     for (const waiting of this.#waiting.get(agent) ?? []) redirect(waiting, address);
     this.#waiting.delete(agent);

@@ -4,6 +4,7 @@ import {
   type Codec,
   i32,
   i64,
+  i64s,
   type Layout,
   LIMITS,
   list,
@@ -106,7 +107,7 @@ export interface Frames {
     ranks: Runs;
     colors: readonly { readonly rank: number; readonly color: bigint }[];
   };
-  colors: Scoped & { group: bigint; index: bigint; ranks: Runs; colors: readonly bigint[] };
+  colors: Scoped & { group: bigint; index: bigint; ranks: Runs; colors: BigInt64Array };
   positionsRequest: Scoped & { request: bigint; ranks: Runs };
   positionsQuery: Scoped & { query: number; timeoutMs: number; ranks: Runs };
   positionsAnswer: Scoped & { query: number; places: readonly Place[] };
@@ -158,7 +159,7 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   calls: [19, { world, query: u32, rank: u32, calls }],
   mismatch: [20, { world, group: u64, message: text, ranks: runs }],
   split: [21, { world, group: u64, index: u64, ranks: runs, colors: list(record({ rank: u32, color: i64 })) }],
-  colors: [22, { world, group: u64, index: u64, ranks: runs, colors: list(i64) }],
+  colors: [22, { world, group: u64, index: u64, ranks: runs, colors: i64s }],
   positionsRequest: [23, { world, request: u64, ranks: runs }],
   positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: runs }],
   positionsAnswer: [25, { world, query: u32, places }],
@@ -195,6 +196,20 @@ export function renumbered(encoded: Buffer, number: number): Buffer {
   const copy = Buffer.from(encoded);
   copy.writeUInt32LE(number, 5);
   return copy;
+}
+
+/** The bytes of a frame that was received without its length. */
+export function withLength(content: Buffer): Buffer {
+  const encoded = Buffer.allocUnsafe(4 + content.length);
+  encoded.writeUInt32LE(content.length);
+  content.copy(encoded, 4);
+  return encoded;
+}
+
+/** The kind of a frame, and its world's number; undefined for one that is of no world. */
+export function headerOf(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
+  const kind = byType.get(content[0] as number)?.kind;
+  return kind === undefined || content.length < 5 ? undefined : { kind, world: content.readUInt32LE(1) };
 }
 
 /** A frame without its length. Throws ProtocolError. */

@@ -1,14 +1,14 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { Unnumbered } from "./branches.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, encode, type FrameOf } from "./frames.ts";
+import { CODES, decode, encode, type FrameOf, headerOf } from "./frames.ts";
 import type { Network } from "./network.ts";
 import type { Refusal } from "./rendezvous.ts";
 import type { World } from "./world.ts";
 
 export interface ParentOptions {
   readonly network: Network;
-  /** Address of the root, which knows who the parent is. */
+  /** Address of the root, which redirects to the parent. */
   readonly root: string;
   readonly hello: FrameOf<"hello">;
   /** The parent is gone, or has refused this agent: no world is served any more. */
@@ -106,6 +106,8 @@ export class Parent {
       let redirected: string | undefined;
       const channel = new Channel(stream, {
         content: (content) => {
+          const header = headerOf(content);
+          if (header && this.#worlds.get(header.world)?.pass(header.kind, content)) return;
           const frame = decode(content);
           if (frame.kind === "redirect") redirected = frame.address;
           else if (frame.kind === "accept") this.#accept(channel);

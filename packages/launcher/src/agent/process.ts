@@ -7,21 +7,31 @@ import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { Agent } from "./agent.ts";
 
-/** The rank that started this process connects at once, unless it has ended. */
-const FIRST_CONNECTION_MS = 60_000;
+/** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
+const FIRST_HELLO_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
 const LAST_CONNECTIONS_MS = 100;
 
-// Whoever started this process listens until it is ready, and no longer.
+// The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
 async function serve(path: string, tokenFile: string | undefined): Promise<void> {
   const secret = tokenFile === undefined ? "" : readFileSync(tokenFile, "utf8").trim();
-  const agent = await Agent.listen({ path, secret, onIdle: () => void endUnlessUsed(agent) });
-  process.on("exit", () => agent.hide());
+  let isAwaited = true;
+  const agent = await Agent.listen({
+    ...{ path, secret },
+    onIdle: () => void (isAwaited && !agent.isUsed ? undefined : endUnlessUsed(agent)),
+  });
+  const stopWaiting = (): void => {
+    isAwaited = false;
+    void endUnlessUsed(agent);
+  };
+  setTimeout(stopWaiting, FIRST_HELLO_MS);
+  // Its end is the end of the process that started this one.
+  process.stdin.on("end", stopWaiting).on("error", stopWaiting).resume();
+  process.on("exit", () => void agent.close());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
-  setTimeout(() => void endUnlessUsed(agent), FIRST_CONNECTION_MS);
   process.stdout.write("ready\n");
 }
 

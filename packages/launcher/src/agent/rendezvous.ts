@@ -110,7 +110,7 @@ export class Rendezvous {
     } else {
       this.#fresh.push({ member, terms });
     }
-    // A second process of the same rank is refused by the root, which knows both.
+    // A second process of the same rank is refused by the root, where both arrive.
     if (branches.claim(link, member.rank)) this.#members.set(member.rank, member);
     return true;
   }
@@ -122,19 +122,19 @@ export class Rendezvous {
       return `rank ${rank} has WORLD_SIZE ${size}, rank ${first?.rank} has ${expected}; WORLD_SIZE must agree on all ranks`;
     if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
     if (rank >= size) return `rank ${rank} of ${size}: expected RANK from 0 to ${size - 1}`;
-    const twin = this.#members.get(rank);
-    if (twin === undefined) return undefined;
-    const where = (of: string): string => (twin.host.agent === host.agent ? "" : ` on ${of}`);
-    return `two processes are rank ${rank}: pid ${twin.pid}${where(twin.host.name)} and pid ${pid}${where(host.name)}; RANK must differ on all ranks`;
+    const other = this.#members.get(rank);
+    if (other === undefined) return undefined;
+    const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
+    return `two processes are rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; RANK must differ on all ranks`;
   }
 
-  /** The first deadline counts: whoever joined first has waited longest. */
+  /** The earliest deadline counts. */
   #limit(terms: Terms): void {
     if (this.#terms !== undefined && this.#terms.deadline <= terms.deadline) return;
     this.#terms = { ...terms, size: this.#terms?.size ?? terms.size };
     clearTimeout(this.#timer);
-    const patience = this.#gathering.branches.isRoot ? 0 : ROOT_FIRST_MS;
-    this.#timer = setTimeout(() => this.#expire(), Math.max(0, terms.deadline + patience - performance.now()));
+    const delay = this.#gathering.branches.isRoot ? 0 : ROOT_FIRST_MS;
+    this.#timer = setTimeout(() => this.#expire(), Math.max(0, terms.deadline + delay - performance.now()));
   }
 
   #expire(): void {

@@ -10,9 +10,11 @@ export const LONGEST_PATH = 107;
 /** A path that a server of this process listens at. */
 export interface SocketClaim {
   /** Takes the name away, unless another process has taken it since. Connections remain. */
+  hide(): void;
+  /** Gives the name back after `hide`. Rejects with EADDRINUSE when another process has taken it. */
+  show(): Promise<void>;
+  /** Removes every name. */
   release(): void;
-  /** Gives the name back after `release`. Throws EADDRINUSE when another process has taken it. */
-  renew(): Promise<void>;
 }
 
 let temporaries = 0;
@@ -30,33 +32,46 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
   server.listen({ path: bound, backlog: 4096 });
   await once(server, "listening");
   const { ino } = statSync(bound);
-  const release = (): void => {
-    if (inodeOf(path) === ino) unlinkSync(path);
-  };
-  const renew = async (): Promise<void> => {
-    for (;;) {
-      try {
-        return linkSync(bound, path);
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-        await replaceDead(path, error as Error);
-      }
-    }
+  const isOurs = (name: string): boolean => inodeOf(name) === ino;
+  const claim: SocketClaim = {
+    hide() {
+      if (isOurs(path)) renameSync(path, bound);
+    },
+    async show() {
+      while (!linked(bound, path)) await replaceDead(path);
+      unlinkSync(bound);
+    },
+    release() {
+      for (const name of [path, bound]) if (isOurs(name)) unlinkSync(name);
+    },
   };
   try {
-    await renew();
+    await claim.show();
   } catch (error) {
+    claim.release();
     server.close();
     throw error;
   }
-  return { release, renew };
+  return claim;
 }
 
-/** Removes a socket that nobody listens at. Throws `taken` where somebody does. */
-async function replaceDead(path: string, taken: Error): Promise<void> {
+/** Whether the new name was made; false if it exists. */
+function linked(bound: string, path: string): boolean {
+  try {
+    linkSync(bound, path);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
+    throw error;
+  }
+}
+
+/** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
+async function replaceDead(path: string): Promise<void> {
   const tested = inodeOf(path);
   for (let attempt = 0; attempt < 2; attempt++) {
-    if (await isListening(path)) throw Object.assign(taken, { code: "EADDRINUSE" });
+    if (await isListening(path))
+      throw Object.assign(new Error(`another agent listens at ${path}`), { code: "EADDRINUSE" });
     // Between bind and listen a socket looks dead.
     await delay(20);
   }
@@ -77,7 +92,8 @@ function inodeOf(path: string): number | undefined {
 
 function isListening(path: string): Promise<boolean> {
   const socket = connect({ path });
-  return new Promise((resolve) => {
+  const answer = new Promise<boolean>((resolve) => {
     socket.on("connect", () => resolve(true)).on("error", () => resolve(false));
-  }).finally(() => socket.destroy()) as Promise<boolean>;
+  });
+  return answer.finally(() => socket.destroy());
 }

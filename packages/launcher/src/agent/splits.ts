@@ -1,6 +1,6 @@
 import type { Branches, Link } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
-import { ranksOf } from "./runs.ts";
+import { countOf, ranksOf, runsOf } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** The id of the group of all ranks. */
@@ -18,21 +18,18 @@ export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
 
 /** The groups whose members this agent leads to. */
 export class Groups {
-  readonly #groups = new Map<bigint, readonly number[]>();
+  readonly #groups = new Map<bigint, Runs>();
 
   constructor(size: number) {
-    this.#groups.set(
-      WORLD_GROUP,
-      Array.from({ length: size }, (_, rank) => rank),
-    );
+    this.#groups.set(WORLD_GROUP, [[0, size]]);
   }
 
-  /** World ranks in the order of the group; undefined for a group that is not known here. */
-  ranksOf(id: bigint): readonly number[] | undefined {
+  /** World ranks in ascending order; undefined for a group without members below. */
+  ranksOf(id: bigint): Runs | undefined {
     return this.#groups.get(id);
   }
 
-  add(id: bigint, ranks: readonly number[]): void {
+  add(id: bigint, ranks: Runs): void {
     this.#groups.set(id, ranks);
     if (this.#groups.size <= MOST_GROUPS) return;
     // The oldest but the world: its calls are no longer compared.
@@ -68,43 +65,36 @@ export class Splits {
     if (pending.colors.size < pending.expected) return;
     this.#pending.delete(key);
     if (this.#branches.isRoot) {
-      const ordered = [...ranksOf(pending.ranks)].map((rank) => pending.colors.get(rank) ?? 0n);
-      this.#distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
+      const members = [...ranksOf(pending.ranks)];
+      const ordered = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
+      this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
     } else {
       const gathered = [...pending.colors].map(([rank, color]) => ({ rank, color }));
       this.#branches.sendUp({ kind: "split", group, index, ranks: pending.ranks, colors: gathered });
     }
   }
 
-  /** All colors, from above. */
+  /** All colors: from above, or at the root once they are there. */
   distribute(frame: FrameOf<"colors">): void {
-    this.#distribute(frame);
+    const { group, index, colors } = frame;
+    const ranks = [...ranksOf(frame.ranks)];
+    const { isRoot } = this.#branches;
+    // Elsewhere only the groups of the ranks below matter.
+    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.towards(ranks[i] as number)));
+    const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
+    for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
+    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), runsOf(part));
+    this.#branches.multicast(frame, runsOf(ranks));
   }
 
   #open(key: string, { group, index, ranks }: Omit<Pending, "expected" | "colors">): Pending {
-    const members = [...ranksOf(ranks)];
     const { isRoot } = this.#branches;
-    const expected = isRoot ? members.length : members.filter((rank) => this.#branches.towards(rank)).length;
+    const below = (): Runs => [...this.#branches.partition(runsOf(ranksOf(ranks))).values()].flat();
+    const expected = countOf(isRoot ? ranks : below());
     const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pending);
     // A split that lost a member is never complete.
     if (this.#pending.size > MOST_PENDING) this.#pending.delete(this.#pending.keys().next().value as string);
     return pending;
-  }
-
-  #distribute(frame: FrameOf<"colors">): void {
-    const { group, index, colors } = frame;
-    const ranks = [...ranksOf(frame.ranks)];
-    const parts = new Map<bigint, number[]>();
-    for (const [i, color] of colors.entries()) {
-      const part = parts.get(color);
-      if (part === undefined) parts.set(color, [ranks[i] as number]);
-      else part.push(ranks[i] as number);
-    }
-    for (const [color, part] of parts) {
-      const isHere = this.#branches.isRoot || part.some((rank) => this.#branches.towards(rank) !== undefined);
-      if (isHere) this.#groups.add(splitId(group, index, color), part);
-    }
-    this.#branches.multicast(frame, ranks);
   }
 }

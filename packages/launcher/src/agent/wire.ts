@@ -9,14 +9,14 @@ export type Runs = readonly (readonly [first: number, count: number])[];
 /** What a frame may hold, in bytes; ranks of a world are counted. */
 export const LIMITS = {
   frame: 8_388_608,
-  /** Of a connection that has not said a valid hello. */
+  /** Of a connection without a valid hello yet. */
   hello: 4096,
   text: 2048,
   value: 65_536,
   ranks: 65_536,
 } as const;
 
-/** How one field is written. `least` bytes bound the length of lists before anything is allocated. */
+/** How one field is written. Memory is little-endian wherever Node runs. `least` bytes bound the length of lists before anything is allocated. */
 export interface Codec<T> {
   readonly least: number;
   write(out: Writer, value: T): void;
@@ -106,6 +106,22 @@ export const i64: Codec<bigint> = fixed(
   (bytes, value, at) => bytes.writeBigInt64LE(value, at),
   (bytes) => bytes.readBigInt64LE(),
 );
+
+/** A list of i64, without an object for each. */
+export const i64s: Codec<BigInt64Array> = {
+  least: 4,
+  write(out, values) {
+    u32.write(out, values.length);
+    const at = out.reserve(values.byteLength);
+    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(out.memory, at);
+  },
+  read(from) {
+    const count = from.count(8);
+    const values = new BigInt64Array(count);
+    from.take(8 * count).copy(Buffer.from(values.buffer));
+    return values;
+  },
+};
 
 function fixed<T>(
   least: number,

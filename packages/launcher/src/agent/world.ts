@@ -1,13 +1,16 @@
 import { Branches, type Link, type Unnumbered } from "./branches.ts";
 import { Calls } from "./calls.ts";
 import { Departures } from "./departures.ts";
-import { CODES, type FrameOf, type WorldFrame } from "./frames.ts";
+import { CODES, encode, type FrameOf, type Kind, withLength, type WorldFrame } from "./frames.ts";
 import { Positions } from "./positions.ts";
 import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
-import { countOf, ranksOf } from "./runs.ts";
+import { countOf, ranksOf, runsOf } from "./runs.ts";
 import { Groups, Splits } from "./splits.ts";
 import { Values } from "./values.ts";
-import { ProtocolError } from "./wire.ts";
+import { LIMITS, ProtocolError } from "./wire.ts";
+
+/** Frames towards the ranks that no agent on the way looks into. */
+const PASSED: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
 
 /** What a world needs of its agent. */
 export interface WorldOptions {
@@ -53,7 +56,7 @@ export class World {
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
       refuse: (refusal) => this.refuse(refusal),
-      complete: (table) => this.#welcome({ kind: "welcome", world: 0, ...table }),
+      complete: (table) => this.#welcome(encode({ kind: "welcome", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });
   }
@@ -62,7 +65,7 @@ export class World {
     return this.#state === "gathering";
   }
 
-  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not say. */
+  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not send. */
   fromBelow(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (frame.kind === "join") return this.#join(link, number, frame);
@@ -102,6 +105,14 @@ export class World {
     throw new ProtocolError(`a ${frame.kind} frame towards the root`);
   }
 
+  /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
+  pass(kind: Kind, content: Buffer): boolean {
+    if (!PASSED.has(kind) || this.#state === "over") return false;
+    if (kind === "welcome") this.#welcome(withLength(content));
+    else this.#branches.forward(withLength(content));
+    return true;
+  }
+
   /** A frame from the parent agent. */
   fromAbove(frame: WorldFrame): void {
     if (this.#state === "over") return;
@@ -110,14 +121,8 @@ export class World {
         return this.#end(frame);
       case "closed":
         return this.close(frame.reason);
-      case "welcome":
-        return this.#welcome(frame);
       case "value":
         return this.#values.answer(frame);
-      case "exited":
-      case "lost":
-      case "failed":
-        return this.#branches.broadcast(frame);
       case "callsQuery":
         return this.#calls.query(frame);
       case "mismatch":
@@ -149,18 +154,22 @@ export class World {
     this.#end({ code, message });
   }
 
-  /** The control plane of this world ends here. */
+  /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
   close(reason: string): void {
     if (this.#state === "over") return;
+    const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
+    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: runsOf(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
     this.#over();
   }
 
   #join(link: Link, number: number, frame: FrameOf<"join">): void {
     if (this.#state !== "gathering") return;
-    for (const { host } of frame.members)
+    for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
-    this.#branches.add(link, number);
+      if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
+    }
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a rank that joins again");
     this.#rendezvous.join(link, frame);
   }
 
@@ -176,17 +185,17 @@ export class World {
     const total = exits.reduce((sum, { runs }) => sum + countOf(runs), 0);
     const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#own(link, ranksOf(runs)) }));
     if (own.reduce((sum, { ranks }) => sum + ranks.length, 0) !== total)
-      throw new ProtocolError("a leave frame of somebody else's rank");
+      throw new ProtocolError("a leave frame of another rank");
     this.#departures.leave(exits);
     if (!link.isAgent) link.channel.finish();
     this.#settle(link);
   }
 
-  #welcome(frame: FrameOf<"welcome">): void {
+  #welcome(encoded: Buffer): void {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();
-    // Whoever claims the number of a rank that has joined meanwhile.
+    // Processes with the number of a rank that has joined.
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
       const message = "another process has joined with this rank; RANK must differ on all ranks";
@@ -194,7 +203,7 @@ export class World {
       this.#remove(link);
       link.channel.finish();
     }
-    this.#branches.broadcast(frame);
+    this.#branches.forward(encoded);
     this.#options.onComplete();
   }
 

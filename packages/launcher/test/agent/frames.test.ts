@@ -1,7 +1,16 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { decode, encode, type Frame, FrameReader } from "../../src/agent/frames.ts";
-import { countOf, describeRanks, ranksOf, runsOf } from "../../src/agent/runs.ts";
+import {
+  countOf,
+  describeRanks,
+  differenceOf,
+  intersectionOf,
+  isIn,
+  ranksOf,
+  runsOf,
+  unionOf,
+} from "../../src/agent/runs.ts";
 import { LIMITS, ProtocolError } from "../../src/agent/wire.ts";
 import { testFrames } from "./test-frames.ts";
 
@@ -14,6 +23,7 @@ const documented = (frame: Frame): unknown =>
     JSON.stringify(frame, function (this: Record<string, unknown>, key, value) {
       const raw = this[key];
       if (typeof raw === "bigint") return String(raw);
+      if (raw instanceof BigInt64Array) return Array.from(raw, String);
       return Buffer.isBuffer(raw) ? raw.toString("hex") : value;
     }),
   );
@@ -95,6 +105,20 @@ describe("ranks", () => {
         const sorted = ranks.toSorted((a, b) => a - b);
         expect([...ranksOf(runsOf(ranks))]).toEqual(sorted);
         expect(countOf(runsOf(ranks))).toBe(ranks.length);
+      }),
+    );
+  });
+
+  it("are united, intersected, subtracted and found as sets are", () => {
+    const ranks = fc.uniqueArray(fc.nat(40));
+    fc.assert(
+      fc.property(ranks, ranks, fc.nat(41), (a, b, rank) => {
+        const [x, y] = [runsOf(a), runsOf(b)];
+        expect(unionOf([x, y])).toEqual(runsOf(new Set([...a, ...b])));
+        expect(unionOf([a.map((each) => [each, 1] as const)])).toEqual(x);
+        expect(intersectionOf(x, y)).toEqual(runsOf(a.filter((each) => b.includes(each))));
+        expect(differenceOf(x, y)).toEqual(runsOf(a.filter((each) => !b.includes(each))));
+        expect(isIn(x, rank)).toBe(a.includes(rank));
       }),
     );
   });

@@ -138,7 +138,7 @@ uint64_t historyAfter(uint64_t history, const Signature& s) {
 int signaturesMatch(const Signature* a, const Signature* b) {
   if (a->magic != b->magic || a->op != b->op || a->group != b->group || a->bytes != b->bytes) return 0;
   if (a->dtype != b->dtype || a->reduce != b->reduce || a->root != b->root) return 0;
-  if (a->index != b->index || a->history != b->history || a->ragged != b->ragged) return 0;
+  if (a->index != b->index || a->ragged != b->ragged) return 0;
   if (a->ragged) return 1;
   return a->axes == b->axes && std::equal(a->shape, a->shape + std::min<uint32_t>(a->axes, MOSAIC_MAX_AXES), b->shape);
 }

@@ -26,17 +26,19 @@ std::string seconds(int64_t ns) {
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
 
-/// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
-std::string unnumbered(std::string text) {
-  const size_t from = text.find(" #");
-  return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
+/// Whether two descriptions of collectives with one index are of the same call. Their numbers count sendRecv, too,
+/// which not every rank of a group joins; shapes of ragged calls differ.
+bool isSameCall(const std::string& a, const std::string& b, bool isRagged) {
+  const auto name = [](const std::string& text) { return text.substr(0, text.find(" #")); };
+  const auto rest = [](const std::string& text) { return text.substr(std::min(text.size(), text.find(" ("))); };
+  return name(a) == name(b) && (isRagged || rest(a) == rest(b));
 }
 
 /// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
 bool isAtSame(const Operation& op, const Position& at) {
   if (at.group != op.signature.group || at.index != op.signature.index) return false;
   if (op.signature.index == 0 && at.sequence != op.signature.sequence) return false;
-  return unnumbered(at.operation) == unnumbered(op.name());
+  return isSameCall(at.operation, op.name(), true);
 }
 
 std::string describe(const Operation& op, const Position& at) {
@@ -148,10 +150,8 @@ MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signatu
   std::pair<uint32_t, std::string> a{options_.rank, descriptionOf(expected, op.group->name)};
   std::pair<uint32_t, std::string> b{peer, descriptionOf(received, group)};
   if (a.first > b.first) std::swap(a, b);
-  // Equal in all that is shown: they differ in what was called before.
-  const std::string history = a.second == b.second ? " after different collectives" : "";
   return recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
-                                               rankName(b.first) + " at " + b.second + history + kSameCalls);
+                                               rankName(b.first) + " at " + b.second + kSameCalls);
 }
 
 /// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
@@ -205,7 +205,7 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
-    if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
+    if (isSameCall(at.description, own, op.signature.ragged)) continue;
     std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
     if (a.first > b.first) std::swap(a, b);
     const MosaicFailure failure =

@@ -119,7 +119,8 @@ std::string AgentClient::get(const std::string& key) {
 
 void AgentClient::attach(ControlListener* listener) {
   const std::lock_guard lock(listenerMutex_);
-  for (const Event& event : std::exchange(backlog_, {})) event(*listener);
+  for (Event& event : backlog_) event(*listener);
+  backlog_.clear();
   listener_ = listener;
 }
 
@@ -258,7 +259,8 @@ void AgentClient::serve() {
       return refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                                 ": the agent at " + options_.path + " does not respond");
     }
-    poll(entries, 2, joined ? -1 : 100);
+    const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs();
+    poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs) + 1));
     eventfd_t count;
     if (entries[0].revents) eventfd_read(wake_, &count);
     if (!entries[1].revents) continue;

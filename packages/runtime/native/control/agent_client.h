@@ -1,5 +1,5 @@
-// The control plane of a rank that is a process of its own: a thread that speaks docs/control-plane.md to the agent of
-// its host. The thread answers for the rank while JavaScript blocks.
+// The control plane of a rank that is a process of its own: a thread that is connected to the agent of its host
+// (docs/control-plane.md). The thread answers for the rank while JavaScript blocks.
 #pragma once
 
 #include <condition_variable>
@@ -94,7 +94,7 @@ class AgentClient : public ControlPlane {
   std::mutex listenerMutex_;  // held while the listener is called; taken before mutex_
   ControlListener* listener_ = nullptr;
   bool detached_ = false;
-  std::vector<Event> backlog_;  // what happened before `attach`
+  std::vector<Event> backlog_;  // what happened before `attach`; each is called once
 
   std::thread thread_;
 };

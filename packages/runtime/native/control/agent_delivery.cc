@@ -7,6 +7,20 @@ namespace mosaic {
 
 using namespace control;
 
+namespace {
+
+/// What peers and agents sent is data: codes and activities that do not exist become others.
+MosaicFailureCode codeOf(int32_t code) {
+  const bool exists = code > MOSAIC_FAILURE_NONE && code <= MOSAIC_FAILURE_OUT_OF_MEMORY;
+  return exists ? static_cast<MosaicFailureCode>(code) : MOSAIC_FAILURE_DEVICE;
+}
+
+Position::Activity activityOf(uint8_t activity) {
+  return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
+}
+
+}  // namespace
+
 void AgentClient::handle(const AgentSocket::Content& content) {
   const auto read = [&]<typename Frame>(Frame*) { return decode<Frame>(content.data + 1, content.size - 1); };
 #define MOSAIC_READ(Frame) read(static_cast<Frame*>(nullptr))
@@ -15,7 +29,7 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       return onWelcome(MOSAIC_READ(Welcome));
     case Refused::kType: {
       const auto frame = MOSAIC_READ(Refused);
-      return refuse(static_cast<MosaicFailureCode>(frame.code), "connect: " + frame.message);
+      return refuse(codeOf(frame.code), "connect: " + frame.message);
     }
     case Closed::kType:
       return end(MOSAIC_READ(Closed).reason);
@@ -35,21 +49,22 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       return deliver([frame](ControlListener& listener) { listener.onMismatch(frame.group, frame.message); });
     }
     case Colors::kType: {
-      const auto frame = MOSAIC_READ(Colors);
-      return deliver([frame](ControlListener& listener) { listener.onColors(frame.group, frame.index, frame.colors); });
+      return deliver([frame = MOSAIC_READ(Colors)](ControlListener& listener) mutable {
+        listener.onColors(frame.group, frame.index, std::move(frame.colors));
+      });
     }
     case Positions::kType: {
       std::vector<Position> positions;
       const auto frame = MOSAIC_READ(Positions);
       for (const Place& place : frame.places) {
         for (const uint32_t rank : place.runs.ranks()) {
-          positions.push_back({rank, static_cast<Position::Activity>(place.activity), place.group, place.sequence,
+          positions.push_back({rank, activityOf(place.activity), place.group, place.sequence,
                                place.index, place.operation, place.description, place.last});
         }
       }
       std::sort(positions.begin(), positions.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-      return deliver([request = frame.request, positions = std::move(positions)](ControlListener& listener) {
-        listener.onPositions(request, positions);
+      return deliver([request = frame.request, positions = std::move(positions)](ControlListener& listener) mutable {
+        listener.onPositions(request, std::move(positions));
       });
     }
     case PositionsQuery::kType:
@@ -113,7 +128,7 @@ void AgentClient::onLost(const Lost& frame) {
 
 void AgentClient::onFailed(const Failed& frame) {
   if (frame.rank == options_.rank) return;
-  const MosaicFailure cause = recordOf(static_cast<MosaicFailureCode>(frame.code), frame.message);
+  const MosaicFailure cause = recordOf(codeOf(frame.code), frame.message);
   {
     const Lock lock(mutex_);
     if (!peerFailure_) peerFailure_ = cause;

@@ -1,4 +1,4 @@
-// Ranks without tensors: carries out what lines on stdin say, fields apart by tabs, and prints what the control plane
+// Ranks without tensors: carries out the commands on stdin, fields separated by tabs, and prints what the control plane
 // delivers, one JSON object a line. For the tests of the control plane, which see it in native_ranks.ts.
 #include <iostream>
 #include <memory>
@@ -131,11 +131,16 @@ class Rank : private ControlListener {
   void onPositions(uint64_t request, std::vector<Position> positions) override {
     std::string list;
     for (const Position& at : positions) {
-      list += (list.empty() ? "{\"rank\":" : ",{\"rank\":") + std::to_string(at.rank) +
-              ",\"activity\":" + std::to_string(static_cast<int>(at.activity)) + ",\"group\":" +
-              quoted(std::to_string(at.group)) + ",\"sequence\":" + quoted(std::to_string(at.sequence)) + ",\"index\":" +
-              quoted(std::to_string(at.index)) + ",\"operation\":" + quoted(at.operation) + ",\"description\":" +
-              quoted(at.description) + ",\"last\":" + quoted(at.last) + "}";
+      JsonWriter fields;
+      fields("rank", at.rank);
+      fields("activity", static_cast<uint8_t>(at.activity));
+      fields("group", at.group);
+      fields("sequence", at.sequence);
+      fields("index", at.index);
+      fields("operation", at.operation);
+      fields("description", at.description);
+      fields("last", at.last);
+      list += (list.empty() ? "" : ",") + fields.object();
     }
     Line(id_, "positions").text("request", std::to_string(request)).field("positions", "[" + list + "]");
   }

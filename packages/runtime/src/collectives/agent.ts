@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { connect, type Socket } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
+import type { Writable } from "node:stream";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
 
 /** Where a rank finds the control plane, and the world that it joins there. */
@@ -37,11 +38,12 @@ export async function agentAddress(rank: number, name?: string): Promise<AgentAd
   if (MOSAIC_AGENT !== undefined) return { path: MOSAIC_AGENT, secret, world, attempt, [Symbol.dispose]() {} };
   const path = socketPath(JSON.stringify([world, attempt]));
   const isFirst = LOCAL_RANK === undefined ? rank === 0 : Number(LOCAL_RANK) === 0;
-  const held = isFirst ? await ensureAgent(path) : undefined;
-  return { path, secret, world, attempt, [Symbol.dispose]: () => void held?.destroy() };
+  const hold = new Hold(path);
+  if (isFirst) await hold.ensureAgent();
+  return { path, secret, world, attempt, [Symbol.dispose]: () => hold.release() };
 }
 
-/** What tells this job's ranks from those of any other. */
+/** What distinguishes this job from any other. */
 function jobName(): string {
   const { MASTER_ADDR = "", MASTER_PORT, MOSAIC_RUN_ID } = process.env;
   if (MOSAIC_RUN_ID !== undefined) return MOSAIC_RUN_ID;
@@ -85,32 +87,63 @@ function socketPath(job: string): string {
   });
 }
 
-/** Starts an agent where none listens. A connection to one that was there, which so stays there; else nothing. */
-async function ensureAgent(path: string): Promise<Socket | undefined> {
-  for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
-    const found = await connectTo(path);
-    if (found !== undefined) return found;
-    if ((await startAgent(path)) === "ready") return undefined;
+/**
+ * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
+ * that was started here reads the end of its standard input if this process ends before a rank has connected.
+ */
+class Hold {
+  readonly #path: string;
+  #socket: Socket | undefined;
+  #input: Writable | undefined;
+  #isReleased = false;
+
+  constructor(path: string) {
+    this.#path = path;
   }
-  throw new MosaicError(`connect: agents at ${path} end as soon as they start; remove that socket`);
+
+  /** Starts an agent where none listens. */
+  async ensureAgent(): Promise<void> {
+    for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
+      const socket = await connectTo(this.#path);
+      if (socket !== undefined) return this.#keep(socket);
+      this.#input = await startAgent(this.#path);
+    }
+    throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
+  }
+
+  release(): void {
+    this.#isReleased = true;
+    this.#socket?.destroy();
+    this.#input?.destroy();
+  }
+
+  #keep(socket: Socket): void {
+    this.#socket = socket;
+    if (this.#isReleased) socket.destroy();
+    // A failure from here on is that of the rank's own connection.
+    socket.on("close", () => void (this.#isReleased ? undefined : this.ensureAgent().catch(() => {})));
+  }
 }
 
 function connectTo(path: string): Promise<Socket | undefined> {
   const socket = connect({ path });
   return new Promise((resolve) => {
-    socket.once("connect", () => resolve(socket.unref()));
+    socket.once("connect", () => resolve(socket.unref().resume()));
     socket.on("error", () => resolve(undefined));
   });
 }
 
-/** A process of its own session, so that it outlives this rank while others of the host are there. */
-function startAgent(path: string): Promise<"ready" | "taken"> {
+/**
+ * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
+ * input once it, or another agent that was faster, listens.
+ */
+function startAgent(path: string): Promise<Writable> {
   const { NODE_OPTIONS: _, ...env } = process.env;
   const child = spawn(process.execPath, [agentModule(), path], {
     cwd: "/",
     detached: true,
     env,
-    stdio: ["ignore", "pipe", "pipe"],
+    stdio: ["pipe", "pipe", "pipe"],
   });
   let [output, errors] = ["", ""];
   child.stderr.on("data", (chunk: Buffer) => (errors += String(chunk)));
@@ -121,12 +154,12 @@ function startAgent(path: string): Promise<"ready" | "taken"> {
     child.on("close", (code) => fail(errors.trim() || `exit code ${code}`));
     child.stdout.on("data", (chunk: Buffer) => {
       output += String(chunk);
-      const answer = (["ready", "taken"] as const).find((word) => output.startsWith(`${word}\n`));
-      if (answer === undefined) return;
+      if (!/^(ready|taken)\n/.test(output)) return;
       child.stdout.destroy();
       child.stderr.destroy();
       child.unref();
-      resolve(answer);
+      (child.stdin as Socket).unref();
+      resolve(child.stdin);
     });
   });
 }

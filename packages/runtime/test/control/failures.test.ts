@@ -1,9 +1,5 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
-import type { AgentOptions } from "@mosaic/launcher/agent";
-import { describe, expect, onTestFinished, test } from "vitest";
-import { RankProcess, socketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
+import { describe, expect, test } from "vitest";
+import { RankProcess, spawnAgent, startAgent, startTree, startWorld } from "./ranks.ts";
 
 const DEVICE = 1;
 
@@ -29,23 +25,23 @@ describe("a rank that", () => {
 
   test("is killed on the only host is named without it", async () => {
     const ranks = await startWorld([await startAgent()], 3);
-    ranks.say("drop", "2");
+    ranks.send("drop", "2");
     expect(await ranks.delivered("0", "lost")).toMatchObject({ process: `rank 2 (pid ${ranks.pid})` });
   });
 
   test("closes in order has exited, and is not lost when its process ends", async () => {
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, 10);
-    for (const rank of [3, 4, 9]) ranks.say("leave", `${rank}`, "barrier #1 (world)");
-    for (const rank of [3, 4, 9]) ranks.say("drop", `${rank}`);
+    for (const rank of [3, 4, 9]) ranks.send("leave", `${rank}`, "barrier #1 (world)");
+    for (const rank of [3, 4, 9]) ranks.send("drop", `${rank}`);
     for (const rank of [0, 1, 2, 5, 6, 7, 8]) await ranks.delivered(`${rank}`, "exited", 3);
-    ranks.say("drop", "0");
+    ranks.send("drop", "0");
     await ranks.delivered("8", "lost");
     expect(
       ranks
         .all("8", "exited")
-        .map(({ rank }) => rank)
-        .toSorted(),
+        .map(({ rank }) => Number(rank))
+        .toSorted((a, b) => a - b),
     ).toEqual([3, 4, 9]);
     expect(ranks.all("8", "lost").map(({ rank }) => rank)).toEqual([0]);
     expect(ranks.all("3", "controlLost")).toEqual([]);
@@ -54,12 +50,12 @@ describe("a rank that", () => {
   test("fails is quoted to all others; neither its end nor a second failure is", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const message = "rank 4 failed before allReduce #2 (world): the device is gone";
-    ranks.say("fail", "4", DEVICE, message);
+    ranks.send("fail", "4", DEVICE, message);
     for (const rank of [0, 1, 2, 3, 5, 6, 7, 8, 9])
       expect(await ranks.delivered(`${rank}`, "failed")).toMatchObject({ rank: 4, code: DEVICE, message });
-    ranks.say("fail", "0", DEVICE, "a consequence");
-    ranks.say("drop", "4");
-    ranks.say("drop", "8");
+    ranks.send("fail", "0", DEVICE, "a consequence");
+    ranks.send("drop", "4");
+    ranks.send("drop", "8");
     for (const rank of [0, 9]) {
       await ranks.delivered(`${rank}`, "lost");
       expect(ranks.all(`${rank}`, "failed")).toHaveLength(1);
@@ -68,18 +64,18 @@ describe("a rank that", () => {
     expect(ranks.all("4", "failed")).toEqual([]);
   });
 
-  test("failed before another one listened is known to it", async () => {
+  test("failed before another one attached is delivered to it", async () => {
     const agent = await startAgent();
     const ranks = new RankProcess();
     for (const rank of [0, 1, 2]) ranks.open(`${rank}`, { path: agent.path, rank, size: 3 });
-    ranks.say("join", "0", "detached");
-    for (const rank of [1, 2]) ranks.say("join", `${rank}`);
+    ranks.send("join", "0", "detached");
+    for (const rank of [1, 2]) ranks.send("join", `${rank}`);
     for (const rank of [0, 1, 2]) await ranks.delivered(`${rank}`, "joined");
-    ranks.say("fail", "1", DEVICE, "early");
-    ranks.say("drop", "2");
+    ranks.send("fail", "1", DEVICE, "early");
+    ranks.send("drop", "2");
     await ranks.delivered("1", "lost");
     expect(ranks.all("0")).toHaveLength(1);
-    ranks.say("attach", "0");
+    ranks.send("attach", "0");
     expect(await ranks.delivered("0", "failed")).toMatchObject({ rank: 1, message: "early" });
     expect(await ranks.delivered("0", "lost")).toMatchObject({ rank: 2 });
   });
@@ -91,11 +87,11 @@ describe("a rank that", () => {
       for (const rank of [0, 1, 2, 3])
         ranks.join(`${round}/${rank}`, { path: agent.path, rank, size: 4, world: `w${round}` });
       for (const rank of [0, 1, 2, 3]) await ranks.delivered(`${round}/${rank}`, "joined");
-      ranks.say("fail", `${round}/3`, DEVICE, "boom");
-      ranks.say("drop", `${round}/3`);
+      ranks.send("fail", `${round}/3`, DEVICE, "boom");
+      ranks.send("drop", `${round}/3`);
       for (const rank of [0, 1, 2]) await ranks.delivered(`${round}/${rank}`, "failed");
       for (const rank of [0, 1, 2]) expect(ranks.all(`${round}/${rank}`, "lost")).toEqual([]);
-      for (const rank of [0, 1, 2]) ranks.say("drop", `${round}/${rank}`);
+      for (const rank of [0, 1, 2]) ranks.send("drop", `${round}/${rank}`);
     }
   });
 });
@@ -105,10 +101,10 @@ describe("ranks that end together", () => {
     const size = 60;
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, size);
-    for (let rank = 1; rank < size; rank++) ranks.say("leave", `${rank}`, `barrier #${rank} (world)`);
+    for (let rank = 1; rank < size; rank++) ranks.send("leave", `${rank}`, `barrier #${rank} (world)`);
     await ranks.delivered("0", "exited", size - 1);
     expect(ranks.all("0", "lost")).toEqual([]);
-    ranks.say("positions", "0", 1, "1,59");
+    ranks.send("positions", "0", 1, "1,59");
     expect(await ranks.delivered("0", "positions")).toMatchObject({
       positions: [
         { rank: 1, activity: 3, last: "barrier #1 (world)" },
@@ -138,10 +134,10 @@ describe("an agent that", () => {
   test("is stopped is lost after the limit, and finds its parent gone when it goes on", async () => {
     const limits = { heartbeatMs: 100, limitMs: 700 };
     const root = await startAgent({ host: "n0", children: true, ...limits });
-    const { child, path } = await spawnAgent({ host: "n1", index: 1, root: root.address!, ...limits });
+    const { child, stop, path } = await spawnAgent({ host: "n1", index: 1, root: root.address!, ...limits });
     const ranks = await startWorld([root, { path }], 4);
     const before = performance.now();
-    child.kill("SIGSTOP");
+    await stop();
     expect(await ranks.delivered("2", "lost")).toMatchObject({
       rank: 1,
       process: `rank 1 (pid ${ranks.pid} on n1; no heartbeat for 0.7 s)`,
@@ -155,10 +151,10 @@ describe("an agent that", () => {
 
   test("loses its stopped parent after the limit: the ranks below it lose the control plane", async () => {
     const limits = { heartbeatMs: 100, limitMs: 700 };
-    const { child, path, address } = await spawnAgent({ host: "n0", children: true, ...limits });
+    const { child, stop, path, address } = await spawnAgent({ host: "n0", children: true, ...limits });
     const leaf = await startAgent({ host: "n1", index: 1, root: address, ...limits });
     const ranks = await startWorld([{ path }, leaf], 4);
-    child.kill("SIGSTOP");
+    await stop();
     const reason = "no heartbeat from the parent agent for 0.7 s";
     for (const rank of [1, 3]) expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason });
     ranks.join("new", { path: leaf.path, rank: 0, size: 1, world: "v" });
@@ -166,31 +162,31 @@ describe("an agent that", () => {
     child.kill("SIGCONT");
   });
 
-  test("was itself stopped with the whole host goes on, and loses nobody", async () => {
+  test("was itself stopped with the whole host goes on, and loses no rank", async () => {
     const limits = { heartbeatMs: 100, limitMs: 500 };
     const root = await spawnAgent({ host: "n0", children: true, ...limits });
     const leaf = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
     const ranks = await startWorld([root, leaf], 2);
-    for (const { child } of [root, leaf]) child.kill("SIGSTOP");
-    // Longer than the limit.
+    for (const agent of [root, leaf]) await agent.stop();
+    // What is tested is that time passes: longer than the limit.
     await new Promise((resolve) => setTimeout(resolve, 900));
     for (const { child } of [root, leaf]) child.kill("SIGCONT");
-    ranks.say("positions", "0", 1, "1");
+    ranks.send("positions", "0", 1, "1");
     expect(await ranks.delivered("0", "positions")).toMatchObject({ positions: [{ rank: 1 }] });
-    ranks.say("leave", "1", "");
+    ranks.send("leave", "1", "");
     await ranks.delivered("0", "exited");
     expect(ranks.all("0", "lost")).toEqual([]);
     expect(ranks.all("1", "controlLost")).toEqual([]);
   });
 
-  test("ends while ranks ask, join and leave locks up none of them", async () => {
-    const { child, path } = await spawnAgent({ host: "n0" });
+  test("ends while ranks get, join and leave hangs none of them", async () => {
+    const { child, stop, path } = await spawnAgent({ host: "n0" });
     const ranks = await startWorld([{ path }], 3);
-    ranks.say("get", "0", "never");
+    ranks.send("get", "0", "never");
     ranks.join("late", { path, rank: 0, size: 2, world: "v", timeoutMs: 300 });
-    child.kill("SIGSTOP");
+    await stop();
     // Returns though the agent does not answer.
-    ranks.say("leave", "2", "");
+    ranks.send("leave", "2", "");
     await ranks.delivered("2", "left");
     child.kill("SIGKILL");
     expect(await ranks.delivered("0", "refused")).toMatchObject({
@@ -198,29 +194,7 @@ describe("an agent that", () => {
     });
     expect(await ranks.delivered("1", "controlLost")).toMatchObject({ reason: reasonOfRanks });
     await ranks.delivered("late", "refused");
-    for (const id of ["0", "1", "2", "late"]) ranks.say("drop", id);
+    for (const id of ["0", "1", "2", "late"]) ranks.send("drop", id);
     for (const id of ["0", "1", "2", "late"]) await ranks.delivered(id, "dropped");
   });
 });
-
-interface AgentProcess {
-  readonly child: ChildProcess;
-  readonly path: string;
-  readonly address: string;
-}
-
-/** An agent in a process of its own. */
-async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
-  const path = join(socketDirectory(), "agent");
-  const script = join(import.meta.dirname, "agent.mjs");
-  const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
-    stdio: ["ignore", "pipe", "inherit"],
-  });
-  onTestFinished(async () => {
-    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
-    child.kill("SIGKILL");
-    await gone;
-  });
-  const [line] = (await once(child.stdout!.setEncoding("utf8"), "data")) as [string];
-  return { child, path, address: line.trim() };
-}

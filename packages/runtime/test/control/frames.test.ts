@@ -1,21 +1,19 @@
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
+import { testFrames } from "./mutations.ts";
 import { compile } from "./native.ts";
 
 /** Between agents only: their sole implementation is the launcher's. */
 const NOT_OF_RANKS = ["accept", "redirect", "heartbeat", "retract"];
 
-const document = readFileSync(new URL("../../../../docs/control-plane.md", import.meta.url), "utf8");
-const frames = [...document.matchAll(/^```frame\n(.*)\n([0-9a-f \n]+)\n```$/gm)].map(([, json = "", hex = ""]) => {
-  const { kind, ...fields } = JSON.parse(json) as { kind: string };
-  return { kind, fields, hex: hex.replace(/\s/g, "") };
-});
+const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));
+
+const program = await compile("control_frames");
 
 /** What the C++ codec makes of frames in hex. */
 function play(hex: readonly string[]): readonly string[] {
   const input = `${hex.join("\n")}\n`;
-  return execFileSync(compile("control_frames"), { input, encoding: "utf8" }).trimEnd().split("\n");
+  return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");
 }
 
 describe("the frames of docs/control-plane.md, in C++", () => {

@@ -1,5 +1,6 @@
-import { type ChildProcessByStdio, spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { type ChildProcess, type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -7,6 +8,8 @@ import type { Readable, Writable } from "node:stream";
 import { Agent, type AgentOptions } from "@mosaic/launcher/agent";
 import { expect, onTestFinished, vi } from "vitest";
 import { compile } from "./native.ts";
+
+const program = await compile("control_ranks");
 
 /** Something that the control plane has delivered to a rank, as native/test/control_ranks.cc prints it. */
 export interface Delivered {
@@ -35,7 +38,7 @@ export class RankProcess {
   readonly exit: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
 
   constructor() {
-    this.#child = spawn(compile("control_ranks"), { stdio: ["pipe", "pipe", "inherit"] });
+    this.#child = spawn(program, { stdio: ["pipe", "pipe", "inherit"] });
     this.pid = this.#child.pid!;
     createInterface(this.#child.stdout).on("line", (line) => this.#delivered.push(JSON.parse(line) as Delivered));
     this.#child.stdin.on("error", () => {});
@@ -57,18 +60,24 @@ export class RankProcess {
     this.#child.kill(signal);
   }
 
+  /** Stops it; resolves once it is. */
+  async stop(): Promise<void> {
+    this.#child.kill("SIGSTOP");
+    await stopped(this.pid);
+  }
+
   /** Carries out a verb of control_ranks.cc. */
-  say(verb: string, id: string, ...fields: (string | number | bigint)[]): void {
+  send(verb: string, id: string, ...fields: (string | number | bigint)[]): void {
     this.#child.stdin.write(`${[verb, id, ...fields].join("\t")}\n`);
   }
 
   open(id: string, { path, rank, size, world = "w", attempt = 0, secret = "", timeoutMs = 20_000 }: Joining): void {
-    this.say("open", id, path, secret, world, attempt, rank, size, timeoutMs);
+    this.send("open", id, path, secret, world, attempt, rank, size, timeoutMs);
   }
 
   join(id: string, joining: Joining): void {
     this.open(id, joining);
-    this.say("join", id);
+    this.send("join", id);
   }
 
   /** What has been delivered so far. */
@@ -85,6 +94,12 @@ export class RankProcess {
     });
     return this.all(id, event)[n - 1]!;
   }
+}
+
+/** Waits until a process that was sent SIGSTOP is stopped. */
+export async function stopped(pid: number): Promise<void> {
+  const state = (): string | undefined => readFileSync(`/proc/${pid}/stat`, "latin1").split(") ").at(-1)?.[0];
+  await vi.waitFor(() => expect(state()).toBe("T"), { interval: 1 });
 }
 
 /** A directory of mode 0700 for the sockets of a test. */
@@ -121,4 +136,33 @@ export async function startWorld(
     ranks.join(`${rank}`, { path: agents[rank % agents.length]!.path, rank, size, ...options });
   for (let rank = 0; rank < size; rank++) await ranks.delivered(`${rank}`, "joined");
   return ranks;
+}
+
+/** An agent in a process of its own. */
+export interface AgentProcess {
+  readonly child: ChildProcess;
+  readonly path: string;
+  readonly address: string;
+  /** Stops it; resolves once it is. */
+  stop(): Promise<void>;
+}
+
+/** Starts an agent that can be stopped and killed. */
+export async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
+  const path = join(socketDirectory(), "agent");
+  const script = join(import.meta.dirname, "agent.mjs");
+  const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  onTestFinished(async () => {
+    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
+    child.kill("SIGKILL");
+    await gone;
+  });
+  const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
+  const stop = (): Promise<void> => {
+    child.kill("SIGSTOP");
+    return stopped(child.pid!);
+  };
+  return { child, path, address: line.trim(), stop };
 }

@@ -10,7 +10,7 @@ const TIMEOUT = 3;
 const CLOSED = 5;
 
 describe("ranks of one host", () => {
-  test("join, and know one another's processes", async () => {
+  test("join, and receive one another's processes", async () => {
     const { path } = await startAgent();
     const [a, b] = [new RankProcess(), new RankProcess()];
     a.join("0", { path, rank: 0, size: 3 });
@@ -32,7 +32,7 @@ describe("ranks of one host", () => {
   test("join again once they have left, and side by side in worlds of other names and attempts", async () => {
     const agent = await startAgent();
     const ranks = await startWorld([agent], 2);
-    for (const rank of ["0", "1"]) ranks.say("leave", rank, "");
+    for (const rank of ["0", "1"]) ranks.send("leave", rank, "");
     for (const [world, attempt] of [
       ["w", 0],
       ["w", 1],
@@ -95,11 +95,11 @@ describe("a rendezvous fails", () => {
     const ranks = new RankProcess();
     ranks.join("1", { path: agents[0]!.path, rank: 1, size: 3 });
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
-    ranks.join("twin", { path: agents[1]!.path, rank: 1, size: 3 });
+    ranks.join("duplicate", { path: agents[1]!.path, rank: 1, size: 3 });
     const message =
       `connect: two processes are rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
       "RANK must differ on all ranks";
-    for (const id of ["1", "twin"])
+    for (const id of ["1", "duplicate"])
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
     expect(await ranks.delivered("0", "refused")).toMatchObject({ code: MISMATCH, message });
@@ -127,7 +127,7 @@ describe("a rendezvous fails", () => {
       });
   });
 
-  test("where the secret is another, without a word of the right one", async () => {
+  test("where the secret is another", async () => {
     const { path } = await startAgent({ host: "n0", secret: "right" });
     const ranks = new RankProcess();
     for (const [id, secret] of [
@@ -164,7 +164,7 @@ describe("a rendezvous fails", () => {
     ranks.join("0", { path, rank: 0, size: 2 });
     ranks.join("lost", { path: `${path}-none`, rank: 0, size: 2 });
     for (const id of ["0", "lost"]) {
-      ranks.say("interrupt", id);
+      ranks.send("interrupt", id);
       const message = "connect: closed while the ranks connected";
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: CLOSED, message });
     }
@@ -189,7 +189,7 @@ describe("the socket", () => {
     expect(other).not.toBe(path);
   });
 
-  test("of a path that is too long is an error that says how long it may be", async () => {
+  test("of a path that is too long is an error with the limit", async () => {
     const ranks = new RankProcess();
     ranks.join("0", { path: `/tmp/${"x".repeat(120)}`, rank: 0, size: 1, timeoutMs: 100 });
     expect(await ranks.delivered("0", "refused")).toMatchObject({

@@ -9,19 +9,19 @@ const SAME_CALLS = "; all ranks of a group must call the same collectives in the
 const startDeepTree = () => startTree(5, { fanOut: 2 });
 
 describe("values", () => {
-  test("reach every rank, whether it asks before or after, as bytes", async () => {
+  test("reach every rank, whether it gets them before or after, as bytes", async () => {
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, 10);
-    for (let rank = 0; rank < 5; rank++) ranks.say("get", `${rank}`, "id");
-    ranks.say("put", "9", "id", "größer");
+    for (let rank = 0; rank < 5; rank++) ranks.send("get", `${rank}`, "id");
+    ranks.send("put", "9", "id", "größer");
     for (let rank = 0; rank < 5; rank++)
       expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
     // A key is put once.
-    ranks.say("put", "9", "id", "other");
-    ranks.say("put", "9", "next", "");
-    ranks.say("get", "8", "next");
+    ranks.send("put", "9", "id", "other");
+    ranks.send("put", "9", "next", "");
+    ranks.send("get", "8", "next");
     expect(await ranks.delivered("8", "value")).toMatchObject({ key: "next", value: "" });
-    for (let rank = 5; rank < 10; rank++) ranks.say("get", `${rank}`, "id");
+    for (let rank = 5; rank < 10; rank++) ranks.send("get", `${rank}`, "id");
     for (const rank of [5, 6, 7, 9])
       expect(await ranks.delivered(`${rank}`, "value")).toMatchObject({ key: "id", value: "größer" });
     expect(await ranks.delivered("8", "value", 2)).toMatchObject({ key: "id", value: "größer" });
@@ -32,24 +32,24 @@ describe("values", () => {
     const ranks = await startWorld([agent], 1);
     ranks.join("other", { path: agent.path, rank: 0, size: 1, world: "v", timeoutMs: 100 });
     await ranks.delivered("other", "joined");
-    ranks.say("put", "0", "key", "value");
-    ranks.say("get", "other", "key");
+    ranks.send("put", "0", "key", "value");
+    ranks.send("get", "other", "key");
     expect(await ranks.delivered("other", "refused")).toMatchObject({
       code: TIMEOUT,
       message: 'connect: timed out after 0.1 s: no rank has put "key"',
     });
   });
 
-  test("that nobody puts end with the rank that would have", async () => {
+  test("that no rank puts fail the get once a rank is lost", async () => {
     const ranks = await startWorld(await startTree(2), 3);
-    ranks.say("get", "0", "key");
-    ranks.say("drop", "1");
+    ranks.send("get", "0", "key");
+    ranks.send("drop", "1");
     expect(await ranks.delivered("0", "refused")).toMatchObject({
       code: 2,
       message: `connect: rank 1 (pid ${ranks.pid} on n1) died while the ranks connected`,
     });
-    ranks.say("get", "2", "key");
-    ranks.say("interrupt", "2");
+    ranks.send("get", "2", "key");
+    ranks.send("interrupt", "2");
     expect(await ranks.delivered("2", "refused")).toMatchObject({ code: expect.toBeOneOf([2, 5]) });
   });
 });
@@ -58,7 +58,7 @@ describe("splits", () => {
   test("return the colors by rank in the group, also of groups of groups", async () => {
     const ranks = await startWorld(await startDeepTree(), 12);
     const all = Array.from({ length: 12 }, (_, rank) => rank);
-    for (const rank of all) ranks.say("split", `${rank}`, WORLD, 1, rank % 3, all.join());
+    for (const rank of all) ranks.send("split", `${rank}`, WORLD, 1, rank % 3, all.join());
     for (const rank of all)
       expect(await ranks.delivered(`${rank}`, "colors")).toMatchObject({
         ...{ group: "1", index: "1" },
@@ -66,7 +66,7 @@ describe("splits", () => {
       });
     const part = splitId(WORLD, 1n, 2n);
     const members = [2, 5, 8, 11];
-    for (const rank of members) ranks.say("split", `${rank}`, part, 1, -rank, members.join());
+    for (const rank of members) ranks.send("split", `${rank}`, part, 1, -rank, members.join());
     for (const rank of members)
       expect(await ranks.delivered(`${rank}`, "colors", 2)).toMatchObject({
         ...{ group: `${part}`, index: "1" },
@@ -77,7 +77,7 @@ describe("splits", () => {
 
   test("of one group do not wait for those of another", async () => {
     const ranks = await startWorld([await startAgent()], 2);
-    ranks.say("split", "0", 77n, 1, 5, "0");
+    ranks.send("split", "0", 77n, 1, 5, "0");
     expect(await ranks.delivered("0", "colors")).toMatchObject({ group: "77", colors: ["5"] });
   });
 });
@@ -86,14 +86,14 @@ describe("calls", () => {
   /** Every rank has called `shared` collectives, then `own`. */
   function call(ranks: RankProcess, rank: number, group: bigint, history: readonly number[]): void {
     for (const [i, value] of history.entries())
-      ranks.say("log", `${rank}`, group, i + 1, value, `op${value} #${i + 1} (world)`);
-    ranks.say("call", `${rank}`, group, history.length, history.at(-1)!);
+      ranks.send("log", `${rank}`, group, i + 1, value, `op${value} #${i + 1} (world)`);
+    ranks.send("call", `${rank}`, group, history.length, history.at(-1)!);
   }
 
-  test("that agree are compared in the tree, and nothing is said", async () => {
+  test("that agree are compared in the tree, and nothing is delivered", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     for (let step = 1; step <= 50; step++)
-      for (let rank = 0; rank < 10; rank++) ranks.say("call", `${rank}`, WORLD, 16 * step, 1000 + step);
+      for (let rank = 0; rank < 10; rank++) ranks.send("call", `${rank}`, WORLD, 16 * step, 1000 + step);
     for (let rank = 0; rank < 10; rank++) call(ranks, rank, WORLD, rank === 7 ? [1, 2, 9] : [1, 2, 3]);
     for (let rank = 0; rank < 10; rank++) await ranks.delivered(`${rank}`, "mismatch");
     expect(ranks.all("0", "mismatch")).toHaveLength(1);
@@ -116,9 +116,9 @@ describe("calls", () => {
     for (let rank = 0; rank < 5; rank++) expect(ranks.all(`${rank}`, "mismatch")).toHaveLength(1);
   });
 
-  test("are compared within the group that a split made, and its members learn of it", async () => {
+  test("are compared within the group that a split made, and delivered to its members", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
-    for (let rank = 0; rank < 6; rank++) ranks.say("split", `${rank}`, WORLD, 1, rank % 2, "0,1,2,3,4,5");
+    for (let rank = 0; rank < 6; rank++) ranks.send("split", `${rank}`, WORLD, 1, rank % 2, "0,1,2,3,4,5");
     for (let rank = 0; rank < 6; rank++) await ranks.delivered(`${rank}`, "colors");
     const [even, odd] = [splitId(WORLD, 1n, 0n), splitId(WORLD, 1n, 1n)];
     for (const rank of [0, 2, 4]) call(ranks, rank, even, [5]);
@@ -152,8 +152,8 @@ describe("calls", () => {
 
   test("of a rank whose log no longer has the difference are called that", async () => {
     const ranks = await startWorld([await startAgent()], 2);
-    ranks.say("call", "0", WORLD, 16, 1);
-    ranks.say("call", "1", WORLD, 16, 2);
+    ranks.send("call", "0", WORLD, 16, 1);
+    ranks.send("call", "1", WORLD, 16, 2);
     expect(await ranks.delivered("0", "mismatch")).toMatchObject({
       message: `rank 0 is at an earlier collective, rank 1 at another one${SAME_CALLS}`,
     });
@@ -166,9 +166,9 @@ describe("positions", () => {
   test("come from exactly the ranks that were named, with what they are in", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const operation = "allGather #42 (sp)";
-    ranks.say("at", "3", 2, 77n, 42, 40, operation, `${operation} float32 [2,8]`, "barrier #41 (sp)");
-    ranks.say("at", "8", 1, 77n, 42, 40, operation, "", "");
-    ranks.say("positions", "0", 5, "3,4,8");
+    ranks.send("at", "3", 2, 77n, 42, 40, operation, `${operation} float32 [2,8]`, "barrier #41 (sp)");
+    ranks.send("at", "8", 1, 77n, 42, 40, operation, "", "");
+    ranks.send("positions", "0", 5, "3,4,8");
     expect(await ranks.delivered("0", "positions")).toMatchObject({
       request: "5",
       positions: [
@@ -184,11 +184,11 @@ describe("positions", () => {
 
   test("of ranks that have exited are their last operations, of lost ones that they failed", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
-    ranks.say("leave", "4", "allReduce #7 (world)");
+    ranks.send("leave", "4", "allReduce #7 (world)");
     await ranks.delivered("0", "exited");
-    ranks.say("drop", "5");
+    ranks.send("drop", "5");
     await ranks.delivered("0", "lost");
-    ranks.say("positions", "0", 1, "1,4,5");
+    ranks.send("positions", "0", 1, "1,4,5");
     expect(await ranks.delivered("0", "positions")).toMatchObject({
       positions: [
         { rank: 1, ...idle },
@@ -205,20 +205,20 @@ describe("positions", () => {
       agents.map(({ path }) => path),
       ranks,
     );
-    stopped.kill("SIGSTOP");
+    await stopped.stop();
     const before = performance.now();
-    ranks.say("positions", "a0", 9, "1,2");
+    ranks.send("positions", "a0", 9, "1,2");
     expect(await ranks.delivered("a0", "positions")).toMatchObject({ positions: [{ rank: 1, ...idle }] });
     expect(performance.now() - before).toBeLessThan(1200);
     stopped.kill("SIGCONT");
   });
 
-  test("that all ranks ask for together are gathered together", async () => {
+  test("that all ranks request together are gathered together", async () => {
     const size = 24;
     const ranks = await startWorld(await startTree(6, { fanOut: 2 }), size);
     const all = Array.from({ length: size }, (_, rank) => rank);
-    for (const rank of all) ranks.say("at", `${rank}`, 2, WORLD, rank === 5 ? 8 : 9, 9, "x", "y", "z");
-    for (const rank of all) ranks.say("positions", `${rank}`, 100 + rank, all.filter((each) => each !== rank).join());
+    for (const rank of all) ranks.send("at", `${rank}`, 2, WORLD, rank === 5 ? 8 : 9, 9, "x", "y", "z");
+    for (const rank of all) ranks.send("positions", `${rank}`, 100 + rank, all.filter((each) => each !== rank).join());
     for (const rank of all) {
       const { request, positions } = await ranks.delivered(`${rank}`, "positions");
       expect(request).toBe(`${100 + rank}`);
