@@ -1,6 +1,5 @@
 import type { Branches, Link } from "./branches.ts";
 import type { CallRecord, FrameOf } from "./frames.ts";
-import { ranksOf } from "./runs.ts";
 import type { Groups } from "./splits.ts";
 import type { Runs } from "./wire.ts";
 
@@ -88,8 +87,8 @@ export class Calls {
   }
 
   /** Who must agree: those that the reports name, else the members of the group, as far as it is known here. */
-  #ranksOf(group: bigint, given: Runs): readonly number[] {
-    return given.length > 0 ? [...ranksOf(given)] : (this.#groups.ranksOf(group) ?? []);
+  #ranksOf(group: bigint, given: Runs): Runs {
+    return given.length > 0 ? given : (this.#groups.ranksOf(group) ?? []);
   }
 
   #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {

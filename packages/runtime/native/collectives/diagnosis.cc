@@ -26,19 +26,17 @@ std::string seconds(int64_t ns) {
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
 
-/// Whether two descriptions of collectives with one index are of the same call. Their numbers count sendRecv, too,
-/// which not every rank of a group joins; shapes of ragged calls differ.
-bool isSameCall(const std::string& a, const std::string& b, bool isRagged) {
-  const auto name = [](const std::string& text) { return text.substr(0, text.find(" #")); };
-  const auto rest = [](const std::string& text) { return text.substr(std::min(text.size(), text.find(" ("))); };
-  return name(a) == name(b) && (isRagged || rest(a) == rest(b));
+/// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
+std::string unnumbered(std::string text) {
+  const size_t from = text.find(" #");
+  return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
 }
 
 /// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
 bool isAtSame(const Operation& op, const Position& at) {
   if (at.group != op.signature.group || at.index != op.signature.index) return false;
   if (op.signature.index == 0 && at.sequence != op.signature.sequence) return false;
-  return isSameCall(at.operation, op.name(), true);
+  return unnumbered(at.operation) == unnumbered(op.name());
 }
 
 std::string describe(const Operation& op, const Position& at) {
@@ -205,7 +203,7 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
   for (const Position& at : found->second) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
-    if (isSameCall(at.description, own, op.signature.ragged)) continue;
+    if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
     std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
     if (a.first > b.first) std::swap(a, b);
     const MosaicFailure failure =

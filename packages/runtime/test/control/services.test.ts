@@ -135,8 +135,8 @@ describe("calls", () => {
       [2, 100],
       [9, 128],
     ] as const) {
-      ranks.say("log", `${rank}`, messages, 1, size, `sendRecv #1 (world) float32 [${size}]`);
-      ranks.say("call", `${rank}`, messages, 1, size, "2,9");
+      ranks.send("log", `${rank}`, messages, 1, size, `sendRecv #1 (world) float32 [${size}]`);
+      ranks.send("call", `${rank}`, messages, 1, size, "2,9");
     }
     for (const rank of [2, 9])
       expect(await ranks.delivered(`${rank}`, "mismatch")).toMatchObject({
@@ -144,8 +144,8 @@ describe("calls", () => {
         message: `rank 2 is at sendRecv #1 (world) float32 [100], rank 9 at sendRecv #1 (world) float32 [128]${SAME_CALLS}`,
       });
     // What the root sends it sends in order.
-    ranks.say("put", "0", "key", "value");
-    ranks.say("get", "5", "key");
+    ranks.send("put", "0", "key", "value");
+    ranks.send("get", "5", "key");
     await ranks.delivered("5", "value");
     expect(ranks.all("5", "mismatch")).toEqual([]);
   });
