@@ -25,7 +25,7 @@ struct ncclUniqueId {
   char internal[128];
 };
 
-/// The layout of 2.18. `size` and `version` tell a younger NCCL which fields there are; it fills in the others.
+/// The layout of 2.18. A newer NCCL reads from `size` and `version` which fields there are, and fills in the others.
 struct ncclConfig_t {
   size_t size;
   unsigned magic, version;

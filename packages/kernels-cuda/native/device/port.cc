@@ -20,7 +20,7 @@ Port::Marker* markerOf(void* event) { return static_cast<Port::Marker*>(event); 
 
 void record(const Failure& failure, MosaicFailure* out) { *out = recordOf(failure.code(), failure.what()); }
 
-/// Runs `body`; what it throws becomes a failure. Of a driver's call that failed, the device knows more.
+/// Runs `body`; what it throws becomes a failure. The device explains calls of the driver that failed.
 template <class Body>
 int guarded(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
   try {

@@ -37,7 +37,7 @@ class CallLog {
   std::string counts() const;
 
  private:
-  /// What a message about a call says of it; several series may share it.
+  /// What a message contains about a call; several series may share it.
   struct Description {
     Signature signature;
     std::string group, prefix;

@@ -13,7 +13,6 @@ namespace mosaic {
 
 namespace {
 
-constexpr int kSpins = 64;
 constexpr int64_t kPauseNs = 100'000;
 /// Ranks flush together; one that never does must not hold up the others.
 constexpr int64_t kFlushNs = 2'000'000'000;

@@ -14,18 +14,15 @@ namespace mosaic {
 
 namespace {
 
-// A sleeping thread takes tens of microseconds to wake, so look a little longer before sleeping.
-constexpr int kSpins = 64;
 constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
-/// The transport may notice a lost rank sooner than the control plane, which knows the cause and has so long to deliver
-/// it.
+/// The transport may notice a lost rank sooner than the control plane, which has so long to deliver the cause.
 constexpr int64_t kGraceNs = 500'000'000;
 
 uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-/// Of a barrier: a byte of each rank, which nobody reads. Of a reduction: the operands of the others.
+/// Of a barrier: a byte of each rank, which nothing reads. Of a reduction: the operands of the others.
 uint64_t memoryOf(const Operation& op) {
-  if (op.op() == OpKind::Barrier) return op.group->size() > 1 ? op.group->size() : 0;
+  if (op.op() == OpKind::Barrier) return op.group->size();
   uint64_t most = 0;
   for (const Stage& stage : op.plan.stages) {
     uint64_t bytes = 0;
@@ -33,6 +30,25 @@ uint64_t memoryOf(const Operation& op) {
     most = std::max(most, bytes);
   }
   return most;
+}
+
+/// What a transport does as one operation: an equal gather, a broadcast, and a barrier, which gathers a byte of each rank.
+std::optional<MosaicStreamStage> wholeOf(const Operation& op, const Stage& stage, uint64_t memory) {
+  MosaicStreamStage whole{};
+  if (op.op() == OpKind::Barrier) {
+    whole.collective = MOSAIC_STREAM_ALL_GATHER;
+    whole.in = memory + op.group->rank;
+    whole.out = memory;
+    whole.bytes = 1;
+    return whole;
+  }
+  if (!stage.whole) return std::nullopt;
+  whole.collective = stage.whole->kind;
+  whole.root = stage.whole->root;
+  whole.in = addressOf(stage.whole->in);
+  whole.out = addressOf(stage.whole->out);
+  whole.bytes = stage.whole->bytes;
+  return whole;
 }
 
 }  // namespace
@@ -75,14 +91,6 @@ void* StreamEngine::record(void* stream, bool isTimed) {
   void* event = nullptr;
   require([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
   return event;
-}
-
-void StreamEngine::posted(const std::shared_ptr<Operation>& op) {
-  {
-    const std::lock_guard lock(launchMutex_);
-    unlaunched_.push_back(std::static_pointer_cast<StreamOperation>(op));
-  }
-  wake();
 }
 
 void StreamEngine::dropped(Operation& op) { release(static_cast<StreamOperation&>(op)); }
@@ -209,12 +217,9 @@ void StreamEngine::settle(StreamOperation& op) {
 /// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
 /// if it splits a communicator on which something runs.
 std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
-  const auto first = front();
-  const std::lock_guard lock(launchMutex_);
-  if (unlaunched_.empty()) return nullptr;
-  const auto op = unlaunched_.front();
-  if (op->op() == OpKind::Split && op != first) return nullptr;
-  unlaunched_.pop_front();
+  auto op = std::static_pointer_cast<StreamOperation>(findNumber(launchedNumber_ + 1));
+  if (!op || (op->op() == OpKind::Split && op != front())) return nullptr;
+  launchedNumber_++;
   return op;
 }
 
@@ -257,45 +262,13 @@ bool StreamEngine::enqueue(StreamOperation& op) {
 
 bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory) {
   MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
-  MosaicStreamStage enqueued{};
-  if (op.op() == OpKind::Barrier) {
-    enqueued.collective = MOSAIC_STREAM_ALL_GATHER;
-    enqueued.in = memory + op.group->rank;
-    enqueued.out = memory;
-    enqueued.bytes = 1;
-    return op.group->size() == 1 || enqueueOn(communicator, enqueued);
-  }
-  if (stage.whole) {
-    enqueued.collective = stage.whole->kind;
-    enqueued.root = stage.whole->root;
-    enqueued.in = addressOf(stage.whole->in);
-    enqueued.out = addressOf(stage.whole->out);
-    enqueued.bytes = stage.whole->bytes;
-    return enqueueOn(communicator, enqueued);
-  }
+  if (const auto whole = wholeOf(op, stage, memory)) return enqueueOn(communicator, *whole);
   for (const Copy& copy : stage.copies) {
     require([&](auto* failure) {
       return port_.copy(&port_, addressOf(copy.to), addressOf(copy.from), copy.bytes, stream_, failure);
     });
   }
-  std::vector<MosaicStreamMessage> sends, receives;
-  // Both sides know the size, so nothing need travel where it is 0.
-  for (const Message& each : stage.sends) {
-    if (each.signature.bytes > 0) sends.push_back({addressOf(each.data), each.signature.bytes, each.peer});
-  }
-  uint64_t next = memory;
-  for (const Message& each : stage.receives) {
-    const uint64_t bytes = each.signature.bytes;
-    const uint64_t to = stage.reduction ? std::exchange(next, next + bytes) : addressOf(each.data);
-    if (bytes > 0) receives.push_back({to, bytes, each.peer});
-  }
-  enqueued.sends = sends.data();
-  enqueued.receives = receives.data();
-  enqueued.sends_count = static_cast<uint32_t>(sends.size());
-  enqueued.receives_count = static_cast<uint32_t>(receives.size());
-  if (!sends.empty() || !receives.empty()) {
-    if (!enqueueOn(communicator, enqueued)) return false;
-  }
+  if (!enqueueMessages(communicator, stage, memory)) return false;
   if (!stage.reduction || stage.reduction->count == 0) return true;
   const MosaicRankReduction reduction{addressOf(stage.reduction->out),
                                       addressOf(stage.reduction->own),
@@ -307,6 +280,26 @@ bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, u
                                       op.signature.reduce};
   require([&](auto* failure) { return port_.reduce(&port_, &reduction, stream_, failure); });
   return true;
+}
+
+bool StreamEngine::enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory) {
+  std::vector<MosaicStreamMessage> sends, receives;
+  // Both sides know the size, so nothing need travel where it is 0.
+  for (const Message& each : stage.sends) {
+    if (each.signature.bytes > 0) sends.push_back({addressOf(each.data), each.signature.bytes, each.peer});
+  }
+  for (const Message& each : stage.receives) {
+    const uint64_t bytes = each.signature.bytes;
+    const uint64_t to = stage.reduction ? std::exchange(memory, memory + bytes) : addressOf(each.data);
+    if (bytes > 0) receives.push_back({to, bytes, each.peer});
+  }
+  if (sends.empty() && receives.empty()) return true;
+  MosaicStreamStage messages{};
+  messages.sends = sends.data();
+  messages.receives = receives.data();
+  messages.sends_count = static_cast<uint32_t>(sends.size());
+  messages.receives_count = static_cast<uint32_t>(receives.size());
+  return enqueueOn(communicator, messages);
 }
 
 // ── failures

@@ -27,12 +27,15 @@ class StreamEngine final : public Engine {
     int64_t at;
   };
 
+  /// A sleeping thread takes tens of microseconds to wake, so it looks a little longer before it sleeps.
+  static constexpr int kSpins = 64;
+
   // ── stream_engine.cc
   void run() override;
   void wake() override;
   void rest(int64_t nanoseconds) override;
   std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
-  void posted(const std::shared_ptr<Operation>& op) override;
+  void posted(const std::shared_ptr<Operation>&) override { wake(); }
   void dropped(Operation& op) override;
   bool isDone(Operation& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
@@ -47,6 +50,7 @@ class StreamEngine final : public Engine {
   void launchSplit(const std::shared_ptr<StreamOperation>& op);
   bool enqueue(StreamOperation& op);
   bool enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory);
+  bool enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory);
   void settle(StreamOperation& op);
   void* record(void* stream, bool isTimed);
   /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
@@ -77,13 +81,13 @@ class StreamEngine final : public Engine {
   // Of the communication thread.
   std::vector<MosaicCommunicator*> communicators_;  // by number of the group
   std::optional<Suspicion> suspicion_;
+  uint64_t launchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
   int64_t connectBy_ = 0;
 
-  std::mutex launchMutex_;  // guards what follows, and what StreamOperation says
+  std::mutex launchMutex_;  // guards what follows, and some of each operation
   void* stream_ = nullptr;  // written by the communication thread only
   std::condition_variable launched_;
-  std::deque<std::shared_ptr<StreamOperation>> unlaunched_;
 };
 
 /// An operation on its way to the stream, on it, or over.
