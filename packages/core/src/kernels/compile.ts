@@ -11,10 +11,13 @@ import { kernelSchema } from "./schema.ts";
  * @example
  * ```ts
  * import { compileKernel } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
  * const factory = compileKernel("fill", "log.push(value);", ["log"]);
  * const log: number[] = [];
- * const fill = factory({ log }) as (out: null, value: number) => void;
- * fill(null, 7);
+ * const fill = factory({ log });
+ * using device = cpu();
+ * using x = device.empty([2], "float32");
+ * fill(x, 7);
  * log; // => [7]
  * ```
  */
