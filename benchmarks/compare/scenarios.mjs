@@ -157,7 +157,15 @@ const scenarios = {
   "operations.small": smallOperations,
   "proof.1024.ring": () => proof(async () => (await load("backend-ring")).ring()),
   "proof.1024.mesh2d": () =>
-    proof(async () => (await load("backend-mesh2d")).mesh2d({ shape: [32, 32], form: "fused" })),
+    proof(async () => {
+      const { mesh2d } = await load("backend-mesh2d");
+      // Before 0.2.0 the option `schedule` was called `form`.
+      try {
+        return mesh2d({ shape: [32, 32], schedule: "fused" });
+      } catch {
+        return mesh2d({ shape: [32, 32], form: "fused" });
+      }
+    }),
   launch,
 };
 
