@@ -185,6 +185,7 @@ export function* rotateGradients(
   let arriving: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
+    // To take the next of `steps` swaps k and v: see rotate.
     for (const { step, source, visible, k, v } of steps) {
       const current = source !== rank && visible ? zeroed(source, step) : own;
       const { tensors } = current;

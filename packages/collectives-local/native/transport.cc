@@ -57,12 +57,12 @@ class SharedMemory {
 
   void connect(MosaicBootstrap& bootstrap);
   bool progress();
-  bool send(uint32_t peer);
-  bool receive(uint32_t peer);
+  bool pushTo(uint32_t peer);
+  bool pullFrom(uint32_t peer);
   bool open(MosaicMessage& message, Channel& channel);
   bool reduce(MosaicReduction& reduction);
   bool isClosed(uint32_t peer) const { return segment_->page(peer).closed.load() != 0; }
-  void finish(Queue& queue);
+  void popIfDone(Queue& queue);
   void close();
 
   Channel outgoing(uint32_t peer) const { return segment_->channel(rank_, peer); }
@@ -159,21 +159,22 @@ bool SharedMemory::progress() {
       else peers.erase(peers.begin() + static_cast<ptrdiff_t>(i));
     }
   };
-  each(sending_, sends_, &SharedMemory::send);
-  each(receiving_, receives_, &SharedMemory::receive);
+  each(sending_, sends_, &SharedMemory::pushTo);
+  each(receiving_, receives_, &SharedMemory::pullFrom);
   if (reduction_) moved |= reduce(*reduction_);
   return moved;
 }
 
 /// Takes the first message off its queue once all of it has moved.
-void SharedMemory::finish(Queue& queue) {
+void SharedMemory::popIfDone(Queue& queue) {
   MosaicMessage& message = *queue.front();
   if (message.moved < message.signature.bytes) return;
   message.state = MOSAIC_MESSAGE_DONE;
   queue.pop_front();
 }
 
-bool SharedMemory::send(uint32_t peer) {
+/// Writes what fits of the messages to a peer into its ring.
+bool SharedMemory::pushTo(uint32_t peer) {
   Queue& queue = sends_[peer];
   Channel channel = outgoing(peer);
   uint64_t budget = kChunk;
@@ -198,7 +199,7 @@ bool SharedMemory::send(uint32_t peer) {
     budget -= count;
     moved |= count > 0;
     if (message.moved < message.signature.bytes && count == 0) break;
-    finish(queue);
+    popIfDone(queue);
   }
   if (moved) notify(peer);
   else if (!queue.empty() && isClosed(peer)) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
@@ -215,7 +216,8 @@ bool SharedMemory::open(MosaicMessage& message, Channel& channel) {
   return false;
 }
 
-bool SharedMemory::receive(uint32_t peer) {
+/// Reads what a peer has written, into the tensors that its messages are received in.
+bool SharedMemory::pullFrom(uint32_t peer) {
   Queue& queue = receives_[peer];
   // Before reading: what a peer wrote before it closed is then seen.
   const bool closed = isClosed(peer);
@@ -242,7 +244,7 @@ bool SharedMemory::receive(uint32_t peer) {
     moved |= count > 0;
     starved = message.moved < message.signature.bytes && count == 0;
     if (starved) break;
-    finish(queue);
+    popIfDone(queue);
   }
   // A writer that sleeps before a full ring is worth waking only for a good piece of it.
   if (moved && (queue.empty() || channel.halfEmpty())) notify(peer);
@@ -281,7 +283,7 @@ bool SharedMemory::reduce(MosaicReduction& r) {
       Channel channel = incoming(message.peer);
       channel.consume(ready * width);
       message.moved += ready * width;
-      finish(receives_[message.peer]);
+      popIfDone(receives_[message.peer]);
       if (message.state == MOSAIC_MESSAGE_DONE || channel.halfEmpty()) notify(message.peer);
     }
     r.reduced += ready;

@@ -18,7 +18,7 @@ export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
 export * from "./creation.ts";
 export type * from "./device.ts";
-export { type DType, dtypeBytes } from "./dtype.ts";
+export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
 export { init, type InitOptions } from "./init.ts";
 export { compileKernel } from "./kernels/compile.ts";

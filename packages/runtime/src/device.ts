@@ -15,7 +15,7 @@ import {
   sizeOf,
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
-import { nativeKernels } from "./kernels.ts";
+import { nativeKernels } from "./kernel-arguments.ts";
 import { type DeviceCalls, translated } from "./runtime.ts";
 
 /**

@@ -1,5 +1,5 @@
 import { ClosedError, OutOfMemoryError, errorFromFailure } from "@mosaic/core";
-import type { KernelCall } from "./kernels.ts";
+import type { KernelCall } from "./kernel-arguments.ts";
 import { type DeviceCalls, type External, type NativeRuntime, translated } from "./runtime.ts";
 import type { Scratch } from "./scratch.ts";
 import { NativeStorage } from "./storage.ts";

@@ -21,7 +21,7 @@ export { timeoutOf } from "./collectives/timeout.ts";
 export { openWorld, type InProcessCollectives, type WorldOptions } from "./collectives/world.ts";
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
-export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernels.ts";
+export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
 export { Completions } from "./completions.ts";
 export { type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
 export { type Bound, Scratch } from "./scratch.ts";

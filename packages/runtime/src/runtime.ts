@@ -1,5 +1,5 @@
 import { errorFromFailure } from "@mosaic/core";
-import type { KernelCall, KernelCalls } from "./kernels.ts";
+import type { KernelCall, KernelCalls } from "./kernel-arguments.ts";
 import { Completions } from "./completions.ts";
 import { type Bound, Scratch } from "./scratch.ts";
 

@@ -1,4 +1,4 @@
-import { OptionError, type Shape, type Slice, type Span, type Tensor } from "@mosaic/core";
+import { dtypeBytes, dtypeCodes, OptionError, type Shape, type Slice, type Span, type Tensor } from "@mosaic/core";
 import type { NativeStorage } from "./storage.ts";
 
 /** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
@@ -6,7 +6,6 @@ export interface Bound {
   bind(scratch: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
 }
 
-const dtypeCodes = { float32: 0, bfloat16: 1, float16: 2 } as const;
 const maxRank = 12;
 
 /**
@@ -48,19 +47,13 @@ export class Scratch {
     this.#room(3 + 2 * rank);
     const { values } = this;
     let next = this.#next;
-    const code = dtypeCodes[x.dtype];
-    values[next++] = address + x.offset * (code === 0 ? 4 : 2);
-    values[next++] = code;
+    values[next++] = address + x.offset * dtypeBytes[x.dtype];
+    values[next++] = dtypeCodes[x.dtype];
     values[next++] = rank;
     for (let axis = 0; axis < rank; axis++) values[next++] = shape[axis]!;
     for (let axis = 0; axis < rank; axis++) values[next++] = strides[axis]!;
     this.#next = next;
     return this;
-  }
-
-  optional(x: Tensor | null): this {
-    if (x === null) return this.number(0);
-    return this.number(1).view(x);
   }
 
   spans(spans: readonly Span[]): this {

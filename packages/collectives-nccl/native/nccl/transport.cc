@@ -1,5 +1,6 @@
 // The table of functions by which the collectives engine of @mosaic/runtime drives NCCL. All of NCCL's collectives are
-// called here.
+// called here: ncclSend, ncclRecv, ncclAllGather, ncclBroadcast, loaded at run time (api.h). Neither ncclAllReduce nor
+// ncclReduceScatter: they add in an order of their own, and sums here are in rank order (decision 19).
 #include "nccl/transport.h"
 
 #include <memory>

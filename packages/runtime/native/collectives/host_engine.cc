@@ -272,7 +272,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   } else {
     for (const Stage& stage : op->plan.stages) {
       StageRun run(transport_, *op, stage);
-      if (!finish(*op, run)) return;
+      if (!complete(*op, run)) return;
     }
   }
   std::optional<TraceRecord> trace;
@@ -286,7 +286,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
 }
 
 /// Runs one stage to its end. False: the engine has failed.
-bool HostEngine::finish(HostOperation& op, StageRun& stage) {
+bool HostEngine::complete(HostOperation& op, StageRun& stage) {
   int64_t idleSince = 0;
   while (!stage.isDone()) {
     bool moved = stage.progress();

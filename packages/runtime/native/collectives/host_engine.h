@@ -31,7 +31,7 @@ class HostEngine final : public Engine {
 
   std::shared_ptr<HostOperation> next();
   void execute(const std::shared_ptr<HostOperation>& op);
-  bool finish(HostOperation& op, StageRun& stage);
+  bool complete(HostOperation& op, StageRun& stage);
   template <typename Ready>
   void sleep(int64_t nanoseconds, Ready ready);
 

@@ -32,7 +32,7 @@ uint64_t memoryOf(const Operation& op) {
   return most;
 }
 
-/// What a transport does as one operation: an equal gather, a broadcast, and a barrier, which gathers a byte of each rank.
+/// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
 std::optional<MosaicStreamStage> wholeOf(const Operation& op, const Stage& stage, uint64_t memory) {
   MosaicStreamStage whole{};
   if (op.op() == OpKind::Barrier) {

@@ -1,8 +1,6 @@
-import { type CollectiveCall, collectiveOps, type DType, dtypeBytes, reduceOps, type Tensor } from "@mosaic/core";
+import { type CollectiveCall, collectiveOps, dtypeBytes, dtypeCodes, reduceOps, type Tensor } from "@mosaic/core";
 
-// In the order of the enums of native code.
-const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
-const noDType = dtypes.length;
+const noDType = Object.keys(dtypeCodes).length;
 
 /** The address of a contiguous tensor's first element. */
 function addressOf(x: Tensor | undefined): number {
@@ -15,7 +13,7 @@ export function encode(call: CollectiveCall): Float64Array {
   const described = input ?? out;
   const words = [
     collectiveOps.indexOf(call.op),
-    described ? dtypes.indexOf(described.dtype) : noDType,
+    described ? dtypeCodes[described.dtype] : noDType,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
     call.ragged ? 1 : 0,
@@ -30,7 +28,7 @@ export function encode(call: CollectiveCall): Float64Array {
   for (const transfer of transfers) {
     const { tensor } = transfer;
     words.push("to" in transfer ? 1 : 0, "to" in transfer ? transfer.to : transfer.from);
-    words.push(addressOf(tensor), dtypes.indexOf(tensor.dtype));
+    words.push(addressOf(tensor), dtypeCodes[tensor.dtype]);
     list(tensor.shape);
   }
   return Float64Array.from(words);

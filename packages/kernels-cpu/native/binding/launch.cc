@@ -8,21 +8,21 @@ namespace mosaic {
 namespace {
 
 template <class Arguments>
-struct Call {
+struct HeldKernel {
   Device& device;
   void (*kernel)(const Arguments& args, Pool& pool);
   Arguments args;
 
-  Call(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
+  HeldKernel(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
   void operator()() const { kernel(args, device.pool()); }
 };
 
 /// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
 template <class Arguments>
 void submit(Device& device, Reader reader, const char* name, void (*kernel)(const Arguments& args, Pool& pool)) {
-  auto call = std::make_unique<Call<Arguments>>(device, kernel);
-  call->args.read(reader);
-  enqueueHeld(device.stream, name, std::move(call));
+  auto held = std::make_unique<HeldKernel<Arguments>>(device, kernel);
+  held->args.read(reader);
+  enqueueHeld(device.stream, name, std::move(held));
 }
 
 struct Op {
