@@ -1,7 +1,6 @@
 import { defineConfig } from "tsup";
 
 export default defineConfig([
-  // Not split: chunks are named by content, and would pile up in dist.
   {
     entry: {
       index: "src/index.ts",
@@ -12,7 +11,8 @@ export default defineConfig([
     format: ["esm"],
     target: "node20",
     sourcemap: true,
-    splitting: false,
+    // Chunks are named by content: those of earlier builds go. The patterns stay.
+    clean: ["!preload.cjs", "!**/*.d.ts", "!**/*.d.ts.map"],
   },
   // Loaded into every rank by `node --require`, which is synchronous and comes before the user's first module.
   { entry: ["src/preload.ts"], format: ["cjs"], target: "node20", outExtension: () => ({ js: ".cjs" }) },
