@@ -105,7 +105,7 @@ async function smallOperations() {
 
 /** 1 024 symbolic ranks recorded, proved and counted. */
 async function proof(make) {
-  const { causal, zigzag } = await load("core");
+  const { masks, causal = masks.causal, zigzag } = await load("core");
   const { count, prove, record } = await load("planner");
   const start = performance.now();
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };

@@ -22,7 +22,7 @@ export function wanting(operands: Operands, { direction }: Pick<Problem, "direct
 export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Problem): mosaic.Tensor {
   const rows = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: n });
   return mosaic.attention(ctx, q, k, v, {
-    mask: mask === "causal" ? mosaic.causal() : mosaic.full(),
+    mask: mask === "causal" ? mosaic.masks.causal() : mosaic.masks.full(),
     queries: rows,
     keys: rows,
   });

@@ -1,4 +1,4 @@
-import { causal } from "@mosaic/core";
+import { masks } from "@mosaic/core";
 import { plan, type Planned } from "@mosaic/strategies";
 import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
 import type { Table } from "./table.ts";
@@ -29,7 +29,7 @@ export function compare(comparison: Comparison): Table {
   const profile = profileOf(cluster);
   const { ranksPerNode } = profile;
   const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
-  const { ranking } = plan({ ...problem, ...size, mask: causal(), profile, simulate: 1 });
+  const { ranking } = plan({ ...problem, ...size, mask: masks.causal(), profile, simulate: 1 });
   const timed = (kind: string, way: Way): Timed => {
     const record = recordOf(way, problem);
     const { both, betweenNodes } = volumesOf(record, ranksPerNode);

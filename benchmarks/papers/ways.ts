@@ -1,6 +1,6 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
-import { type AttentionBackend, causal, type Coordinate, zigzag } from "@mosaic/core";
+import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
 import { type AttentionRecord, record } from "@mosaic/planner";
 
 /** A way to attend on some number of ranks. */
@@ -30,5 +30,5 @@ export interface Problem {
 
 /** Balanced by zigzag, forward and backward, by the backend's own code on symbolic devices. */
 export function recordOf({ backend, mesh }: Way, problem: Problem): AttentionRecord {
-  return record({ ...problem, backend, mesh, mask: causal(), placement: zigzag() });
+  return record({ ...problem, backend, mesh, mask: masks.causal(), placement: zigzag() });
 }

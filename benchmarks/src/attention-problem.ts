@@ -41,7 +41,7 @@ export class AttentionRun implements Disposable {
     this.#problem = problem;
     this.#options = {
       backend,
-      mask: mask === "causal" ? mosaic.causal() : mosaic.full(),
+      mask: mask === "causal" ? mosaic.masks.causal() : mosaic.masks.full(),
       queries: layout,
       keys: layout,
     };

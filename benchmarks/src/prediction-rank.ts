@@ -39,7 +39,7 @@ async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: nu
     ctx.world.barrier().wait();
     await ctx.device.stream.synchronize();
     const begin = now();
-    using out = mosaic.attention(ctx, q, k, v, { backend, mask: mosaic.full(), queries: layout, keys: layout });
+    using out = mosaic.attention(ctx, q, k, v, { backend, mask: mosaic.masks.full(), queries: layout, keys: layout });
     out.backward(dOut);
     await ctx.device.stream.synchronize();
     if (step > 0) times.push({ begin, end: now() });

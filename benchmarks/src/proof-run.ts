@@ -1,5 +1,5 @@
 // One proof, in a process of its own: node proof-run.js STRATEGY full|causal
-import { causal, contiguous, full, zigzag } from "@mosaic/core";
+import { contiguous, masks, zigzag } from "@mosaic/core";
 import { count, prove, record } from "@mosaic/planner";
 import { HEAD_DIM, HEADS, KV_HEADS, type ProofTimes, proofs, TOKENS } from "./proof.ts";
 
@@ -7,7 +7,7 @@ const [strategy, mask] = process.argv.slice(2);
 const { mesh, backend } = proofs[strategy!]!;
 const sizes = { tokens: TOKENS, heads: HEADS, kvHeads: KV_HEADS, headDim: HEAD_DIM };
 const arrangement =
-  mask === "causal" ? { mask: causal(), placement: zigzag() } : { mask: full(), placement: contiguous() };
+  mask === "causal" ? { mask: masks.causal(), placement: zigzag() } : { mask: masks.full(), placement: contiguous() };
 
 const [run, recordSeconds] = timed(() => record({ backend: backend(), mesh, ...sizes, ...arrangement }));
 const [{ total: faults }, proveSeconds] = timed(() => prove(run));

@@ -1,7 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Context, full, layoutOf, ringTraffic, world } from "@mosaic/attention";
+import { type Context, layoutOf, masks, ringTraffic, world } from "@mosaic/attention";
 import { afterAll, describe, expect, it } from "vitest";
 import { readSettings } from "../src/args.ts";
 import { stepsWithin, workOf } from "../src/cost.ts";
@@ -59,7 +59,7 @@ describe("training", () => {
     const settings = tiny("bytes", "--method", "ring", "--steps", "2");
     const [first, second] = await curveOn(4, settings);
     const tokens = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 8 * 32 });
-    const call = { at: { sp: 1 }, mask: full().slices(8 * 32, 8 * 32), queries: tokens, keys: tokens };
+    const call = { at: { sp: 1 }, mask: masks.full().slices(8 * 32, 8 * 32), queries: tokens, keys: tokens };
     const { forward, backward } = ringTraffic({ mesh: { sp: 4 }, call, width: 2 * 16, dtype: "float32" });
     expect(first!.bytes).toBe(4 * (forward.bytesSent + backward.bytesSent));
     expect(second!.bytes).toBe(2 * first!.bytes);

@@ -1,4 +1,4 @@
-import { causal, contiguous, full, type Layout, layoutOf, type Mask, type Placement, zigzag } from "@mosaic/attention";
+import { contiguous, type Layout, layoutOf, type Mask, masks, type Placement, zigzag } from "@mosaic/attention";
 import type { Arrangement } from "./arrangement.ts";
 import type { Settings } from "./settings.ts";
 
@@ -13,5 +13,5 @@ export function placementFor(settings: Settings): Placement {
 }
 
 export function maskFor(settings: Settings): Mask {
-  return settings.causal ? causal() : full();
+  return settings.causal ? masks.causal() : masks.full();
 }

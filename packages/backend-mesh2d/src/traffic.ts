@@ -37,11 +37,11 @@ export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
  *
  * @example
  * ```ts
- * import { contiguous, full, layoutOf } from "@mosaic/core";
+ * import { contiguous, layoutOf, masks } from "@mosaic/core";
  * import { mesh2dTraffic } from "@mosaic/backend-mesh2d";
  * const mesh = { sp: 4 };
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
- * const call = { at: { sp: 0 }, mask: full().slices(400, 400), queries: tokens, keys: tokens };
+ * const call = { at: { sp: 0 }, mask: masks.full().slices(400, 400), queries: tokens, keys: tokens };
  * const sizes = { batch: 1, heads: 2, kvHeads: 2, headDim: 8, dtype: "float32" } as const;
  * // 100 queries, keys and values of 16 numbers each to one neighbour; out and lse of 100 queries back.
  * mesh2dTraffic({ mesh, shape: [2, 2], call, ...sizes }).forward.bytesSent; // => 26400

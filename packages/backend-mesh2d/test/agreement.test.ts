@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { onWorld, placements } from "@mosaic/conformance";
-import { causal, type Context, emptyState, layoutOf, local, randn, spansLength } from "@mosaic/core";
+import { type Context, emptyState, layoutOf, local, masks, randn, spansLength } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { backwardPass, type ExecutionContext, forwardPass, type Pass, type Tile } from "../src/pass.ts";
@@ -20,7 +20,7 @@ function tilesOf(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[] {
   const q = randn(ctx, [1, 4, rows, 8]);
   const kv = randn(ctx, [1, 2, rows, 8]);
   const { out, lse } = emptyState(q);
-  const call = { q, at, scale: 1, mask: causal().slices(length, length), queries: layout, keys: layout };
+  const call = { q, at, scale: 1, mask: masks.causal().slices(length, length), queries: layout, keys: layout };
   const block = { k: kv, v: kv, from: at };
   const tile = tileOf(grid, at.sp!, dependencyTable({ axis: "sp", size: 6 }, call, at));
   const context: ExecutionContext = { ctx, axis: "sp", inner: local(), label: "test", grid, tiles: [tile, tile, tile] };

@@ -3,10 +3,10 @@ import {
   type AttentionBackend,
   type Context,
   emptyState,
-  full,
   inParts,
   layoutOf,
   local,
+  masks,
   type ProcessGroup,
   randn,
 } from "@mosaic/core";
@@ -23,7 +23,7 @@ function attendOnce(ctx: Context, backend: AttentionBackend, backward = false, p
   using q = randn(ctx, [1, 2, tokens / ctx.size, 4]);
   const { out, lse } = emptyState(q);
   try {
-    const call = { q, at, scale: 0.5, mask: full().slices(tokens, tokens), queries: layout, keys: layout };
+    const call = { q, at, scale: 0.5, mask: masks.full().slices(tokens, tokens), queries: layout, keys: layout };
     const keys = { k: q, v: q, from: at };
     const places = Array.from({ length: parts }, () => at);
     using steps = inParts(backend, places);

@@ -1,5 +1,5 @@
 import { maskTrials, placements } from "@mosaic/conformance";
-import { causal, layoutOf, positions } from "@mosaic/core";
+import { layoutOf, masks, positions } from "@mosaic/core";
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
 import { bestGrid, type Grid, keysAt, queriesAt, tileOf, Tiles } from "../src/tile.ts";
@@ -91,7 +91,7 @@ test.each(gridsUpTo(8))(
 
 test("tiles that are kept are those of the grid that is asked for", () => {
   const layout = layoutOf({ mesh: { sp: 6 }, axes: ["sp"], length: 17 });
-  const call = { at: { sp: 4 }, mask: causal().slices(17, 17), queries: layout, keys: layout };
+  const call = { at: { sp: 4 }, mask: masks.causal().slices(17, 17), queries: layout, keys: layout };
   const dependencies = dependencyTable({ axis: "sp", size: 6 }, call, call.at);
   const tiles = new Tiles(dependencies);
   for (const grid of [

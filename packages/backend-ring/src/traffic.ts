@@ -26,11 +26,11 @@ export interface RingTrafficOptions extends TrafficOptions {
  *
  * @example
  * ```ts
- * import { causal, contiguous, layoutOf } from "@mosaic/core";
+ * import { contiguous, layoutOf, masks } from "@mosaic/core";
  * import { ringTraffic } from "@mosaic/backend-ring";
  * const mesh = { sp: 4 };
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
- * const call = { at: { sp: 3 }, mask: causal().slices(400, 400), queries: tokens, keys: tokens };
+ * const call = { at: { sp: 3 }, mask: masks.causal().slices(400, 400), queries: tokens, keys: tokens };
  * // The last rank sees all four chunks of 100 keys, and nobody needs its own.
  * ringTraffic({ mesh, call, width: 64, dtype: "float32" }).forward.bytesReceived; // => 153600
  * ringTraffic({ mesh, call, width: 64, dtype: "float32" }).forward.bytesSent; // => 0

@@ -20,10 +20,10 @@ const drainSeconds = 5;
  * @example
  * ```ts
  * import { world } from "@mosaic/collectives-local";
- * import { filled } from "@mosaic/core";
+ * import { full } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * const contexts = await world(3, { device: () => cpu({ threads: 1 }) });
- * const shares = contexts.map((ctx) => filled(ctx, [2], ctx.rank + 1));
+ * const shares = contexts.map((ctx) => full(ctx, [2], ctx.rank + 1));
  * contexts.forEach((ctx, rank) => ctx.world.allReduce(shares[rank]!).wait());
  * Array.from(await shares[2]!.read()); // => [6, 6]
  * await Promise.all(contexts.map((ctx) => ctx.close()));

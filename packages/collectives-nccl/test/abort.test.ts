@@ -9,10 +9,10 @@ test("communicators that share a stream are aborted together", async () => {
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { world } = await import(${at("../dist/index.js")});
     const { cuda } = await import(${at("@mosaic/kernels-cuda")});
-    const { filled } = await import(${at("@mosaic/core")});
+    const { full } = await import(${at("@mosaic/core")});
     const contexts = await world(2, { device: () => cuda({ index: 0 }), timeout: 1 });
     const parts = await Promise.all(contexts.map((ctx) => ctx.world.split(0)));
-    const xs = contexts.map((ctx) => filled(ctx, [4], 1));
+    const xs = contexts.map((ctx) => full(ctx, [4], 1));
     for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
     for (const ctx of contexts) parts[ctx.rank].allReduce(xs[ctx.rank]).wait();
     const errors = await Promise.all(xs.map((x) => x.read().then(() => "nothing", ({ name }) => name)));

@@ -15,7 +15,7 @@ interface FailureCase {
 
 const open = "await world(2, { device: () => cuda(), timeout: 1, nccl: { connectTimeout: 1 } })";
 const use = `const contexts = ${open};
-  const xs = contexts.map((ctx) => filled(ctx, [4], 1));
+  const xs = contexts.map((ctx) => full(ctx, [4], 1));
   for (let i = 0; i < 3; i++) for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
   await xs[0].read()`;
 
@@ -106,7 +106,7 @@ async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: s
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
     const { cuda } = await import(${at("@mosaic/kernels-cuda")});
-    const { filled } = await import(${at("@mosaic/core")});
+    const { full } = await import(${at("@mosaic/core")});
     let thrown = { name: "nothing", message: "" };
     try { ${code}; } catch ({ name, message }) { thrown = { name, message }; }
     process.stdout.write(JSON.stringify(thrown), () => process.exit());`;

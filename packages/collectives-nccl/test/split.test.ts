@@ -1,11 +1,11 @@
-import { filled } from "@mosaic/core";
+import { full } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
 
 // NCCL may deadlock if a communicator is split while the GPU still works on an operation of it.
 test("a split waits for what was posted before", async () => {
   await using ranks = await openRanks(2);
-  const xs = ranks.contexts.map((context) => filled(context, [1 << 22], 1));
+  const xs = ranks.contexts.map((context) => full(context, [1 << 22], 1));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   const parts = await Promise.all(ranks.groups.map((group) => group.split(0)));
   expect(parts.map((part) => part?.size)).toEqual([2, 2]);

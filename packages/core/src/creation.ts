@@ -68,22 +68,22 @@ export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype
   return out;
 }
 
-/** A tensor of one value throughout. (`full` is the mask.) */
-export function filled(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
-  const device = deviceOf(on, "filled");
-  const out = allocate(device, { shape, dtype, where: "filled" });
+/** A tensor of one value throughout. */
+export function full(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
+  const device = deviceOf(on, "full");
+  const out = allocate(device, { shape, dtype, where: "full" });
   device.kernels.fill(out, value);
   return out;
 }
 
 /** A tensor of zeros. */
 export function zeros(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
-  return filled(on, shape, 0, dtype);
+  return full(on, shape, 0, dtype);
 }
 
 /** A tensor of ones. */
 export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
-  return filled(on, shape, 1, dtype);
+  return full(on, shape, 1, dtype);
 }
 
 /** Where random numbers come from, and their dtype. */

@@ -28,7 +28,7 @@ export type * from "./kernels/kernels.ts";
 export { type Operand, operandsOf, tensorOf } from "./kernels/operands.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
 export * from "./mask/clip.ts";
-export * from "./mask/masks.ts";
+export * as masks from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
 export type { Mask, Slice } from "./mask/slice.ts";
 export { isVisible } from "./mask/visible.ts";

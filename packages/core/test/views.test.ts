@@ -1,7 +1,7 @@
 import { inspect } from "node:util";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { empty, filled, fromArray, ones, rand, randn, zeros } from "../src/creation.ts";
+import { empty, fromArray, full, ones, rand, randn, zeros } from "../src/creation.ts";
 import { DisposedError, DTypeError, ShapeError } from "../src/errors.ts";
 import { contiguousStrides, type Shape, sizeOf } from "../src/shape.ts";
 import type { Tensor } from "../src/tensor.ts";
@@ -155,7 +155,7 @@ test("a disposed tensor is refused by name", () => {
 
 describe("creation", () => {
   test("fills", async () => {
-    expect([...(await filled(device, [2], 3).read())]).toEqual([3, 3]);
+    expect([...(await full(device, [2], 3).read())]).toEqual([3, 3]);
     expect([...(await ones(device, [1]).read())]).toEqual([1]);
     expect([...(await zeros(device, [1], "float16").read())]).toEqual([0]);
   });
@@ -193,7 +193,7 @@ describe("creation", () => {
   });
 
   test("item reads one element", async () => {
-    expect(await filled(device, [1, 1], 4).item()).toBe(4);
+    expect(await full(device, [1, 1], 4).item()).toBe(4);
     await expect(ones(device, [2]).item()).rejects.toThrow(/one element, received \[2\]/);
   });
 });

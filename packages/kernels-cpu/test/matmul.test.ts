@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { type DType, filled, fromArray } from "@mosaic/core";
+import { type DType, fromArray, full } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 import { dtypes, firstWrong, generator, type Layout, onEveryIsa, place, sample } from "./sample.ts";
@@ -144,7 +144,7 @@ test("a large product in 16 bits is right in all of its strips, and keeps little
       [1, n],
       "bfloat16",
     );
-    using out = filled(device, [m, n], 1, "bfloat16");
+    using out = full(device, [m, n], 1, "bfloat16");
     device.kernels.matmul(out, a, b, true);
     for (const row of [0, 278, 279, 280, 557, 558, 559, 599]) {
       using line = out.slice(0, row, row + 1);

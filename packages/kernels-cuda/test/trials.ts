@@ -1,5 +1,5 @@
 import { type AttentionNumbers, answerOf, attendLocally, checkClose, magnitude, type Trial } from "@mosaic/conformance";
-import { causal, contiguous, type Device, type DType } from "@mosaic/core";
+import { contiguous, type Device, type DType, masks } from "@mosaic/core";
 
 /** Causal attention with more rows and keys than a block has, and grouped heads. */
 export function trialOf(headDim: number, dtype: DType): Trial {
@@ -14,7 +14,7 @@ export function trialOf(headDim: number, dtype: DType): Trial {
     headDim,
     dtype,
     scale: 1 / Math.sqrt(headDim),
-    mask: causal().slices(queries, keys),
+    mask: masks.causal().slices(queries, keys),
     sees: (q, k) => k <= q + keys - queries,
     queries: { length: queries, placement: contiguous() },
     keys: { length: keys, placement: contiguous() },

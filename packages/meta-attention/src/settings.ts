@@ -1,16 +1,15 @@
 import {
-  causal,
-  type Context,
   checkOptionNames,
+  type Context,
   type DType,
   dtypeBytes,
-  full,
   type Mask,
+  masks,
   OptionError,
   type Placement,
   type PlacementName,
-  type PositionEncoding,
   placementOf,
+  type PositionEncoding,
 } from "@mosaic/core";
 import type { Combine } from "./attend/plan.ts";
 import { ranksAlong } from "./chunks.ts";
@@ -158,7 +157,7 @@ export function settle(name: string, ctx: Context, options: HierarchicalMetaAtte
     chunks,
     topK: topKOf(name, options.topK, chunks),
     combine: options.combine ?? "soft",
-    mask: options.mask ?? (options.causal ? causal() : full()),
+    mask: options.mask ?? (options.causal ? masks.causal() : masks.full()),
     placement: placementOf(options.placement ?? "contiguous"),
     positions: options.positions,
     dtype: options.dtype ?? "float32",

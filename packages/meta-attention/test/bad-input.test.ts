@@ -3,10 +3,9 @@ import {
   type Context,
   contiguous,
   DeviceError,
-  documents,
   DTypeError,
-  filled,
   full,
+  masks,
   OptionError,
   randn,
   ShapeError,
@@ -73,7 +72,7 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads.*3 of 2/],
   [{ dtype: "float64" }, /dtype float32, bfloat16, float16.*float64/],
   [{ placement: "diagonal" }, /contiguous, zigzag, striped or a Placement.*diagonal/],
-  [{ causal: true, mask: full() }, /causal or mask.*both/],
+  [{ causal: true, mask: masks.full() }, /causal or mask.*both/],
 ];
 
 test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
@@ -134,7 +133,7 @@ test("a mask of another length, or a placement of another", async () => {
       using x = randn(ctx, [1, 4, 8]);
       using _ = await attention.forward(x);
     });
-  expect(String(await forward({ mask: documents([3, 4]) }))).toMatch(/sequence of 7/);
+  expect(String(await forward({ mask: masks.documents([3, 4]) }))).toMatch(/sequence of 7/);
   expect(String(await forward({ placement: contiguous([3, 4]) }))).toMatch(/2 lengths that sum to 8/);
 });
 
@@ -165,7 +164,7 @@ test("another dtype", async () => {
 test("an input that is not finite is told by every rank before a chunk is sent", async () => {
   const error = await mistake(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
-    using x = filled(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);
+    using x = full(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);
     using _ = await attention.forward(x);
   });
   expect(error).toBeInstanceOf(DeviceError);

@@ -1,5 +1,5 @@
 import { normals, onWorld, seesAny } from "@mosaic/conformance";
-import { causal, type Context, documents, fromArray, full, init, type Mask, shard, slidingWindow } from "@mosaic/core";
+import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
 import { expect, test } from "vitest";
@@ -44,7 +44,7 @@ async function promised(ctx: Context, given: Case) {
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
 function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
   const { options, batch, length, ranks } = given;
-  const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, mask = full() } = options;
+  const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, mask = masks.full() } = options;
   const size = embed / heads;
   const sees = seesAny(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
@@ -70,9 +70,9 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
 }
 
 function maskOf(name: string, length: number): Mask {
-  if (name === "causal") return causal();
-  if (name === "window") return slidingWindow(4);
-  return name === "documents" ? documents([1, length - 1]) : full();
+  if (name === "causal") return masks.causal();
+  if (name === "window") return masks.slidingWindow(4);
+  return name === "documents" ? masks.documents([1, length - 1]) : masks.full();
 }
 
 const cases: fc.Arbitrary<Case> = fc
@@ -144,7 +144,7 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
         ...sizes,
         topK: 1,
         chunksPerRank: 2,
-        mask: isCausal ? causal() : full(),
+        mask: isCausal ? masks.causal() : masks.full(),
         placement: combine === "soft" ? "zigzag" : "contiguous",
         combine,
         ...(epsilon && { maxMissedMass: epsilon }),

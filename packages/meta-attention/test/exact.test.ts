@@ -11,17 +11,7 @@ import {
   poisoned,
   seesAny,
 } from "@mosaic/conformance";
-import {
-  causal,
-  documents,
-  fromArray,
-  full,
-  MultiAxisAttention,
-  type Placement,
-  shard,
-  sliceMask,
-  slidingWindow,
-} from "@mosaic/core";
+import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mosaic/core";
 import { RotaryEmbedding } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { HierarchicalMetaAttention } from "../src/index.ts";
@@ -44,7 +34,7 @@ const sizes = {
 async function fullAttention(trial: Trial) {
   const { batch, length, options } = trial;
   const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, headDim = embed / heads } = options;
-  const { dtype = "float32", mask = options.causal ? causal() : full() } = options;
+  const { dtype = "float32", mask = options.causal ? masks.causal() : masks.full() } = options;
   const shape = [batch, length, embed];
   const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
     const same = { embedDim: embed, numHeads: heads, numKvHeads: kvHeads, headDim, mask, dtype };
@@ -120,7 +110,7 @@ const growing: Placement = {
   },
 };
 /** Nobody sees itself: alone in its chunk it sees nothing there. */
-const others = sliceMask([
+const others = masks.fromSlices([
   { q0: 1, q1: 12, k0: 0, k1: 11, type: 1 },
   { q0: 0, q1: 11, k0: 1, k1: 12, type: 2 },
 ]);
@@ -134,14 +124,19 @@ const worlds: readonly World[] = [
   ["2 ranks", 2, 40, {}],
   ["2 ranks, zigzag, causal, bfloat16", 2, 44, { placement: "zigzag", chunksPerRank: 2, causal: true, ...bfloat16 }],
   ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...grouped }],
-  ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: slidingWindow(9), ...grouped, ...bfloat16 }],
+  ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: masks.slidingWindow(9), ...grouped, ...bfloat16 }],
   ["3 ranks, shards that grow from nothing", 3, 20, { placement: growing, chunksPerRank: 2 }],
   ["4 ranks", 4, 41, {}],
   ["4 ranks, striped, larger heads, float16", 4, 41, { placement: "striped", headDim: 12, ...grouped, ...float16 }],
   ["4 ranks of 3 tokens, nobody sees itself", 4, 12, { mask: others, chunksPerRank: 3 }],
   ["5 ranks, causal, bfloat16", 5, 43, { causal: true, ...bfloat16 }],
   ["5 ranks, 7 tokens, zigzag, causal", 5, 7, { placement: "zigzag", chunksPerRank: 2, causal: true }],
-  ["6 ranks, zigzag, chunks of two stretches, documents", 6, 45, { placement: "zigzag", mask: documents([20, 25]) }],
+  [
+    "6 ranks, zigzag, chunks of two stretches, documents",
+    6,
+    45,
+    { placement: "zigzag", mask: masks.documents([20, 25]) },
+  ],
   ["7 ranks, zigzag, causal, grouped", 7, 61, { placement: "zigzag", chunksPerRank: 4, causal: true, ...grouped }],
   ["8 ranks", 8, 64, {}],
   ["8 ranks, 5 tokens, causal", 8, 5, { causal: true }],

@@ -1,5 +1,5 @@
 import { check, checkClose, disturbed, magnitude, onWorld, poisoned } from "@mosaic/conformance";
-import { contiguous, type Mask, slidingWindow, sliceMask } from "@mosaic/core";
+import { contiguous, type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { expectedStep } from "./reference/step.ts";
 import { chunksOf, whole } from "./cut.ts";
@@ -8,7 +8,7 @@ import { makeWorld } from "./world.ts";
 
 /** Every query sees every key but its own. */
 const others = (n: number): Mask =>
-  sliceMask([
+  masks.fromSlices([
     { q0: 1, q1: n, k0: 0, k1: n - 1, type: 1 },
     { q0: 0, q1: n - 1, k0: 1, k1: n, type: 2 },
   ]);
@@ -86,7 +86,7 @@ const trials: Row[] = [
     trial: {
       options: {
         ...small,
-        mask: slidingWindow(4),
+        mask: masks.slidingWindow(4),
         placement: "zigzag",
         chunksPerRank: 2,
         topK: 2,
@@ -104,7 +104,7 @@ const trials: Row[] = [
       options: {
         ...small,
         combine: "exact",
-        mask: sliceMask([
+        mask: masks.fromSlices([
           { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 },
           { q0: 5, q1: 10, k0: 4, k1: 10, type: 0 },
         ]),

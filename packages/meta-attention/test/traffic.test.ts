@@ -1,18 +1,6 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { onWorld } from "@mosaic/conformance";
-import {
-  causal,
-  type Context,
-  documents,
-  full,
-  layoutOf,
-  placementOf,
-  type ProcessGroup,
-  randn,
-  shard,
-  slidingWindow,
-  zeros,
-} from "@mosaic/core";
+import { type Context, layoutOf, masks, placementOf, type ProcessGroup, randn, shard, zeros } from "@mosaic/core";
 import { symbolicWorld } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type Chosen, HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
@@ -117,11 +105,11 @@ test("what a ring would move is what the ring says", async () => {
   const [ranks, length] = [5, 43];
   const mesh = { sp: ranks };
   const given: Partial<HierarchicalMetaAttentionOptions>[] = [
-    { mask: full() },
-    { mask: causal() },
-    { mask: causal(), placement: "zigzag", chunksPerRank: 2 },
-    { mask: slidingWindow(12), dtype: "bfloat16" },
-    { mask: documents([20, 3, 20]), numKvHeads: 1 },
+    { mask: masks.full() },
+    { mask: masks.causal() },
+    { mask: masks.causal(), placement: "zigzag", chunksPerRank: 2 },
+    { mask: masks.slidingWindow(12), dtype: "bfloat16" },
+    { mask: masks.documents([20, 3, 20]), numKvHeads: 1 },
   ];
   for (const options of given) {
     const { dtype = "float32", placement = "contiguous", numKvHeads = 2 } = options;

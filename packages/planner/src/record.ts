@@ -1,15 +1,15 @@
 import {
-  type AttentionBackend,
   attention,
-  type Coordinate,
+  type AttentionBackend,
   checkOptionNames,
   contiguous,
+  type Coordinate,
   type DType,
   dtypeBytes,
-  full,
   type Layout,
   layoutOf,
   type Mask,
+  masks,
   omitAxes,
   OptionError,
   type Placement,
@@ -91,9 +91,9 @@ export interface RecordedRank {
  *
  * @example
  * ```ts
- * import { causal, local } from "@mosaic/core";
+ * import { local, masks } from "@mosaic/core";
  * import { count, prove, record } from "@mosaic/planner";
- * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, heads: 4, headDim: 8, mask: causal() });
+ * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, heads: 4, headDim: 8, mask: masks.causal() });
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
@@ -111,7 +111,7 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
     keyTokens: tokens,
     kvHeads: options.heads,
     batch: 1,
-    mask: full(),
+    mask: masks.full(),
     placement: contiguous(),
     dtype: "bfloat16" as const,
     ...options,

@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { world } from "@mosaic/collectives-local";
-import { type Context, causal, full, striped, zigzag } from "@mosaic/core";
+import { type Context, masks, striped, zigzag } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { count, record } from "../src/index.ts";
@@ -24,7 +24,7 @@ test("bytes are those of the ring's closed form, for every rank, mask and placem
   const mesh = { sp: 5 };
   const sizes = { tokens: 57, heads: 4, kvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
   for (const placement of [zigzag(), striped()]) {
-    for (const mask of [full(), causal()]) {
+    for (const mask of [masks.full(), masks.causal()]) {
       const run = record({ backend: ring(), mesh, mask, placement, ...sizes });
       const { ranks } = count(run);
       for (const [sp, { forward, backward }] of ranks.entries()) {

@@ -1,4 +1,4 @@
-import { type AttentionBackend, causal, type KvBlock, local, type Tensor } from "@mosaic/core";
+import { type AttentionBackend, type KvBlock, local, masks, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Fault, prove, record } from "../src/index.ts";
 import { meddledRing, type Site, tappedRing } from "./faulty.ts";
@@ -63,7 +63,7 @@ test("and a gradient added twice", () => {
       if (here(site)) attend();
     },
   });
-  const faults = faultsOf(backend, { mask: causal() });
+  const faults = faultsOf(backend, { mask: masks.causal() });
   expect(faults.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["twice 1", "twice 1", "twice 2"]);
 });
 

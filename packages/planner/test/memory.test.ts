@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { world } from "@mosaic/collectives-local";
-import { type AttentionBackend, attention, causal, type Context, layoutOf, randn, zigzag } from "@mosaic/core";
+import { attention, type AttentionBackend, type Context, layoutOf, masks, randn, zigzag } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
@@ -9,7 +9,7 @@ import { prove, record } from "../src/index.ts";
 // Every tensor fills whole lines of 64 bytes, which the CPU's allocator counts in.
 const sizes = { tokens: 96, heads: 4, kvHeads: 2, headDim: 16, batch: 1, dtype: "bfloat16" } as const;
 const mesh = { sp: 6 };
-const arrangement = { mask: causal(), placement: zigzag() };
+const arrangement = { mask: masks.causal(), placement: zigzag() };
 
 /** What `record` does, on a device that computes: the most bytes that were allocated at once. */
 function measured(ctx: Context, backend: AttentionBackend): number {

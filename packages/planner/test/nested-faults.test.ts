@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
-import { type AttentionBackend, type Context, causal, local, type ProcessGroup, type Span, tileOf } from "@mosaic/core";
+import { type AttentionBackend, type Context, local, masks, type ProcessGroup, type Span, tileOf } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Fault, prove, record } from "../src/index.ts";
 
@@ -83,7 +83,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
 test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
   const inner = meddled(({ rank, backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
-  const faults = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: causal() })).faults;
+  const faults = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).faults;
   expect(faults.map(({ message }) => message)).toContain(
     "rank 4, out: queries 16..19 and keys 4..7 do not meet: 16 pairs are missing",
   );

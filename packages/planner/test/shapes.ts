@@ -3,14 +3,11 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import {
   type AttentionBackend,
-  type Coordinate,
-  causal,
   contiguous,
-  documents,
-  full,
+  type Coordinate,
   type Mask,
+  masks,
   type Placement,
-  slidingWindow,
   striped,
   zigzag,
 } from "@mosaic/core";
@@ -19,11 +16,16 @@ import type { RecordOptions } from "../src/index.ts";
 /** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each key head. */
 export const ragged = { tokens: 67, heads: 4, kvHeads: 2, headDim: 8, batch: 2 } as const;
 
-export const masks: readonly Mask[] = [full(), causal(), slidingWindow(9), documents([10, 30, 27], "causal")];
+export const someMasks: readonly Mask[] = [
+  masks.full(),
+  masks.causal(),
+  masks.slidingWindow(9),
+  masks.documents([10, 30, 27], "causal"),
+];
 export const placements: readonly Placement[] = [contiguous(), zigzag(), striped()];
 
 /** Every mask with every placement. */
-export const arrangements: readonly Pick<RecordOptions, "mask" | "placement">[] = masks.flatMap((mask) =>
+export const arrangements: readonly Pick<RecordOptions, "mask" | "placement">[] = someMasks.flatMap((mask) =>
   placements.map((placement) => ({ mask, placement })),
 );
 

@@ -1,4 +1,4 @@
-import { causal, contiguous, full, striped, zigzag } from "@mosaic/core";
+import { contiguous, masks, striped, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { count, prove, record } from "../src/index.ts";
 import { arrangements, ragged } from "./shapes.ts";
@@ -13,7 +13,13 @@ test("the backend of the README is proved, ragged and for every mask and placeme
 
 test("so it is around another of its kind, and beside data parallelism", () => {
   const backend = broadcasting("node", broadcasting("gpu"));
-  const run = record({ backend, mesh: { dp: 2, node: 2, gpu: 3 }, ...ragged, mask: causal(), placement: zigzag() });
+  const run = record({
+    backend,
+    mesh: { dp: 2, node: 2, gpu: 3 },
+    ...ragged,
+    mask: masks.causal(),
+    placement: zigzag(),
+  });
   expect(prove(run).faults).toEqual([]);
 });
 
@@ -26,7 +32,7 @@ test("its reductions count as a reduceScatter and an allGather", () => {
 
 test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns are followed", (cuts) => {
   for (const placement of [contiguous(), zigzag(), striped()]) {
-    for (const mask of [full(), causal()]) {
+    for (const mask of [masks.full(), masks.causal()]) {
       const run = record({ backend: scattering({ cuts }), mesh: { sp: 3 }, ...ragged, mask, placement });
       expect(prove(run).faults).toEqual([]);
     }

@@ -1,5 +1,5 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
-import { causal, zigzag } from "@mosaic/core";
+import { masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { count, prove, record } from "../src/index.ts";
 
@@ -9,7 +9,7 @@ test("1 024 ranks in a grid of 32 × 32 are proved", () => {
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
   const run = record({
     backend: mesh2d({ shape: [32, 32], schedule: "fused" }),
-    mask: causal(),
+    mask: masks.causal(),
     placement: zigzag(),
     ...sizes,
   });

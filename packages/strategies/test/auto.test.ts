@@ -1,11 +1,11 @@
 import { backendSuite, onWorld } from "@mosaic/conformance";
-import { causal, MultiAxisAttention, OptionError, randn } from "@mosaic/core";
+import { masks, MultiAxisAttention, OptionError, randn } from "@mosaic/core";
 import { profiles } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { auto, type PlanOptions } from "../src/index.ts";
 import { makeWorld, register } from "./world.ts";
 
-const call = { tokens: 8192, heads: 4, kvHeads: 2, headDim: 32, mask: causal(), gpusPerNode: 4 } as const;
+const call = { tokens: 8192, heads: 4, kvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
 
 // A ring in a ring, a grid with two channels: what it chooses is right whatever it is.
 const choices: readonly PlanOptions[] = [

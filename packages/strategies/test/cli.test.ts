@@ -78,7 +78,7 @@ test("--json: one object with everything", () => {
   for (const planned of found.ranking) {
     expect(planned.seconds).toBeGreaterThan(0);
     expect(Object.values(planned.mesh as Record<string, number>).reduce((a, b) => a * b, 1)).toBe(4);
-    expect(planned.code).toContain("mask: mosaic.slidingWindow(1024),");
+    expect(planned.code).toContain("mask: mosaic.masks.slidingWindow(1024),");
   }
 });
 

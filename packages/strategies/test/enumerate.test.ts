@@ -1,11 +1,11 @@
-import { causal } from "@mosaic/core";
+import { masks } from "@mosaic/core";
 import { prove, record } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { contendersOf } from "../src/plan/contender.ts";
 import { divisorsOf } from "../src/plan/enumerate.ts";
 import { jobOf } from "../src/plan/job.ts";
 
-const shape = { tokens: 64, heads: 6, kvHeads: 3, headDim: 8, mask: causal() };
+const shape = { tokens: 64, heads: 6, kvHeads: 3, headDim: 8, mask: masks.causal() };
 
 function namesOn(nodes: number, gpusPerNode: number, heads = 6): readonly string[] {
   const options = { ...shape, heads, kvHeads: heads / 2, nodes, gpusPerNode };

@@ -1,10 +1,10 @@
 import { ring } from "@mosaic/backend-ring";
-import { type AttentionBackend, causal, full, slidingWindow } from "@mosaic/core";
+import { type AttentionBackend, masks } from "@mosaic/core";
 import { predict, type Profile, profiles, prove } from "@mosaic/planner";
 import { describe, expect, test } from "vitest";
 import { composed, type Plan, plan, type PlanOptions } from "../src/index.ts";
 
-const call = { tokens: 16_384, heads: 8, kvHeads: 4, headDim: 64, mask: causal() } as const;
+const call = { tokens: 16_384, heads: 8, kvHeads: 4, headDim: 64, mask: masks.causal() } as const;
 const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;
 
 /** All that can be compared: not the strategies themselves, which are functions. */
@@ -73,8 +73,8 @@ test("what counts depends on the network: where it is slow, fewer bytes between 
 });
 
 test("a narrow window is no reason to gather everything", () => {
-  const found = plan({ ...call, ...machine, mask: slidingWindow(256) });
-  const whole = plan({ ...call, ...machine, mask: full() });
+  const found = plan({ ...call, ...machine, mask: masks.slidingWindow(256) });
+  const whole = plan({ ...call, ...machine, mask: masks.full() });
   expect(found.best.bytesBetweenNodes).toBeLessThan(whole.best.bytesBetweenNodes / 1.5);
 });
 

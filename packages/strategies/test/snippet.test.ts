@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { causal, slidingWindow } from "@mosaic/core";
+import { masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { plan } from "../src/index.ts";
 
@@ -10,9 +10,9 @@ const umbrella = join(import.meta.dirname, "programs/umbrella.ts");
 const launcher = join(root, "../launcher/bin/mosaic-run.js");
 
 test.each([
-  { name: "equal shards", tokens: 64, mask: causal(), mesh: { seq: 2, head: 2 } },
-  { name: "ragged shards", tokens: 67, mask: slidingWindow(9), mesh: { sp: 4 } },
-  { name: "other keys", tokens: 30, keyTokens: 64, mask: causal(), mesh: { sp: 4 } },
+  { name: "equal shards", tokens: 64, mask: masks.causal(), mesh: { seq: 2, head: 2 } },
+  { name: "ragged shards", tokens: 67, mask: masks.slidingWindow(9), mesh: { sp: 4 } },
+  { name: "other keys", tokens: 30, keyTokens: 64, mask: masks.causal(), mesh: { sp: 4 } },
 ])("the code to paste runs as it is: $name", ({ name, ...options }) => {
   const { best } = plan({
     ...options,
@@ -38,7 +38,7 @@ test.each([
 });
 
 test("a mask of one's own is named, not made up", () => {
-  const mask = { ...causal(), name: "mine" };
+  const mask = { ...masks.causal(), name: "mine" };
   const { code } = plan({ tokens: 64, heads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
   expect(code).toContain("  // mask: mine,");
 });

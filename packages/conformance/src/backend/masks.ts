@@ -1,14 +1,4 @@
-import {
-  bidirectionalCausal,
-  causal,
-  documents,
-  full,
-  inverseCausal,
-  type Mask,
-  prefix,
-  slidingWindow,
-  sliceMask,
-} from "@mosaic/core";
+import { type Mask, masks } from "@mosaic/core";
 import type { Sees } from "../oracle/attention.ts";
 import { randomSlices, seesAny } from "../oracle/mask.ts";
 
@@ -45,15 +35,15 @@ function makeTrials(queries: number, keys: number, seed: number): readonly MaskT
   const first = Math.floor(keys / 3);
   const random = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
   return [
-    { mask: full(), sees: () => true },
-    { mask: causal(), sees: (q, k) => k <= q + shift },
-    { mask: inverseCausal(), sees: (q, k) => k >= q },
-    { mask: bidirectionalCausal(), sees: (q, k) => k >= q && k <= q + shift },
-    { mask: slidingWindow(window), sees: (q, k) => k <= q + shift && k > q + shift - window },
-    { mask: prefix(first), sees: (q, k) => k < first || k <= q + shift },
+    { mask: masks.full(), sees: () => true },
+    { mask: masks.causal(), sees: (q, k) => k <= q + shift },
+    { mask: masks.inverseCausal(), sees: (q, k) => k >= q },
+    { mask: masks.bidirectionalCausal(), sees: (q, k) => k >= q && k <= q + shift },
+    { mask: masks.slidingWindow(window), sees: (q, k) => k <= q + shift && k > q + shift - window },
+    { mask: masks.prefix(first), sees: (q, k) => k < first || k <= q + shift },
     ...(queries === keys ? documentTrials(queries) : []),
-    ...random.map((slices) => ({ mask: sliceMask(slices), sees: seesAny(slices) })),
-    { mask: sliceMask([]), sees: () => false },
+    ...random.map((slices) => ({ mask: masks.fromSlices(slices), sees: seesAny(slices) })),
+    { mask: masks.fromSlices([]), sees: () => false },
   ];
 }
 
@@ -65,7 +55,7 @@ function documentTrials(length: number): MaskTrial[] {
     return lengths.findIndex((each) => position < (end += each));
   };
   return [
-    { mask: documents(lengths), sees: (q, k) => documentOf(q) === documentOf(k) },
-    { mask: documents(lengths, "causal"), sees: (q, k) => documentOf(q) === documentOf(k) && k <= q },
+    { mask: masks.documents(lengths), sees: (q, k) => documentOf(q) === documentOf(k) },
+    { mask: masks.documents(lengths, "causal"), sees: (q, k) => documentOf(q) === documentOf(k) && k <= q },
   ];
 }

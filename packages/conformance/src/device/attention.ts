@@ -1,4 +1,4 @@
-import { type Device, type DType, full, type Slice, sizeOf, type Span, type Tensor } from "@mosaic/core";
+import { type Device, type DType, masks, sizeOf, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
 import type { Case } from "../case.ts";
@@ -31,11 +31,11 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
   return [
     ...maskTrials(70, 70, 3).map(({ mask, sees }) => ({
       name: `attention: ${mask.name}`,
-      run: () => masks(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), sees }),
+      run: () => checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), sees }),
     })),
     ...maskTrials(33, 140, 4).map(({ mask, sees }) => ({
       name: `attention: ${mask.name}, more keys than queries`,
-      run: () => masks(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), sees }),
+      run: () => checkMask(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), sees }),
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: heads of ${headDim}`,
@@ -75,7 +75,7 @@ interface Masked {
 }
 
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
-async function masks(run: (attention: AttentionCase) => Promise<void>, masked: Masked): Promise<void> {
+async function checkMask(run: (attention: AttentionCase) => Promise<void>, masked: Masked): Promise<void> {
   const { queries, keys, slices } = masked;
   const problem = problemOf({ ...masked, heads: 2, kvHeads: 1, headDim: 8 });
   const third = Math.floor(keys / 3);
@@ -229,7 +229,7 @@ async function edges(device: Device): Promise<void> {
 
   using none = device.empty([1, 1, 0, 4], "float32");
   using noRows = device.empty([1, 1, 0], "float32");
-  const everything = full().slices(3, 2);
+  const everything = masks.full().slices(3, 2);
   device.kernels.attend({ out, lse }, q, { k: none, v: none }, { ...tile, k: [], mask: everything });
   device.kernels.attend({ out: none, lse: noRows }, none, { k, v }, { ...tile, q: [], mask: everything });
   const grads = { dq: none, dk: none, dv: none };

@@ -1,6 +1,6 @@
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { type Context, causal, MultiAxisAttention, reduceGradients } from "@mosaic/core";
+import { type Context, masks, MultiAxisAttention, reduceGradients } from "@mosaic/core";
 import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
 import type { Case } from "../case.ts";
 import { check } from "../check.ts";
@@ -74,7 +74,7 @@ function checkFlat(rank: number, before: Memory, after: Memory): void {
 }
 
 async function train(ctx: Context, { backend }: Arrangement, steps: number): Promise<void> {
-  const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: causal(), placement: "zigzag" } as const;
+  const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: masks.causal(), placement: "zigzag" } as const;
   using attention = new MultiAxisAttention(ctx, { ...options, backend });
   using x = ctx.device.empty([1, 6, 8], "float32");
   ctx.device.write(x, normals(48, ctx.rank));

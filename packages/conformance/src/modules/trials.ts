@@ -1,4 +1,4 @@
-import { causal, documents, full, slidingWindow } from "@mosaic/core";
+import { masks } from "@mosaic/core";
 import { placements } from "../backend/placements.ts";
 import type { ModuleTrial } from "./trial.ts";
 
@@ -10,14 +10,14 @@ export function moduleTrials(): ModuleTrial[] {
   const plain = { sizes, dtype: "float32", useCheckpoint: false } as const;
   const documentOf = (position: number) => (position < 11 ? 0 : 1);
   return [
-    { ...plain, name: "full, contiguous", mask: full(), sees: () => true, placement: contiguous! },
-    { ...plain, name: "causal, zigzag", mask: causal(), sees: (q, k) => k <= q, placement: zigzag! },
+    { ...plain, name: "full, contiguous", mask: masks.full(), sees: () => true, placement: contiguous! },
+    { ...plain, name: "causal, zigzag", mask: masks.causal(), sees: (q, k) => k <= q, placement: zigzag! },
     {
       ...plain,
       name: "window, striped, grouped heads, checkpointed",
       sizes: grouped,
       useCheckpoint: true,
-      mask: slidingWindow(9),
+      mask: masks.slidingWindow(9),
       sees: (q, k) => k <= q && k > q - 9,
       placement: striped!,
     },
@@ -25,7 +25,7 @@ export function moduleTrials(): ModuleTrial[] {
       ...plain,
       name: "documents, ragged, bfloat16",
       dtype: "bfloat16",
-      mask: documents([11, 26]),
+      mask: masks.documents([11, 26]),
       sees: (q, k) => documentOf(q) === documentOf(k),
       placement: ragged!,
     },

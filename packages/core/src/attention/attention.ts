@@ -105,14 +105,14 @@ function accumulator(like: Tensor): Tensor {
  *
  * @example
  * ```ts
- * import { attention, causal, init, layoutOf, randn } from "@mosaic/core";
+ * import { attention, init, layoutOf, masks, randn } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using q = randn(ctx, [1, 4, 10, 8]);
  * using k = randn(ctx, [1, 2, 10, 8]);
  * using v = randn(ctx, [1, 2, 10, 8]);
  * const rows = layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 10 });
- * using out = attention(ctx, q, k, v, { mask: causal(), queries: rows, keys: rows });
+ * using out = attention(ctx, q, k, v, { mask: masks.causal(), queries: rows, keys: rows });
  * out.shape; // => [1, 4, 10, 8]
  * ```
  * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent.

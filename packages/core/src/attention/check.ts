@@ -36,7 +36,7 @@ export function checkMask(where: string, mask: Mask): void {
   if (typeof (mask as Partial<Mask> | null)?.slices === "function") return;
   throw new OptionError({
     where: `${where}: mask`,
-    expected: "a Mask, such as causal() or documents([3, 5])",
+    expected: "a Mask, such as masks.causal() or masks.documents([3, 5])",
     received: typeof mask === "string" ? `"${mask}"` : String(mask),
   });
 }

@@ -53,10 +53,10 @@ export interface DependencyAxis {
  *
  * @example
  * ```ts
- * import { causal, layoutOf } from "@mosaic/core";
+ * import { layoutOf, masks } from "@mosaic/core";
  * import { dependencyTable } from "@mosaic/core/context-parallel";
  * const tokens = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 40 });
- * const call = { at: { sp: 0 }, mask: causal().slices(40, 40), queries: tokens, keys: tokens };
+ * const call = { at: { sp: 0 }, mask: masks.causal().slices(40, 40), queries: tokens, keys: tokens };
  * const dependencies = dependencyTable({ axis: "sp", size: 4 }, call, call.at);
  * dependencies.needsKv(3, 1); // => true
  * dependencies.needsKv(1, 3); // => false

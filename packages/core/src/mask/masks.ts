@@ -27,8 +27,8 @@ export function full(): Mask {
  *
  * @example
  * ```ts
- * import { causal } from "@mosaic/core";
- * causal().slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
+ * import { masks } from "@mosaic/core";
+ * masks.causal().slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
  * ```
  */
 export function causal(): Mask {
@@ -75,8 +75,8 @@ export function slidingWindow(size: number): Mask {
  *
  * @example
  * ```ts
- * import { documents } from "@mosaic/core";
- * documents([2, 3], "causal").slices(5, 5).length; // => 2
+ * import { masks } from "@mosaic/core";
+ * masks.documents([2, 3], "causal").slices(5, 5).length; // => 2
  * ```
  */
 export function documents(lengths: readonly number[], inner: "causal" | "full" = "full"): Mask {
@@ -131,13 +131,13 @@ export function prefix(count: number): Mask {
  *
  * @example
  * ```ts
- * import { sliceMask } from "@mosaic/core";
- * const mask = sliceMask([{ q0: 0, q1: 4, k0: 0, k1: 2, type: 0 }]);
+ * import { masks } from "@mosaic/core";
+ * const mask = masks.fromSlices([{ q0: 0, q1: 4, k0: 0, k1: 2, type: 0 }]);
  * mask.slices(4, 4).length; // => 1
  * ```
  */
-export function sliceMask(list: readonly Slice[]): Mask {
-  const name = `sliceMask(${list.length})`;
+export function fromSlices(list: readonly Slice[]): Mask {
+  const name = `fromSlices(${list.length})`;
   const slices = list.map((slice) => ({ ...slice }));
   for (const slice of slices) checkSlice(name, slice);
   let disjoint = false;

@@ -9,9 +9,9 @@ import type { Slice } from "./slice.ts";
  *
  * @example
  * ```ts
- * import { causal, isVisible } from "@mosaic/core";
+ * import { isVisible, masks } from "@mosaic/core";
  * const span = (start: number) => [{ start, length: 4, step: 1 }];
- * const slices = causal().slices(8, 8);
+ * const slices = masks.causal().slices(8, 8);
  * isVisible(span(0), span(4), slices); // => false
  * isVisible(span(4), span(0), slices); // => true
  * ```

@@ -36,7 +36,7 @@ export interface AttentionModuleOptions {
    * product is the number of those ranks. Default: the backend's own choice. Only for a backend that has a grid.
    */
   readonly meshShape?: readonly [rows: number, columns: number];
-  /** Short for mask: causal(). */
+  /** Short for mask: masks.causal(). */
   readonly causal?: boolean;
   /** Which keys each query sees, in global positions. Default: all. */
   readonly mask?: Mask;

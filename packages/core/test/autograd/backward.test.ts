@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { defineOp } from "../../src/autograd/define-op.ts";
 import { enableGrad, noGrad } from "../../src/autograd/node.ts";
-import { filled, fromArray, ones, zeros } from "../../src/creation.ts";
+import { fromArray, full, ones, zeros } from "../../src/creation.ts";
 import { AutogradError, DisposedError } from "../../src/errors.ts";
 import { add, mul, scale } from "../../src/ops/arithmetic.ts";
 import { square, tanh } from "../../src/ops/pointwise.ts";
@@ -37,7 +37,7 @@ describe("the tape", () => {
 
   test("gives no gradient to what wants none", async () => {
     const x = leaf(1);
-    const y = filled(device, [1], 2);
+    const y = full(device, [1], 2);
     using z = mul(x, y);
     z.backward();
     expect(y.grad).toBeNull();

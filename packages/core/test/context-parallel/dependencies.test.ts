@@ -4,7 +4,7 @@ import { local } from "../../src/attention/local.ts";
 import { dependencyTable, dependencyTables, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
 import { rowRange } from "../../src/mask/clip.ts";
-import { causal, full, sliceMask, slidingWindow } from "../../src/mask/masks.ts";
+import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
 import type { Slice } from "../../src/mask/slice.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import { type Layout } from "../../src/placement/layout.ts";
@@ -27,8 +27,8 @@ const masks = [
   full(),
   causal(),
   slidingWindow(3),
-  sliceMask([{ q0: 2, q1: 5, k0: 9, k1: 11, type: 0 }]),
-  sliceMask([]),
+  fromSlices([{ q0: 2, q1: 5, k0: 9, k1: 11, type: 0 }]),
+  fromSlices([]),
 ];
 
 const calls = fc.record({

@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { LayoutCache } from "../../src/context-parallel/index.ts";
-import { causal, layoutOf } from "../../src/index.ts";
+import { layoutOf, masks } from "../../src/index.ts";
 
 const mesh = { node: 2, gpu: 4 };
 const tokens = layoutOf({ mesh, axes: ["node", "gpu"], length: 80 });
-const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: causal().slices(80, 80) };
+const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: masks.causal().slices(80, 80) };
 
 test("what is known of a place is worked out once, wherever along the given axes it is asked for", () => {
   const kept = new LayoutCache<string>(["gpu"]);
@@ -24,7 +24,7 @@ test("rows that are whole along an axis are not those at a place on it", () => {
 test.each([
   ["queries", { queries: layoutOf({ mesh, axes: ["node"], length: 80 }) }],
   ["keys", { keys: layoutOf({ mesh, axes: ["gpu"], length: 80 }) }],
-  ["mask", { mask: causal().slices(80, 80) }],
+  ["mask", { mask: masks.causal().slices(80, 80) }],
 ])("other %s are another call", (_, other) => {
   const kept = new LayoutCache<string>(["gpu"]);
   const from = { node: 1, gpu: 3 };

@@ -50,7 +50,7 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
     fc.property(fc.array(anySlice, { maxLength: 4 }), lengths, lengths, (slices, queries, keys) => {
       const pairs = pairsOf(...slices);
       const fits = slices.every(({ q1, k1 }) => q1 <= queries && k1 <= keys) && new Set(pairs).size === pairs.length;
-      const take = () => masks.sliceMask(slices).slices(queries, keys);
+      const take = () => masks.fromSlices(slices).slices(queries, keys);
       if (fits) expect(pairsOf(...take())).toEqual(pairs);
       else expect(take).toThrow(ShapeError);
     }),
@@ -61,11 +61,11 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
 const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 } as const;
 
 test("refusals say what is wrong", () => {
-  const twice = masks.sliceMask([slice, { ...slice, q0: 3, type: 1 }]);
+  const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: 1 }]);
   expect(() => twice.slices(4, 4)).toThrow(/covered twice, by queries \[0,4\).*; cut one of them/);
-  expect(() => masks.sliceMask([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
-  expect(() => masks.sliceMask([{ ...slice, q0: 5 }])).toThrow(ShapeError);
-  expect(() => masks.sliceMask([{ ...slice, type: 4 as 0 }])).toThrow(ShapeError);
+  expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
+  expect(() => masks.fromSlices([{ ...slice, q0: 5 }])).toThrow(ShapeError);
+  expect(() => masks.fromSlices([{ ...slice, type: 4 as 0 }])).toThrow(ShapeError);
   expect(() => masks.documents([2, 3]).slices(5, 6)).toThrow(/a sequence of 5.*received 5 queries and 6 keys/);
   expect(() => masks.documents([2, -1])).toThrow(OptionError);
   expect(() => masks.documents([2], "casual" as "causal")).toThrow(/"causal" or "full", received "casual"/);
@@ -75,7 +75,7 @@ test("refusals say what is wrong", () => {
 
 test("a mask taken from a list does not follow later changes to it", () => {
   const list = [{ ...slice, q1: 4 as number }];
-  const mask = masks.sliceMask(list);
+  const mask = masks.fromSlices(list);
   list[0]!.q1 = 100;
   expect(mask.slices(4, 4)).toEqual([slice]);
 });

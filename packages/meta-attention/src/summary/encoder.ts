@@ -1,22 +1,22 @@
 import {
   add,
-  type Context,
   checkOptionNames,
   concatenate,
+  type Context,
   createParameter,
-  filled,
   formatShape,
   fromArray,
+  full,
   Linear,
   log,
-  Module,
   matmul,
   mean,
+  Module,
   mul,
   neg,
   relu,
-  ShapeError,
   scale,
+  ShapeError,
   softmax,
   sum,
   type Tensor,
@@ -160,7 +160,7 @@ export class ChunkSummaryEncoder extends Module {
     using lines = pattern.reshape([batch, 1, rows]);
     using products = matmul(lines, order);
     using ordered = products.reshape([batch, orderedStatistics]);
-    using epsilon = filled(this.#ctx, [1], EPSILON);
+    using epsilon = full(this.#ctx, [1], EPSILON);
     using positive = add(pattern, epsilon);
     using logs = log(positive);
     using terms = mul(pattern, logs);

@@ -1,5 +1,5 @@
 import { seesAny } from "@mosaic/conformance";
-import { causal, full } from "@mosaic/core";
+import { masks } from "@mosaic/core";
 import type { Chosen } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
 import { derivatives } from "./derivatives.ts";
@@ -65,7 +65,7 @@ const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Arr
 export function problemOf({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
   const { embedDim: embed, numHeads: heads, summaryDim = 64, metaHeads = 4, summaryHeads = heads } = options;
   const { combine = "soft", gate = true, numKvHeads: kvHeads = heads, headDim = embed / heads } = options;
-  const { mask = options.causal ? causal() : full() } = options;
+  const { mask = options.causal ? masks.causal() : masks.full() } = options;
   const sees = seesAny(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, at) => at);
   const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !sees(query, key)));

@@ -1,14 +1,14 @@
 import {
+  concatenate,
   type Context,
   defineOp,
-  filled,
   formatShape,
+  full,
   mul,
   sameShape,
   ShapeError,
   sum,
   type Tensor,
-  concatenate,
 } from "@mosaic/core";
 
 // A loss is first a pair (sum, count) of this rank's part, a tensor [2]: pairs add, over micro-batches and over ranks.
@@ -45,7 +45,7 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
   using count = constant?.to("float32");
   using weighted = count ? mul(wide, count) : wide.reshape(wide.shape);
   using total = sum(weighted);
-  using number = count ? sum(count) : filled(losses.device, [], losses.size);
+  using number = count ? sum(count) : full(losses.device, [], losses.size);
   using first = total.reshape([1]);
   using second = number.reshape([1]);
   return concatenate([first, second], 0);

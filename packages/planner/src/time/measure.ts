@@ -4,11 +4,11 @@ import {
   contiguous,
   type DType,
   empty,
-  filled,
   fromArray,
   full,
   layoutOf,
   local,
+  masks,
   randn,
   type Tensor,
 } from "@mosaic/core";
@@ -195,7 +195,7 @@ class TileOperands implements Disposable {
     const own = (name: string, make: () => Tensor): void => {
       if (!this.#tensors.has(nameOf(tile, name))) this.#tensors.set(nameOf(tile, name), make());
     };
-    const zeros = (shape: readonly number[]) => () => filled(this.#ctx, shape, 0);
+    const zeros = (shape: readonly number[]) => () => full(this.#ctx, shape, 0);
     for (const name of ["q", "dOut"]) own(name, random(rows));
     for (const name of ["k", "v"]) own(name, random(keys));
     own("out", zeros([1, heads, rows, headDim]));
@@ -214,8 +214,8 @@ function nameOf({ heads, rows, keys, headDim, dtype, interleaved }: TileShape, n
 
 /** Seconds of one copy of each size, on the first rank; its bytes are those read and those written. */
 export async function timeCopies(crew: Crew, sizes: readonly number[]): Promise<BytesSample[]> {
-  const from = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 8], 1)));
-  const to = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 8], 1)));
+  const from = crew.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 8], 1)));
+  const to = crew.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 8], 1)));
   const calls = 16;
   const timings = sizes.map((_, i) => () => {
     const chain: Chain = (ctx) => {
@@ -234,7 +234,7 @@ export async function timeCopies(crew: Crew, sizes: readonly number[]): Promise<
 
 /** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
 export async function timeExchanges(crew: Crew, sizes: readonly number[]): Promise<BytesSample[]> {
-  const out = crew.contexts.map((ctx) => sizes.map((bytes) => filled(ctx, [bytes / 4], 1)));
+  const out = crew.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
   const into = crew.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
   const calls = 8;
   const timings = sizes.map((_, i) => () => {
@@ -276,7 +276,7 @@ export async function timeEnqueue({ contexts, repetitions }: Crew): Promise<numb
   // for what a host does besides enqueueing, collecting garbage for one, is its own.
   for (let i = 0; i < 32 * (repetitions + 1); i++) {
     const begin = performance.now();
-    using out = attention(ctx, q, k, v, { backend: sizes.backend, mask: full(), queries: rows, keys: rows });
+    using out = attention(ctx, q, k, v, { backend: sizes.backend, mask: masks.full(), queries: rows, keys: rows });
     out.backward(dOut);
     times.push(performance.now() - begin);
     await ctx.device.stream.synchronize();

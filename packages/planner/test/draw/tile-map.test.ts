@@ -1,7 +1,7 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
-import { type AttentionBackend, causal, type Coordinate, contiguous, documents, striped, zigzag } from "@mosaic/core";
+import { type AttentionBackend, contiguous, type Coordinate, masks, striped, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { record, tileMapSvg } from "../../src/index.ts";
 import { tilesOf } from "../../src/draw/tiles.ts";
@@ -10,7 +10,7 @@ import { all, parse } from "./xml.ts";
 const sizes = { tokens: 64, heads: 4, headDim: 8 };
 
 function made(backend: AttentionBackend, mesh: Coordinate, placement = zigzag()) {
-  return record({ backend, mesh, placement, mask: causal(), ...sizes });
+  return record({ backend, mesh, placement, mask: masks.causal(), ...sizes });
 }
 
 test.each([
@@ -82,7 +82,7 @@ test("of many ranks, eight are coloured and the others grey", () => {
     tokens: 640,
     heads: 1,
     headDim: 8,
-    mask: documents([320, 320]),
+    mask: masks.documents([320, 320]),
   });
   const svg = parse(tileMapSvg(run));
   const legend = all(svg, "text").map(({ text }) => text);

@@ -1,6 +1,6 @@
 import { ring } from "@mosaic/backend-ring";
 import { world } from "@mosaic/collectives-local";
-import { attention, type Context, contiguous, full, layoutOf, randn, type TraceEvent } from "@mosaic/core";
+import { attention, type Context, contiguous, layoutOf, masks, randn, type TraceEvent } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { profiles, record, simulate, timelineOf } from "../../src/index.ts";
@@ -69,7 +69,7 @@ async function traced(
     const [q, k, v, dOut] = operands[i]!;
     for (const input of [q, k, v]) input.requiresGrad = true;
     ctx.startTrace();
-    const out = attention(ctx, q, k, v, { backend: ring(), mask: full(), queries: layout, keys: layout });
+    const out = attention(ctx, q, k, v, { backend: ring(), mask: masks.full(), queries: layout, keys: layout });
     out.backward(dOut);
   }
   await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));

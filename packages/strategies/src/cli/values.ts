@@ -1,15 +1,4 @@
-import {
-  bidirectionalCausal,
-  causal,
-  type DType,
-  dtypeBytes,
-  full,
-  inverseCausal,
-  type Mask,
-  type PlacementName,
-  prefix,
-  slidingWindow,
-} from "@mosaic/core";
+import { type DType, dtypeBytes, type Mask, masks, type PlacementName } from "@mosaic/core";
 import { UsageError } from "./usage-error.ts";
 
 // Each reads what was written behind an option, or says what would be legal there.
@@ -44,13 +33,14 @@ export function bytesOf(name: string, text: string): number {
   throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
 }
 
-const masks: Readonly<Record<string, () => Mask>> = { full, causal, inverseCausal, bidirectionalCausal };
+const { full, causal, inverseCausal, bidirectionalCausal, slidingWindow, prefix } = masks;
+const plainMasks: Readonly<Record<string, () => Mask>> = { full, causal, inverseCausal, bidirectionalCausal };
 const sizedMasks: Readonly<Record<string, (size: number) => Mask>> = { slidingWindow, prefix };
 
 /** causal, slidingWindow:4096. */
 export function maskOf(text: string): Mask {
   const [name, size, ...more] = text.split(":") as [string, ...string[]];
-  if (size === undefined && Object.hasOwn(masks, name)) return masks[name]!();
+  if (size === undefined && Object.hasOwn(plainMasks, name)) return plainMasks[name]!();
   if (size !== undefined && more.length === 0 && Object.hasOwn(sizedMasks, name)) {
     return sizedMasks[name]!(countOf(`mask ${name}`, size));
   }
@@ -58,7 +48,7 @@ export function maskOf(text: string): Mask {
 }
 
 export function maskNames(): string {
-  return [...Object.keys(masks), ...Object.keys(sizedMasks).map((name) => `${name}:N`)].join(", ");
+  return [...Object.keys(plainMasks), ...Object.keys(sizedMasks).map((name) => `${name}:N`)].join(", ");
 }
 
 export const dtypes: readonly DType[] = Object.keys(dtypeBytes) as DType[];

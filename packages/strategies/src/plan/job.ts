@@ -1,11 +1,10 @@
 import {
   type AttentionBackend,
-  causal,
   checkOptionNames,
   type Coordinate,
   type DType,
-  full,
   type Mask,
+  masks,
   OptionError,
   type Placement,
   type PlacementName,
@@ -136,7 +135,7 @@ export interface PlanJob {
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
 export function jobOf(where: string, options: PlanOptions): PlanJob {
   checkOptionNames(where, options, legal);
-  const { tokens, heads, headDim, nodes = 1, gpusPerNode, mask = full() } = options;
+  const { tokens, heads, headDim, nodes = 1, gpusPerNode, mask = masks.full() } = options;
   const { keyTokens = tokens, kvHeads = heads, batch = 1, dtype = "bfloat16" } = options;
   const counts = { tokens, keyTokens, heads, kvHeads, headDim, batch, nodes, gpusPerNode };
   for (const [name, value] of Object.entries(counts)) checkCount(where, name, value);
@@ -148,7 +147,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
   if (!(memoryLimit > 0)) {
     throw new OptionError({ where, expected: "memoryLimit a number of bytes > 0", received: String(memoryLimit) });
   }
-  const placement = placementOf(options.placement ?? (mask.name === causal().name ? "zigzag" : "contiguous"));
+  const placement = placementOf(options.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
   return {
     shape: { tokens, keyTokens, heads, kvHeads, headDim, batch, dtype, mask, placement },
     nodes,

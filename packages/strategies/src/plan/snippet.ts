@@ -62,8 +62,8 @@ const plainMasks: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bid
 /** Masks say in their names how they are made, but for those with lists, and one's own. */
 function maskOf({ name }: Mask): readonly string[] {
   if (name === "full") return [];
-  if (plainMasks.has(name)) return [`mask: ${SCOPE}${name}()`];
-  if (/^(slidingWindow|prefix)\(\d+\)$/.test(name)) return [`mask: ${SCOPE}${name}`];
+  if (plainMasks.has(name)) return [`mask: ${SCOPE}masks.${name}()`];
+  if (/^(slidingWindow|prefix)\(\d+\)$/.test(name)) return [`mask: ${SCOPE}masks.${name}`];
   return [`// mask: ${name}`];
 }
 
