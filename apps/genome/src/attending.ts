@@ -46,7 +46,7 @@ class RingAttending extends Attending {
 
   constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), mask: others };
+    const options = { embedDim, numHeads, scale: sharp(embedDim / numHeads), mask: others };
     this.#inner = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, backend: "ring" }),
@@ -66,7 +66,7 @@ class LocalAttending extends Attending {
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, softmaxScale: sharp(embedDim / numHeads), mask: others };
+    const options = { embedDim, numHeads, scale: sharp(embedDim / numHeads), mask: others };
     this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { ...options, attentionAxis: 2 }));
     this.#chunkLength = chunkLength;
     lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
@@ -93,7 +93,7 @@ class MetaAttending extends Attending {
       topK,
       chunksPerRank: chunks / ctx.mesh.shape["sp"]!,
       warmupSteps,
-      softmaxScale: sharp(embedDim / numHeads),
+      scale: sharp(embedDim / numHeads),
       mask: others,
       combine: "exact",
       gate: false,

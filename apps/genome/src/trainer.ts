@@ -1,3 +1,4 @@
+import { reduceGradients } from "@mosaic/core";
 import {
   AdamW,
   add,
@@ -10,7 +11,6 @@ import {
   type MetaResult,
   type ParameterOverrides,
   scale,
-  syncGradients,
   type Tensor,
 } from "@mosaic/attention";
 import { loadBatch } from "./batch.ts";
@@ -61,7 +61,7 @@ export class Trainer implements Disposable {
     using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
     using whole = this.#withTeacher(loss, said.results);
     whole.backward();
-    syncGradients(ctx, model);
+    reduceGradients(ctx, model);
     using norm = clipGradNorm(model, 1);
     optimizer.step();
     optimizer.zeroGrad();

@@ -1,3 +1,4 @@
+import { reduceGradients } from "@mosaic/core";
 import {
   AdamW,
   clipGradNorm,
@@ -6,7 +7,6 @@ import {
   crossEntropy,
   linearWarmup,
   ScheduleFreeAdamW,
-  syncGradients,
   type Tensor,
 } from "@mosaic/attention";
 import { loadBatch, planRows } from "./batch.ts";
@@ -89,7 +89,7 @@ export class Trainer implements Disposable {
     using loss: Tensor = crossEntropy(ctx, logits, batch.targets);
     this.#model.zeroGrad();
     loss.backward();
-    syncGradients(ctx, this.#model);
+    reduceGradients(ctx, this.#model);
     using _ = clipGradNorm(this.#model, 1);
     this.#optimizer.step();
     return loss.item();

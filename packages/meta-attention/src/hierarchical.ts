@@ -69,13 +69,13 @@ export class HierarchicalMetaAttention extends Module {
   constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
     super();
     const settings = settle(new.target.name, ctx, options);
-    const { embedDim, numHeads, numKvHeads, headSize, summaryDim, summaryHeads, metaHeads, bias, dtype } = settings;
-    const width = numHeads * headSize;
+    const { embedDim, numHeads, numKvHeads, headDim, summaryDim, summaryHeads, metaHeads, bias, dtype } = settings;
+    const width = numHeads * headDim;
     this.#ctx = ctx;
     this.#settings = settings;
     this.qkvProjection = this.addChild(
       "qkv_proj",
-      new Linear(ctx, embedDim, width + 2 * numKvHeads * headSize, { bias, dtype }),
+      new Linear(ctx, embedDim, width + 2 * numKvHeads * headDim, { bias, dtype }),
     );
     this.outProjection = this.addChild("out_proj", new Linear(ctx, width, embedDim, { bias, dtype }));
     const gate = settings.gate ? new Linear(ctx, 2 * width, width, { dtype }) : null;

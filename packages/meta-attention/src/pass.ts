@@ -45,12 +45,12 @@ export class Pass implements Disposable {
 
   constructor(parts: PassParts, x: Tensor, resume: Resume) {
     const { ctx, settings, chunks } = parts;
-    const { axis, combine, gate, softmaxScale: scale, numHeads: heads, numKvHeads: kvHeads, headSize } = settings;
+    const { axis, combine, gate, scale, numHeads: heads, numKvHeads: kvHeads, headDim } = settings;
     const group = ctx.mesh.group(axis);
     this.#parts = parts;
     this.#x = x;
     this.#resume = resume;
-    this.#plan = { ctx, group, chunks, combine, gate, scale, heads, kvHeads, headSize, label: `meta(${axis})` };
+    this.#plan = { ctx, group, chunks, combine, gate, scale, heads, kvHeads, headDim, label: `meta(${axis})` };
   }
 
   async run(call: PassCall): Promise<MetaResult> {
@@ -119,7 +119,7 @@ export class Pass implements Disposable {
         ...settings,
         chunks,
         batch,
-        width: settings.numKvHeads * settings.headSize,
+        width: settings.numKvHeads * settings.headDim,
         gathered: settings.summaryDim + (settings.certificate ? keyStatisticsWidth(this.#plan) : 0),
         secondGather: mayExtend ? chunks.all.length : 0,
         edges,

@@ -15,7 +15,7 @@ export interface QkvProjection {
 
 /** x [B,S,E] → q [B,H,S,D], k and v [B,Hkv,S,D]; q and k turned by where their rows stand, if anything turns them. */
 export function project(x: Tensor, { qkvProjection, settings, chunks }: QkvProjection): Projected {
-  const { numHeads, numKvHeads, headSize: size, positions } = settings;
+  const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
   const part = (first: number, count: number): Tensor => headsOf(qkv, { first, count, size });
   const placed = (heads: Tensor): Tensor => {

@@ -76,7 +76,7 @@ export interface HierarchicalMetaAttentionOptions {
   /** The mesh axis along which the sequence is cut. Default "sp". */
   readonly axis?: string;
   /** Factor on q·k. Default 1 / √headDim. */
-  readonly softmaxScale?: number;
+  readonly scale?: number;
   /** Whether the projections have biases. Default true. */
   readonly bias?: boolean;
   /** Tokens of the whole sequence over all ranks. Default: local rows times ranks; needed if shards are unequal. */
@@ -89,7 +89,7 @@ export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttenti
   readonly topK: number;
   /** Chunks of the whole sequence, if no shard is too short for its own. */
   readonly chunks: number;
-  readonly headSize: number;
+  readonly headDim: number;
   readonly placement: Placement;
   readonly positions: PositionEncoding | undefined;
   readonly maxMissedMass: number | undefined;
@@ -121,7 +121,7 @@ const legal = [
   "routingNoise",
   "warmupSteps",
   "axis",
-  "softmaxScale",
+  "scale",
   "bias",
   "sequenceLength",
 ] as const satisfies readonly (keyof HierarchicalMetaAttentionOptions)[];
@@ -130,26 +130,26 @@ const legal = [
 export function settle(name: string, ctx: Context, options: HierarchicalMetaAttentionOptions): Settings {
   ctx.assertOpen(name);
   checkOptionNames(name, options, legal);
-  const { embedDim, numHeads, numKvHeads = numHeads, headDim, summaryDim = 64, metaHeads = 4 } = options;
+  const { embedDim, numHeads, numKvHeads = numHeads, summaryDim = 64, metaHeads = 4 } = options;
   checkCounts(name, { embedDim, numHeads, numKvHeads, summaryDim, metaHeads });
-  if (headDim === undefined) checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
-  else checkCounts(name, { headDim });
+  if (options.headDim === undefined) checkHeads(name, ["numHeads", "embedDim"], numHeads, embedDim);
+  else checkCounts(name, { headDim: options.headDim });
   const { summaryHeads = embedDim % numHeads === 0 ? numHeads : 1, chunksPerRank = 1 } = options;
   checkCounts(name, { summaryHeads, chunksPerRank });
   checkHeads(name, ["numKvHeads", "numHeads"], numKvHeads, numHeads);
   checkHeads(name, ["metaHeads", "summaryDim"], metaHeads, summaryDim);
   checkHeads(name, ["summaryHeads", "embedDim"], summaryHeads, embedDim);
   if (options.sequenceLength !== undefined) checkCounts(name, { sequenceLength: options.sequenceLength });
-  const { axis = "sp", routingNoise = 0, warmupSteps = 0, maxMissedMass, softmaxScale } = options;
+  const { axis = "sp", routingNoise = 0, warmupSteps = 0, maxMissedMass, scale } = options;
   const chunks = ranksAlong(name, ctx, axis) * chunksPerRank;
-  const headSize = headDim ?? embedDim / numHeads;
+  const { headDim = embedDim / numHeads } = options;
   checkMask(name, options);
   const settings: Settings = {
     name,
     embedDim,
     numHeads,
     numKvHeads,
-    headSize,
+    headDim,
     summaryDim,
     metaHeads,
     summaryHeads,
@@ -168,7 +168,7 @@ export function settle(name: string, ctx: Context, options: HierarchicalMetaAtte
     routingNoise,
     warmupSteps,
     axis,
-    softmaxScale: softmaxScale ?? headSize ** -0.5,
+    scale: scale ?? headDim ** -0.5,
     bias: options.bias ?? true,
     sequenceLength: options.sequenceLength,
   };
@@ -195,14 +195,14 @@ function checkMask(where: string, { causal, mask }: HierarchicalMetaAttentionOpt
 }
 
 function checkTogether(settings: Settings): void {
-  const { name: where, combine, gate, headSize, softmaxScale, routingNoise, warmupSteps } = settings;
+  const { name: where, combine, gate, headDim, scale, routingNoise, warmupSteps } = settings;
   const { certificate, maxMissedMass, dtype } = settings;
   const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [combine !== "soft" && combine !== "exact", 'combine "soft" or "exact"', combine],
     [combine === "soft" && !gate, 'a gate, without which "soft" would forget the own chunk', "gate: false"],
-    [headSize > 256, "headDim, or embedDim / numHeads, from 1 to 256", headSize],
+    [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],
     [!Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype],
-    [!(softmaxScale > 0 && softmaxScale < Infinity), "softmaxScale more than 0", softmaxScale],
+    [!(scale > 0 && scale < Infinity), "scale more than 0", scale],
     [!(routingNoise >= 0 && routingNoise < Infinity), "routingNoise, a standard deviation ≥ 0", routingNoise],
     [!Number.isSafeInteger(warmupSteps) || warmupSteps < 0, "warmupSteps a whole number ≥ 0", warmupSteps],
     [

@@ -63,7 +63,7 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ maxMissedMass: 0.1, certificate: false }, /certificate/],
   [{ routingNoise: -1 }, /routingNoise/],
   [{ warmupSteps: -1 }, /warmupSteps/],
-  [{ softmaxScale: Number.NaN }, /softmaxScale/],
+  [{ scale: Number.NaN }, /scale/],
   [{ axis: "gpu" }, /axes sp.*"gpu".*init/],
   [{ sequenceLength: 0 }, /sequenceLength/],
   [{ embedDim: 1024 }, /from 1 to 256/],

@@ -73,7 +73,7 @@ async function recall(ctx: Context, module: HierarchicalMetaAttention, x: Tensor
 
 test("the mass loss teaches the router where attention looks", async () => {
   await onWorld(makeWorld, { size: 1 }, async (ctx) => {
-    const options = { ...sizes, topK: "all", combine: "exact", chunksPerRank: 6, softmaxScale: 4 } as const;
+    const options = { ...sizes, topK: "all", combine: "exact", chunksPerRank: 6, scale: 4 } as const;
     using module = new HierarchicalMetaAttention(ctx, options);
     using optimizer = new AdamW(module, { lr: 0.02, weightDecay: 0 });
     using x = randn(ctx, [2, 36, 8], { seed: 1, stream: 0 });

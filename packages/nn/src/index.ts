@@ -9,7 +9,7 @@ export { RotaryEmbedding, type RotaryOptions } from "./layers/rotary.ts";
 export type { WhereOptions } from "./layers/where.ts";
 export { crossEntropy, type CrossEntropyOptions, crossEntropyTerms } from "./losses/cross-entropy.ts";
 export { lossTerms, meanOverMesh } from "./losses/mean-over-mesh.ts";
-export { meanSquared, meanSquaredTerms } from "./losses/mean-squared.ts";
+export { mseLoss, mseLossTerms } from "./losses/mse-loss.ts";
 export { AdamW } from "./optimizers/adamw.ts";
 export { clipGradNorm } from "./optimizers/clip.ts";
 export {
@@ -26,4 +26,3 @@ export { type FileTensor, readSafetensors, type SafetensorsFile } from "./safete
 export { type Savable, writeSafetensors } from "./safetensors/write.ts";
 export { fromTorch } from "./state/from-torch.ts";
 export { loadCheckpoint, type Resumed, saveCheckpoint, type Training } from "./state/training-state.ts";
-export { syncGradients } from "./sync-gradients.ts";

@@ -1,14 +1,16 @@
-import { add, type Context, type Coordinate, fromArray, Linear, ones, sum, type Tensor } from "@mosaic/core";
-import { describe, expect, test } from "vitest";
 import {
-  crossEntropy,
-  crossEntropyTerms,
-  lossTerms,
-  meanOverMesh,
-  meanSquared,
-  meanSquaredTerms,
-  syncGradients,
-} from "../src/index.ts";
+  add,
+  type Context,
+  type Coordinate,
+  fromArray,
+  Linear,
+  ones,
+  reduceGradients,
+  sum,
+  type Tensor,
+} from "@mosaic/core";
+import { describe, expect, test } from "vitest";
+import { crossEntropy, crossEntropyTerms, lossTerms, meanOverMesh, mseLoss, mseLossTerms } from "../src/index.ts";
 import { byRow, linear } from "./reference/gradients.ts";
 import { derivative, numbers, worst } from "./reference/numbers.ts";
 import { alone, onMesh } from "./reference/world.ts";
@@ -92,7 +94,7 @@ describe("cross-entropy", () => {
       expect(() => crossEntropy(ctx, x, target, { labelSmoothing: 2 })).toThrow(/from 0 to 1, received 2/);
       expect(() => crossEntropy(ctx, x, target, { smoothing: 0 } as never)).toThrow(/options among ignoreIndex/);
       expect(() => meanOverMesh(ctx, x)).toThrow(/a pair \(sum, count\)/);
-      expect(() => meanSquared(ctx, x, target)).toThrow(/a target \[12,5\]/);
+      expect(() => mseLoss(ctx, x, target)).toThrow(/a target \[12,5\]/);
       expect(() => lossTerms(x, target)).toThrow(/weights \[12,5\]/);
     }));
 
@@ -126,7 +128,7 @@ test("mean squared error and its gradient equal float64's, with weights and with
       x.requiresGrad = true;
       using target = fromArray(ctx, b, [3, 4]);
       using weight = weigh && fromArray(ctx, weigh, [3, 4]);
-      using loss = meanSquared(ctx, x, target, weight);
+      using loss = mseLoss(ctx, x, target, weight);
       loss.backward();
       expect(Math.abs((await loss.item()) - f(a)) / f(a)).toBeLessThan(1e-6);
       expect(worst(await x.grad!.read(), derivative(f, a))).toBeLessThan(2e-6);
@@ -136,7 +138,7 @@ test("mean squared error and its gradient equal float64's, with weights and with
 const inputs = numbers(rows * 3, 6);
 
 /** Loss and the gradients of a layer, of this rank's rows of all: ranks of "dp" and "sp" have unequal numbers that count. */
-async function gradients(ctx: Context, kind: "crossEntropy" | "meanSquared"): Promise<number[]> {
+async function gradients(ctx: Context, kind: "crossEntropy" | "mseLoss"): Promise<number[]> {
   const each = rows / ctx.size;
   const own = (values: readonly number[], width: number) =>
     values.slice(ctx.rank * each * width, (ctx.rank + 1) * each * width);
@@ -148,10 +150,9 @@ async function gradients(ctx: Context, kind: "crossEntropy" | "meanSquared"): Pr
     kind === "crossEntropy" ? own(targets, 1) : own(logits, classes),
     kind === "crossEntropy" ? [each] : [each, classes],
   );
-  using loss =
-    kind === "crossEntropy" ? crossEntropy(ctx, out, wanted) : meanOverMesh(ctx, meanSquaredTerms(out, wanted));
+  using loss = kind === "crossEntropy" ? crossEntropy(ctx, out, wanted) : meanOverMesh(ctx, mseLossTerms(out, wanted));
   loss.backward();
-  syncGradients(ctx, layer);
+  reduceGradients(ctx, layer);
   const found = await Promise.all(
     [loss, ...layer.parameters().map(({ grad }) => grad!)].map((tensor) => tensor.read()),
   );
@@ -167,7 +168,7 @@ const meshes: readonly Coordinate[] = [
   { dp: 4, node: 1, gpu: 3 },
 ];
 
-test.each(["crossEntropy", "meanSquared"] as const)(
+test.each(["crossEntropy", "mseLoss"] as const)(
   "%s and the gradients it gives are the same on every mesh",
   async (kind) => {
     const [expected] = await onMesh({ sp: 1 }, (ctx) => gradients(ctx, kind));
@@ -242,7 +243,7 @@ test("parameters that nobody used get zeros, frozen ones nothing, on one rank as
     await onMesh(mesh, async (ctx) => {
       using layer = new Linear(ctx, 2, 2);
       layer.weight.requiresGrad = false;
-      syncGradients(ctx, layer);
+      reduceGradients(ctx, layer);
       expect(layer.weight.grad).toBe(null);
       using total = sum(layer.bias!.grad!);
       expect(await total.item()).toBe(0);

@@ -7,6 +7,7 @@ import {
   Linear,
   type Module,
   randn,
+  reduceGradients,
   shard,
   StateError,
   type Tensor,
@@ -19,13 +20,12 @@ import {
   GELU,
   LayerNorm,
   loadCheckpoint,
-  meanSquared,
+  mseLoss,
   type Optimizer,
   readSafetensors,
   saveCheckpoint,
   ScheduleFreeAdamW,
   Sequential,
-  syncGradients,
   writeSafetensors,
 } from "../src/index.ts";
 import { folder } from "./reference/folder.ts";
@@ -61,9 +61,9 @@ async function train(
     using x = shard(ctx, part, 1);
     using target = x.slice(-1, 0, 1).contiguous();
     using out = model.forward(x);
-    using loss = meanSquared(ctx, out, target);
+    using loss = mseLoss(ctx, out, target);
     loss.backward();
-    syncGradients(ctx, model);
+    reduceGradients(ctx, model);
     optimizer.step();
     optimizer.zeroGrad();
     losses.push(await loss.item());

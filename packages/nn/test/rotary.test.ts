@@ -3,9 +3,10 @@ import {
   type Coordinate,
   CrossAxisAttention,
   fromArray,
-  MultiAxisAttention,
   mul,
+  MultiAxisAttention,
   type PlacementName,
+  reduceGradients,
   shard,
   type Span,
   sum,
@@ -13,7 +14,7 @@ import {
   unshard,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { RotaryEmbedding, syncGradients } from "../src/index.ts";
+import { RotaryEmbedding } from "../src/index.ts";
 import { derivative, numbers, worst } from "./reference/numbers.ts";
 import { alone, onMesh } from "./reference/world.ts";
 
@@ -92,7 +93,7 @@ async function attend(ctx: Context, placement: PlacementName): Promise<number[][
   using out = cross.forward(first, x);
   using seed = shard(ctx, whole, 1, { placement });
   out.backward(seed);
-  for (const module of [self, cross]) syncGradients(ctx, module);
+  for (const module of [self, cross]) reduceGradients(ctx, module);
   const parts = [out, x.grad!].map((each) => unshard(ctx, each, 1, { placement, length }));
   const parameters = [...self.parameters(), ...cross.parameters()].map(({ grad }) => grad!);
   return Promise.all([...parts, ...parameters].map(async (each) => Array.from(await each.read())));

@@ -45,7 +45,7 @@ export interface AttentionModuleOptions {
   /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
   readonly positions?: PositionEncoding;
   /** Factor on q·k. Default 1 / √headDim. */
-  readonly softmaxScale?: number;
+  readonly scale?: number;
   /** Whether the projections have biases. Default true. */
   readonly bias?: boolean;
   /** Keep only the input and compute the rest again in the backward. Default false. */
@@ -80,7 +80,7 @@ const commonNames = [
   "mask",
   "placement",
   "positions",
-  "softmaxScale",
+  "scale",
   "bias",
   "useCheckpoint",
   "dtype",
@@ -93,7 +93,7 @@ export interface Settings {
   readonly embed: number;
   readonly heads: number;
   readonly kvHeads: number;
-  readonly headSize: number;
+  readonly headDim: number;
   readonly backend: AttentionBackend;
   readonly causal: boolean;
   readonly mask: Mask;
@@ -119,7 +119,7 @@ export function settle(
   checkOptionNames(name, options, [...own, ...commonNames]);
   const { embedDim, numHeads, numKvHeads = numHeads } = options;
   for (const [option, value] of Object.entries({ embedDim, numHeads, numKvHeads })) checkPositive(name, option, value);
-  const headSize = headSizeOf(name, options);
+  const headDim = headDimOf(name, options);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where: name,
@@ -142,14 +142,14 @@ export function settle(
     embed: embedDim,
     heads: numHeads,
     kvHeads: numKvHeads,
-    headSize,
+    headDim,
     backend: backendOf(name, ctx, options),
     causal: options.causal ?? false,
     mask: options.mask ?? (options.causal ? causal() : full()),
     ownMask: options.mask !== undefined,
     placement: placementOf(options.placement ?? "contiguous"),
     positions: options.positions ?? null,
-    scale: options.softmaxScale ?? headSize ** -0.5,
+    scale: options.scale ?? headDim ** -0.5,
     bias: options.bias ?? true,
     useCheckpoint: options.useCheckpoint ?? false,
     dtype: options.dtype ?? "float32",
@@ -174,7 +174,7 @@ function backendOf(name: string, ctx: Context, options: AttentionModuleOptions):
   return backend;
 }
 
-function headSizeOf(name: string, { embedDim, numHeads, headDim }: AttentionModuleOptions): number {
+function headDimOf(name: string, { embedDim, numHeads, headDim }: AttentionModuleOptions): number {
   const size = headDim ?? embedDim / numHeads;
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({

@@ -75,7 +75,7 @@ export class CrossAxisAttention extends Module {
     super();
     const own = ["qAxis", "kvAxis", "kvEmbedDim", "kvPlacement", "kvSequenceLength"];
     const settings = settle("CrossAxisAttention", ctx, { options, own });
-    const { embed, heads, kvHeads, headSize, bias, dtype } = settings;
+    const { embed, heads, kvHeads, headDim, bias, dtype } = settings;
     const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = options;
     checkPositive(settings.name, "kvEmbedDim", kvEmbedDim);
     if (kvSequenceLength !== undefined) checkPositive(settings.name, "kvSequenceLength", kvSequenceLength);
@@ -88,9 +88,9 @@ export class CrossAxisAttention extends Module {
       placement: kvPlacement === undefined ? settings.placement : placementOf(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
     };
-    this.qProjection = this.addChild("q_proj", new Linear(ctx, embed, heads * headSize, { bias, dtype }));
-    this.kvProjection = this.addChild("kv_proj", new Linear(ctx, kvEmbedDim, 2 * kvHeads * headSize, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headSize, embed, { bias, dtype }));
+    this.qProjection = this.addChild("q_proj", new Linear(ctx, embed, heads * headDim, { bias, dtype }));
+    this.kvProjection = this.addChild("kv_proj", new Linear(ctx, kvEmbedDim, 2 * kvHeads * headDim, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headDim, embed, { bias, dtype }));
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
@@ -132,7 +132,7 @@ export class CrossAxisAttention extends Module {
   }
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
-    const { heads, kvHeads, headSize: size, backend, scale, positions } = this.#settings;
+    const { heads, kvHeads, headDim: size, backend, scale, positions } = this.#settings;
     const place = (x: Tensor, layout: Layout) => placedHeads(this.#ctx, x, { positions, layout });
     using projected = this.qProjection.forward(rows.q);
     using kv = this.kvProjection.forward(rows.kv);

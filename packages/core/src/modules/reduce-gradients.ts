@@ -5,9 +5,9 @@ import type { Module } from "./module.ts";
 
 /**
  * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
- * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it after `backward`.
- * Collective; a parameter without a gradient here counts as zero, one that
- * requires none (it is frozen) is left alone. Sums are float32, rounded once.
+ * of the mesh, but their mean over "dp", the axis along which ranks hold different samples. Call it between `backward` and the optimizer's step.
+ * Collective. A parameter that received no gradient gets zeros, on one rank as on many, so that an optimizer treats it
+ * alike on any mesh; one that requires none (it is frozen) is left alone. Sums are float32, rounded once.
  *
  * Along sequence axes ("sp", …) each rank's loss is its shard's part of the sum, so gradients add. Along "dp" a loss is the
  * mean of its own samples, so gradients are averaged, as data-parallel training does.
@@ -30,6 +30,9 @@ export function reduceGradients(ctx: Context, module: Module): void {
   ctx.assertOpen("reduceGradients");
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
   const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  for (const parameter of parameters) {
+    if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
+  }
   if (axes.length === 0 || parameters.length === 0) return;
   // One bucket: one message per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
@@ -46,8 +49,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
   eachPart(bucket, parameters, (part, parameter) => {
-    if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
-    ctx.device.kernels.copy(part, parameter.grad);
+    ctx.device.kernels.copy(part, parameter.grad!);
   });
 }
 

@@ -19,12 +19,12 @@ export abstract class SelfAttention extends Module {
 
   protected constructor(ctx: Context, settings: Settings) {
     super();
-    const { embed, heads, kvHeads, headSize, bias, dtype } = settings;
+    const { embed, heads, kvHeads, headDim, bias, dtype } = settings;
     this.ctx = ctx;
     this.settings = settings;
-    const projected = (heads + 2 * kvHeads) * headSize;
+    const projected = (heads + 2 * kvHeads) * headDim;
     this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embed, projected, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headSize, embed, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headDim, embed, { bias, dtype }));
   }
 
   /** Where this module's sequence lies; `rows` are those of this rank. */
@@ -39,7 +39,7 @@ export abstract class SelfAttention extends Module {
   }
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
-    const { heads, kvHeads, headSize: size, backend, scale, positions } = this.settings;
+    const { heads, kvHeads, headDim: size, backend, scale, positions } = this.settings;
     const place = (x: Tensor) => placedHeads(this.ctx, x, { positions, layout });
     using qkv = this.qkvProjection.forward(rows);
     using q = place(splitHeads(qkv, { first: 0, count: heads, size }));

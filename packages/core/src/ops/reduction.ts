@@ -9,7 +9,7 @@ import type { Tensor } from "../tensor.ts";
 /** How reductions shape their result. */
 export interface ReduceOptions {
   /** Keep reduced axes with length 1. Default false. */
-  readonly keepAxes?: boolean;
+  readonly keepDims?: boolean;
 }
 /** One axis, several, or all if left out; negative ones count from the end. */
 export type Axes = number | readonly number[];
@@ -23,11 +23,11 @@ interface Shapes {
 // oxlint-disable-next-line max-params -- what every reduction is called with, and its name
 function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions): Shapes {
   x.assertUsable(where);
-  checkOptionNames(where, options, ["keepAxes"] satisfies (keyof ReduceOptions)[]);
+  checkOptionNames(where, options, ["keepDims"] satisfies (keyof ReduceOptions)[]);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
   const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
   const kept = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
-  return { kept, shape: options.keepAxes ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
+  return { kept, shape: options.keepDims ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
 }
 
 // oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype

@@ -144,9 +144,9 @@ describe("forward", () => {
 
   test("the softmax scale is 1 / √headDim unless given", async () => {
     const outcomes = [];
-    for (const softmaxScale of [undefined, 0.5, 0.1]) {
+    for (const scale of [undefined, 0.5, 0.1]) {
       const fresh = await init({ device: new ReferenceDevice() });
-      const module = new MultiAxisAttention(fresh, { ...options, ...(softmaxScale && { softmaxScale }) });
+      const module = new MultiAxisAttention(fresh, { ...options, ...(scale && { scale }) });
       outcomes.push(await read(module.forward(fromArray(fresh, values(32), [1, 4, 8]))));
     }
     expect(outcomes[1]).toEqual(outcomes[0]);

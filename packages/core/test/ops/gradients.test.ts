@@ -114,12 +114,12 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "linear, one row, permuted": { shapes: [[3, 2], [4, 3], [4]], run: turned((x, w, b) => linear(x, w, b)) },
   "sum, all": { shapes: [[2, 3]], run: (x) => sum(x) },
   "sum, one axis": { shapes: [[2, 3, 2]], run: (x) => sum(x, -2) },
-  "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepAxes: true }) },
+  "sum, axes kept": { shapes: [[2, 3, 2]], run: (x) => sum(x, [0, 2], { keepDims: true }) },
   mean: { shapes: [[2, 3]], run: (x) => mean(x, 0) },
-  "mean of all": { shapes: [[2, 3]], run: (x) => mean(x, undefined, { keepAxes: true }) },
+  "mean of all": { shapes: [[2, 3]], run: (x) => mean(x, undefined, { keepDims: true }) },
   "max, all": { shapes: [[2, 3]], run: (x) => max(x) },
   "max, one axis": { shapes: [[2, 3, 2]], run: (x) => max(x, -2) },
-  "max, axes kept, permuted": { shapes: [[2, 3]], run: turned((x) => max(x, [0], { keepAxes: true })) },
+  "max, axes kept, permuted": { shapes: [[2, 3]], run: turned((x) => max(x, [0], { keepDims: true })) },
   "max, of one": { shapes: [[2, 1]], run: (x) => max(x, 1) },
   softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
   "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
@@ -218,7 +218,7 @@ test("reductions and norms take no option that they do not know, and norms nothi
   using scalar = fromArray(device, [1], []);
   for (const reduction of [sum, mean, max]) {
     expect(() => reduction(x, 0, { keepdim: true } as object)).toThrow(
-      /expected options among keepAxes, received "keepdim"/,
+      /expected options among keepDims, received "keepdim"/,
     );
   }
   expect(() => layerNorm(x, null, null, { eps: 1 } as object)).toThrow(/layerNorm: expected options among epsilon/);

@@ -56,7 +56,7 @@ export class Attending implements Disposable {
     this.k = hold(k.detach());
     this.v = hold(v.detach());
     const lse = (): Tensor => hold(q.device.empty([batch, heads, rows], "float32"));
-    this.#packed = this.#sums.hold(q.device.empty([batch, rows, this.#parts * heads * plan.headSize], "float32"));
+    this.#packed = this.#sums.hold(q.device.empty([batch, rows, this.#parts * heads * plan.headDim], "float32"));
     this.#own = { out: this.#partOf(0), lse: lse() };
     this.#combined = { out: this.#partOf(this.#parts - 1), lse: lse() };
   }

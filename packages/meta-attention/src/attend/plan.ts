@@ -16,7 +16,7 @@ export interface AttendPlan {
   readonly heads: number;
   /** Key heads; a divisor of heads. */
   readonly kvHeads: number;
-  readonly headSize: number;
+  readonly headDim: number;
   /** Who calls, as messages and traces shall say. */
   readonly label: string;
 }

@@ -4,13 +4,13 @@ import type { Chunk } from "../chunks.ts";
 // Looks at memory, without history: what kernels are given.
 
 /** Part of [B,S,parts·H·D] as heads [B,H,S,D]. */
-export function headsOf(x: Tensor, part: number, { heads, headSize }: { heads: number; headSize: number }): Tensor {
+export function headsOf(x: Tensor, part: number, { heads, headDim }: { heads: number; headDim: number }): Tensor {
   const [batch, rows] = x.shape as [number, number];
   const [whole, row, one] = x.strides as [number, number, number];
   return x.view({
-    shape: [batch, heads, rows, headSize],
-    strides: [whole, headSize * one, row, one],
-    offset: x.offset + part * heads * headSize * one,
+    shape: [batch, heads, rows, headDim],
+    strides: [whole, headDim * one, row, one],
+    offset: x.offset + part * heads * headDim * one,
   });
 }
 

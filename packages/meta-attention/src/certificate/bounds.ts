@@ -33,7 +33,7 @@ export function leftOut(
   using scope = new Scope();
   const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
   const count = plan.chunks.all.length;
-  const [batch, size] = [q.shape[0]!, plan.headSize];
+  const [batch, size] = [q.shape[0]!, plan.headDim];
   const groups = [batch, plan.kvHeads, plan.heads / plan.kvHeads, chunk.length];
   const rows = hold(hold(rowsOf(q, chunk)).reshape([...groups, size]));
   const lse = hold(hold(rowsOf(combined.lse, chunk)).reshape([...groups, 1]));
@@ -64,7 +64,7 @@ export function leftOut(
 /** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
 function keysOf(
   { gathered, start }: KnownKeys,
-  { kvHeads, headSize: size }: Attending["plan"],
+  { kvHeads, headDim: size }: Attending["plan"],
   scope: Scope,
 ): { centres: Tensor; radii: Tensor } {
   const [count, batch] = gathered.shape as [number, number];

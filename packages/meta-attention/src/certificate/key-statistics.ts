@@ -4,8 +4,8 @@ import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 
 /** Numbers that tell where a chunk's keys lie: for each key head a centre [D] and a radius. */
-export function keyStatisticsWidth({ kvHeads, headSize }: { kvHeads: number; headSize: number }): number {
-  return kvHeads * (headSize + 1);
+export function keyStatisticsWidth({ kvHeads, headDim }: { kvHeads: number; headDim: number }): number {
+  return kvHeads * (headDim + 1);
 }
 
 /** Centre and radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centres of all heads before the radii. */

@@ -9,7 +9,7 @@ export interface Block extends KvBlock, Disposable {}
 /** What a block of keys is made of. */
 export interface BlockKind {
   readonly kvHeads: number;
-  readonly headSize: number;
+  readonly headDim: number;
   readonly dtype: DType;
 }
 
@@ -22,7 +22,7 @@ export class ChunkMemory implements Disposable {
   readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
   /** Uninitialised. */
-  constructor(device: Device, runs: readonly Run[], { kvHeads, headSize, dtype }: BlockKind) {
+  constructor(device: Device, runs: readonly Run[], { kvHeads, headDim, dtype }: BlockKind) {
     const byChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
       const list = byChunk.get(chunk.index) ?? [];
@@ -32,7 +32,7 @@ export class ChunkMemory implements Disposable {
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
       const batch = byChunk.get(chunk.index)!;
-      const memory = this.#scope.hold(device.empty([batch.length, 2, kvHeads, chunk.length, headSize], dtype));
+      const memory = this.#scope.hold(device.empty([batch.length, 2, kvHeads, chunk.length, headDim], dtype));
       this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
     }
   }

@@ -164,7 +164,7 @@ export class ChunkSummaryEncoder extends Module {
     using positive = add(pattern, epsilon);
     using logs = log(positive);
     using terms = mul(pattern, logs);
-    using total = sum(terms, -1, { keepAxes: true });
+    using total = sum(terms, -1, { keepDims: true });
     using entropy = neg(total);
     return concatenate([entropy, ordered], -1);
   }

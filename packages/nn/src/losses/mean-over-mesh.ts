@@ -101,7 +101,7 @@ const meanOverMeshOp = defineOp({
 
 /**
  * The mean over every rank's part of the batch: (sum of all sums) / (sum of all counts), a scalar, the same on every rank
- * and on every mesh. Its gradient is this rank's part; `syncGradients`, which adds over sequence axes and averages over
+ * and on every mesh. Its gradient is this rank's part; `reduceGradients`, which adds over sequence axes and averages over
  * "dp", makes of the parts the gradient that one device would have. Collective.
  *
  * terms: a pair (sum, count) [2] float32, of one loss or of several added. Nothing counted gives NaN, as in PyTorch. What a
@@ -116,7 +116,7 @@ export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
       where: "meanOverMesh",
       expected: "a pair (sum, count) [2] float32",
       received: `${formatShape(terms.shape)} ${terms.dtype}`,
-      remedy: "make it with lossTerms, crossEntropyTerms or meanSquaredTerms",
+      remedy: "make it with lossTerms, crossEntropyTerms or mseLossTerms",
     });
   }
   return meanOverMeshOp([terms], ctx);

@@ -2,7 +2,7 @@ import { type Module, OptionError, type Tensor } from "@mosaic/core";
 
 /**
  * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
- * returns how long they were: a scalar float32 that nobody waits for unless it is read. After `syncGradients`, gradients
+ * returns how long they were: a scalar float32 that nobody waits for unless it is read. After `reduceGradients`, gradients
  * are equal on all ranks, and so is their norm: nothing is sent. Infinity only measures.
  *
  * @example

@@ -69,7 +69,7 @@ export interface OptimizerSlot {
 
 /**
  * What optimizers share: which tensors they move, and how they are saved. Every rank steps on its own, with equal
- * gradients (`syncGradients`), to equal parameters.
+ * gradients (`reduceGradients`), to equal parameters.
  */
 export abstract class Optimizer implements Disposable {
   /** The learning rate before the schedule; may be set. */

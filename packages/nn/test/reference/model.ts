@@ -6,6 +6,7 @@ import {
   Linear,
   Module,
   MultiAxisAttention,
+  reduceGradients,
   shard,
   type Tensor,
 } from "@mosaic/core";
@@ -18,7 +19,6 @@ import {
   MLP,
   type Optimizer,
   RotaryEmbedding,
-  syncGradients,
 } from "../../src/index.ts";
 import { numbers } from "./numbers.ts";
 
@@ -97,7 +97,7 @@ export async function trainStep(
   using logits = model.forward(x);
   using loss = crossEntropy(ctx, logits, y);
   loss.backward();
-  syncGradients(ctx, model);
+  reduceGradients(ctx, model);
   clipGradNorm(model, 1).dispose();
   optimizer.step();
   optimizer.zeroGrad();

@@ -1,11 +1,11 @@
 import { type Context, formatShape, sameShape, ShapeError, square, sub, type Tensor } from "@mosaic/core";
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
-/** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `meanSquared`. */
-export function meanSquaredTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
+/** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `mseLoss`. */
+export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
   if (!sameShape(prediction.shape, target.shape)) {
     throw new ShapeError({
-      where: "meanSquared",
+      where: "mseLoss",
       expected: `a target ${formatShape(prediction.shape)}, as the prediction`,
       received: formatShape(target.shape),
     });
@@ -25,16 +25,16 @@ export function meanSquaredTerms(prediction: Tensor, target: Tensor, weights?: T
  * ```ts
  * import { fromArray, init } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
- * import { meanSquared } from "@mosaic/nn";
+ * import { mseLoss } from "@mosaic/nn";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using prediction = fromArray(ctx, [1, 2], [2]);
  * using target = fromArray(ctx, [1, 4], [2]);
- * using loss = meanSquared(ctx, prediction, target);
+ * using loss = mseLoss(ctx, prediction, target);
  * await loss.item(); // => 2
  * ```
  * @throws ShapeError if shapes differ.
  */
-export function meanSquared(ctx: Context, prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
-  using terms = meanSquaredTerms(prediction, target, weights);
+export function mseLoss(ctx: Context, prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
+  using terms = mseLossTerms(prediction, target, weights);
   return meanOverMesh(ctx, terms);
 }
