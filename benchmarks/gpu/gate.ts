@@ -14,7 +14,7 @@ const gateName = ({ dtype, mask, d }: Kind): string => `gate.${dtype}.${mask}.d$
 /** Every contender's results on fresh numbers, against float64, before any of its times counts. */
 export function gateCase(kind: Kind): Case {
   const name = gateName(kind);
-  const problem: Problem = { ...kind, direction: "backward", n: LENGTH, heads: HEADS, batch: 1 };
+  const problem: Problem = { ...kind, direction: "backward", n: LENGTH, numHeads: HEADS, batch: 1 };
   return {
     name,
     part: "gate",

@@ -8,8 +8,8 @@ export const dtypes = { bf16: "bfloat16", fp16: "float16" } as const;
 
 /** Standard normal numbers; q, k and v want gradients if the problem is the backward. */
 export function drawOperands(ctx: mosaic.Context, problem: Problem): Operands {
-  const { batch, heads, n, d, dtype } = problem;
-  const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, heads, n, d], { dtype: dtypes[dtype] });
+  const { batch, numHeads, n, d, dtype } = problem;
+  const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, numHeads, n, d], { dtype: dtypes[dtype] });
   return wanting([draw(), draw(), draw(), draw()], problem);
 }
 

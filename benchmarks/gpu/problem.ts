@@ -13,7 +13,7 @@ export interface Problem {
   readonly mask: "full" | "causal";
   readonly d: number;
   readonly n: number;
-  readonly heads: number;
+  readonly numHeads: number;
   readonly batch: number;
 }
 
@@ -22,11 +22,11 @@ export type Shape = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
 
 export function problemOf(shape: Shape, { tokens, hidden }: Sizes): Problem {
   const batch = tokens / shape.n;
-  const heads = hidden / shape.d;
-  if (!Number.isInteger(batch) || !Number.isInteger(heads)) {
+  const numHeads = hidden / shape.d;
+  if (!Number.isInteger(batch) || !Number.isInteger(numHeads)) {
     throw new Error(`${tokens} tokens of ${hidden} are not whole sequences of ${shape.n} with heads of ${shape.d}`);
   }
-  return { ...shape, heads, batch };
+  return { ...shape, numHeads, batch };
 }
 
 export function nameOf({ direction, dtype, mask, d, n }: Shape): string {
@@ -36,17 +36,17 @@ export function nameOf({ direction, dtype, mask, d, n }: Shape): string {
 const seen = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
 
 /** Two products of 2n²d a head forward, five backward; a causal mask halves them. What is computed again is not counted. */
-export function flopsOf({ direction, mask, d, n, heads, batch }: Problem): number {
-  return (direction === "forward" ? 4 : 10) * batch * heads * n * n * d * seen(mask);
+export function flopsOf({ direction, mask, d, n, numHeads, batch }: Problem): number {
+  return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * seen(mask);
 }
 
 /** Each input read once, each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse → dq, dk, dv. */
-export function bytesOf({ direction, d, n, heads, batch }: Problem): number {
-  const rows = batch * heads * n;
+export function bytesOf({ direction, d, n, numHeads, batch }: Problem): number {
+  const rows = batch * numHeads * n;
   return rows * d * 2 * (direction === "forward" ? 4 : 8) + rows * 4;
 }
 
 /** One a pair that is seen; backward computes them again. */
-export function exponentialsOf({ mask, n, heads, batch }: Problem): number {
-  return batch * heads * n * n * seen(mask);
+export function exponentialsOf({ mask, n, numHeads, batch }: Problem): number {
+  return batch * numHeads * n * n * seen(mask);
 }

@@ -12,21 +12,21 @@ const ONE_ROW = 3;
 
 /** Draws the problem on the host, and compares all results with the definition in float64. */
 export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Problem): Promise<Errors> {
-  const { batch, heads, n, d, mask } = problem;
+  const { batch, numHeads, n, d, mask } = problem;
   const dtype = dtypes[problem.dtype];
   const seed = Math.floor(Math.random() * 2 ** 30);
-  const [q, k, v, dOut] = [0, 1, 2, 3].map((i) => normals(batch * heads * n * d, seed + i, dtype)) as [
+  const [q, k, v, dOut] = [0, 1, 2, 3].map((i) => normals(batch * numHeads * n * d, seed + i, dtype)) as [
     Float64Array,
     Float64Array,
     Float64Array,
     Float64Array,
   ];
   const right = { sees: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
-  const sizes = { batch, heads, kvHeads: heads, queries: n, keys: n, headDim: d, scale: d ** -0.5 };
+  const sizes = { batch, numHeads, numKvHeads: numHeads, queries: n, keys: n, headDim: d, scale: d ** -0.5 };
   const { out } = attentionOracle({ ...sizes, ...right });
   const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
 
-  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, heads, n, d], dtype);
+  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], dtype);
   const operands = wanting([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
   using found = attend(ctx, operands, problem);
   found.backward(operands[3]);
@@ -48,15 +48,15 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
  * @throws Error that says which result is wrong.
  */
 export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
-  const { batch, heads, n, direction } = problem;
+  const { batch, numHeads, n, direction } = problem;
   const wanted = ONE_ROW * tolerances[problem.dtype];
   using out = attend(ctx, operands, problem);
   if (direction === "backward") out.backward(operands[3]);
   const [dq, dk, dv] = direction === "backward" ? takeGradients(operands) : [];
   const places = [
     { b: 0, h: 0, i: 0 },
-    { b: batch - 1, h: heads - 1, i: n - 1 },
-    { b: Math.floor(batch / 2), h: Math.floor(heads / 2), i: Math.floor(n * Math.random()) },
+    { b: batch - 1, h: numHeads - 1, i: n - 1 },
+    { b: Math.floor(batch / 2), h: Math.floor(numHeads / 2), i: Math.floor(n * Math.random()) },
   ];
   for (const place of places) {
     const row = await readRow(operands, problem, place);

@@ -21,7 +21,7 @@ await using single = await mosaic.init({ device: open(), rank: 0, worldSize: 1 }
 
 const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
   ring: new AttentionRun(sharded, problem, mosaic.ring()),
-  apart: new AttentionRun(single, { ...problem, heads: problem.heads / ranks }, mosaic.local()),
+  apart: new AttentionRun(single, { ...problem, numHeads: problem.numHeads / ranks }, mosaic.local()),
   alone: rank === 0 ? new AttentionRun(single, problem, mosaic.local()) : undefined,
 };
 

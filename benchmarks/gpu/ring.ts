@@ -35,7 +35,7 @@ export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
   return ([2, 4] as const).flatMap((ranks) =>
     (["full", "causal"] as const).flatMap((mask) =>
       (["forward", "backward"] as const).map((direction) => {
-        const problem = { direction, dtype: "bf16", mask, d, n: tokens, heads: hidden / d } as const;
+        const problem = { direction, dtype: "bf16", mask, d, n: tokens, numHeads: hidden / d } as const;
         return ringCase(ranks, problem);
       }),
     ),

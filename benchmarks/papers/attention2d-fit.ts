@@ -26,8 +26,12 @@ export interface Fit {
 }
 
 /** A step: attention, and the layers around it, which all ways have alike. */
-export function stepOf(attentionSeconds: number, { heads, headDim }: Model, { tokens, ranks, matmul }: Step): number {
-  const width = heads * headDim;
+export function stepOf(
+  attentionSeconds: number,
+  { numHeads, headDim }: Model,
+  { tokens, ranks, matmul }: Step,
+): number {
+  const width = numHeads * headDim;
   // 12·width² weights a layer: two operations each forward, four backward.
   return attentionSeconds + (6 * 12 * width ** 2 * tokens) / ranks / matmul;
 }
@@ -53,9 +57,9 @@ interface Point {
  */
 export function fit(ranks: 16, tokens: readonly number[] = lengths): readonly Fit[] {
   const side = Math.sqrt(ranks);
-  const { heads, headDim } = models[stepSeconds.model];
+  const { numHeads, headDim } = models[stepSeconds.model];
   const points = tokens.map((length): Point => {
-    const problem = { heads, headDim, tokens: length };
+    const problem = { numHeads, headDim, tokens: length };
     const at = lengths.indexOf(length as (typeof lengths)[number]);
     return {
       ring: recordOf(ringOf(ranks), problem),

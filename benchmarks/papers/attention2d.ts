@@ -12,7 +12,7 @@ const sum = ({ forward, backward }: Passes): number => forward + backward;
 function gridVolumes(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const side = Math.sqrt(ranks);
-    const problem = { tokens: 32 * ranks, heads: 8, headDim: 128 };
+    const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
     const [ring, mesh] = [ringOf(ranks), tile([side, side], "fused")].map((each) =>
       volumesOf(recordOf(each, problem), 1),
     );
@@ -50,13 +50,13 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
   const profile = profileOf(cluster);
   const rows = shown.flatMap((panel) => {
     const model = models[panel.model];
-    const { heads, headDim } = model;
+    const { numHeads, headDim } = model;
     const side = Math.sqrt(panel.ranks);
     return tokens.map((length) => {
       const ways = [ringOf(panel.ranks), tile([side, side], "fused"), tile([side, side])];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
       const [ring, fused, overlapped] = ways.map((way) => {
-        const { seconds } = timingOf(recordOf(way, { heads, headDim, tokens: length }), profile);
+        const { seconds } = timingOf(recordOf(way, { numHeads, headDim, tokens: length }), profile);
         return stepOf(seconds, model, step);
       }) as [number, number, number];
       const at = lengths.indexOf(length as (typeof lengths)[number]);
@@ -126,10 +126,10 @@ const h100Networks: Networks = {
 
 function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   const model = models["2.7B"];
-  const { heads, headDim } = model;
+  const { numHeads, headDim } = model;
   const side = Math.sqrt(ranks);
   const rows = tokens.flatMap((length) => {
-    const problem = { heads, headDim, tokens: length };
+    const problem = { numHeads, headDim, tokens: length };
     const records = [recordOf(ringOf(ranks), problem), recordOf(tile([side, side], "fused"), problem)] as const;
     return latencies.map((latency) => {
       const speedups = bandwidths.map((bandwidth) => {
@@ -204,8 +204,8 @@ export function attention2dTables(): readonly Table[] {
   const h100: Cluster = { gpu: "h100", wiring: apart, bandwidth: 5e9 };
   const theirs = [tile([8, 8], "fused"), tile([8, 8])];
   const problem = (name: ModelName) => {
-    const { heads, headDim } = models[name];
-    return { heads, headDim, tokens: lengths[4] };
+    const { numHeads, headDim } = models[name];
+    return { numHeads, headDim, tokens: lengths[4] };
   };
   const on = { id: "attention2d.plans", ranks: 64, theirs };
   return [

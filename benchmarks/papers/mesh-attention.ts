@@ -7,9 +7,9 @@ import { tile } from "./ways.ts";
 
 /** Multi-head and grouped attention of a usual size, and eight heads, as tensor parallelism within nodes leaves of 64. */
 const sizes = [
-  { heads: 32, kvHeads: 32, headDim: 128 },
-  { heads: 32, kvHeads: 8, headDim: 128 },
-  { heads: 8, kvHeads: 8, headDim: 128 },
+  { numHeads: 32, numKvHeads: 32, headDim: 128 },
+  { numHeads: 32, numKvHeads: 8, headDim: 128 },
+  { numHeads: 8, numKvHeads: 8, headDim: 128 },
 ] as const;
 
 /** All of Mesh-Attention. */

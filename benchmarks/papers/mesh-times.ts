@@ -5,7 +5,7 @@ import { meshAttention } from "./stated.ts";
 import type { Table } from "./table.ts";
 
 /** GPU, heads and wiring are not stated to our knowledge; multi-head attention of this size is assumed. */
-export const heads = { heads: 32, headDim: 128 } as const;
+export const numHeads = { numHeads: 32, headDim: 128 } as const;
 
 /** Ports: one a GPU, shared by two, four, all eight of a node; or a network in which all links are equal. */
 export const wirings: readonly Wiring[] = [
@@ -56,7 +56,7 @@ export type Bandwidths = ReadonlyMap<string, number>;
 /** One network each, fitted to one stated number; the speedups are predicted. */
 export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
   const { fitted, ranks, tiles, closest } = sizes;
-  const ring = recordOf(ringOf(fitted.ranks), { ...heads, tokens: fitted.tokens });
+  const ring = recordOf(ringOf(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
   const fittedTo = byNode((wiring) => fittedBandwidth(ring, wiring, fitted.share));
   const bandwidthOf = new Map(wirings.map((wiring) => [wiring.name, fittedTo(wiring)]));
   const against = { ranks, bandwidthOf };
@@ -83,7 +83,7 @@ interface Asked {
 }
 
 function speedups({ ranks, bandwidthOf }: Against, { tokens, tiles, among }: Asked): Table["rows"] {
-  const problem = { ...heads, tokens };
+  const problem = { ...numHeads, tokens };
   const profileFor = (wiring: Wiring) => profileOf({ gpu: "h100", wiring, bandwidth: bandwidthOf.get(wiring.name)! });
   const record = recordOf(ringOf(ranks), problem);
   const ringTiming = byNode((wiring) => timingOf(record, profileFor(wiring)));
@@ -130,7 +130,7 @@ function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: 
       return {
         wiring: wiring.name,
         bandwidth: bandwidth / 1e9,
-        bytesPerMegaflop: bytesPerMegaflop(profile, heads.headDim),
+        bytesPerMegaflop: bytesPerMegaflop(profile, numHeads.headDim),
       };
     }),
   };

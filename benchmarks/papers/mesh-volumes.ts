@@ -74,7 +74,7 @@ function meanOf(reductions: readonly Reduction[], shape: readonly [number, numbe
 
 function countOf(way: Way, { ranks }: VolumeSizes, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
-  const problem = { tokens: 32 * ranks, heads: 8, kvHeads: 8 / group, headDim: 128 };
+  const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
   return volumesOf(recordOf(way, problem), 8);
 }
 

@@ -77,11 +77,11 @@ function rowOf({ kind, name, mesh, ...row }: Timed, ring: Timed, baseline: Timed
 }
 
 function tableOf({ id, title, problem, cluster: { wiring, bandwidth } }: Comparison, rows: Table["rows"]): Table {
-  const { heads, kvHeads = heads, headDim, tokens } = problem;
+  const { numHeads, numKvHeads = numHeads, headDim, tokens } = problem;
   const where = `${wiring.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {
     id,
-    title: `${title}: ${heads} heads, ${kvHeads} key heads of ${headDim}, ${tokens} tokens; ${where}`,
+    title: `${title}: ${numHeads} heads, ${numKvHeads} key heads of ${headDim}, ${tokens} tokens; ${where}`,
     columns: [
       { key: "kind", head: "" },
       { key: "way", head: "way" },

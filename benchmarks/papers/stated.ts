@@ -74,7 +74,7 @@ export type ModelName = "760M" | "2.7B" | "13B";
 /** What attention and the layers around it need to know of a model. */
 export interface Model {
   readonly layers: number;
-  readonly heads: number;
+  readonly numHeads: number;
   readonly headDim: number;
 }
 
@@ -83,7 +83,7 @@ export interface Model {
  * table 2.1) gives for them.
  */
 export const models: Readonly<Record<ModelName, Model>> = {
-  "760M": { layers: 24, heads: 16, headDim: 96 },
-  "2.7B": { layers: 32, heads: 32, headDim: 80 },
-  "13B": { layers: 40, heads: 40, headDim: 128 },
+  "760M": { layers: 24, numHeads: 16, headDim: 96 },
+  "2.7B": { layers: 32, numHeads: 32, headDim: 80 },
+  "13B": { layers: 40, numHeads: 40, headDim: 128 },
 };

@@ -22,9 +22,9 @@ export function tile([a, b]: readonly [number, number], schedule: "overlapped" |
 /** What is attended to: a causal mask over `tokens`, in bfloat16. */
 export interface Problem {
   readonly tokens: number;
-  readonly heads: number;
+  readonly numHeads: number;
   /** As many as heads if absent. */
-  readonly kvHeads?: number;
+  readonly numKvHeads?: number;
   readonly headDim: number;
 }
 

@@ -6,7 +6,7 @@ One JSON object a line in, one a line out; the first process answers, the others
     {"op": "run"}                       {"begin": s, "end": s}: when the first rank began and the last ended, on CLOCK_MONOTONIC
     {"op": "quit"}
 
-P: direction, dtype, mask, d, n, heads. The algorithm is that of ring-flash-attention: every rank folds the keys of one rank
+P: direction, dtype, mask, d, n, numHeads. The algorithm is that of ring-flash-attention: every rank folds the keys of one rank
 after another into its output, by their log-sum-exp, while the next ones are under way; in backward dk and dv travel with them.
 Causal masks place rows in zigzag: rank r of p has chunks r and 2p - 1 - r of 2p.
 """
@@ -129,7 +129,7 @@ class Run:
         self.isBackward = problem["direction"] == "backward"
         check(problem["d"], self.causal)
         rows = problem["n"] // dist.get_world_size()
-        shape = [1, problem["heads"], rows, problem["d"]]
+        shape = [1, problem["numHeads"], rows, problem["d"]]
         self.q, self.k, self.v, self.d_out = (torch.randn(shape, dtype=DTYPES[problem["dtype"]]) for _ in range(4))
 
     def once(self):

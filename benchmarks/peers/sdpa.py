@@ -8,7 +8,7 @@
     {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
     {"op": "quit"}
 
-P: direction, dtype, mask, d, n, heads, batch. An answer has "error" instead of results if the backend cannot do it.
+P: direction, dtype, mask, d, n, numHeads, batch. An answer has "error" instead of results if the backend cannot do it.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Attention:
     def __init__(self, problem, device):
         self.problem = problem
         self.backward = problem["direction"] == "backward"
-        shape = [problem["batch"], problem["heads"], problem["n"], problem["d"]]
+        shape = [problem["batch"], problem["numHeads"], problem["n"], problem["d"]]
         draw = lambda: torch.randn(shape, device=device, dtype=DTYPES[problem["dtype"]])
         self.sets = [[draw() for _ in range(4)] for _ in range(OPERAND_SETS)]
         self.graphs = {}

@@ -10,7 +10,7 @@ export interface AttentionProblem {
   readonly d: number;
   /** Length of the whole sequence. */
   readonly n: number;
-  readonly heads: number;
+  readonly numHeads: number;
 }
 
 export function nameOf({ direction, dtype, mask, d, n }: AttentionProblem): string {
@@ -18,8 +18,8 @@ export function nameOf({ direction, dtype, mask, d, n }: AttentionProblem): stri
 }
 
 /** Forward two products of 2n²d, backward five; a causal mask halves them. */
-export function flopsOf({ direction, mask, d, n, heads }: AttentionProblem): number {
-  return (direction === "forward" ? 4 : 10) * heads * n * n * d * (mask === "causal" ? 0.5 : 1);
+export function flopsOf({ direction, mask, d, n, numHeads }: AttentionProblem): number {
+  return (direction === "forward" ? 4 : 10) * numHeads * n * n * d * (mask === "causal" ? 0.5 : 1);
 }
 
 /** A problem on one rank, over a backend: holds the operands, and times single runs. */
@@ -31,12 +31,12 @@ export class AttentionRun implements Disposable {
   readonly #dOut: mosaic.Tensor;
 
   constructor(ctx: mosaic.Context, problem: AttentionProblem, backend: mosaic.AttentionBackend) {
-    const { mask, n, d, heads, dtype } = problem;
+    const { mask, n, d, numHeads, dtype } = problem;
     const placement = mask === "causal" ? mosaic.zigzag() : mosaic.contiguous();
     const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement, length: n });
     const rows = mosaic.spansLength(layout.spans(ctx.mesh.coordinate));
     const draw = (): mosaic.Tensor =>
-      mosaic.randn(ctx, [1, heads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
+      mosaic.randn(ctx, [1, numHeads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
     this.#ctx = ctx;
     this.#problem = problem;
     this.#options = {

@@ -21,7 +21,7 @@ function attention(direction: AttentionProblem["direction"], dtype: AttentionPro
     { mask: "causal", d: 128, n: 8192 },
     { mask: "full", d: 64, n: 2048 },
   ] as const;
-  return shapes.map((shape) => localCase({ direction, dtype, heads: HEADS, ...shape }));
+  return shapes.map((shape) => localCase({ direction, dtype, numHeads: HEADS, ...shape }));
 }
 
 function localCase(problem: AttentionProblem): Case {

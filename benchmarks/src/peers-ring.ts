@@ -12,7 +12,7 @@ export interface PeerRingJob extends RingJob {
   readonly python: string;
 }
 
-const problems: readonly Omit<AttentionProblem, "heads">[] = [
+const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
   { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 8192 },
   { direction: "backward", dtype: "f32", mask: "full", d: 64, n: 8192 },
   { direction: "forward", dtype: "f32", mask: "causal", d: 64, n: 8192 },
@@ -27,7 +27,7 @@ const problems: readonly Omit<AttentionProblem, "heads">[] = [
  * the processes (`peers/ring.py`). They take turns.
  */
 export const peerRingCases: readonly Case[] = problems.map((shape) => {
-  const problem = { ...shape, heads: HEADS };
+  const problem = { ...shape, numHeads: HEADS };
   const name = `peer-ring.${RANKS}x1.${nameOf(problem)}`;
   return {
     names: [name],

@@ -21,7 +21,7 @@ const shapes = [
 /** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
 export const peerCases: readonly Case[] = (["f32", "bf16"] as const).flatMap((dtype) =>
   (["forward", "backward"] as const).flatMap((direction) =>
-    shapes.map((shape) => peerCase({ direction, dtype, heads: HEADS, ...shape })),
+    shapes.map((shape) => peerCase({ direction, dtype, numHeads: HEADS, ...shape })),
   ),
 );
 

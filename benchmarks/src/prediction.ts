@@ -85,7 +85,7 @@ function rowOf(ranks: number, problem: StepProblem, turns: readonly Turn[]): Row
     backend: backends[problem.backend](),
     mesh: { sp: ranks },
     tokens: problem.n,
-    heads: HEADS,
+    numHeads: HEADS,
     headDim: HEAD_DIM,
     dtype: DTYPE,
   });

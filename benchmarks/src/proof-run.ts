@@ -5,7 +5,7 @@ import { HEAD_DIM, HEADS, KV_HEADS, type ProofTimes, proofs, TOKENS } from "./pr
 
 const [strategy, mask] = process.argv.slice(2);
 const { mesh, backend } = proofs[strategy!]!;
-const sizes = { tokens: TOKENS, heads: HEADS, kvHeads: KV_HEADS, headDim: HEAD_DIM };
+const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
 const arrangement =
   mask === "causal" ? { mask: masks.causal(), placement: zigzag() } : { mask: masks.full(), placement: contiguous() };
 

@@ -20,7 +20,7 @@ export interface RingJob {
   readonly turns: number;
 }
 
-const problems: readonly Omit<AttentionProblem, "heads">[] = [
+const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
   { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 16_384 },
   { direction: "backward", dtype: "f32", mask: "full", d: 64, n: 16_384 },
   { direction: "forward", dtype: "f32", mask: "causal", d: 64, n: 16_384 },
@@ -33,7 +33,7 @@ const problems: readonly Omit<AttentionProblem, "heads">[] = [
  * turns within one run, so that both see the same machine.
  */
 export const ringCases: readonly Case[] = problems.map((shape) => {
-  const problem = { ...shape, heads: HEADS };
+  const problem = { ...shape, numHeads: HEADS };
   const name = `ring.${RANKS}x1.${nameOf(problem)}`;
   return {
     names: [name],

@@ -30,7 +30,7 @@ const problem = problemOf(shape, { tokens: 512, hidden: 128 });
 
 describe("what is counted", () => {
   it("is of two products forward, five backward, half of them causal, at constant tokens", () => {
-    expect(problem).toMatchObject({ batch: 2, heads: 2 });
+    expect(problem).toMatchObject({ batch: 2, numHeads: 2 });
     expect(flopsOf(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
     expect(flopsOf({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
     expect(bytesOf(problem)).toBe(4 * 512 * 128 * 2 + 4 * 512 * 2);
@@ -174,7 +174,7 @@ describe("ours", () => {
 
 describe("a row by its definition", () => {
   it("is the oracle's", () => {
-    const sizes = { batch: 1, heads: 1, kvHeads: 1, queries: 5, keys: 5, headDim: 4, scale: 0.5 };
+    const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: 5, keys: 5, headDim: 4, scale: 0.5 };
     const [q, k, v, dOut] = [1, 2, 3, 4].map((seed) => normals(20, seed, "float32")) as [
       Float64Array,
       Float64Array,

@@ -41,7 +41,7 @@ describe("the benchmarks", () => {
 });
 
 describe("what they count", () => {
-  const problem = { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 1024, heads: 8 } as const;
+  const problem = { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 1024, numHeads: 8 } as const;
 
   it("is 4n²d a head forward, 10n²d backward, half of it causal", () => {
     expect(nameOf(problem)).toBe("forward.f32.full.d64.n1024");

@@ -16,7 +16,7 @@ const nodesOf2: Wiring = { name: "nodes of 2", ranksPerNode: 2, ports: 2, within
 
 describe("volumes", () => {
   it("are the formulas', but for the statistics that travel with queries", () => {
-    const problem = { tokens: 256, heads: 4, kvHeads: 2, headDim: 32 };
+    const problem = { tokens: 256, numHeads: 4, numKvHeads: 2, headDim: 32 };
     const ring = volumesOf(recordOf(ringOf(8), problem), 2);
     expect(ring.forward.chunks).toBeCloseTo(formulas.ring(8, 2).forward, 12);
     expect(ring.backward.chunks).toBeCloseTo(formulas.ring(8, 2).backward, 12);
@@ -45,7 +45,7 @@ describe("volumes", () => {
 
 describe("networks", () => {
   it("are fitted to how long the ring waits", () => {
-    const ring = recordOf(ringOf(8), { tokens: 65_536, heads: 8, headDim: 128 });
+    const ring = recordOf(ringOf(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
     const bandwidth = fittedBandwidth(ring, nodesOf2, 0.9);
     expect(timingOf(ring, profileOf({ gpu: "h100", wiring: nodesOf2, bandwidth })).waits).toBeCloseTo(0.9, 3);
   });
@@ -68,7 +68,7 @@ describe("networks", () => {
 
 describe("comparisons", () => {
   it("are with the ring, the paper's way and heads × ring, none of them faster than the best", () => {
-    const problem = { tokens: 16_384, heads: 4, headDim: 64 };
+    const problem = { tokens: 16_384, numHeads: 4, headDim: 64 };
     const cluster = { gpu: "a100", wiring: nodesOf2, bandwidth: 1e9 } as const;
     const theirs = [tile([4, 2])];
     const { rows } = compare({ id: "x", title: "x", problem, cluster, ranks: 8, theirs });
@@ -99,7 +99,7 @@ describe("what was read off", () => {
   });
 
   it("is of steps: the layers around attention take their time too", () => {
-    const width = models["13B"].heads * models["13B"].headDim;
+    const width = models["13B"].numHeads * models["13B"].headDim;
     expect(stepOf(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
   });
 });

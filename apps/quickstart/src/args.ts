@@ -66,7 +66,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     causal: values.causal,
     dtype: oneOf("dtype", values.dtype, dtypes),
     backward: values.backward,
-    heads,
+    numHeads: heads,
     dim: even("dim", integer("dim", values.dim, [2, 256])),
     seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,

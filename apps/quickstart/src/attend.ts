@@ -54,7 +54,7 @@ class Shard implements Disposable {
   readonly dOut: mosaic.Tensor;
 
   constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
-    const shape = [1, settings.heads, positions.length, settings.dim];
+    const shape = [1, settings.numHeads, positions.length, settings.dim];
     const host = new Embedder(readGenome(), settings).at(positions);
     const put = (values: Float32Array): mosaic.Tensor => {
       const tensor = mosaic.fromArray(ctx, values, shape, settings.dtype);

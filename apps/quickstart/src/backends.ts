@@ -15,7 +15,7 @@ interface Dimensions {
   /** What the two numbers count. */
   readonly names: readonly [string, string];
   /** The shape where none is asked for. */
-  choose(ranks: number, heads: number): Shape;
+  choose(ranks: number, numHeads: number): Shape;
 }
 
 const offers: Readonly<Record<string, Offer>> = {
@@ -67,7 +67,7 @@ export function details(settings: Settings): readonly string[] {
 }
 
 /** Ranks for heads must have some, and better equally many; then the most nearly square. */
-function shareHeads(ranks: number, heads: number): Shape {
-  const fitting = shapesOf(ranks).filter(([forHeads]) => forHeads <= heads);
-  return fitting.find(([forHeads]) => heads % forHeads === 0)!;
+function shareHeads(ranks: number, numHeads: number): Shape {
+  const fitting = shapesOf(ranks).filter(([forHeads]) => forHeads <= numHeads);
+  return fitting.find(([forHeads]) => numHeads % forHeads === 0)!;
 }

@@ -7,7 +7,7 @@ import { type Findings, summarize } from "./report.ts";
 /** The words of the picture. */
 export function captionOf(findings: Findings): Caption {
   const { settings, reports } = findings;
-  const { tokens, ranks, heads, dim, dtype, causal, backward } = settings;
+  const { tokens, ranks, numHeads, dim, dtype, causal, backward } = settings;
   const sum = summarize(findings);
   const hidden =
     sum.overlap === null ? "nothing had to be sent" : `${percent(sum.overlap)} of it hidden behind compute`;
@@ -17,7 +17,7 @@ export function captionOf(findings: Findings): Caption {
       "bacteriophage λ (NC_001416.1)",
       ...details(settings),
       `${groupDigits(tokens)} tokens`,
-      `${heads} heads × ${dim}`,
+      `${numHeads} heads × ${dim}`,
       dtype,
       causal ? "causal, zigzag placement" : "every query sees every key",
       backward ? "forward and backward" : "forward",

@@ -6,11 +6,11 @@ const choices = new WeakMap<Settings, AutoStrategy>();
 
 /** What the planner chooses for these settings, whose profile it needs; it thinks once. Every rank comes to the same. */
 export function choiceFor(settings: Settings): AutoStrategy {
-  const { tokens, heads, dim, dtype, ranks, profile } = settings;
+  const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
   if (!profile) throw new OptionError({ where: "auto", expected: "a machine that was measured", received: "none" });
   let choice = choices.get(settings);
   if (!choice) {
-    const shape = { tokens, heads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
+    const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
     choice = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
     choices.set(settings, choice);
   }

@@ -32,7 +32,7 @@ interface Both {
 
 const formulas: Readonly<Record<string, (site: Site) => readonly Both[]>> = {
   local: () => [],
-  ring: (site) => [ringTraffic({ ...site, ...wide(site, site.settings.heads) })],
+  ring: (site) => [ringTraffic({ ...site, ...wide(site, site.settings.numHeads) })],
   mesh2d: (site) => [mesh2dTraffic({ ...site, ...sizesOf(site.settings), shape: site.settings.shape! })],
   ulysses: (site) => [ulyssesTraffic({ ...site, ...sizesOf(site.settings) })],
   composed,
@@ -64,8 +64,8 @@ export function closedForm(settings: Settings): number | undefined {
 function composed(site: Site): readonly Both[] {
   const { settings, mesh, call } = site;
   const { head, ...at } = call.at as { head: number; seq: number };
-  const [ranks, { heads }] = [mesh["head"]!, settings];
-  const own = Math.floor(heads / ranks) + (head < heads % ranks ? 1 : 0);
+  const [ranks, { numHeads }] = [mesh["head"]!, settings];
+  const own = Math.floor(numHeads / ranks) + (head < numHeads % ranks ? 1 : 0);
   const inner = ring({ axis: "seq" });
   return [
     ulyssesTraffic({ ...site, ...sizesOf(settings), axis: "head", inner }),
@@ -75,7 +75,7 @@ function composed(site: Site): readonly Both[] {
 
 /** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
 function hierarchical(site: Site): readonly Both[] {
-  const width = wide(site, site.settings.heads);
+  const width = wide(site, site.settings.numHeads);
   const nodes = Array.from({ length: site.mesh["node"]! }, (_, node) => ({ ...site.call.at, node }));
   return [
     ringTraffic({ ...site, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
@@ -83,10 +83,10 @@ function hierarchical(site: Site): readonly Both[] {
   ];
 }
 
-function wide({ settings: { dim, dtype } }: Site, heads: number): Pick<Settings, "dtype"> & { width: number } {
-  return { width: heads * dim, dtype };
+function wide({ settings: { dim, dtype } }: Site, numHeads: number): Pick<Settings, "dtype"> & { width: number } {
+  return { width: numHeads * dim, dtype };
 }
 
-function sizesOf({ heads, dim, dtype }: Settings) {
-  return { batch: 1, heads, kvHeads: heads, headDim: dim, dtype } as const;
+function sizesOf({ numHeads, dim, dtype }: Settings) {
+  return { batch: 1, numHeads, numKvHeads: numHeads, headDim: dim, dtype } as const;
 }

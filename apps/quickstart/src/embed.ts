@@ -11,7 +11,7 @@ export interface Projected {
 }
 
 export interface EmbedOptions {
-  readonly heads: number;
+  readonly numHeads: number;
   readonly dim: number;
   readonly seed: number;
 }
@@ -42,14 +42,14 @@ export class Embedder {
 
   /** q, k and v at the given global positions. */
   at(positions: Int32Array): Projected {
-    const { heads, dim } = this.#options;
-    const make = (): Float32Array<ArrayBuffer> => new Float32Array(heads * positions.length * dim);
+    const { numHeads, dim } = this.#options;
+    const make = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
     const result = { q: make(), k: make(), v: make() };
     const turn = new Float64Array(dim);
     positions.forEach((position, row) => {
       const projected = this.#vocabulary.project(tokenAt(this.#genome, position));
       rotationOf(position, turn);
-      for (let head = 0; head < heads; head++) {
+      for (let head = 0; head < numHeads; head++) {
         const from = head * dim;
         const to = (head * positions.length + row) * dim;
         rotate(result.q, to, projected.q, from, turn);
@@ -84,8 +84,8 @@ class Vocabulary {
   readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
   readonly #projected = new Map<number, Projected>();
 
-  constructor({ heads, dim, seed }: EmbedOptions) {
-    const width = heads * dim;
+  constructor({ numHeads, dim, seed }: EmbedOptions) {
+    const width = numHeads * dim;
     const draw = (stream: number, count: number): Float64Array => normals(seed * 8 + stream, count);
     this.#bases = draw(0, WORD * 4 * EMBED);
     const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED * width)) as [

@@ -122,6 +122,6 @@ function piecesOf({ tiles }: Script): Pieces {
 }
 
 function titleOf(settings: Settings): string {
-  const { tokens, heads, dim, dtype, causal } = settings;
-  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${heads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
+  const { tokens, numHeads, dim, dtype, causal } = settings;
+  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
 }

@@ -37,14 +37,14 @@ function predictionOf(simulation: Simulation, backward: boolean): Timeline {
 }
 
 function recordOf(settings: Settings): AttentionRecord {
-  const { tokens, heads, dim, dtype } = settings;
+  const { tokens, numHeads, dim, dtype } = settings;
   // Head by head, as the ranks will go.
   const { backend, mesh } = arrange(settings);
   return record({
     backend: watched(backend, () => {}),
     mesh,
     tokens,
-    heads,
+    numHeads,
     headDim: dim,
     mask: maskFor(settings),
     placement: placementFor(settings),

@@ -5,7 +5,7 @@ export interface Problem {
   readonly q: Float32Array;
   readonly k: Float32Array;
   readonly v: Float32Array;
-  readonly heads: number;
+  readonly numHeads: number;
   readonly tokens: number;
   readonly dim: number;
   readonly causal: boolean;

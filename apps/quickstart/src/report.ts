@@ -30,7 +30,7 @@ export interface Summary {
   readonly dtype: string;
   readonly causal: boolean;
   readonly backward: boolean;
-  readonly heads: number;
+  readonly numHeads: number;
   readonly dim: number;
   readonly seconds: number;
   /** By the planner, if the machine was measured. */
@@ -52,7 +52,7 @@ export interface Summary {
 }
 
 export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
-  const { tokens, ranks, device = "cpu", backend, shape, dtype, causal, backward, heads, dim } = settings;
+  const { tokens, ranks, device = "cpu", backend, shape, dtype, causal, backward, numHeads, dim } = settings;
   return {
     tokens,
     ranks,
@@ -62,7 +62,7 @@ export function summarize({ settings, plan, reports, overlap, oneDevice, verdict
     dtype,
     causal,
     backward,
-    heads,
+    numHeads,
     dim,
     seconds: elapsed(reports),
     secondsPredicted: plan.prediction?.seconds ?? null,

@@ -11,20 +11,20 @@ export function sampleRows(tokens: number): readonly number[] {
 }
 
 /** The gradient that the loss sends into `out` at one sampled row, [H,D]: numbers that every dtype holds exactly. */
-export function cotangentAt({ seed, heads, dim }: Settings, row: number): Float32Array {
-  const drawn = normals(seed * 8 + 7 + (row + 1) * 1_000_003, heads * dim);
+export function cotangentAt({ seed, numHeads, dim }: Settings, row: number): Float32Array {
+  const drawn = normals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * dim);
   return Float32Array.from(drawn, (x) => Math.round(Math.max(-4, Math.min(4, x)) * 16) / 16);
 }
 
 /** dOut [H,S,D] at the given positions: zero but at the sampled rows. */
 export function cotangent(settings: Settings, positions: Int32Array): Float32Array<ArrayBuffer> {
-  const { heads, dim } = settings;
+  const { numHeads, dim } = settings;
   const sampled = new Set(sampleRows(settings.tokens));
-  const dOut = new Float32Array(heads * positions.length * dim);
+  const dOut = new Float32Array(numHeads * positions.length * dim);
   positions.forEach((position, row) => {
     if (!sampled.has(position)) return;
     const values = cotangentAt(settings, position);
-    for (let head = 0; head < heads; head++) {
+    for (let head = 0; head < numHeads; head++) {
       dOut.set(values.subarray(head * dim, (head + 1) * dim), (head * positions.length + row) * dim);
     }
   });

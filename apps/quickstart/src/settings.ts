@@ -14,7 +14,7 @@ export interface Settings {
   readonly causal: boolean;
   readonly dtype: "float32" | "bfloat16" | "float16";
   readonly backward: boolean;
-  readonly heads: number;
+  readonly numHeads: number;
   /** Size of one head. */
   readonly dim: number;
   readonly seed: number;

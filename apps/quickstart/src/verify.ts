@@ -64,20 +64,20 @@ export async function verify(
   progress: (share: number) => void,
 ): Promise<Verdict> {
   const { ranks, single, problem } = evidence;
-  const { heads } = problem;
+  const { numHeads } = problem;
   const even = sampleRows(problem.tokens);
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
   const tallies = new Map<string, Tally>(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
   let keysSeen = 0;
   let lse = 0;
-  for (let head = 0; head < heads; head++) {
+  for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is heard.
     await setImmediate();
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
     for (const [name, tally] of tallies) widen(tally, name, evidence, { head, rows, truth });
     lse = truth.lse.reduce(larger, lse);
-    keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / heads;
-    progress((head + 1) / heads);
+    keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / numHeads;
+    progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
     [...tallies].map(([name, { unit: found, error, size }]) => {
@@ -159,9 +159,9 @@ function cotangents(settings: Settings, rows: readonly number[], head: number): 
   return dOut;
 }
 
-function worstRows(a: Float32Array, b: Float32Array, { heads, tokens, dim }: Problem): readonly number[] {
+function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: Problem): readonly number[] {
   const worst = new Float64Array(tokens);
-  for (let i = 0; i < heads * tokens * dim; i++) {
+  for (let i = 0; i < numHeads * tokens * dim; i++) {
     const row = Math.floor(i / dim) % tokens;
     worst[row] = larger(worst[row]!, a[i]! - b[i]!);
   }

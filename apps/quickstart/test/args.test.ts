@@ -17,7 +17,7 @@ describe("the command line", () => {
       causal: true,
       dtype: "bfloat16",
       backward: true,
-      heads: 1,
+      numHeads: 1,
       dim: 32,
       seed: 5,
       svg: "x.svg",

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { Embedder } from "../src/embed.ts";
 import { readGenome } from "../src/genome.ts";
 
-const options = { heads: 2, dim: 8, seed: 3 };
+const options = { numHeads: 2, dim: 8, seed: 3 };
 
 describe("queries, keys and values of the genome", () => {
   const embedder = new Embedder(readGenome(), options);

@@ -4,7 +4,15 @@ import { attendExactly, type Problem } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];
 const draw = (seed: number): Float32Array => Float32Array.from(normals(seed, 2 * tokens * dim));
-const problem = (causal: boolean): Problem => ({ q: draw(1), k: draw(2), v: draw(3), heads: 2, tokens, dim, causal });
+const problem = (causal: boolean): Problem => ({
+  q: draw(1),
+  k: draw(2),
+  v: draw(3),
+  numHeads: 2,
+  tokens,
+  dim,
+  causal,
+});
 const rows = [0, 3, 6];
 const dOut = Float64Array.from(normals(9, rows.length * dim));
 

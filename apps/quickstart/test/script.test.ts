@@ -96,9 +96,9 @@ describe("bytes", () => {
   it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
     for (const count of ranks) {
       for (const mask of ["", " --causal"]) {
-        for (const heads of [2, 3]) {
+        for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
-          const settings = { ...settingsOf(`${line} --heads ${heads}`) };
+          const settings = { ...settingsOf(`${line} --heads ${numHeads}`) };
           expect([line, closedForm(settings)]).toEqual([line, planOf(settings).bytesSent]);
         }
       }

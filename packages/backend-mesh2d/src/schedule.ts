@@ -173,7 +173,7 @@ export class Schedules {
 
 /** Of one sequence: H·D numbers, or H, for each of the tensors. */
 function bytesPerRow(tensors: readonly Tensor[]): number {
-  const width = ({ shape: [, heads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, heads!);
+  const width = ({ shape: [, numHeads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, numHeads!);
   return tensors.reduce((sum, tensor) => sum + width(tensor) * dtypeBytes[tensor.dtype], 0);
 }
 

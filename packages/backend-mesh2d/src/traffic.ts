@@ -17,8 +17,8 @@ export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
   readonly from?: Coordinate | readonly Coordinate[];
   /** B, H, Hkv and D. */
   readonly batch: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
 }
 
@@ -42,27 +42,27 @@ export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
  * const mesh = { sp: 4 };
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
  * const call = { at: { sp: 0 }, mask: masks.full().slices(400, 400), queries: tokens, keys: tokens };
- * const sizes = { batch: 1, heads: 2, kvHeads: 2, headDim: 8, dtype: "float32" } as const;
+ * const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8, dtype: "float32" } as const;
  * // 100 queries, keys and values of 16 numbers each to one neighbour; out and lse of 100 queries back.
  * mesh2dTraffic({ mesh, shape: [2, 2], call, ...sizes }).forward.bytesSent; // => 26400
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis = "sp", shape, mesh, call, from = call.at, batch, heads, kvHeads, headDim, dtype } = options;
+  const { axis = "sp", shape, mesh, call, from = call.at, batch, numHeads, numKvHeads, headDim, dtype } = options;
   const size = mesh[axis]!;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
   if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };
-  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, heads / kvHeads, parts.length);
+  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
   checkGrid("mesh2dTraffic", grid, size);
   const tiles = parts.map((part) => tileOf(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
   const { rank } = tiles[0]!;
   const q = flowOf(joinedPeers(tiles.map(({ queries }) => queries)), rank);
   const kvs = tiles.map(({ keys }) => flowOf(keys, rank));
-  const row = batch * heads * headDim * dtypeBytes[dtype];
-  const keyRow = batch * kvHeads * headDim * dtypeBytes[dtype];
-  const sum = batch * heads * headDim * dtypeBytes.float32;
-  const keySum = batch * kvHeads * headDim * dtypeBytes.float32;
-  const statistic = batch * heads * dtypeBytes.float32;
+  const row = batch * numHeads * headDim * dtypeBytes[dtype];
+  const keyRow = batch * numKvHeads * headDim * dtypeBytes[dtype];
+  const sum = batch * numHeads * headDim * dtypeBytes.float32;
+  const keySum = batch * numKvHeads * headDim * dtypeBytes.float32;
+  const statistic = batch * numHeads * dtypeBytes.float32;
   const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: [keyRow, keyRow] }));
   return {
     forward: trafficOf([{ ...q, bytesPerRow: [row] }, returned(q, [sum, statistic]), ...keysOut]),

@@ -6,12 +6,12 @@ import { makeWorld } from "./world.ts";
 
 const mesh = { sp: 6 };
 const extents = [{ queries: 23, keys: 23, masks: ["causal", "sliceMask"] }];
-const cases = ways.flatMap((way) => [1, 2, 8].map((kvHeads) => [titleOf(way), kvHeads, way] as const));
+const cases = ways.flatMap((way) => [1, 2, 8].map((numKvHeads) => [titleOf(way), numKvHeads, way] as const));
 
-test.each(cases)("%s: eight query heads on %d key heads, as exact as one device", async (_, kvHeads, way) => {
+test.each(cases)("%s: eight query heads on %d key heads, as exact as one device", async (_, numKvHeads, way) => {
   const options = { placement: placements()[1]!, dtype: "float32", seed: 11 } as const;
   const trials = backendTrials({ mesh, axes: ["sp"] }, { ...options, extents }).map(
-    (trial): Trial => ({ ...trial, heads: 8, kvHeads, headDim: 8 }),
+    (trial): Trial => ({ ...trial, numHeads: 8, numKvHeads, headDim: 8 }),
   );
   const backend = mesh2d({ shape: [2, 3], ...way });
   const ranks = await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {

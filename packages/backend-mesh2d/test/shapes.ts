@@ -52,11 +52,11 @@ export function suiteInParts(): Case[] {
 /** A trial with equal shards, of 4 rows and 4 heads unless said otherwise, and the full mask. */
 export function even(
   size: number,
-  { rows = 4, kvHeads = 4, mask }: { rows?: number; kvHeads?: number; mask?: readonly Slice[] } = {},
+  { rows = 4, numKvHeads = 4, mask }: { rows?: number; numKvHeads?: number; mask?: readonly Slice[] } = {},
 ): Trial {
   const length = rows * size;
   const sequence = { length, placement: placements()[0]! };
-  const sizes = { batch: 1, heads: 4, kvHeads, headDim: 8, scale: 0.5, dtype: "float32", seed: 1 } as const;
+  const sizes = { batch: 1, numHeads: 4, numKvHeads, headDim: 8, scale: 0.5, dtype: "float32", seed: 1 } as const;
   const all: Slice = { q0: 0, q1: length, k0: 0, k1: length, type: 0 };
   const what = { mask: mask ?? [all], sees: () => true, queries: sequence, keys: sequence };
   return { name: "even", mesh: { sp: size }, axes: ["sp"], ...sizes, ...what };

@@ -56,7 +56,7 @@ test.each([1, 2, 4])(
   (g) => {
     for (const [rows, columns] of gridsUpTo(12)) {
       const size = rows * columns;
-      const trial = even(size, { kvHeads: 4 / g });
+      const trial = even(size, { numKvHeads: 4 / g });
       const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
       const chunk = 4 * 4 * 8 * 4;
       const statistic = chunk / 8;

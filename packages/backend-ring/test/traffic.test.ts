@@ -15,12 +15,12 @@ async function measured(size: number, trial: Trial): Promise<Traffic[]> {
 
 /** What the closed form says of it. */
 function predicted(trial: Trial): Traffic[] {
-  const { mesh, axes, batch, kvHeads, headDim, dtype, mask } = trial;
+  const { mesh, axes, batch, numKvHeads, headDim, dtype, mask } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
   return Array.from({ length: mesh.sp! }, (_, sp) => {
     const call = { at: { sp }, mask, queries, keys };
-    const { forward, backward } = ringTraffic({ mesh, call, width: batch * kvHeads * headDim, dtype });
+    const { forward, backward } = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype });
     return plus(forward, backward);
   });
 }
@@ -50,7 +50,7 @@ for (const size of [1, 2, 3, 5]) {
 /** A trial with equal shards of 8 keys, 2 · 4 numbers each. */
 function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float32"): Trial {
   const sequence = { length: 8 * size, placement: placements()[0]! };
-  const sizes = { batch: 1, heads: 2, kvHeads: 2, headDim: 4, scale: 0.5 };
+  const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 4, scale: 0.5 };
   return {
     name: "even",
     mesh: { sp: size },
@@ -110,7 +110,7 @@ test("nested rings send along each axis what the closed forms say of it", async 
   for (const trial of backendTrials({ mesh, axes }, { placement: placements()[0]!, dtype: "float32", seed: 2 })) {
     const queries = layoutOf({ mesh, axes, ...trial.queries });
     const keys = layoutOf({ mesh, axes, ...trial.keys });
-    const width = trial.batch * trial.kvHeads * trial.headDim;
+    const width = trial.batch * trial.numKvHeads * trial.headDim;
     await onWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
       const along = (axis: string) => ctx.mesh.group(axis).traffic();
       const before = { node: along("node"), gpu: along("gpu") };

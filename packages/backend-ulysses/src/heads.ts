@@ -12,10 +12,10 @@ export interface Share {
   readonly keys: Heads;
 }
 
-/** How many heads there are; `heads` is a multiple of `kvHeads`. */
+/** How many heads there are; `numHeads` is a multiple of `numKvHeads`. */
 export interface HeadCounts {
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
 }
 
 /** How a sequence lies on the ranks of an axis before an exchange, and after: some rows of all heads, or all rows of some. */
@@ -40,10 +40,10 @@ export function splitsOf(dependencies: DependencyTable, counts: HeadCounts): Rec
  * The heads of every rank: query heads in order, as equal as can be (the first heads % size ranks have one more; with
  * fewer heads than ranks the last have none), and every key head that they read. A key head may belong to several ranks.
  */
-export function sharesOf({ heads, kvHeads }: HeadCounts, size: number): Share[] {
-  const perKey = heads / kvHeads;
-  const base = Math.floor(heads / size);
-  const longer = heads % size;
+export function sharesOf({ numHeads, numKvHeads }: HeadCounts, size: number): Share[] {
+  const perKey = numHeads / numKvHeads;
+  const base = Math.floor(numHeads / size);
+  const longer = numHeads % size;
   return Array.from({ length: size }, (_, rank) => {
     const first = rank * base + Math.min(rank, longer);
     const count = base + (rank < longer ? 1 : 0);
@@ -58,8 +58,8 @@ export function sharesOf({ heads, kvHeads }: HeadCounts, size: number): Share[] 
  * A share in parts, in each of which every key head has equally many query heads, as kernels want it; heads count from
  * the share's first. Cutting query heads 3 to 9 of groups of four gives 3 | 4 to 7 | 8 and 9.
  */
-export function partsOf({ heads, kvHeads }: HeadCounts, { queries, keys }: Share): Share[] {
-  const perKey = heads / kvHeads;
+export function partsOf({ numHeads, numKvHeads }: HeadCounts, { queries, keys }: Share): Share[] {
+  const perKey = numHeads / numKvHeads;
   const parts: Share[] = [];
   for (let key = 0; key < keys.count; key++) {
     const begin = Math.max(0, (keys.first + key) * perKey - queries.first);

@@ -34,7 +34,7 @@ export interface UlyssesTrafficOptions extends HeadCounts, TrafficOptions {
  * const mesh = { sp: 4 };
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
  * const call = { at: { sp: 3 }, mask: masks.full().slices(400, 400), queries: tokens, keys: tokens };
- * const sizes = { batch: 1, heads: 8, kvHeads: 8, headDim: 64, dtype: "bfloat16" } as const;
+ * const sizes = { batch: 1, numHeads: 8, numKvHeads: 8, headDim: 64, dtype: "bfloat16" } as const;
  * // Three quarters of q, k and v leave as bfloat16, three quarters of out return as float32, with lse.
  * ulyssesTraffic({ mesh, call, ...sizes }).forward.bytesSent; // => 386400
  * ```

@@ -98,7 +98,7 @@ export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
     const dependencies = dependenciesOf(ctx, call, from);
     if (dependencies.isEmpty) return undefined;
     const group = ctx.mesh.group(axis);
-    const counts = { heads: call.q.shape[1]!, kvHeads: k.shape[1]! };
+    const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
     const splits = splitsOf(dependencies, counts);
     const share = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
     const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };

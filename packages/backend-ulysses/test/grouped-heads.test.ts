@@ -15,16 +15,16 @@ import { makeWorld } from "./world.ts";
 
 /** Query heads and key heads, and how many ranks share them. */
 const cases = [
-  { heads: 3, kvHeads: 3, size: 4, why: "one rank has no heads" },
-  { heads: 8, kvHeads: 2, size: 3, why: "a rank's heads begin in one group and end in the next" },
-  { heads: 12, kvHeads: 3, size: 2, why: "a rank has one and a half groups" },
-  { heads: 10, kvHeads: 5, size: 3, why: "a rank has the end of one group and a whole one" },
-  { heads: 6, kvHeads: 1, size: 4, why: "every rank needs the one key head" },
-  { heads: 7, kvHeads: 7, size: 5, why: "some ranks have two heads, others one" },
-  { heads: 2, kvHeads: 1, size: 7, why: "most ranks only pass rows" },
+  { numHeads: 3, numKvHeads: 3, size: 4, why: "one rank has no heads" },
+  { numHeads: 8, numKvHeads: 2, size: 3, why: "a rank's heads begin in one group and end in the next" },
+  { numHeads: 12, numKvHeads: 3, size: 2, why: "a rank has one and a half groups" },
+  { numHeads: 10, numKvHeads: 5, size: 3, why: "a rank has the end of one group and a whole one" },
+  { numHeads: 6, numKvHeads: 1, size: 4, why: "every rank needs the one key head" },
+  { numHeads: 7, numKvHeads: 7, size: 5, why: "some ranks have two heads, others one" },
+  { numHeads: 2, numKvHeads: 1, size: 7, why: "most ranks only pass rows" },
 ] as const;
 
-function trialsFor({ heads, kvHeads, size }: (typeof cases)[number]): Trial[] {
+function trialsFor({ numHeads, numKvHeads, size }: (typeof cases)[number]): Trial[] {
   const mesh = { sp: size };
   return placements().flatMap((placement, i) =>
     backendTrials(
@@ -35,25 +35,24 @@ function trialsFor({ heads, kvHeads, size }: (typeof cases)[number]): Trial[] {
         seed: 31 * (i + 1),
         extents: [{ queries: 26, keys: 31, masks: ["full", "causal", "slidingWindow"] }],
       },
-    ).map((trial) => ({ ...trial, name: `${trial.name} (${heads}/${kvHeads} heads)`, heads, kvHeads })),
+    ).map((trial) => ({ ...trial, name: `${trial.name} (${numHeads}/${numKvHeads} heads)`, numHeads, numKvHeads })),
   );
 }
 
-test.each(cases.map((each) => [`${each.heads}/${each.kvHeads} heads on ${each.size} ranks`, each.why, each] as const))(
-  "%s: %s",
-  async (_, __, given) => {
-    const trials = trialsFor(given);
-    expect(trials.length).toBe(15);
-    const ranks = await onWorld(makeWorld, { size: given.size, dress: poisoned }, async (ctx) => {
-      const rank = disturbed(ctx, { arrival: "late", seed: 9 });
-      const measurements: Measurement[] = [];
-      for (const trial of trials) measurements.push(await measureOn(rank, ulysses(), trial));
-      return measurements;
-    });
-    for (const i of trials.keys())
-      checkMeasurements(
-        "ulysses",
-        ranks.map((measurements) => measurements[i]!),
-      );
-  },
-);
+test.each(
+  cases.map((each) => [`${each.numHeads}/${each.numKvHeads} heads on ${each.size} ranks`, each.why, each] as const),
+)("%s: %s", async (_, __, given) => {
+  const trials = trialsFor(given);
+  expect(trials.length).toBe(15);
+  const ranks = await onWorld(makeWorld, { size: given.size, dress: poisoned }, async (ctx) => {
+    const rank = disturbed(ctx, { arrival: "late", seed: 9 });
+    const measurements: Measurement[] = [];
+    for (const trial of trials) measurements.push(await measureOn(rank, ulysses(), trial));
+    return measurements;
+  });
+  for (const i of trials.keys())
+    checkMeasurements(
+      "ulysses",
+      ranks.map((measurements) => measurements[i]!),
+    );
+});

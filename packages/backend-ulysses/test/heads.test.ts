@@ -3,8 +3,8 @@ import { expect, test } from "vitest";
 import { type Heads, partsOf, sharesOf } from "../src/heads.ts";
 
 const counts = fc
-  .record({ kvHeads: fc.integer({ min: 1, max: 9 }), perKey: fc.integer({ min: 1, max: 7 }) })
-  .map(({ kvHeads, perKey }) => ({ heads: kvHeads * perKey, kvHeads }));
+  .record({ numKvHeads: fc.integer({ min: 1, max: 9 }), perKey: fc.integer({ min: 1, max: 7 }) })
+  .map(({ numKvHeads, perKey }) => ({ numHeads: numKvHeads * perKey, numKvHeads }));
 const sizes = fc.integer({ min: 1, max: 12 });
 
 const listed = ({ first, count }: Heads, from = 0): number[] =>
@@ -14,11 +14,11 @@ test("every query head has one rank, no rank has two more than another, and the 
   fc.assert(
     fc.property(counts, sizes, (given, size) => {
       const shares = sharesOf(given, size);
-      expect(shares.flatMap(({ queries }) => listed(queries))).toEqual(listed({ first: 0, count: given.heads }));
+      expect(shares.flatMap(({ queries }) => listed(queries))).toEqual(listed({ first: 0, count: given.numHeads }));
       const lengths = shares.map(({ queries }) => queries.count);
       expect(Math.max(...lengths) - Math.min(...lengths)).toBeLessThanOrEqual(1);
       for (const { queries, keys } of shares) {
-        const read = listed(queries).map((head) => Math.floor((head * given.kvHeads) / given.heads));
+        const read = listed(queries).map((head) => Math.floor((head * given.numKvHeads) / given.numHeads));
         expect(listed(keys)).toEqual([...new Set(read)]);
       }
     }),
@@ -36,7 +36,7 @@ test("in every part key heads have equally many query heads, the right ones, and
         for (const { queries, keys } of parts) {
           for (const [i, head] of listed(queries, share.queries.first).entries()) {
             const key = share.keys.first + keys.first + Math.floor((i * keys.count) / queries.count);
-            expect(key).toBe(Math.floor((head * given.kvHeads) / given.heads));
+            expect(key).toBe(Math.floor((head * given.numKvHeads) / given.numHeads));
           }
         }
       }
@@ -45,12 +45,12 @@ test("in every part key heads have equally many query heads, the right ones, and
 });
 
 test("heads that divide are one part; a share that cuts a group on both sides is three", () => {
-  const even = { heads: 8, kvHeads: 4 };
+  const even = { numHeads: 8, numKvHeads: 4 };
   expect(partsOf(even, sharesOf(even, 2)[1]!)).toEqual([
     { queries: { first: 0, count: 4 }, keys: { first: 0, count: 2 } },
   ]);
   const share = { queries: { first: 3, count: 7 }, keys: { first: 0, count: 3 } };
-  expect(partsOf({ heads: 12, kvHeads: 3 }, share)).toEqual([
+  expect(partsOf({ numHeads: 12, numKvHeads: 3 }, share)).toEqual([
     { queries: { first: 0, count: 1 }, keys: { first: 0, count: 1 } },
     { queries: { first: 1, count: 4 }, keys: { first: 1, count: 1 } },
     { queries: { first: 5, count: 2 }, keys: { first: 2, count: 1 } },

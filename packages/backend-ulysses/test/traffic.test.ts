@@ -49,7 +49,7 @@ for (const size of [1, 2, 3, 5]) {
 }
 
 /** Equal shards of 8 rows, full mask. */
-function even(size: number, sizes: Pick<Trial, "heads" | "kvHeads" | "dtype">): Trial {
+function even(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtype">): Trial {
   const length = 8 * size;
   const sequence = { length, placement: placements()[0]! };
   return {
@@ -67,7 +67,7 @@ function even(size: number, sizes: Pick<Trial, "heads" | "kvHeads" | "dtype">): 
 
 test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of everything", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
-    const trial = even(size, { heads: 16, kvHeads: 8, dtype });
+    const trial = even(size, { numHeads: 16, numKvHeads: 8, dtype });
     const q = 2 * 16 * 8 * 4; // numbers in a shard of q, and of out, dOut, dq
     const rows = 2 * 16 * 8; // and in one of lse, delta
     const k = q / 2;
@@ -84,7 +84,7 @@ test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of ev
 });
 
 test("key heads that several ranks read are sent to each of them, and no others", async () => {
-  const trial = even(4, { heads: 4, kvHeads: 2, dtype: "float32" });
+  const trial = even(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
   const row = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
   const rowStats = 2 * 8 * 4;
   // Each of three others gets one head of q, k and v, and as much comes back.
@@ -95,7 +95,7 @@ test("key heads that several ranks read are sent to each of them, and no others"
 });
 
 test("a rank without heads sends its rows and receives their results, nothing more", async () => {
-  const trial = even(3, { heads: 2, kvHeads: 2, dtype: "float32" });
+  const trial = even(3, { numHeads: 2, numKvHeads: 2, dtype: "float32" });
   const row = 2 * 8 * 4 * 4;
   const rowStats = 2 * 8 * 4;
   const [traffic] = await measured(3, [trial]);
@@ -105,7 +105,7 @@ test("a rank without heads sends its rows and receives their results, nothing mo
 });
 
 test("where nobody sees anything, nothing is sent", async () => {
-  const trial = { ...even(3, { heads: 3, kvHeads: 3, dtype: "float32" }), mask: [], sees: () => false };
+  const trial = { ...even(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }), mask: [], sees: () => false };
   const nothing = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
   expect(await measured(3, [trial])).toEqual([[nothing, nothing, nothing]]);
   expect(predicted(trial)).toEqual([nothing, nothing, nothing]);

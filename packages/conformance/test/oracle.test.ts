@@ -11,11 +11,11 @@ import {
   seesAny,
 } from "../src/index.ts";
 
-const sizes = { batch: 2, heads: 4, kvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
+const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
 
 function problemOf(seed: number): AttentionProblem {
-  const rows = sizes.batch * sizes.heads * sizes.queries * sizes.headDim;
-  const keyRows = sizes.batch * sizes.kvHeads * sizes.keys * sizes.headDim;
+  const rows = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
+  const keyRows = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
   const sees = seesAny(randomSlices(sizes.queries, sizes.keys, seed));
   return { ...sizes, sees, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
 }
@@ -32,7 +32,7 @@ function inner(a: Float64Array, b: Float64Array): number {
 
 test("attention to one key is its value, to none is nothing, and equal scores give the mean", () => {
   const problem: AttentionProblem = {
-    ...{ batch: 1, heads: 1, kvHeads: 1, queries: 3, keys: 3, headDim: 1, scale: 1 },
+    ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 3, keys: 3, headDim: 1, scale: 1 },
     sees: (query, key) => (query === 0 ? key === 2 : query === 2),
     q: Float64Array.of(5, 6, 0),
     k: Float64Array.of(1, 2, 3),
@@ -46,14 +46,19 @@ test("attention to one key is its value, to none is nothing, and equal scores gi
 test("query heads read the key head of their group", () => {
   const problem = problemOf(1);
   const { out } = attentionOracle(problem);
-  const { kvHeads: _, ...rest } = problem;
+  const { numKvHeads: _, ...rest } = problem;
   // Every key head twice makes it ordinary attention.
   const repeated = (x: Float64Array) => {
     const head = sizes.keys * sizes.headDim;
     const heads = Array.from({ length: x.length / head }, (_, i) => Array.from(x.subarray(i * head, (i + 1) * head)));
     return Float64Array.from(heads.flatMap((each) => [...each, ...each]));
   };
-  const plain = attentionOracle({ ...rest, kvHeads: sizes.heads, k: repeated(problem.k), v: repeated(problem.v) });
+  const plain = attentionOracle({
+    ...rest,
+    numKvHeads: sizes.numHeads,
+    k: repeated(problem.k),
+    v: repeated(problem.v),
+  });
   expect(maxError(out, plain.out)).toBe(0);
 });
 
@@ -83,7 +88,7 @@ test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d",
 });
 
 test("the gradients of the module are its slopes", () => {
-  const module = { batch: 2, length: 5, embed: 6, heads: 4, kvHeads: 2, headDim: 2 };
+  const module = { batch: 2, length: 5, embed: 6, numHeads: 4, numKvHeads: 2, headDim: 2 };
   const projected = (4 + 2 * 2) * 2;
   const parameters = {
     "qkv_proj.weight": normals(projected * 6, 1),

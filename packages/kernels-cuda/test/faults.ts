@@ -101,7 +101,7 @@ const slices = [
 const visible = ({ q0, q1, k0, k1, type }, q, k) =>
   q >= q0 && q < q1 && k >= k0 + (type & 2 ? q - q0 : 0) && k < k1 - (type & 1 ? q1 - 1 - q : 0);
 const trial = {
-  name: "", mesh: {}, axes: [], batch: 1, heads: 4, kvHeads: 2, headDim: 24, dtype: "bfloat16", scale: 0.2,
+  name: "", mesh: {}, axes: [], batch: 1, numHeads: 4, numKvHeads: 2, headDim: 24, dtype: "bfloat16", scale: 0.2,
   mask: slices, sees: (q, k) => slices.some((slice) => visible(slice, q, k)),
   queries: { length: 230 }, keys: { length: ${keys} }, seed: 1,
 };

@@ -11,7 +11,7 @@ export function checkCounts(where: string, counts: Readonly<Record<string, numbe
 /** Throws an OptionError unless `count` heads share `size` evenly. */
 export function checkHeads(
   where: string,
-  names: readonly [heads: string, size: string],
+  names: readonly [numHeads: string, size: string],
   count: number,
   size: number,
 ): void {

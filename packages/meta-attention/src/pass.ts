@@ -45,12 +45,12 @@ export class Pass implements Disposable {
 
   constructor(parts: PassParts, x: Tensor, resume: Resume) {
     const { ctx, settings, chunks } = parts;
-    const { axis, combine, gate, scale, numHeads: heads, numKvHeads: kvHeads, headDim } = settings;
+    const { axis, combine, gate, scale, numHeads: numHeads, numKvHeads: numKvHeads, headDim } = settings;
     const group = ctx.mesh.group(axis);
     this.#parts = parts;
     this.#x = x;
     this.#resume = resume;
-    this.#plan = { ctx, group, chunks, combine, gate, scale, heads, kvHeads, headDim, label: `meta(${axis})` };
+    this.#plan = { ctx, group, chunks, combine, gate, scale, numHeads, numKvHeads, headDim, label: `meta(${axis})` };
   }
 
   async run(call: PassCall): Promise<MetaResult> {

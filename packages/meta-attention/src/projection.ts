@@ -18,9 +18,9 @@ export function project(x: Tensor, { qkvProjection, settings, chunks }: QkvProje
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
   const part = (first: number, count: number): Tensor => headsOf(qkv, { first, count, size });
-  const placed = (heads: Tensor): Tensor => {
-    if (!positions) return heads;
-    using plain = heads;
+  const placed = (numHeads: Tensor): Tensor => {
+    if (!positions) return numHeads;
+    using plain = numHeads;
     const turned = positions.encode(plain, chunks.shards[chunks.rank]!);
     if (turned.strides.at(-1) === 1) return turned;
     using strided = turned;

@@ -44,26 +44,26 @@ async function promised(ctx: Context, given: Case) {
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
 function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
   const { options, batch, length, ranks } = given;
-  const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, mask = masks.full() } = options;
-  const size = embed / heads;
+  const { embedDim: embed, numHeads: numHeads, numKvHeads: numKvHeads = numHeads, mask = masks.full() } = options;
+  const size = embed / numHeads;
   const sees = seesAny(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
   const chunks = chunksOf(given, ranks);
   const chunkOf = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
-  const missed = new Float64Array(batch * length * heads);
+  const missed = new Float64Array(batch * length * numHeads);
   const projection = cut(weight, embed);
   const rows = cut(valuesOf(given), embed).map((row) => projection.map((w, i) => dot(row, w) + bias[i]!));
   for (let at = 0; at < batch * length; at++) {
     const [b, position] = [Math.floor(at / length), at % length];
     const looked = new Set([chunkOf[position]!, ...chosen[b]![chunkOf[position]!]!]);
     const visible = everyone.filter((token) => sees(position, token));
-    for (let h = 0; h < heads; h++) {
+    for (let h = 0; h < numHeads; h++) {
       const head = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
-      const kvHead = heads + Math.floor((h * kvHeads) / heads);
+      const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const score = (token: number) =>
         dot(head(rows[at]!, h), head(rows[b * length + token]!, kvHead)) / Math.sqrt(size);
       const out = visible.filter((token) => !looked.has(chunkOf[token]!));
-      missed[at * heads + h] = Math.exp(logSumExp(out.map(score)) - logSumExp(visible.map(score)));
+      missed[at * numHeads + h] = Math.exp(logSumExp(out.map(score)) - logSumExp(visible.map(score)));
     }
   }
   return missed;
@@ -79,7 +79,7 @@ const cases: fc.Arbitrary<Case> = fc
   .record({
     chunks: fc.integer({ min: 2, max: 5 }),
     groups: fc.integer({ min: 1, max: 2 }),
-    kvHeads: fc.integer({ min: 1, max: 2 }),
+    numKvHeads: fc.integer({ min: 1, max: 2 }),
     size: fc.integer({ min: 1, max: 6 }),
     tokens: fc.integer({ min: 0, max: 12 }),
     mask: fc.constantFrom("full", "causal", "window", "documents"),
@@ -90,14 +90,14 @@ const cases: fc.Arbitrary<Case> = fc
     topK: fc.nat(3),
     epsilon: fc.constantFrom(undefined, undefined, 0.5, 0.05, 0.001),
   })
-  .map(({ chunks, groups, kvHeads, size, tokens, topK, epsilon, mask, combine, ...rest }) => ({
+  .map(({ chunks, groups, numKvHeads, size, tokens, topK, epsilon, mask, combine, ...rest }) => ({
     ...rest,
     ranks: 1,
     length: chunks + tokens,
     options: {
-      embedDim: groups * kvHeads * size,
-      numHeads: groups * kvHeads,
-      numKvHeads: kvHeads,
+      embedDim: groups * numKvHeads * size,
+      numHeads: groups * numKvHeads,
+      numKvHeads: numKvHeads,
       summaryDim: 2,
       metaHeads: 1,
       summaryHeads: 1,

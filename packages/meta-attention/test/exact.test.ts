@@ -33,11 +33,16 @@ const sizes = {
 /** Full attention by one device's own kernel, and by float64. */
 async function fullAttention(trial: Trial) {
   const { batch, length, options } = trial;
-  const { embedDim: embed, numHeads: heads, numKvHeads: kvHeads = heads, headDim = embed / heads } = options;
+  const {
+    embedDim: embed,
+    numHeads: numHeads,
+    numKvHeads: numKvHeads = numHeads,
+    headDim = embed / numHeads,
+  } = options;
   const { dtype = "float32", mask = options.causal ? masks.causal() : masks.full() } = options;
   const shape = [batch, length, embed];
   const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
-    const same = { embedDim: embed, numHeads: heads, numKvHeads: kvHeads, headDim, mask, dtype };
+    const same = { embedDim: embed, numHeads: numHeads, numKvHeads: numKvHeads, headDim, mask, dtype };
     using module = new MultiAxisAttention(ctx, { ...same, attentionAxis: 1 });
     using x = fromArray(ctx, inputOf(trial), shape, dtype);
     using dOut = fromArray(ctx, upstreamOf(trial), shape, dtype);
@@ -56,7 +61,7 @@ async function fullAttention(trial: Trial) {
   });
   const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(found!.parameters[name]!)]));
   const right = moduleOracle({
-    sizes: { batch, length, embed, heads, kvHeads, headDim },
+    sizes: { batch, length, embed, numHeads, numKvHeads, headDim },
     sees: seesAny(mask.slices(length, length)),
     parameters: parameters as unknown as Parameters<typeof moduleOracle>[0]["parameters"],
     x: inputOf(trial),

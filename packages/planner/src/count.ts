@@ -32,10 +32,10 @@ export interface Count {
  * reduceScatter and an allGather.
  */
 export function count(record: AttentionRecord): Count {
-  const { batch, heads, headDim, backend, mesh } = record.options;
+  const { batch, numHeads, headDim, backend, mesh } = record.options;
   const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const ranks = record.ranks.map((recorded) => countRank(record, recorded));
-  return { ranks, chunk: (batch * heads * record.queries.length * headDim) / sharers };
+  return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / sharers };
 }
 
 interface Tally {

@@ -32,9 +32,9 @@ export interface RecordOptions {
   /** Length of the sequence of queries, and of keys: as many if absent. */
   readonly tokens: number;
   readonly keyTokens?: number;
-  readonly heads: number;
+  readonly numHeads: number;
   /** As many as heads if absent. */
-  readonly kvHeads?: number;
+  readonly numKvHeads?: number;
   readonly headDim: number;
   /** Sequences on each rank; 1 if absent. */
   readonly batch?: number;
@@ -51,8 +51,8 @@ const legal = [
   "mesh",
   "tokens",
   "keyTokens",
-  "heads",
-  "kvHeads",
+  "numHeads",
+  "numKvHeads",
   "headDim",
   "batch",
   "mask",
@@ -93,7 +93,7 @@ export interface RecordedRank {
  * ```ts
  * import { local, masks } from "@mosaic/core";
  * import { count, prove, record } from "@mosaic/planner";
- * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, heads: 4, headDim: 8, mask: masks.causal() });
+ * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 100, numHeads: 4, headDim: 8, mask: masks.causal() });
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
@@ -109,7 +109,7 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
   const { backend, mesh, tokens } = options;
   const filled = {
     keyTokens: tokens,
-    kvHeads: options.heads,
+    numKvHeads: options.numHeads,
     batch: 1,
     mask: masks.full(),
     placement: contiguous(),
@@ -160,17 +160,17 @@ function recordRank(ctx: SymbolicContext, run: Run): RecordedRank {
 }
 
 function recordCall(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
-  const { backend, heads, kvHeads, headDim, batch, dtype, mask } = options;
+  const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
   const made = (of: number, rows: Layout): Tensor =>
     device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
   const mark = (phase: string): void => tape.push(codeOf.mark, [tape.names.word(phase)]);
-  using q = made(heads, queries);
-  using k = made(kvHeads, keys);
-  using v = made(kvHeads, keys);
-  using dOut = made(heads, queries);
+  using q = made(numHeads, queries);
+  using k = made(numKvHeads, keys);
+  using v = made(numKvHeads, keys);
+  using dOut = made(numHeads, queries);
   for (const input of [q, k, v]) input.requiresGrad = true;
   mark("forward");
   using out = attention(ctx, q, k, v, { backend, mask, queries, keys });

@@ -9,7 +9,7 @@ import { count, record } from "../src/index.ts";
 test.each([1, 2, 4])("a full ring moves (2/g)(p − 1) chunks forward, twice that backward, for g = %d", (g) => {
   const p = 8;
   const { ranks, chunk } = count(
-    record({ backend: ring(), mesh: { sp: p }, tokens: 64, heads: 4, kvHeads: 4 / g, headDim: 8 }),
+    record({ backend: ring(), mesh: { sp: p }, tokens: 64, numHeads: 4, numKvHeads: 4 / g, headDim: 8 }),
   );
   for (const { forward, backward } of ranks) {
     expect(forward.sent.elements / chunk).toBeCloseTo((2 / g) * (p - 1), 12);
@@ -22,7 +22,7 @@ test.each([1, 2, 4])("a full ring moves (2/g)(p − 1) chunks forward, twice tha
 
 test("bytes are those of the ring's closed form, for every rank, mask and placement", () => {
   const mesh = { sp: 5 };
-  const sizes = { tokens: 57, heads: 4, kvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
+  const sizes = { tokens: 57, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
   for (const placement of [zigzag(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
       const run = record({ backend: ring(), mesh, mask, placement, ...sizes });
@@ -42,7 +42,7 @@ test("bytes are those of the ring's closed form, for every rank, mask and placem
 
 test("a nest of rings is counted by axis", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
-  const run = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, heads: 1, headDim: 4 });
+  const run = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, numHeads: 1, headDim: 4 });
   const { ranks, chunk } = count(run);
   for (const { forward } of ranks) {
     expect(forward.groups["node"]!.sent.elements / chunk).toBe(2 * 2);
@@ -52,7 +52,7 @@ test("a nest of rings is counted by axis", () => {
 });
 
 test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per cent less than a ring of them", () => {
-  const sizes = { mesh: { sp: 256 }, tokens: 4096, heads: 2, headDim: 128, dtype: "bfloat16" } as const;
+  const sizes = { mesh: { sp: 256 }, tokens: 4096, numHeads: 2, headDim: 128, dtype: "bfloat16" } as const;
   const [ringed, wide, square] = [
     ring(),
     mesh2d({ shape: [32, 8], schedule: "fused" }), // queries of 8 ranks, keys of 32
@@ -101,7 +101,7 @@ test("what is counted of collectives is what a group says that it moved", async 
     },
     mesh: { sp: 3 },
     tokens: 6,
-    heads: 1,
+    numHeads: 1,
     headDim: 4,
   });
   const counted = count(run).ranks.map(({ forward: { sent, received } }) => {

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { type Fault, prove, record } from "../src/index.ts";
 import { meddledRing, type Site, tappedRing } from "./faulty.ts";
 
-const sizes = { mesh: { sp: 4 }, tokens: 16, heads: 2, headDim: 4 };
+const sizes = { mesh: { sp: 4 }, tokens: 16, numHeads: 2, headDim: 4 };
 
 function faultsOf(backend: AttentionBackend, options: object = {}): readonly Fault[] {
   return prove(record({ backend, ...sizes, ...options })).faults;

@@ -7,19 +7,19 @@ import { expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
 
 // Every tensor fills whole lines of 64 bytes, which the CPU's allocator counts in.
-const sizes = { tokens: 96, heads: 4, kvHeads: 2, headDim: 16, batch: 1, dtype: "bfloat16" } as const;
+const sizes = { tokens: 96, numHeads: 4, numKvHeads: 2, headDim: 16, batch: 1, dtype: "bfloat16" } as const;
 const mesh = { sp: 6 };
 const arrangement = { mask: masks.causal(), placement: zigzag() };
 
 /** What `record` does, on a device that computes: the most bytes that were allocated at once. */
 function measured(ctx: Context, backend: AttentionBackend): number {
-  const { tokens, heads, kvHeads, headDim, batch, dtype } = sizes;
+  const { tokens, numHeads, numKvHeads, headDim, batch, dtype } = sizes;
   const layout = layoutOf({ mesh, axes: ["sp"], placement: arrangement.placement, length: tokens });
   const made = (of: number) => randn(ctx, [batch, of, tokens / mesh.sp, headDim], { dtype });
-  using q = made(heads);
-  using k = made(kvHeads);
-  using v = made(kvHeads);
-  using dOut = made(heads);
+  using q = made(numHeads);
+  using k = made(numKvHeads);
+  using v = made(numKvHeads);
+  using dOut = made(numHeads);
   for (const x of [q, k, v]) x.requiresGrad = true;
   ctx.device.resetPeakMemory();
   using out = attention(ctx, q, k, v, { backend, mask: arrangement.mask, queries: layout, keys: layout });

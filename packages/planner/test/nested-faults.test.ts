@@ -31,7 +31,7 @@ function meddled(times: (site: Site) => number): AttentionBackend {
   };
 }
 
-const sizes = { tokens: 24, heads: 2, headDim: 4 };
+const sizes = { tokens: 24, numHeads: 2, headDim: 4 };
 const grid = { shape: [2, 3], schedule: "overlapped" } as const;
 
 function faultsOf(backend: AttentionBackend, mesh: Readonly<Record<string, number>>): readonly Fault[] {

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
 
 const right = ring();
-const sizes = { mesh: { sp: 2 }, tokens: 16, heads: 1, headDim: 4 };
+const sizes = { mesh: { sp: 2 }, tokens: 16, numHeads: 1, headDim: 4 };
 
 /** A ring that does something more before, on tensors of its own, or after. */
 function besides(more: Partial<Record<"forward" | "backward", (ctx: Context, result: Tensor, input: Tensor) => void>>) {

@@ -21,7 +21,7 @@ const someMasks: readonly Mask[] = [
   masks.slidingWindow(9),
   masks.documents([10, 30, 27], "causal"),
 ];
-const sizes = { tokens: 67, heads: 4, kvHeads: 2, headDim: 8, batch: 2 };
+const sizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 };
 
 function arrangement(name: string, backend: AttentionBackend, mesh: Coordinate) {
   return { name, backend, mesh };
@@ -46,13 +46,13 @@ describe.each([
 });
 
 test("gradients of float32 inputs and head sizes of one are followed too", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, heads: 1, headDim: 1, dtype: "float32" });
+  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 4, numHeads: 1, headDim: 1, dtype: "float32" });
   expect(prove(run).faults).toEqual([]);
 });
 
 test("states that have seen nothing merge, both of them empty", () => {
   // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
-  const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, heads: 3, headDim: 5 };
+  const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, numHeads: 3, headDim: 5 };
   const call = { ...sizes, mask: masks.slidingWindow(2), placement: striped() };
   expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).faults).toEqual([]);
 });
@@ -61,25 +61,28 @@ test.each([
   [6, 2, 3],
   [9, 3, 4],
   [9, 3, 6],
-])("%i query heads of %i key heads, shared out over %i ranks: shares begin within groups", (heads, kvHeads, sp) => {
-  const call = { mesh: { sp }, tokens: 17, heads, kvHeads, headDim: 4, batch: 2, mask: masks.causal() };
-  expect(prove(record({ backend: ulysses(), ...call })).faults).toEqual([]);
-  // A tile that is computed twice, of such a share.
-  const right = local();
-  const twice: AttentionBackend = {
-    ...right,
-    attendBackward(ctx, call, grads, kv) {
-      right.attendBackward(ctx, call, grads, kv);
-      if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
-    },
-  };
-  const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);
-  expect(kinds.length).toBeGreaterThan(0);
-  expect(new Set(kinds)).toEqual(new Set(["twice"]));
-});
+])(
+  "%i query heads of %i key heads, shared out over %i ranks: shares begin within groups",
+  (numHeads, numKvHeads, sp) => {
+    const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
+    expect(prove(record({ backend: ulysses(), ...call })).faults).toEqual([]);
+    // A tile that is computed twice, of such a share.
+    const right = local();
+    const twice: AttentionBackend = {
+      ...right,
+      attendBackward(ctx, call, grads, kv) {
+        right.attendBackward(ctx, call, grads, kv);
+        if (ctx.rank === 1) right.attendBackward(ctx, call, grads, kv);
+      },
+    };
+    const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);
+    expect(kinds.length).toBeGreaterThan(0);
+    expect(new Set(kinds)).toEqual(new Set(["twice"]));
+  },
+);
 
 test("collectives are followed as well", () => {
-  const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, heads: 1, headDim: 4 };
+  const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, numHeads: 1, headDim: 4 };
   for (const placement of [contiguous(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
       expect(prove(record({ backend: gathering(), mask, placement, ...sizes })).faults).toEqual([]);
@@ -88,7 +91,7 @@ test("collectives are followed as well", () => {
 });
 
 test("the most memory at once is that of inputs, results, and the buffers of a ring", () => {
-  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, heads: 2, headDim: 16 });
+  const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 16 });
   const rows = 16 * 2 * 16;
   const { peakBytes } = prove(run);
   // q k v dOut out, bfloat16; lse and delta; dq dk dv; two chunks of K and V to rotate; three of dK and dV.

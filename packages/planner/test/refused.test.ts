@@ -12,7 +12,7 @@ import {
 import { expect, test } from "vitest";
 import { predict, profiles, prove, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
 
-const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, heads: 2, headDim: 4 };
+const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, numHeads: 2, headDim: 4 };
 
 test.each<[string, Partial<RecordOptions>]>([
   ["no ranks", { mesh: { sp: 0 } }],

@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { predict, profiles, sketch } from "../src/index.ts";
 import { gathering } from "./gathering.ts";
 
-const call = { tokens: 65_536, heads: 16, kvHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
+const call = { tokens: 65_536, numHeads: 16, numKvHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
 const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[] = [
   ["ring", ring(), { sp: 16 }],
   ["mesh2d, overlapped", mesh2d({ shape: [4, 4], schedule: "overlapped" }), { sp: 16 }],

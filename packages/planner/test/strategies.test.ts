@@ -79,7 +79,7 @@ test("of a nest each level sends what its own closed form says", () => {
 test("a ring within a ring moves what the ring of one level would, and its own besides", () => {
   const { backend, mesh } = nests[0]!;
   const run = record({ backend, mesh, ...sizes, tokens: 66 });
-  const width = sizes.batch * sizes.kvHeads * sizes.headDim;
+  const width = sizes.batch * sizes.numKvHeads * sizes.headDim;
   for (const [rank, { forward }] of count(run).ranks.entries()) {
     const call = callOf(run, run.ranks[rank]!.at);
     const within = { name: "ring", axes: ["gpu"], attend() {}, attendBackward() {} };

@@ -66,7 +66,13 @@ test("a group splits when all of its ranks have named a color", async () => {
 });
 
 test("a tape holds what was enqueued, in order", () => {
-  const run: AttentionRecord = record({ backend: meddledRing({}), mesh: { sp: 2 }, tokens: 4, heads: 1, headDim: 2 });
+  const run: AttentionRecord = record({
+    backend: meddledRing({}),
+    mesh: { sp: 2 },
+    tokens: 4,
+    numHeads: 1,
+    headDim: 2,
+  });
   const ops: string[] = [];
   const event = run.ranks[0]!.tape.read();
   while (event.next()) ops.push(event.op === "mark" ? run.names.words[event.arg(0)]! : event.op);
@@ -99,7 +105,7 @@ test("collectives are recorded, and counted as the messages of their direct form
     },
     mesh: { dp: 2 },
     tokens: 4,
-    heads: 1,
+    numHeads: 1,
     headDim: 4,
   });
   const [first] = count(run).ranks;

@@ -90,25 +90,25 @@ export function scattering({ cuts = 1, op = "sum", meddle }: ScatteringOptions =
 
   /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
   function gathered(ctx: Context, call: Call, x: Tensor): Tensor {
-    const [batch, heads, , size] = x.shape as [number, number, number, number];
+    const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = lengthsOf(ctx, call);
-    const width = batch * heads * size;
+    const width = batch * numHeads * size;
     using turned = x.permute([2, 0, 1, 3]);
     using mine = turned.contiguous();
-    using all = ctx.device.empty([sum(lengths), batch, heads, size], x.dtype);
+    using all = ctx.device.empty([sum(lengths), batch, numHeads, size], x.dtype);
     const counts = lengths.map((length) => length * width);
     ctx.mesh.group("sp").allGather(all, mine, { counts }).wait();
     return all.permute([1, 2, 0, 3]);
   }
 
   function scattered(ctx: Context, call: Call, x: Tensor): Tensor {
-    const [batch, heads, , size] = x.shape as [number, number, number, number];
+    const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = lengthsOf(ctx, call);
-    const counts = lengths.map((length) => length * batch * heads * size);
+    const counts = lengths.map((length) => length * batch * numHeads * size);
     using turned = x.permute([2, 0, 1, 3]);
     using all = turned.contiguous();
     meddle?.(ctx, all);
-    using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, heads, size], x.dtype);
+    using own = ctx.device.empty([lengths[ctx.mesh.coordinate["sp"]!]!, batch, numHeads, size], x.dtype);
     ctx.mesh.group("sp").reduceScatter(own, all, op, { counts }).wait();
     return own.permute([1, 2, 0, 3]);
   }

@@ -6,7 +6,7 @@ import { count, prove, record } from "../src/index.ts";
 // Every strategy at 1 024 ranks, with its seconds, is `npm run bench -- --filter proof`; here is one that takes little.
 
 test("1 024 ranks in a grid of 32 × 32 are proved", () => {
-  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
+  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, numHeads: 4, numKvHeads: 2, headDim: 64 };
   const run = record({
     backend: mesh2d({ shape: [32, 32], schedule: "fused" }),
     mask: masks.causal(),

@@ -23,7 +23,7 @@ export interface AutoStrategy extends Strategy {
  * @example
  * ```ts
  * import { auto } from "@mosaic/strategies";
- * const strategy = auto({ tokens: 4096, heads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
+ * const strategy = auto({ tokens: 4096, numHeads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
  * strategy.name; // => "auto"
  * Object.values(strategy.meshFor(4)).reduce((a, b) => a * b); // => 4
  * strategy.why.startsWith(`auto chose ${strategy.plan.best.name}`); // => true

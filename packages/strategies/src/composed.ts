@@ -4,7 +4,7 @@ import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
 
 export interface ComposedOptions {
   /** Ranks that share out the heads of a stretch of the sequence, and stretches that the sequence is cut into. */
-  readonly meshShape: readonly [heads: number, sequence: number];
+  readonly meshShape: readonly [numHeads: number, sequence: number];
   /** Whether heads are shared out; true if absent. If false, the first number must be 1. */
   readonly headParallel?: boolean;
   /** How ranks with the same heads reach each other's keys; "ring" if absent. */
@@ -43,9 +43,9 @@ export function composed(options: ComposedOptions): Strategy {
   checkOptionNames("composed", options, legal);
   checkOptionNames("composed: axes", options.axes ?? {}, ["head", "seq"]);
   checkShape(meshShape, headParallel);
-  const [heads, sequence] = meshShape;
+  const [numHeads, sequence] = meshShape;
   const along = { axis: seq, strategy: seqParallel };
-  const mesh: Coordinate = headParallel ? { [seq]: sequence, [head]: heads } : { [seq]: sequence };
+  const mesh: Coordinate = headParallel ? { [seq]: sequence, [head]: numHeads } : { [seq]: sequence };
   const nested: AttentionBackend = nest(
     "composed: seqParallel",
     headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
@@ -53,10 +53,10 @@ export function composed(options: ComposedOptions): Strategy {
   return strategyOf(nested, {
     name: "composed",
     meshFor(ranks) {
-      if (ranks === heads * sequence) return mesh;
+      if (ranks === numHeads * sequence) return mesh;
       throw new OptionError({
         where: "composed",
-        expected: `${heads * sequence} ranks, ${heads} for heads × ${sequence} for the sequence`,
+        expected: `${numHeads * sequence} ranks, ${numHeads} for heads × ${sequence} for the sequence`,
         received: String(ranks),
         remedy: "change meshShape, or put other ranks on an axis of their own, dp",
       });

@@ -5,12 +5,12 @@ import { expect, test } from "vitest";
 import { auto, type PlanOptions } from "../src/index.ts";
 import { makeWorld, register } from "./world.ts";
 
-const call = { tokens: 8192, heads: 4, kvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
+const call = { tokens: 8192, numHeads: 4, numKvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
 
 // A ring in a ring, a grid with two channels: what it chooses is right whatever it is.
 const choices: readonly PlanOptions[] = [
   { ...call, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
-  { ...call, tokens: 131_072, kvHeads: 4, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
+  { ...call, tokens: 131_072, numKvHeads: 4, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
 ];
 
 const arrangements = choices.map((options) => {

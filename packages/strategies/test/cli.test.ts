@@ -63,8 +63,8 @@ test("--json: one object with everything", () => {
   const found = JSON.parse(stdout);
   expect(found).toMatchObject({
     tokens: 16_384,
-    heads: 8,
-    kvHeads: 2,
+    numHeads: 8,
+    numKvHeads: 2,
     mask: "slidingWindow(1024)",
     placement: "contiguous",
     dtype: "float16",

@@ -5,10 +5,10 @@ import { contendersOf } from "../src/plan/contender.ts";
 import { divisorsOf } from "../src/plan/enumerate.ts";
 import { jobOf } from "../src/plan/job.ts";
 
-const shape = { tokens: 64, heads: 6, kvHeads: 3, headDim: 8, mask: masks.causal() };
+const shape = { tokens: 64, numHeads: 6, numKvHeads: 3, headDim: 8, mask: masks.causal() };
 
-function namesOn(nodes: number, gpusPerNode: number, heads = 6): readonly string[] {
-  const options = { ...shape, heads, kvHeads: heads / 2, nodes, gpusPerNode };
+function namesOn(nodes: number, gpusPerNode: number, numHeads = 6): readonly string[] {
+  const options = { ...shape, numHeads, numKvHeads: numHeads / 2, nodes, gpusPerNode };
   return contendersOf(jobOf("test", options), options).map(({ name }) => name);
 }
 

@@ -15,15 +15,15 @@ import { makeWorld } from "./world.ts";
 // Of 8 heads in groups of 4, three ranks have 3, 3 and 2: the middle one has the end of one group and the start of the
 // next, and goes around the ring once for each. Of 2 heads, one rank has none, and neither has anybody in its ring.
 test.each([
-  { heads: 8, kvHeads: 2 },
-  { heads: 2, kvHeads: 1 },
-])("$heads/$kvHeads heads on 3 ranks, in rings of 2", async (heads) => {
+  { numHeads: 8, numKvHeads: 2 },
+  { numHeads: 2, numKvHeads: 1 },
+])("$numHeads/$numKvHeads heads on 3 ranks, in rings of 2", async (numHeads) => {
   const strategy = composed({ meshShape: [3, 2] });
   const mesh = strategy.meshFor(6);
   const extents = [{ queries: 26, keys: 31, masks: ["full", "causal", "slidingWindow"] }];
   const trials = placements().flatMap((placement, i) =>
     backendTrials({ mesh, axes: strategy.axes }, { placement, dtype: "float32", seed: 17 * (i + 1), extents }).map(
-      (trial) => ({ ...trial, ...heads }),
+      (trial) => ({ ...trial, ...numHeads }),
     ),
   );
   expect(trials.length).toBe(15);

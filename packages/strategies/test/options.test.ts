@@ -60,7 +60,7 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: [2, 2], seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
     [{ meshShape: [2, 2], seqParallel: "rings" }, /"ring", "mesh2d", "ulysses" or .*received "rings"/],
     [{ meshShape: [2, 2], seqParallel: "local" }, /received "local".*the result must be exact/],
-    [{ meshShape: [2, 2], axes: { heads: "x" } }, /axes.*"heads"/],
+    [{ meshShape: [2, 2], axes: { numHeads: "x" } }, /axes.*"heads"/],
     [{ meshShape: [2] }, /meshShape.*\[ranks for heads, ranks for the sequence\]/],
     [{ meshShape: 4 }, /meshShape.*received 4/],
     [{ meshShape: [2, 1.5] }, /received 1.5/],

@@ -4,7 +4,7 @@ import { predict, type Profile, profiles, prove } from "@mosaic/planner";
 import { describe, expect, test } from "vitest";
 import { composed, type Plan, plan, type PlanOptions } from "../src/index.ts";
 
-const call = { tokens: 16_384, heads: 8, kvHeads: 4, headDim: 64, mask: masks.causal() } as const;
+const call = { tokens: 16_384, numHeads: 8, numKvHeads: 4, headDim: 64, mask: masks.causal() } as const;
 const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;
 
 /** All that can be compared: not the strategies themselves, which are functions. */
@@ -167,8 +167,8 @@ test("options that do not exist or do not fit", () => {
   const wrong: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
     [{ tokens: 0 }, /tokens a whole number ≥ 1, received 0/],
-    [{ heads: 1.5 }, /heads a whole number/],
-    [{ kvHeads: 3 }, /kvHeads a divisor of heads, received 3 of 8/],
+    [{ numHeads: 1.5 }, /heads a whole number/],
+    [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads, received 3 of 8/],
     [{ gpusPerNode: undefined }, /gpusPerNode a whole number ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
     [{ profile: undefined, device: "npu" }, /device "cpu" or "cuda", or a profile, received "npu"/],

@@ -16,8 +16,8 @@ test.each([
 ])("the code to paste runs as it is: $name", ({ name, ...options }) => {
   const { best } = plan({
     ...options,
-    heads: 4,
-    kvHeads: 2,
+    numHeads: 4,
+    numKvHeads: 2,
     headDim: 8,
     batch: 2,
     gpusPerNode: 4,
@@ -39,6 +39,6 @@ test.each([
 
 test("a mask of one's own is named, not made up", () => {
   const mask = { ...masks.causal(), name: "mine" };
-  const { code } = plan({ tokens: 64, heads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
+  const { code } = plan({ tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
   expect(code).toContain("  // mask: mine,");
 });

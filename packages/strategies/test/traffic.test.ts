@@ -12,7 +12,7 @@ import { makeWorld } from "./world.ts";
 async function compared(strategy: Strategy, ranks: number, foretold: (at: Coordinate, trial: Trial) => object) {
   const mesh = strategy.meshFor(ranks);
   const options = { placement: placements()[1]!, dtype: "bfloat16", seed: 2 } as const;
-  const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ heads }) => heads % 2 === 0);
+  const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ numHeads }) => numHeads % 2 === 0);
   expect(trials.length).toBeGreaterThan(5);
   await onWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
     const groups = strategy.axes.map((axis) => [axis, ctx.mesh.group(axis)] as const);
@@ -46,8 +46,8 @@ function callOf({ mesh, axes, mask, queries, keys }: Trial, at: Coordinate) {
 
 test("composed: one exchange of rows for heads, then a ring for half of the heads", async () => {
   await compared(composed({ meshShape: [2, 2] }), 4, (at, trial) => {
-    const { mesh, batch, kvHeads, headDim, dtype } = trial;
-    const width = (batch * kvHeads * headDim) / 2;
+    const { mesh, batch, numKvHeads, headDim, dtype } = trial;
+    const width = (batch * numKvHeads * headDim) / 2;
     const inner = ring({ axis: "seq" });
     return {
       head: both(ulyssesTraffic({ ...trial, axis: "head", inner, call: callOf(trial, at) })),

@@ -96,12 +96,12 @@ export function partOf(
 }
 
 async function attendRows(device: Device, trial: Trial, rows: Rows, way: Way): Promise<AttentionNumbers> {
-  const { batch, heads, kvHeads, headDim, dtype } = trial;
+  const { batch, numHeads, numKvHeads, headDim, dtype } = trial;
   const { problem, dOut: dOutAll } = answerOf(trial);
   const q = { rows: trial.queries.length, width: headDim };
   const k = { rows: trial.keys.length, width: headDim };
-  const qShape = [batch, heads, rows.queries.length, headDim];
-  const kShape = [batch, kvHeads, rows.keys.length, headDim];
+  const qShape = [batch, numHeads, rows.queries.length, headDim];
+  const kShape = [batch, numKvHeads, rows.keys.length, headDim];
   const rowShape = qShape.slice(0, 3);
 
   const given = {

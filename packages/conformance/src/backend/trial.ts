@@ -16,8 +16,8 @@ export interface Trial {
   readonly mesh: Coordinate;
   readonly axes: readonly string[];
   readonly batch: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly dtype: DType;
   readonly scale: number;
@@ -43,8 +43,8 @@ const answers = new WeakMap<Sees, Map<string, Answer>>();
  * who holds which rows.
  */
 export function answerOf(trial: Trial): Answer {
-  const { batch, heads, kvHeads, headDim, dtype, scale, seed, sees, queries, keys } = trial;
-  const problem = [batch, heads, kvHeads, headDim, dtype, scale, seed, queries.length, keys.length].join();
+  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees, queries, keys } = trial;
+  const problem = [batch, numHeads, numKvHeads, headDim, dtype, scale, seed, queries.length, keys.length].join();
   const known = answers.get(sees) ?? new Map<string, Answer>();
   answers.set(sees, known);
   const answer = known.get(problem) ?? solve(trial);
@@ -53,15 +53,15 @@ export function answerOf(trial: Trial): Answer {
 }
 
 function solve(trial: Trial): Answer {
-  const { batch, heads, kvHeads, headDim, dtype, scale, seed, sees } = trial;
+  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees } = trial;
   const queries = trial.queries.length;
   const keys = trial.keys.length;
-  const rows = batch * heads * queries * headDim;
-  const keyRows = batch * kvHeads * keys * headDim;
+  const rows = batch * numHeads * queries * headDim;
+  const keyRows = batch * numKvHeads * keys * headDim;
   const problem: AttentionProblem = {
     batch,
-    heads,
-    kvHeads,
+    numHeads,
+    numKvHeads,
     queries,
     keys,
     headDim,

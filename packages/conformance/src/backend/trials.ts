@@ -38,9 +38,9 @@ const irregular: readonly Extents[] = [
 
 /** Query heads, key heads, head size, batch: even and odd, grouped and not. */
 const sizes = [
-  { heads: 2, kvHeads: 2, headDim: 16, batch: 1 },
-  { heads: 4, kvHeads: 2, headDim: 8, batch: 1 },
-  { heads: 3, kvHeads: 1, headDim: 5, batch: 2 },
+  { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
+  { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 1 },
+  { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 2 },
 ] as const;
 
 /** Every mask on one placement, with heads grouped and not. */
@@ -53,9 +53,9 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
   );
   return cases.map(({ queries, keys, mask, sees }, i) => {
     const size = sizes[i % sizes.length]!;
-    const { heads, kvHeads, headDim } = size;
+    const { numHeads, numKvHeads, headDim } = size;
     return {
-      name: `${mask.name} ${queries}×${keys}, ${heads}/${kvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
+      name: `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
       mesh,
       axes,
       ...size,

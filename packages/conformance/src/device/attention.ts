@@ -39,15 +39,15 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: heads of ${headDim}`,
-      run: () => run(causal({ headDim, heads: 3, kvHeads: 1 })),
+      run: () => run(causal({ headDim, numHeads: 3, numKvHeads: 1 })),
     })),
     ...(["bfloat16", "float16"] as const).map((dtype) => ({
       name: `attention: ${dtype}`,
-      run: () => run(causal({ headDim: 24, heads: 4, kvHeads: 2, dtype })),
+      run: () => run(causal({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
     })),
     ...(["reversed", "gapped"] as const).map((lie) => ({
       name: `attention: strided, ${lie}`,
-      run: () => run({ ...causal({ headDim: 12, heads: 4, kvHeads: 2 }), lie }),
+      run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), lie }),
     })),
     {
       name: "attention: the rest of a state when keys are few, none, or the queries none",
@@ -55,7 +55,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     },
     {
       name: "attention: scores too large for exp",
-      run: () => run(causal({ headDim: 16, heads: 2, kvHeads: 2, size: 30 })),
+      run: () => run(causal({ headDim: 16, numHeads: 2, numKvHeads: 2, size: 30 })),
     },
   ];
 }
@@ -77,7 +77,7 @@ interface Masked {
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
 async function checkMask(run: (attention: AttentionCase) => Promise<void>, masked: Masked): Promise<void> {
   const { queries, keys, slices } = masked;
-  const problem = problemOf({ ...masked, heads: 2, kvHeads: 1, headDim: 8 });
+  const problem = problemOf({ ...masked, numHeads: 2, numKvHeads: 1, headDim: 8 });
   const third = Math.floor(keys / 3);
   const halves = [[span(third, keys - third)], [span(0, third)]];
   const striped = [[span(1, Math.floor(keys / 2), 2)], [span(0, Math.ceil(keys / 2), 2)]];
@@ -94,20 +94,20 @@ async function checkMask(run: (attention: AttentionCase) => Promise<void>, maske
 }
 
 interface Sizes {
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly dtype?: DType;
   readonly size?: number;
 }
 
 function problemOf({ queries, keys, sees, ...sizes }: Sizes & Omit<Masked, "slices">): AttentionProblem {
-  const { heads, kvHeads, headDim, dtype = "float32", size = 1 } = sizes;
+  const { numHeads, numKvHeads, headDim, dtype = "float32", size = 1 } = sizes;
   const batch = 2;
-  const q = normals(batch * heads * queries * headDim, 1, dtype).map((x) => x * size);
-  const k = normals(batch * kvHeads * keys * headDim, 2, dtype);
-  const v = normals(batch * kvHeads * keys * headDim, 3, dtype);
-  return { batch, heads, kvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), sees, q, k, v };
+  const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => x * size);
+  const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
+  const v = normals(batch * numKvHeads * keys * headDim, 3, dtype);
+  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), sees, q, k, v };
 }
 
 function causal(sizes: Sizes): AttentionCase {
@@ -129,11 +129,11 @@ async function attend(
   tolerance: Readonly<Record<DType, number>>,
 ): Promise<void> {
   const { problem, queries, keys, mask, dtype, lie = "dense", size = 1 } = attention;
-  const { batch, heads, kvHeads, headDim, scale } = problem;
+  const { batch, numHeads, numKvHeads, headDim, scale } = problem;
   const rows = positionsOf(queries);
   const qExtent = { rows: problem.queries, width: headDim };
   const kExtent = { rows: problem.keys, width: headDim };
-  const qShape = [batch, heads, rows.length, headDim];
+  const qShape = [batch, numHeads, rows.length, headDim];
   const dOutAll = normals(problem.q.length, 4, dtype);
   const forward = attentionOracle(problem);
   const backward = attentionOracleBackward(problem, rowsOnly(dOutAll, rows, qExtent));
@@ -144,7 +144,7 @@ async function attend(
   using lse = constant(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), lie });
   const blocks = keys.map((spans) => {
     const positions = positionsOf(spans);
-    const place = { shape: [batch, kvHeads, positions.length, headDim], dtype, lie };
+    const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, lie };
     const k = strided(device, takeRows(problem.k, positions, kExtent), place);
     const v = strided(device, takeRows(problem.v, positions, kExtent), place);
     return { k, v, positions, tile: { q: queries, k: spans, mask, scale } };

@@ -8,8 +8,8 @@ export interface ModuleSizes {
   readonly batch: number;
   readonly length: number;
   readonly embed: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
 }
 
@@ -40,20 +40,20 @@ export interface ModuleAnswer {
 
 /** Multi-head attention between two linear layers, forward and backward, in float64. */
 export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem): ModuleAnswer {
-  const { batch, length, embed, heads, kvHeads, headDim } = sizes;
+  const { batch, length, embed, numHeads, numKvHeads, headDim } = sizes;
   const rows = batch * length;
-  const inner = heads * headDim;
-  const projected = (heads + 2 * kvHeads) * headDim;
+  const inner = numHeads * headDim;
+  const projected = (numHeads + 2 * numKvHeads) * headDim;
   const qkvLayer: Layer = { rows, from: embed, to: projected };
   const outLayer: Layer = { rows, from: inner, to: embed };
 
   const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
-  const part = (first: number, count: number): HeadRange => ({ first, count, of: heads + 2 * kvHeads });
-  const parts = { q: part(0, heads), k: part(heads, kvHeads), v: part(heads + kvHeads, kvHeads) };
+  const part = (first: number, count: number): HeadRange => ({ first, count, of: numHeads + 2 * numKvHeads });
+  const parts = { q: part(0, numHeads), k: part(numHeads, numKvHeads), v: part(numHeads + numKvHeads, numKvHeads) };
   const problem: AttentionProblem = {
     batch,
-    heads,
-    kvHeads,
+    numHeads,
+    numKvHeads,
     queries: length,
     keys: length,
     headDim,
@@ -63,7 +63,7 @@ export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem
     k: headsOf(qkv, sizes, parts.k),
     v: headsOf(qkv, sizes, parts.v),
   };
-  const whole = { first: 0, count: heads, of: heads };
+  const whole = { first: 0, count: numHeads, of: numHeads };
   const { out: attended, lse } = attentionOracle(problem);
   const merged = new Float64Array(rows * inner);
   putHeads(merged, attended, { sizes, range: whole });

@@ -44,11 +44,11 @@ export async function stepOn(
   { arrangement, sequence, sequences }: Part,
 ): Promise<ModuleResult> {
   const { sizes, mask, placement, dtype, useCheckpoint } = trial;
-  const { length, embed, heads, kvHeads, headDim } = sizes;
+  const { length, embed, numHeads, numKvHeads, headDim } = sizes;
   using attention = new MultiAxisAttention(ctx, {
     embedDim: embed,
-    numHeads: heads,
-    numKvHeads: kvHeads,
+    numHeads: numHeads,
+    numKvHeads: numKvHeads,
     headDim,
     attentionAxis: -2,
     backend: arrangement.backend,

@@ -5,8 +5,8 @@ import type { ModuleTrial } from "./trial.ts";
 /** A few of each: masks, placements, grouped heads, unequal shards, dtypes. */
 export function moduleTrials(): ModuleTrial[] {
   const [contiguous, zigzag, striped, ragged] = placements();
-  const sizes = { batch: 2, length: 37, embed: 24, heads: 4, kvHeads: 4, headDim: 6 };
-  const grouped = { ...sizes, kvHeads: 2, headDim: 8 };
+  const sizes = { batch: 2, length: 37, embed: 24, numHeads: 4, numKvHeads: 4, headDim: 6 };
+  const grouped = { ...sizes, numKvHeads: 2, headDim: 8 };
   const plain = { sizes, dtype: "float32", useCheckpoint: false } as const;
   const documentOf = (position: number) => (position < 11 ? 0 : 1);
   return [

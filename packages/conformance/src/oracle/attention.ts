@@ -4,8 +4,8 @@ export type Sees = (query: number, key: number) => boolean;
 /** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k and v [B,Hkv,Sk,D]. */
 export interface AttentionProblem {
   readonly batch: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly queries: number;
   readonly keys: number;
   readonly headDim: number;
@@ -35,16 +35,16 @@ export interface OracleBackward {
  * @example
  * ```ts
  * import { attentionOracle } from "@mosaic/conformance";
- * const sizes = { batch: 1, heads: 1, kvHeads: 1, queries: 1, keys: 2, headDim: 1, scale: 1 };
+ * const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: 1, keys: 2, headDim: 1, scale: 1 };
  * const [q, k, v] = [Float64Array.of(0), Float64Array.of(1, 2), Float64Array.of(10, 20)];
  * const { out } = attentionOracle({ ...sizes, sees: (query, key) => key <= query, q, k, v });
  * out[0]; // => 10
  * ```
  */
 export function attentionOracle(problem: AttentionProblem): OracleForward {
-  const { batch, heads, queries, headDim, v } = problem;
-  const out = new Float64Array(batch * heads * queries * headDim);
-  const lse = new Float64Array(batch * heads * queries);
+  const { batch, numHeads, queries, headDim, v } = problem;
+  const out = new Float64Array(batch * numHeads * queries * headDim);
+  const lse = new Float64Array(batch * numHeads * queries);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
     const { max, sum } = softmaxTerms(scores, seen.length);
     const rowLse = seen.length === 0 ? Number.NEGATIVE_INFINITY : max + Math.log(sum);
@@ -95,15 +95,15 @@ interface Row {
 }
 
 function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
-  const { batch, heads, kvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
+  const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
   const seenBy = Array.from({ length: queries }, (_, query) =>
     Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
   );
   const scores = new Float64Array(keys);
-  for (let row = 0; row < batch * heads * queries; row++) {
-    const head = Math.floor(row / queries) % heads;
-    const kvHead = Math.floor(head / (heads / kvHeads));
-    const keyRow = (Math.floor(row / queries / heads) * kvHeads + kvHead) * keys;
+  for (let row = 0; row < batch * numHeads * queries; row++) {
+    const head = Math.floor(row / queries) % numHeads;
+    const kvHead = Math.floor(head / (numHeads / numKvHeads));
+    const keyRow = (Math.floor(row / queries / numHeads) * numKvHeads + kvHead) * keys;
     const seen = seenBy[row % queries]!;
     for (let i = 0; i < seen.length; i++) {
       scores[i] = scale * dot({ x: q, row }, { x: k, row: keyRow + seen[i]! }, headDim);

@@ -91,8 +91,8 @@ const commonNames = [
 export interface Settings {
   readonly name: string;
   readonly embed: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly backend: AttentionBackend;
   readonly causal: boolean;
@@ -140,8 +140,8 @@ export function settle(
   return {
     name,
     embed: embedDim,
-    heads: numHeads,
-    kvHeads: numKvHeads,
+    numHeads,
+    numKvHeads,
     headDim,
     backend: backendOf(name, ctx, options),
     causal: options.causal ?? false,

@@ -75,7 +75,7 @@ export class CrossAxisAttention extends Module {
     super();
     const own = ["qAxis", "kvAxis", "kvEmbedDim", "kvPlacement", "kvSequenceLength"];
     const settings = settle("CrossAxisAttention", ctx, { options, own });
-    const { embed, heads, kvHeads, headDim, bias, dtype } = settings;
+    const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = options;
     checkPositive(settings.name, "kvEmbedDim", kvEmbedDim);
     if (kvSequenceLength !== undefined) checkPositive(settings.name, "kvSequenceLength", kvSequenceLength);
@@ -88,9 +88,12 @@ export class CrossAxisAttention extends Module {
       placement: kvPlacement === undefined ? settings.placement : placementOf(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
     };
-    this.qProjection = this.addChild("q_proj", new Linear(ctx, embed, heads * headDim, { bias, dtype }));
-    this.kvProjection = this.addChild("kv_proj", new Linear(ctx, kvEmbedDim, 2 * kvHeads * headDim, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headDim, embed, { bias, dtype }));
+    this.qProjection = this.addChild("q_proj", new Linear(ctx, embed, numHeads * headDim, { bias, dtype }));
+    this.kvProjection = this.addChild(
+      "kv_proj",
+      new Linear(ctx, kvEmbedDim, 2 * numKvHeads * headDim, { bias, dtype }),
+    );
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embed, { bias, dtype }));
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
@@ -132,13 +135,13 @@ export class CrossAxisAttention extends Module {
   }
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
-    const { heads, kvHeads, headDim: size, backend, scale, positions } = this.#settings;
+    const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.#settings;
     const place = (x: Tensor, layout: Layout) => placedHeads(this.#ctx, x, { positions, layout });
     using projected = this.qProjection.forward(rows.q);
     using kv = this.kvProjection.forward(rows.kv);
-    using q = place(splitHeads(projected, { first: 0, count: heads, size }), layouts.queries);
-    using k = place(splitHeads(kv, { first: 0, count: kvHeads, size }), layouts.keys);
-    using v = splitHeads(kv, { first: kvHeads, count: kvHeads, size });
+    using q = place(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
+    using k = place(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
+    using v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
     using out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
     using merged = mergeHeads(out);
     return this.outProjection.forward(merged);

@@ -19,12 +19,12 @@ export abstract class SelfAttention extends Module {
 
   protected constructor(ctx: Context, settings: Settings) {
     super();
-    const { embed, heads, kvHeads, headDim, bias, dtype } = settings;
+    const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     this.ctx = ctx;
     this.settings = settings;
-    const projected = (heads + 2 * kvHeads) * headDim;
+    const projected = (numHeads + 2 * numKvHeads) * headDim;
     this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embed, projected, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, heads * headDim, embed, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embed, { bias, dtype }));
   }
 
   /** Where this module's sequence lies; `rows` are those of this rank. */
@@ -39,12 +39,12 @@ export abstract class SelfAttention extends Module {
   }
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
-    const { heads, kvHeads, headDim: size, backend, scale, positions } = this.settings;
+    const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.settings;
     const place = (x: Tensor) => placedHeads(this.ctx, x, { positions, layout });
     using qkv = this.qkvProjection.forward(rows);
-    using q = place(splitHeads(qkv, { first: 0, count: heads, size }));
-    using k = place(splitHeads(qkv, { first: heads, count: kvHeads, size }));
-    using v = splitHeads(qkv, { first: heads + kvHeads, count: kvHeads, size });
+    using q = place(splitHeads(qkv, { first: 0, count: numHeads, size }));
+    using k = place(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
+    using v = splitHeads(qkv, { first: numHeads + numKvHeads, count: numKvHeads, size });
     using out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
     using merged = mergeHeads(out);
     return this.outProjection.forward(merged);

@@ -50,13 +50,13 @@ export class Attending implements Disposable {
 
   constructor(plan: AttendPlan, { q, k, v }: Qkv) {
     const hold = <T extends Disposable>(thing: T): T => this.#scope.hold(thing);
-    const [batch, heads, rows] = q.shape as [number, number, number];
+    const [batch, numHeads, rows] = q.shape as [number, number, number];
     this.plan = plan;
     this.q = hold(q.detach());
     this.k = hold(k.detach());
     this.v = hold(v.detach());
-    const lse = (): Tensor => hold(q.device.empty([batch, heads, rows], "float32"));
-    this.#packed = this.#sums.hold(q.device.empty([batch, rows, this.#parts * heads * plan.headDim], "float32"));
+    const lse = (): Tensor => hold(q.device.empty([batch, numHeads, rows], "float32"));
+    this.#packed = this.#sums.hold(q.device.empty([batch, rows, this.#parts * numHeads * plan.headDim], "float32"));
     this.#own = { out: this.#partOf(0), lse: lse() };
     this.#combined = { out: this.#partOf(this.#parts - 1), lse: lse() };
   }

@@ -13,9 +13,9 @@ export interface AttendPlan {
   /** Whether the attention over the own chunk alone is wanted, too. */
   readonly gate: boolean;
   readonly scale: number;
-  readonly heads: number;
+  readonly numHeads: number;
   /** Key heads; a divisor of heads. */
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   /** Who calls, as messages and traces shall say. */
   readonly label: string;

@@ -4,13 +4,13 @@ import type { Chunk } from "../chunks.ts";
 // Looks at memory, without history: what kernels are given.
 
 /** Part of [B,S,parts·H·D] as heads [B,H,S,D]. */
-export function headsOf(x: Tensor, part: number, { heads, headDim }: { heads: number; headDim: number }): Tensor {
+export function headsOf(x: Tensor, part: number, { numHeads, headDim }: { numHeads: number; headDim: number }): Tensor {
   const [batch, rows] = x.shape as [number, number];
   const [whole, row, one] = x.strides as [number, number, number];
   return x.view({
-    shape: [batch, heads, rows, headDim],
+    shape: [batch, numHeads, rows, headDim],
     strides: [whole, headDim * one, row, one],
-    offset: x.offset + part * heads * headDim * one,
+    offset: x.offset + part * numHeads * headDim * one,
   });
 }
 
@@ -50,8 +50,8 @@ export function zerosLike(x: Tensor): Tensor {
 
 /** float32 zeros of the shape of heads [B,H,S,D], in memory as [B,S,H,D], so that merging the heads is a view. */
 export function headsOfZeros({ device, shape }: Tensor): Tensor {
-  const [batch, heads, rows, size] = shape as [number, number, number, number];
-  using memory = device.empty([batch, rows, heads, size], "float32");
+  const [batch, numHeads, rows, size] = shape as [number, number, number, number];
+  using memory = device.empty([batch, rows, numHeads, size], "float32");
   device.kernels.fill(memory, 0);
   return memory.permute([0, 2, 1, 3]);
 }
@@ -60,8 +60,8 @@ export function headsOfZeros({ device, shape }: Tensor): Tensor {
 export function rounded(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
   using exact = x;
-  const [batch, heads, rows, size] = x.shape as [number, number, number, number];
-  using memory = x.device.empty([batch, rows, heads, size], dtype);
+  const [batch, numHeads, rows, size] = x.shape as [number, number, number, number];
+  using memory = x.device.empty([batch, rows, numHeads, size], dtype);
   const out = memory.permute([0, 2, 1, 3]);
   x.device.kernels.copy(out, exact);
   return out;

@@ -34,7 +34,7 @@ export function leftOut(
   const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
   const count = plan.chunks.all.length;
   const [batch, size] = [q.shape[0]!, plan.headDim];
-  const groups = [batch, plan.kvHeads, plan.heads / plan.kvHeads, chunk.length];
+  const groups = [batch, plan.numKvHeads, plan.numHeads / plan.numKvHeads, chunk.length];
   const rows = hold(hold(rowsOf(q, chunk)).reshape([...groups, size]));
   const lse = hold(hold(rowsOf(combined.lse, chunk)).reshape([...groups, 1]));
   const { centres, radii } = keysOf(known, plan, scope);
@@ -58,23 +58,23 @@ export function leftOut(
   kernels.scalar("max", seen, lse, SAW_NOTHING);
   kernels.binary("sub", bound, bound, seen);
   kernels.binary("add", bound, bound, hold(roundingOf(seen)));
-  return bound.reshape([batch, plan.heads, chunk.length, count]);
+  return bound.reshape([batch, plan.numHeads, chunk.length, count]);
 }
 
 /** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
 function keysOf(
   { gathered, start }: KnownKeys,
-  { kvHeads, headDim: size }: Attending["plan"],
+  { numKvHeads, headDim: size }: Attending["plan"],
   scope: Scope,
 ): { centres: Tensor; radii: Tensor } {
   const [count, batch] = gathered.shape as [number, number];
   const [whole, row] = gathered.strides as [number, number];
   const offset = gathered.offset + start;
-  const centres = { shape: [batch, kvHeads, 1, size, count], strides: [row, size, 0, 1, whole], offset };
+  const centres = { shape: [batch, numKvHeads, 1, size, count], strides: [row, size, 0, 1, whole], offset };
   const radii = {
-    shape: [batch, kvHeads, 1, 1, count],
+    shape: [batch, numKvHeads, 1, 1, count],
     strides: [row, 1, 0, 0, whole],
-    offset: offset + kvHeads * size,
+    offset: offset + numKvHeads * size,
   };
   return { centres: scope.hold(gathered.view(centres)), radii: scope.hold(gathered.view(radii)) };
 }

@@ -15,8 +15,8 @@ export interface Certificate {
 /** The bound for every row, from what is known of the keys that were not looked at. */
 export function certify(attending: Attending, chosen: Chosen, known: KnownKeys): Certificate {
   const { plan, q } = attending;
-  const [batch, heads, rows] = q.shape as [number, number, number];
-  const missedMass = q.device.empty([batch, rows, heads], "float32");
+  const [batch, numHeads, rows] = q.shape as [number, number, number];
+  const missedMass = q.device.empty([batch, rows, numHeads], "float32");
   for (const [query, chunk] of plan.chunks.own.entries()) {
     using shares = leftOut(attending, chosen, { known, query });
     using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);

@@ -4,24 +4,24 @@ import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 
 /** Numbers that tell where a chunk's keys lie: for each key head a centre [D] and a radius. */
-export function keyStatisticsWidth({ kvHeads, headDim }: { kvHeads: number; headDim: number }): number {
-  return kvHeads * (headDim + 1);
+export function keyStatisticsWidth({ numKvHeads, headDim }: { numKvHeads: number; headDim: number }): number {
+  return numKvHeads * (headDim + 1);
 }
 
 /** Centre and radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centres of all heads before the radii. */
 export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
-  const [batch, heads, , size] = k.shape as [number, number, number, number];
+  const [batch, numHeads, , size] = k.shape as [number, number, number, number];
   const { device } = k;
-  const result = device.empty([chunks.length, batch, heads * (size + 1)], "float32");
+  const result = device.empty([chunks.length, batch, numHeads * (size + 1)], "float32");
   for (const [i, chunk] of chunks.entries()) {
     using keys = rowsOf(k, chunk);
     using line = result.slice(0, i, i + 1);
     const row = line.strides[1]!;
-    using centre = line.view({ shape: [batch, heads, 1, size], strides: [row, size, size, 1] });
+    using centre = line.view({ shape: [batch, numHeads, 1, size], strides: [row, size, size, 1] });
     using radius = line.view({
-      shape: [batch, heads, 1],
+      shape: [batch, numHeads, 1],
       strides: [row, 1, 1],
-      offset: line.offset + heads * size,
+      offset: line.offset + numHeads * size,
     });
     writeStatistics(keys, centre, radius);
   }

@@ -8,7 +8,7 @@ export interface Block extends KvBlock, Disposable {}
 
 /** What a block of keys is made of. */
 export interface BlockKind {
-  readonly kvHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly dtype: DType;
 }
@@ -22,7 +22,7 @@ export class ChunkMemory implements Disposable {
   readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
   /** Uninitialised. */
-  constructor(device: Device, runs: readonly Run[], { kvHeads, headDim, dtype }: BlockKind) {
+  constructor(device: Device, runs: readonly Run[], { numKvHeads, headDim, dtype }: BlockKind) {
     const byChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
       const list = byChunk.get(chunk.index) ?? [];
@@ -32,7 +32,7 @@ export class ChunkMemory implements Disposable {
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
       const batch = byChunk.get(chunk.index)!;
-      const memory = this.#scope.hold(device.empty([batch.length, 2, kvHeads, chunk.length, headDim], dtype));
+      const memory = this.#scope.hold(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
       this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
     }
   }
@@ -64,11 +64,11 @@ export class ChunkMemory implements Disposable {
 
 /** The two halves of [n,2,Hkv,S,D]. */
 export function blockOf(message: Tensor): Block {
-  const [n, , heads, rows, size] = message.shape as [number, number, number, number, number];
+  const [n, , numHeads, rows, size] = message.shape as [number, number, number, number, number];
   const [whole, half, ...inner] = message.strides as [number, number, number, number, number];
   const part = (which: number): Tensor =>
     message.view({
-      shape: [n, heads, rows, size],
+      shape: [n, numHeads, rows, size],
       strides: [whole, ...inner],
       offset: message.offset + which * half,
     });

@@ -27,7 +27,7 @@ export class Fetch implements Disposable {
     this.#work = this.#post(plan);
   }
 
-  #post({ group, label, kvHeads, headDim }: AttendPlan): Work | undefined {
+  #post({ group, label, numKvHeads, headDim }: AttendPlan): Work | undefined {
     const { sends, receives } = this.edges;
     if (sends.length + receives.length === 0) return undefined;
     const scope = this.#messages;
@@ -36,7 +36,7 @@ export class Fetch implements Disposable {
       if (packed.has(run.chunk.index)) continue;
       const { device, dtype, shape } = this.#own.k;
       const whole: Run = { chunk: run.chunk, b0: 0, b1: shape[0]! };
-      const memory = scope.hold(new ChunkMemory(device, [whole], { kvHeads, headDim, dtype }));
+      const memory = scope.hold(new ChunkMemory(device, [whole], { numKvHeads, headDim, dtype }));
       this.#pack(memory, whole);
       packed.set(run.chunk.index, memory);
     }

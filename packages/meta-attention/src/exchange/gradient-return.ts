@@ -37,10 +37,10 @@ export class GradientReturn implements Disposable {
   post(): void {
     const { sends, receives } = this.#edges;
     if (sends.length + receives.length === 0) return;
-    const { group, label, kvHeads, headDim } = this.#plan;
+    const { group, label, numKvHeads, headDim } = this.#plan;
     const { device } = group;
     this.#landing = sends.map((run) => {
-      const shape = [run.b1 - run.b0, 2, kvHeads, run.chunk.length, headDim];
+      const shape = [run.b1 - run.b0, 2, numKvHeads, run.chunk.length, headDim];
       return { ...run, tensor: this.#scope.hold(device.empty(shape, "float32")) };
     });
     const transfers: Transfer[] = [

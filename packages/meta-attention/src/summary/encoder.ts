@@ -121,14 +121,14 @@ export class ChunkSummaryEncoder extends Module {
   glance(chunk: Tensor): Glance {
     this.#ctx.assertOpen("ChunkSummaryEncoder");
     this.#checkInput(chunk);
-    const [heads] = this.query.shape;
+    const [numHeads] = this.query.shape;
     using x = chunk.to("float32");
     using turned = x.transpose(1, 2);
     using products = matmul(this.query, turned);
     using scores = scale(products, this.embedDim ** -0.5);
     using weights = softmax(scores);
     using pooled = matmul(weights, x);
-    using apart = pooled.reshape([x.shape[0]!, heads!, 1, this.embedDim]);
+    using apart = pooled.reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
     using map = this.value.transpose(-2, -1);
     using values = matmul(apart, map);
     const content = values.reshape([x.shape[0]!, this.embedDim]);

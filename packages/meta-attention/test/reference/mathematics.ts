@@ -7,8 +7,8 @@ export type Values = Readonly<Record<string, Float64Array>>;
 
 export interface Problem {
   readonly embed: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly summaryDim: number;
   readonly metaHeads: number;
@@ -177,20 +177,20 @@ interface Attended {
 }
 
 function attend(
-  { heads, kvHeads, headDim: size, sees, chunks }: Problem,
+  { numHeads, numKvHeads, headDim: size, sees, chunks }: Problem,
   { qkv, chunkOf, looks }: { qkv: Rows; chunkOf: readonly number[]; looks: readonly (readonly number[])[] },
 ): Attended {
   const rows = qkv.map((row, at) =>
-    Array.from({ length: heads }, (_, h): HeadState => {
+    Array.from({ length: numHeads }, (_, h): HeadState => {
       const head = (of: readonly number[], number: number): number[] => of.slice(number * size, (number + 1) * size);
-      const kvHead = heads + Math.floor((h * kvHeads) / heads);
+      const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const logits = qkv.map((other, token) =>
         sees(at, token) ? dot(head(row, h), head(other, kvHead)) / Math.sqrt(size) : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {
         const tokens = chunks[chunk]!;
         const scores = tokens.map((token) => logits[token]!);
-        const values = tokens.map((token) => head(qkv[token]!, kvHead + kvHeads));
+        const values = tokens.map((token) => head(qkv[token]!, kvHead + numKvHeads));
         return [chunk, { out: mixed(softmax(scores), values), lse: logSumExp(scores) }] as const;
       });
       return { states: new Map(states), logits };

@@ -63,13 +63,13 @@ export function expectedStep(
 const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Array<number>(n).fill(0));
 
 export function problemOf({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
-  const { embedDim: embed, numHeads: heads, summaryDim = 64, metaHeads = 4, summaryHeads = heads } = options;
-  const { combine = "soft", gate = true, numKvHeads: kvHeads = heads, headDim = embed / heads } = options;
+  const { embedDim: embed, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads } = options;
+  const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;
   const sees = seesAny(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, at) => at);
   const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !sees(query, key)));
-  const sizes = { embed, heads, kvHeads, headDim, summaryDim, metaHeads, summaryHeads };
+  const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };
   return { ...sizes, combine, gate, causal: looksBack, chunks, sees };
 }
 

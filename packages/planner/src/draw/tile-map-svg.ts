@@ -31,7 +31,7 @@ const GREY = "#c3cad4";
  * ```ts
  * import { local, masks } from "@mosaic/core";
  * import { record, tileMapSvg } from "@mosaic/planner";
- * const run = record({ backend: local(), mesh: { dp: 1 }, tokens: 8, heads: 1, headDim: 4, mask: masks.causal() });
+ * const run = record({ backend: local(), mesh: { dp: 1 }, tokens: 8, numHeads: 1, headDim: 4, mask: masks.causal() });
  * tileMapSvg(run).includes("computed by rank 0"); // => true
  * ```
  */

@@ -35,7 +35,7 @@ export class Completeness {
     const { queries, keys, options, slices, names } = record;
     this.#judging = judging;
     this.#families = new Families(judging);
-    this.#group = options.heads / options.kvHeads;
+    this.#group = options.numHeads / options.numKvHeads;
     const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
     this.#mask = names.maskOf(slices);

@@ -12,7 +12,7 @@ export function missingText(
   const { record, tiles } = judging;
   const { side } = question;
   const other = side === "queries" ? "keys" : "queries";
-  const group = side === "keys" ? record.options.heads / record.options.kvHeads : 1;
+  const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
   const shards = new Set(record.ranks.map(({ at }) => record[other].spans(at)));
   const missing = [...shards].flat().filter((span) => {
     let found = 0;

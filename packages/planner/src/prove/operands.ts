@@ -48,12 +48,12 @@ export class Operands implements Tile {
   readonly #group: number;
 
   constructor(means: Means, { tape }: RecordedRank, memory: RankMemory) {
-    const { headDim, heads, kvHeads } = means.record.options;
+    const { headDim, numHeads, numKvHeads } = means.record.options;
     this.rank = tape.rank;
     this.#means = means;
     this.#memory = memory;
     this.#headDim = headDim;
-    this.#group = heads / kvHeads;
+    this.#group = numHeads / numKvHeads;
   }
 
   /** As messages name the last tile. */

@@ -76,7 +76,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const probe: TileShape = {
     kind: "attend",
     dtype: dtypes[0]!,
-    heads: HEADS,
+    numHeads: HEADS,
     rows: 768,
     keys: 768,
     headDim: headDims[0]!,
@@ -125,10 +125,12 @@ async function attentionSpeeds(
 ): Promise<Pick<KernelSpeeds, "attend" | "attendBackward">> {
   const kinds = dtypes.flatMap((dtype) => (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })));
   const tiles = kinds.flatMap(({ dtype, kind }) =>
-    headDims.flatMap((headDim) => shapes.map(([rows, keys]) => ({ dtype, kind, heads: HEADS, rows, keys, headDim }))),
+    headDims.flatMap((headDim) =>
+      shapes.map(([rows, keys]) => ({ dtype, kind, numHeads: HEADS, rows, keys, headDim })),
+    ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { heads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const square = { numHeads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
   const all = await timeTiles(crew, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);

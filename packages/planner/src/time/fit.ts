@@ -2,7 +2,7 @@ import type { AttentionSpeed } from "./profile.ts";
 
 /** How long one call of an attention kernel took, without a mask: `heads` heads of rows × keys, of size headDim. */
 export interface AttentionSample {
-  readonly heads: number;
+  readonly numHeads: number;
   readonly rows: number;
   readonly keys: number;
   readonly headDim: number;
@@ -22,8 +22,8 @@ export interface BytesSample {
 export function fitAttention(samples: readonly AttentionSample[], operations: number, launch: number): AttentionSpeed {
   const sizes = new Set(samples.map(({ headDim }) => headDim));
   const fitted = (halfDim: number): Fit => {
-    const rows = samples.map(({ heads, rows: r, keys, headDim }) => {
-      const each = operations * (headDim + halfDim) * heads;
+    const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
+      const each = operations * (headDim + halfDim) * numHeads;
       return [each * r * keys, each * r, each * keys];
     });
     return leastSquares(
@@ -36,7 +36,8 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
   const [perPair, perRow, perKey] = fitted(halfDim).factors as [number, number, number];
   if (perPair === 0) {
     const rates = samples.map(
-      ({ heads, rows, keys, headDim, seconds }) => (operations * (headDim + halfDim) * heads * rows * keys) / seconds,
+      ({ numHeads, rows, keys, headDim, seconds }) =>
+        (operations * (headDim + halfDim) * numHeads * rows * keys) / seconds,
     );
     return { flops: Math.max(...rates), halfKeys: 0, halfRows: 0, halfDim };
   }

@@ -15,7 +15,7 @@ export interface AttentionWork {
   readonly rows: number;
   readonly keys: number;
   /** Sequences × query heads. */
-  readonly heads: number;
+  readonly numHeads: number;
   /** Whether keys lie with the heads of a row side by side; not so if absent. */
   readonly interleaved?: boolean;
 }
@@ -24,21 +24,21 @@ export interface AttentionWork {
 export function attentionSeconds(
   kernels: KernelSpeeds,
   kind: "attend" | "attendBackward",
-  { dtype, headDim, pairs, rows, keys, heads, interleaved = false }: AttentionWork,
+  { dtype, headDim, pairs, rows, keys, numHeads, interleaved = false }: AttentionWork,
 ): number {
-  if (pairs === 0 || heads === 0) return kernels.launch;
+  if (pairs === 0 || numHeads === 0) return kernels.launch;
   const speed = kernels[kind][dtype] ?? unknownSpeed(kernels, kind, dtype);
   const { halfRows, halfKeys, halfDim } = speed;
   const each = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
-  const flops = each * heads * (pairs + halfKeys * rows + halfRows * keys);
+  const flops = each * numHeads * (pairs + halfKeys * rows + halfRows * keys);
   const slower = interleaved ? (speed.interleaved ?? 1) : 1;
-  return kernels.launch + (slower * flops) / speed.flops / filled(kernels, heads, rows);
+  return kernels.launch + (slower * flops) / speed.flops / filled(kernels, numHeads, rows);
 }
 
 /** The share of the device that a call fills: its last wave may leave units idle. */
-function filled({ waves }: KernelSpeeds, heads: number, rows: number): number {
+function filled({ waves }: KernelSpeeds, numHeads: number, rows: number): number {
   if (!waves) return 1;
-  const blocks = heads * Math.ceil(rows / waves.rows);
+  const blocks = numHeads * Math.ceil(rows / waves.rows);
   return blocks / (Math.ceil(blocks / waves.units) * waves.units);
 }
 
@@ -84,11 +84,11 @@ export class KernelTimes {
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
-    const [batch, heads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
+    const [batch, numHeads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
     const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.look.box;
     const interleaved = strides[2]! > headDim;
-    const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, heads: batch * heads, interleaved };
+    const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
   }
 

@@ -19,7 +19,7 @@ interface Tally {
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
  * import { countLinks, record } from "@mosaic/planner";
- * const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, heads: 1, headDim: 8 });
+ * const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 1, headDim: 8 });
  * const [first, second] = countLinks(run, { ranksPerNode: 2 });
  * first!.forward["inter-node"].sent.messages; // => 0
  * second!.forward["inter-node"].sent.bytes; // => 1536

@@ -109,7 +109,7 @@ async function best(crew: Crew, timings: readonly (() => Promise<number>)[]): Pr
 export interface TileShape {
   readonly kind: "attend" | "attendBackward";
   readonly dtype: DType;
-  readonly heads: number;
+  readonly numHeads: number;
   readonly rows: number;
   readonly keys: number;
   readonly headDim: number;
@@ -125,7 +125,13 @@ export async function timeTiles(crew: Crew, tiles: readonly TileShape[]): Promis
       crew,
       tiles.map((tile) => () => timeTile(crew, operands, tile)),
     );
-    return tiles.map(({ heads, rows, keys, headDim }, i) => ({ heads, rows, keys, headDim, seconds: seconds[i]! }));
+    return tiles.map(({ numHeads, rows, keys, headDim }, i) => ({
+      numHeads,
+      rows,
+      keys,
+      headDim,
+      seconds: seconds[i]!,
+    }));
   } finally {
     for (const each of operands) each[Symbol.dispose]();
   }
@@ -149,7 +155,7 @@ export async function timeTogether(crew: Crew, tile: TileShape): Promise<number>
 
 async function timeTile(crew: Crew, operands: readonly TileOperands[], tile: TileShape): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones speak for themselves.
-  const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.heads * tile.rows * tile.keys))));
+  const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: Chain = (ctx) => {
     const mine = operands[crew.contexts.indexOf(ctx)]!;
     for (let i = 0; i < calls; i++) mine.call(tile);
@@ -186,11 +192,11 @@ class TileOperands implements Disposable {
 
   /** Inputs are random, as at work: there are machines on which zeros take less time. */
   #make(tile: TileShape): void {
-    const { heads, rows, keys, headDim, dtype, interleaved = false } = tile;
+    const { numHeads, rows, keys, headDim, dtype, interleaved = false } = tile;
     const random = (length: number) => (): Tensor => {
-      if (!interleaved) return randn(this.#ctx, [1, heads, length, headDim], { dtype });
-      using wire = randn(this.#ctx, [length, 1, heads, headDim], { dtype });
-      return wire.view({ shape: [1, heads, length, headDim], strides: [1, headDim, heads * headDim, 1] });
+      if (!interleaved) return randn(this.#ctx, [1, numHeads, length, headDim], { dtype });
+      using wire = randn(this.#ctx, [length, 1, numHeads, headDim], { dtype });
+      return wire.view({ shape: [1, numHeads, length, headDim], strides: [1, headDim, numHeads * headDim, 1] });
     };
     const own = (name: string, make: () => Tensor): void => {
       if (!this.#tensors.has(nameOf(tile, name))) this.#tensors.set(nameOf(tile, name), make());
@@ -198,9 +204,9 @@ class TileOperands implements Disposable {
     const zeros = (shape: readonly number[]) => () => full(this.#ctx, shape, 0);
     for (const name of ["q", "dOut"]) own(name, random(rows));
     for (const name of ["k", "v"]) own(name, random(keys));
-    own("out", zeros([1, heads, rows, headDim]));
-    for (const name of ["lse", "delta"]) own(name, zeros([1, heads, rows]));
-    for (const name of ["dk", "dv"]) own(name, zeros([1, heads, keys, headDim]));
+    own("out", zeros([1, numHeads, rows, headDim]));
+    for (const name of ["lse", "delta"]) own(name, zeros([1, numHeads, rows]));
+    for (const name of ["dk", "dv"]) own(name, zeros([1, numHeads, keys, headDim]));
   }
 
   [Symbol.dispose](): void {
@@ -208,8 +214,8 @@ class TileOperands implements Disposable {
   }
 }
 
-function nameOf({ heads, rows, keys, headDim, dtype, interleaved }: TileShape, name: string): string {
-  return `${name} ${heads} ${rows} ${keys} ${headDim} ${dtype} ${interleaved ?? false}`;
+function nameOf({ numHeads, rows, keys, headDim, dtype, interleaved }: TileShape, name: string): string {
+  return `${name} ${numHeads} ${rows} ${keys} ${headDim} ${dtype} ${interleaved ?? false}`;
 }
 
 /** Seconds of one copy of each size, on the first rank; its bytes are those read and those written. */
@@ -259,12 +265,12 @@ export async function timeExchanges(crew: Crew, sizes: readonly number[]): Promi
 
 /** Seconds that the host takes for one operation of a small attention, forward and backward, on the first rank. */
 export async function timeEnqueue({ contexts, repetitions }: Crew): Promise<number> {
-  const sizes = { tokens: 16, heads: 1, headDim: 16, backend: local() };
+  const sizes = { tokens: 16, numHeads: 1, headDim: 16, backend: local() };
   const ops = operationsOf(record({ ...sizes, mesh: { one: 1 } }).ranks[0]!);
   const ctx = contexts.find(({ rank }) => rank === 0);
   if (!ctx) return 0;
   const rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: sizes.tokens });
-  const draw = (): Tensor => randn(ctx, [1, sizes.heads, sizes.tokens, sizes.headDim]);
+  const draw = (): Tensor => randn(ctx, [1, sizes.numHeads, sizes.tokens, sizes.headDim]);
   using q = draw();
   using k = draw();
   using v = draw();

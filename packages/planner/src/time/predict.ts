@@ -26,7 +26,7 @@ export interface Prediction {
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
  * import { predict, profiles } from "@mosaic/planner";
- * const call = { backend: ring(), tokens: 1_048_576, heads: 8, headDim: 128 };
+ * const call = { backend: ring(), tokens: 1_048_576, numHeads: 8, headDim: 128 };
  * const near = predict({ ...call, mesh: { sp: 8 } }, profiles["h100-ib400"]);
  * const far = predict({ ...call, mesh: { sp: 16 } }, profiles["h100-ib400"]);
  * far.sent["intra-node"].messages > 0 && near.sent["inter-node"].messages === 0; // => true

@@ -29,7 +29,7 @@ export interface Sketch {
  * ```ts
  * import { local } from "@mosaic/core";
  * import { profiles, sketch } from "@mosaic/planner";
- * const call = { backend: local(), mesh: { dp: 1024 }, tokens: 1000, heads: 8, headDim: 64 };
+ * const call = { backend: local(), mesh: { dp: 1024 }, tokens: 1000, numHeads: 8, headDim: 64 };
  * sketch(call, profiles["h100-ib400"]).sent["inter-node"].bytes; // => 0
  * ```
  */

@@ -57,7 +57,7 @@ test("the slices of a track do not overlap, in a simulation too", () => {
   const overlapping = ringTimeline(1, 4);
   const pieces = overlapping.ranks[0]!.pieces.map((piece) => ({ ...piece, end: piece.end + 0.002 }));
   const { simulation } = predict(
-    { backend: ring(), mesh: { sp: 4 }, tokens: 4096, heads: 8, headDim: 64 },
+    { backend: ring(), mesh: { sp: 4 }, tokens: 4096, numHeads: 8, headDim: 64 },
     profiles["h100-ib400"],
   );
   for (const timeline of [{ ...overlapping, ranks: [{ rank: 0, at: {}, pieces }] }, simulation]) {

@@ -7,7 +7,7 @@ import { record, tileMapSvg } from "../../src/index.ts";
 import { tilesOf } from "../../src/draw/tiles.ts";
 import { all, parse } from "./xml.ts";
 
-const sizes = { tokens: 64, heads: 4, headDim: 8 };
+const sizes = { tokens: 64, numHeads: 4, headDim: 8 };
 
 function made(backend: AttentionBackend, mesh: Coordinate, placement = zigzag()) {
   return record({ backend, mesh, placement, mask: masks.causal(), ...sizes });
@@ -80,7 +80,7 @@ test("of many ranks, eight are coloured and the others grey", () => {
     backend: ring(),
     mesh: { sp: 64 },
     tokens: 640,
-    heads: 1,
+    numHeads: 1,
     headDim: 8,
     mask: masks.documents([320, 320]),
   });

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { count, predict, type Profile, record } from "../../src/index.ts";
 import { linked, toy } from "./toy.ts";
 
-const sizes = { heads: 1, headDim: 8, dtype: "float32" } as const;
+const sizes = { numHeads: 1, headDim: 8, dtype: "float32" } as const;
 
 /** Seconds of a rank's tiles and of its messages, forward and backward, on a machine where both have a rate of 1. */
 function work(shape: readonly [number, number]) {

@@ -18,7 +18,7 @@ function samplesOf(truth: AttentionSpeed, kind: "attend" | "attendBackward", hea
   const machine = { ...kernels, launch: LAUNCH, attend: { float32: truth }, attendBackward: { float32: truth } };
   return headDims.flatMap((headDim) =>
     shapes.map(([rows, keys], i) => {
-      const work = { dtype: "float32", heads: 2, rows, keys, headDim, pairs: rows * keys } as const;
+      const work = { dtype: "float32", numHeads: 2, rows, keys, headDim, pairs: rows * keys } as const;
       return { ...work, seconds: attentionSeconds(machine, kind, work) * (1 + (i % 2 === 0 ? noise : -noise)) };
     }),
   );
@@ -70,7 +70,7 @@ test("of samples so disturbed that more takes no longer, the fastest counts", ()
     { bytes: 1e6, seconds: 1e-3 },
   ];
   expect(fitBytes(disturbed)).toEqual({ latency: 0, bandwidth: 1e9 });
-  const tiles = [64, 128].map((rows) => ({ heads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
+  const tiles = [64, 128].map((rows) => ({ numHeads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
   const fastest = 4 * 16 * 128 * 64 * 128;
   expect(fitAttention(tiles, 4, 0)).toEqual({ flops: fastest, halfKeys: 0, halfRows: 0, halfDim: 0 });
 });

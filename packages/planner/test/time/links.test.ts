@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { count, countLinks, predict, profiles, record } from "../../src/index.ts";
 import { gathering } from "../gathering.ts";
 
-const sizes = { tokens: 48, heads: 2, headDim: 4 } as const;
+const sizes = { tokens: 48, numHeads: 2, headDim: 4 } as const;
 
 test("of a ring in a ring, the outer one crosses nodes and the inner one does not", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
@@ -22,7 +22,7 @@ test("of a ring in a ring, the outer one crosses nodes and the inner one does no
 
 test("classes add up to all, with collectives too", () => {
   for (const backend of [mesh2d({ shape: [2, 3] }), gathering()]) {
-    const run = record({ ...sizes, heads: 1, backend, mesh: { sp: 6 } });
+    const run = record({ ...sizes, numHeads: 1, backend, mesh: { sp: 6 } });
     const counted = count(run);
     for (const [rank, phases] of countLinks(run, profiles["h100-ib400"]).entries()) {
       for (const phase of ["forward", "backward"] as const) {
@@ -37,7 +37,7 @@ test("classes add up to all, with collectives too", () => {
 
 test("a prediction has the time, the bytes and the memory of a record", () => {
   const mesh = { sp: 16 };
-  const call = { tokens: 65_536, heads: 8, headDim: 128 } as const;
+  const call = { tokens: 65_536, numHeads: 8, headDim: 128 } as const;
   const {
     sent,
     peakBytes,
@@ -55,7 +55,7 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
 });
 
 test("more ranks take less time, slower links more, and pieces are kept where asked for", () => {
-  const call = { tokens: 1_048_576, heads: 8, headDim: 128, backend: ring() } as const;
+  const call = { tokens: 1_048_576, numHeads: 8, headDim: 128, backend: ring() } as const;
   const at = (sp: number, bandwidth: number): number => {
     const { links } = profiles["h100-ib400"];
     const profile = {

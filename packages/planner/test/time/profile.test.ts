@@ -63,9 +63,9 @@ test.each(wrong)("%s is refused with the place", (_, given, message) => {
 
 /** TFLOP/s of square tiles, 16k tokens in all and 2048 numbers a token, as the FlashAttention papers measure. */
 function throughput(profile: Profile, kind: "attend" | "attendBackward", headDim: number, length: number): number {
-  const heads = (16_384 / length) * (2048 / headDim);
-  const work = { dtype: "float16", headDim, heads, rows: length, keys: length, pairs: length ** 2 } as const;
-  const flops = (kind === "attend" ? 4 : 10) * headDim * heads * length ** 2;
+  const numHeads = (16_384 / length) * (2048 / headDim);
+  const work = { dtype: "float16", headDim, numHeads, rows: length, keys: length, pairs: length ** 2 } as const;
+  const flops = (kind === "attend" ? 4 : 10) * headDim * numHeads * length ** 2;
   return flops / attentionSeconds(profile.kernels, kind, work) / 1e12;
 }
 
@@ -94,7 +94,7 @@ test("a100: long sequences reach what FlashAttention-2 reports", () => {
 
 test("interleaved heads take longer where a profile says so", () => {
   const { kernels } = profiles["cpu-local"];
-  const tile = { dtype: "float32", headDim: 64, heads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
+  const tile = { dtype: "float32", headDim: 64, numHeads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
   const [dense, interleaved] = [false, true].map((is) =>
     attentionSeconds(kernels, "attend", { ...tile, interleaved: is }),
   );
@@ -107,11 +107,11 @@ test("interleaved heads take longer where a profile says so", () => {
 
 test("a call that sees nothing costs its launch, one of few rows a whole wave", () => {
   const { kernels } = h100;
-  const tile = { dtype: "bfloat16", headDim: 128, heads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
+  const tile = { dtype: "bfloat16", headDim: 128, numHeads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
   expect(attentionSeconds(kernels, "attend", { ...tile, pairs: 0 })).toBe(kernels.launch);
   const one = attentionSeconds(kernels, "attend", tile);
-  expect(attentionSeconds(kernels, "attend", { ...tile, heads: 132 })).toBeCloseTo(one, 9);
-  expect(attentionSeconds(kernels, "attend", { ...tile, heads: 133 }) - kernels.launch).toBeCloseTo(
+  expect(attentionSeconds(kernels, "attend", { ...tile, numHeads: 132 })).toBeCloseTo(one, 9);
+  expect(attentionSeconds(kernels, "attend", { ...tile, numHeads: 133 }) - kernels.launch).toBeCloseTo(
     2 * (one - kernels.launch),
     9,
   );

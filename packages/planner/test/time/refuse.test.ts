@@ -5,7 +5,7 @@ import { profiles, record, simulate } from "../../src/index.ts";
 import { tappedRing } from "../faulty.ts";
 import { play, toy } from "./toy.ts";
 
-const call = { mesh: { sp: 3 }, tokens: 12, heads: 1, headDim: 4, dtype: "float32" } as const;
+const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "float32" } as const;
 const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toy);
 
 test("a send that nobody receives is refused, with the place", () => {

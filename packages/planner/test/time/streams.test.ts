@@ -11,7 +11,7 @@ function ringOfTwo(transfer: number): { readonly forward: number; readonly total
     backend: ring(),
     mesh: { sp: 2 },
     tokens: 2 * ROWS,
-    heads: 1,
+    numHeads: 1,
     headDim: HEAD_DIM,
     dtype: "float32",
   });

@@ -41,9 +41,9 @@ function note(ctx: Context, { kernels: speeds, links }: Profile, log: Took[]): v
 }
 
 function workOf(q: Tensor, k: Tensor) {
-  const [, heads, rows, headDim] = q.shape as [number, number, number, number];
+  const [, numHeads, rows, headDim] = q.shape as [number, number, number, number];
   const keys = k.shape[2]!;
-  return { dtype: q.dtype, heads, rows, keys, headDim, pairs: rows * keys, interleaved: k.strides[2]! > headDim };
+  return { dtype: q.dtype, numHeads, rows, keys, headDim, pairs: rows * keys, interleaved: k.strides[2]! > headDim };
 }
 
 /** When several ranks work at once, all get their share of the cores. */

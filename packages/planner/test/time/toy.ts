@@ -60,7 +60,7 @@ export function scripted(mesh: Readonly<Record<string, number>>, script: (stage:
     },
     attendBackward() {},
   };
-  return record({ backend, mesh, tokens: ROWS, heads: 1, headDim: HEAD_DIM, dtype: "float32" });
+  return record({ backend, mesh, tokens: ROWS, numHeads: 1, headDim: HEAD_DIM, dtype: "float32" });
 }
 
 /** Simulates a script on a profile. */

@@ -36,7 +36,7 @@ test("time begins with the first event of any rank, in seconds; ranks and pieces
 });
 
 test("a measured run has the pieces of the predicted one, rank by rank", async () => {
-  const sizes = { tokens: 48, heads: 2, headDim: 8 };
+  const sizes = { tokens: 48, numHeads: 2, headDim: 8 };
   const mesh = { sp: 3 };
   const predicted = simulate(record({ ...sizes, backend: ring(), mesh, dtype: "float32" }), profiles["cpu-local"]);
   const contexts = await world(3, { device: () => cpu({ threads: 1 }), mesh });
@@ -59,10 +59,10 @@ test("a measured run has the pieces of the predicted one, rank by rank", async (
 /** Attention forward and backward on every rank, as `record` does it. */
 async function traced(
   contexts: readonly Context[],
-  { tokens, heads, headDim }: { readonly tokens: number; readonly heads: number; readonly headDim: number },
+  { tokens, numHeads, headDim }: { readonly tokens: number; readonly numHeads: number; readonly headDim: number },
 ): Promise<(readonly TraceEvent[])[]> {
   const layout = layoutOf({ mesh: { sp: 3 }, axes: ["sp"], placement: contiguous(), length: tokens });
-  const draw = (ctx: Context) => randn(ctx, [1, heads, tokens / 3, headDim]);
+  const draw = (ctx: Context) => randn(ctx, [1, numHeads, tokens / 3, headDim]);
   const operands = contexts.map((ctx) => [draw(ctx), draw(ctx), draw(ctx), draw(ctx)] as const);
   await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
   for (const [i, ctx] of contexts.entries()) {

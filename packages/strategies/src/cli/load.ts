@@ -11,8 +11,8 @@ export interface CandidateJob {
   readonly nodes: number;
   readonly gpusPerNode: number;
   readonly tokens: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
 }
 
@@ -26,8 +26,8 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   if (typeof make !== "function") {
     throw new UsageError(`--backend ${path}: expected a default export that makes a backend, received ${typeof make}`);
   }
-  const { tokens, heads, kvHeads = heads, headDim, nodes = 1, gpusPerNode } = options;
-  const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, heads, kvHeads, headDim };
+  const { tokens, numHeads, numKvHeads = numHeads, headDim, nodes = 1, gpusPerNode } = options;
+  const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, numHeads, numKvHeads, headDim };
   const made = await madeBy(path, make as MakeCandidate, job);
   const candidate = isCandidate(made) ? made : { backend: made };
   const { backend } = candidate;

@@ -120,19 +120,19 @@ function parse(args: readonly string[]): Values {
 
 type ShapeOptions = Pick<
   PlanOptions,
-  "tokens" | "heads" | "kvHeads" | "headDim" | "batch" | "dtype" | "mask" | "placement"
+  "tokens" | "numHeads" | "numKvHeads" | "headDim" | "batch" | "dtype" | "mask" | "placement"
 >;
 
 function shapeOf(values: Values): ShapeOptions {
-  const heads = countOf("heads", required("heads", values.heads));
-  const kvHeads = values["kv-heads"] === undefined ? heads : countOf("kv-heads", values["kv-heads"]);
-  if (heads % kvHeads !== 0) {
-    throw new UsageError(`--kv-heads: expected a divisor of --heads ${heads}, received ${kvHeads}`);
+  const numHeads = countOf("heads", required("heads", values.heads));
+  const numKvHeads = values["kv-heads"] === undefined ? numHeads : countOf("kv-heads", values["kv-heads"]);
+  if (numHeads % numKvHeads !== 0) {
+    throw new UsageError(`--kv-heads: expected a divisor of --heads ${numHeads}, received ${numKvHeads}`);
   }
   return {
     tokens: countOf("tokens", required("tokens", values.tokens)),
-    heads,
-    kvHeads,
+    numHeads,
+    numKvHeads,
     headDim: countOf("head-dim", values["head-dim"]),
     batch: countOf("batch", values.batch),
     dtype: oneOf("dtype", values.dtype, dtypes),

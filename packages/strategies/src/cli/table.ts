@@ -4,12 +4,12 @@ import { formatMesh } from "../strategy.ts";
 
 /** What is computed, and on what. */
 export function headOf({ job }: Plan): string {
-  const { tokens, heads, kvHeads, headDim, batch, dtype, mask, placement } = job.shape;
+  const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
   const sequences = batch === 1 ? "" : `${batch} × `;
-  const kv = kvHeads === heads ? "" : ` (${kvHeads} for keys)`;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
   const count = tokens.toLocaleString("en").replaceAll(",", " ");
   return [
-    `${sequences}${count} tokens, ${heads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,
+    `${sequences}${count} tokens, ${numHeads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,
     `${job.nodes} × ${job.gpusPerNode} ranks, ${job.profile.name}`,
   ].join("; ");
 }

@@ -14,15 +14,15 @@ const MANY = 32;
  *
  * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends.
  */
-export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
+export function enumerate({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const most = ranks > MANY ? 2 : Number.POSITIVE_INFINITY;
-  const node = { nodes, gpusPerNode, group: heads / kvHeads, parts: 1, most };
-  const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= heads ? [headLevel("sp", ranks)] : [])];
+  const node = { nodes, gpusPerNode, group: numHeads / numKvHeads, parts: 1, most };
+  const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
   return [
     ...flat.map((level) => nestOf([level], { sp: ranks })),
-    ...composed(ranks, heads, node),
-    ...hierarchical(heads, node),
+    ...composed(ranks, numHeads, node),
+    ...hierarchical(numHeads, node),
   ];
 }
 
@@ -37,8 +37,8 @@ interface Machine {
   readonly most: number;
 }
 
-function composed(ranks: number, heads: number, machine: Machine): readonly Nest[] {
-  const shares = divisorsOf(ranks).filter((share) => share > 1 && share < ranks && share <= heads);
+function composed(ranks: number, numHeads: number, machine: Machine): readonly Nest[] {
+  const shares = divisorsOf(ranks).filter((share) => share > 1 && share < ranks && share <= numHeads);
   return shares.flatMap((share) => {
     const rest = ranks / share;
     const head = headLevel("head", share);
@@ -54,11 +54,11 @@ function composed(ranks: number, heads: number, machine: Machine): readonly Nest
   });
 }
 
-function hierarchical(heads: number, machine: Machine): readonly Nest[] {
+function hierarchical(numHeads: number, machine: Machine): readonly Nest[] {
   const { nodes, gpusPerNode } = machine;
   if (nodes === 1 || gpusPerNode === 1) return [];
   const between: Nested = { kind: "ring", axis: "node", length: nodes };
-  const shares = divisorsOf(gpusPerNode).filter((share) => share < gpusPerNode && share <= heads);
+  const shares = divisorsOf(gpusPerNode).filter((share) => share < gpusPerNode && share <= numHeads);
   return shares.flatMap((share) => {
     const rest = gpusPerNode / share;
     const within = sequenceLevels("gpu", rest, { ...machine, nodes: 1, gpusPerNode: rest, parts: nodes });

@@ -44,8 +44,8 @@ export interface PlanOptions {
   readonly tokens: number;
   readonly keyTokens?: number;
   /** Query heads; key heads, as many if absent; size of a head. */
-  readonly heads: number;
-  readonly kvHeads?: number;
+  readonly numHeads: number;
+  readonly numKvHeads?: number;
   readonly headDim: number;
   /** Sequences that the ranks work on together; 1 if absent. */
   readonly batch?: number;
@@ -89,8 +89,8 @@ export interface PlanProgress {
 const legal = [
   "tokens",
   "keyTokens",
-  "heads",
-  "kvHeads",
+  "numHeads",
+  "numKvHeads",
   "headDim",
   "batch",
   "dtype",
@@ -112,8 +112,8 @@ const legal = [
 export interface CallShape {
   readonly tokens: number;
   readonly keyTokens: number;
-  readonly heads: number;
-  readonly kvHeads: number;
+  readonly numHeads: number;
+  readonly numKvHeads: number;
   readonly headDim: number;
   readonly batch: number;
   readonly dtype: DType;
@@ -135,13 +135,17 @@ export interface PlanJob {
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
 export function jobOf(where: string, options: PlanOptions): PlanJob {
   checkOptionNames(where, options, legal);
-  const { tokens, heads, headDim, nodes = 1, gpusPerNode, mask = masks.full() } = options;
-  const { keyTokens = tokens, kvHeads = heads, batch = 1, dtype = "bfloat16" } = options;
-  const counts = { tokens, keyTokens, heads, kvHeads, headDim, batch, nodes, gpusPerNode };
+  const { tokens, numHeads, headDim, nodes = 1, gpusPerNode, mask = masks.full() } = options;
+  const { keyTokens = tokens, numKvHeads = numHeads, batch = 1, dtype = "bfloat16" } = options;
+  const counts = { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, nodes, gpusPerNode };
   for (const [name, value] of Object.entries(counts)) checkCount(where, name, value);
   if (options.simulate !== undefined) checkCount(where, "simulate", options.simulate);
-  if (heads % kvHeads !== 0) {
-    throw new OptionError({ where, expected: "kvHeads a divisor of heads", received: `${kvHeads} of ${heads}` });
+  if (numHeads % numKvHeads !== 0) {
+    throw new OptionError({
+      where,
+      expected: "numKvHeads a divisor of numHeads",
+      received: `${numKvHeads} of ${numHeads}`,
+    });
   }
   const { memoryLimit = Number.POSITIVE_INFINITY } = options;
   if (!(memoryLimit > 0)) {
@@ -149,7 +153,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
   }
   const placement = placementOf(options.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
   return {
-    shape: { tokens, keyTokens, heads, kvHeads, headDim, batch, dtype, mask, placement },
+    shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,

@@ -40,12 +40,12 @@ export function snippetOf(job: PlanJob, contender: Contender, seconds: number): 
 
 /** The options of the module. */
 function settingsOf(shape: CallShape): readonly string[] {
-  const { heads, kvHeads, headDim, tokens, keyTokens, dtype, mask, placement } = shape;
+  const { numHeads, numKvHeads, headDim, tokens, keyTokens, dtype, mask, placement } = shape;
   const cross = keyTokens !== tokens;
   return [
-    `embedDim: ${heads * headDim}`,
-    `numHeads: ${heads}`,
-    ...(kvHeads === heads ? [] : [`numKvHeads: ${kvHeads}`]),
+    `embedDim: ${numHeads * headDim}`,
+    `numHeads: ${numHeads}`,
+    ...(numKvHeads === numHeads ? [] : [`numKvHeads: ${numKvHeads}`]),
     `headDim: ${headDim}`,
     ...(cross ? ["qAxis: 1", "kvAxis: 1"] : ["attentionAxis: 1"]),
     "backend",
@@ -76,13 +76,13 @@ interface Shared {
 
 /** Lines that make this rank's part of an input; how many rows that is, is a number if all ranks have as many. */
 function inputOf(name: string, rows: string, { job, contender, length }: Shared): readonly string[] {
-  const { placement, batch, heads, headDim, dtype } = job.shape;
+  const { placement, batch, numHeads, headDim, dtype } = job.shape;
   const { backend, mesh } = contender;
   const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, length)));
   const even = shards === job.ranks && lengths.every((each) => each === lengths[0]);
   const layout = `{ mesh: ctx.mesh.shape, axes: backend.axes, placement: mosaic.${placement.name}(), length: ${length} }`;
-  const made = `[${batch}, ${even ? lengths[0] : rows}, ${heads * headDim}], { dtype: "${dtype}" }`;
+  const made = `[${batch}, ${even ? lengths[0] : rows}, ${numHeads * headDim}], { dtype: "${dtype}" }`;
   return [
     ...(even ? [] : [`const ${rows} = mosaic.spansLength(mosaic.layoutOf(${layout}).spans(ctx.mesh.coordinate));`]),
     `const ${name} = mosaic.randn(ctx, ${made}); // this rank's rows`,

@@ -3,6 +3,6 @@ import type { AttentionBackend } from "@mosaic/core";
 import type { CandidateJob } from "../../src/index.ts";
 
 /** The same in TypeScript, and without saying what mesh it needs. */
-export default async function makeBackend({ heads }: CandidateJob): Promise<AttentionBackend> {
-  return { ...ring({ axis: "circle" }), name: `circle of ${heads}` };
+export default async function makeBackend({ numHeads }: CandidateJob): Promise<AttentionBackend> {
+  return { ...ring({ axis: "circle" }), name: `circle of ${numHeads}` };
 }
