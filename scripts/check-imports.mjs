@@ -6,7 +6,7 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { cyclesOf, importsOf } from "./imports.mjs";
-import { APART, KNOTS, LAYERS, layerOf, PROCESSES } from "./layers.mjs";
+import { APART, KNOTS, LAYERS, layerOf, OFFERED, PROCESSES } from "./layers.mjs";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -43,6 +43,7 @@ function refusal(from, to) {
   if (from.folder in APART) {
     return APART[from.folder].includes(to.folder) ? [] : [`${from.name} stands apart and may not depend on ${to.name}`];
   }
+  if (OFFERED[from.folder]?.includes(to.folder)) return [];
   if (to.folder in APART) return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
   const [own, other] = [layerOf(from.folder), layerOf(to.folder)];
   if (own === undefined || other === undefined || other < own) return [];

@@ -1,5 +1,5 @@
 import { masks } from "@mosaic/core";
-import { plan, type Planned } from "@mosaic/strategies";
+import { plan, type Planned } from "@mosaic/strategies/plan";
 import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
 import type { Table } from "./table.ts";
 import { volumesOf } from "./volumes.ts";

@@ -1,4 +1,5 @@
 import * as mosaic from "@mosaic/attention";
+import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
 /** One attention to time: batch 1, as many key heads as heads. */
@@ -34,7 +35,7 @@ export class AttentionRun implements Disposable {
     const { mask, n, d, numHeads, dtype } = problem;
     const placement = mask === "causal" ? mosaic.zigzag() : mosaic.contiguous();
     const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement, length: n });
-    const rows = mosaic.spansLength(layout.spans(ctx.mesh.coordinate));
+    const rows = spansLength(layout.spans(ctx.mesh.coordinate));
     const draw = (): mosaic.Tensor =>
       mosaic.randn(ctx, [1, numHeads, rows, d], { dtype: dtype === "f32" ? "float32" : "bfloat16" });
     this.#ctx = ctx;

@@ -1,5 +1,6 @@
 // One rank of the collectives' cases; rank 0 tells.
 import * as mosaic from "@mosaic/attention";
+import type { Work } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 import { type CollectivesJob, type Operation, operations, type Timing } from "./collectives.ts";
 
@@ -21,7 +22,7 @@ async function tell(operation: Operation, bytes: number, count: number): Promise
   using whole = mosaic.ones(ctx, [bytes / 4]);
   using other = mosaic.ones(ctx, [bytes / 4]);
   using part = mosaic.ones(ctx, [bytes / 4 / world.size]);
-  const post: Readonly<Record<Operation, () => mosaic.Work>> = {
+  const post: Readonly<Record<Operation, () => Work>> = {
     sendRecv: () => {
       const right = (world.rank + 1) % world.size;
       const left = (world.rank + world.size - 1) % world.size;

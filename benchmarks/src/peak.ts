@@ -1,4 +1,4 @@
-import { fmaPeak } from "@mosaic/attention";
+import { fmaPeak } from "@mosaic/attention/planner";
 import { median, type Row } from "./case.ts";
 
 /** One repetition: how long it took, and what the machine could do right before, in GFLOP/s. */

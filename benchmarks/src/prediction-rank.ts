@@ -1,5 +1,6 @@
 // One rank of the prediction cases: calibrates, and takes the steps that are predicted, in turns.
 import * as mosaic from "@mosaic/attention";
+import { spansLength } from "@mosaic/attention/core";
 import { calibrate } from "@mosaic/planner";
 import { now } from "./case.ts";
 import { backends, DTYPE, HEAD_DIM, HEADS, type PredictionJob, type Round, type StepProblem } from "./prediction.ts";
@@ -26,7 +27,7 @@ async function takeSteps({ backend: name, n }: StepProblem): Promise<{ begin: nu
     placement: mosaic.contiguous(),
     length: n,
   });
-  const rows = mosaic.spansLength(layout.spans(ctx.mesh.coordinate));
+  const rows = spansLength(layout.spans(ctx.mesh.coordinate));
   const draw = (): mosaic.Tensor => mosaic.randn(ctx, [1, HEADS, rows, HEAD_DIM], { dtype: DTYPE });
   using q = draw();
   using k = draw();

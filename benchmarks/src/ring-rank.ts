@@ -1,5 +1,6 @@
 // One process of a ring case: a rank of one thread, or, last, the one device of as many threads as there are ranks.
 import * as mosaic from "@mosaic/attention";
+import { fmaPeak } from "@mosaic/attention/planner";
 import { connectStore, type Store } from "@mosaic/launcher";
 import { AttentionRun } from "./attention-problem.ts";
 import type { RingJob, Turn } from "./ring.ts";
@@ -35,7 +36,7 @@ async function takeTogether(store: Store, turn: number): Promise<Turn> {
 
 async function takeAlone(store: Store, turn: number): Promise<Turn> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
-  const peak = mosaic.fmaPeak(ranks);
+  const peak = fmaPeak(ranks);
   const told = await run.once();
   await store.set(`alone ${turn}`, "");
   return { ...told, peak };

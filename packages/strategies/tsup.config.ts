@@ -1,10 +1,10 @@
 import { defineConfig } from "tsup";
 
 export default defineConfig({
-  entry: ["src/index.ts", "src/cli.ts"],
+  entry: { index: "src/index.ts", cli: "src/cli.ts", "plan/index": "src/plan/index.ts" },
   format: ["esm"],
   target: "node20",
   sourcemap: true,
-  // Not split: chunks are named by content, and would pile up in dist.
-  splitting: false,
+  // What entries share lies in files named by content: those of earlier builds must not pile up. Declarations are tsc's.
+  clean: ["!**/*.d.ts", "!**/*.d.ts.map"],
 });

@@ -1,14 +1,5 @@
-import {
-  type Context,
-  HierarchicalMetaAttention,
-  type Linear,
-  type Mask,
-  type MetaForwardOptions,
-  type MetaResult,
-  Module,
-  MultiAxisAttention,
-  type Tensor,
-} from "@mosaic/attention";
+import { type Context, type Linear, type Mask, Module, MultiAxisAttention, type Tensor } from "@mosaic/attention";
+import { HierarchicalMetaAttention, type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import type { ModelSettings } from "./settings.ts";
 
 /** Times the usual scale of q·k: one key among thousands must stand out from the start for a model to learn from it. */

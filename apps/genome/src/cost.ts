@@ -1,4 +1,4 @@
-import { denseToSparse } from "@mosaic/attention";
+import { denseToSparse } from "@mosaic/attention/meta";
 import { SUMMARY_HEADS } from "./attending.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 import { WORDS } from "./words.ts";

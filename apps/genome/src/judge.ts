@@ -1,4 +1,4 @@
-import { crossEntropyTerms } from "@mosaic/attention";
+import { crossEntropyTerms } from "@mosaic/attention/nn";
 import { loadBatch } from "./batch.ts";
 import type { Judgement } from "./curve.ts";
 import { chosenOf, plantedRecall, type Share } from "./recall.ts";

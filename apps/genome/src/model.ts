@@ -1,18 +1,6 @@
-import {
-  add,
-  type Context,
-  Embedding,
-  fromArray,
-  Linear,
-  type MetaForwardOptions,
-  type MetaResult,
-  MLP,
-  Module,
-  ModuleList,
-  RMSNorm,
-  sum,
-  type Tensor,
-} from "@mosaic/attention";
+import { add, type Context, fromArray, Linear, Module, sum, type Tensor } from "@mosaic/attention";
+import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
+import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
 import { type Attending, attendingOf } from "./attending.ts";
 import type { ModelSettings } from "./settings.ts";
 import { knownWords, WORD_ROWS } from "./words.ts";

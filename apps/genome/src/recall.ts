@@ -1,4 +1,4 @@
-import type { MetaResult } from "@mosaic/attention";
+import type { MetaResult } from "@mosaic/attention/meta";
 
 /** A share: so many of so many. */
 export interface Share {

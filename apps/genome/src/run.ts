@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { type Context, loadCheckpoint, saveCheckpoint } from "@mosaic/attention";
+import { type Context } from "@mosaic/attention";
+import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { workOf } from "./cost.ts";
 import { Curve } from "./curve.ts";
 import { judge } from "./judge.ts";

@@ -1,4 +1,5 @@
-import { type Context, fromArray, type MetaResult } from "@mosaic/attention";
+import { type Context, fromArray } from "@mosaic/attention";
+import { type MetaResult } from "@mosaic/attention/meta";
 import type { Settings } from "./settings.ts";
 
 const FLOAT = 4;

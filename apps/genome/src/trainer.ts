@@ -1,18 +1,8 @@
-import { reduceGradients } from "@mosaic/core";
-import {
-  AdamW,
-  add,
-  clipGradNorm,
-  type Context,
-  cosine,
-  crossEntropy,
-  linearWarmup,
-  massLoss,
-  type MetaResult,
-  type ParameterOverrides,
-  scale,
-  type Tensor,
-} from "@mosaic/attention";
+import { reduceGradients } from "@mosaic/attention";
+import { add, type Context, type Tensor } from "@mosaic/attention";
+import { scale } from "@mosaic/attention/core";
+import { massLoss, type MetaResult } from "@mosaic/attention/meta";
+import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, type ParameterOverrides } from "@mosaic/attention/nn";
 import { loadBatch } from "./batch.ts";
 import { GenomeModel } from "./model.ts";
 import { IGNORED } from "./sample.ts";

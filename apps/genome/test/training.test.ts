@@ -1,7 +1,8 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Context, layoutOf, masks, ringTraffic, world } from "@mosaic/attention";
+import { type Context, layoutOf, masks, world } from "@mosaic/attention";
+import { ringTraffic } from "@mosaic/attention/planner";
 import { afterAll, describe, expect, it } from "vitest";
 import { readSettings } from "../src/args.ts";
 import { stepsWithin, workOf } from "../src/cost.ts";

@@ -1,4 +1,5 @@
-import type { AttentionBackend, Coordinate } from "@mosaic/attention";
+import type { AttentionBackend } from "@mosaic/attention";
+import type { Coordinate } from "@mosaic/attention/core";
 
 /** A backend, and the mesh of ranks that it wants. */
 export interface Arrangement {

@@ -1,4 +1,4 @@
-import { positions } from "@mosaic/attention";
+import { positions } from "@mosaic/attention/core";
 import { type RankReport, readTensor, type Results } from "./job.ts";
 import type { Settings } from "./settings.ts";
 

@@ -1,4 +1,5 @@
 import * as mosaic from "@mosaic/attention";
+import { positions } from "@mosaic/attention/core";
 import { arrange } from "./backends.ts";
 import { Embedder } from "./embed.ts";
 import { readGenome } from "./genome.ts";
@@ -23,7 +24,7 @@ export async function attend(ctx: mosaic.Context, settings: Settings, finished: 
   const layout = layoutFor(settings, arrangement);
   const at = ctx.mesh.coordinate;
   const spans = layout.spans(at);
-  using shard = new Shard(ctx, settings, mosaic.positions(spans));
+  using shard = new Shard(ctx, settings, positions(spans));
   const { q, k, v, dOut } = shard;
 
   await allReady(ctx);

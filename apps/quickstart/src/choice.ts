@@ -1,4 +1,5 @@
-import { auto, type AutoStrategy, OptionError } from "@mosaic/attention";
+import { OptionError } from "@mosaic/attention/core";
+import { auto, type AutoStrategy } from "@mosaic/attention/planner";
 import { maskFor, placementFor } from "./layout.ts";
 import type { Settings } from "./settings.ts";
 

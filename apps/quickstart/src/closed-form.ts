@@ -1,14 +1,6 @@
-import {
-  type Coordinate,
-  coordinateOf,
-  type Layout,
-  mesh2dTraffic,
-  ring,
-  ringTraffic,
-  type Slice,
-  type Traffic,
-  ulyssesTraffic,
-} from "@mosaic/attention";
+import { type Layout, ring } from "@mosaic/attention";
+import { type Coordinate, coordinateOf, type Slice, type Traffic } from "@mosaic/attention/core";
+import { mesh2dTraffic, ringTraffic, ulyssesTraffic } from "@mosaic/attention/planner";
 import { arrange } from "./backends.ts";
 import { layoutFor, maskFor } from "./layout.ts";
 import type { Settings } from "./settings.ts";

@@ -1,4 +1,4 @@
-import { type Timeline, timelineOf, timelineSvg } from "@mosaic/attention";
+import { type Timeline, timelineOf, timelineSvg } from "@mosaic/attention/planner";
 import type { RankReport } from "./job.ts";
 import type { Caption } from "./picture.ts";
 

@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Coordinate, Span, TraceEvent } from "@mosaic/attention";
+import type { Coordinate, Span, TraceEvent } from "@mosaic/attention/core";
 import type { Pieces } from "./meter.ts";
 import type { Settings } from "./settings.ts";
 

@@ -1,4 +1,5 @@
-import { calibrate, type Profile, world } from "@mosaic/attention";
+import { world } from "@mosaic/attention";
+import { calibrate, type Profile } from "@mosaic/attention/planner";
 import type { Settings } from "./settings.ts";
 
 /** Measures this machine for about a second, with as many ranks as will run: what the planner predicts times from. */

@@ -1,4 +1,11 @@
-import { type AttentionRecord, count, record, type Simulation, simulate, type Timeline } from "@mosaic/attention";
+import {
+  type AttentionRecord,
+  count,
+  record,
+  simulate,
+  type Simulation,
+  type Timeline,
+} from "@mosaic/attention/planner";
 import { arrange } from "./backends.ts";
 import { maskFor, placementFor } from "./layout.ts";
 import { type Script, scriptsOf } from "./script.ts";

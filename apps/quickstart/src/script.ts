@@ -1,4 +1,5 @@
-import { type AttentionRecord, dtypeBytes, positions, type Reader, type RecordedRank } from "@mosaic/attention";
+import { dtypeBytes, positions } from "@mosaic/attention/core";
+import { type AttentionRecord, type Reader, type RecordedRank } from "@mosaic/attention/planner";
 import { type Content, StorageHistory } from "./content.ts";
 
 /** A block of attention: whose queries meet whose keys and values. */

@@ -1,4 +1,5 @@
-import type { DeviceName, Profile } from "@mosaic/attention";
+import type { DeviceName } from "@mosaic/attention";
+import type { Profile } from "@mosaic/attention/planner";
 import type { Shape } from "./shape.ts";
 
 /** What one run of the program does. */

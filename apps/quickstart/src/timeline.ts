@@ -1,4 +1,4 @@
-import type { TraceEvent } from "@mosaic/attention";
+import type { TraceEvent } from "@mosaic/attention/core";
 import type { RankReport } from "./job.ts";
 import type { Parcel, Script, Sending, Tile } from "./script.ts";
 

@@ -1,4 +1,5 @@
-import type { AttentionBackend, Context, Kernels, Tensor } from "@mosaic/attention";
+import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
+import type { Kernels } from "@mosaic/attention/core";
 
 /** A piece of attention: one head of one block. */
 export interface Step {

@@ -1,4 +1,4 @@
-import type { TraceEvent } from "@mosaic/attention";
+import type { TraceEvent } from "@mosaic/attention/core";
 import { describe, expect, it } from "vitest";
 import type { RankReport } from "../src/job.ts";
 import type { Script, Sending, Tile } from "../src/script.ts";

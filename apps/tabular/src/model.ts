@@ -5,15 +5,13 @@ import {
   type Context,
   contiguous,
   CrossAxisAttention,
-  LayerNorm,
   Linear,
   local,
-  MLP,
   Module,
-  ModuleList,
   MultiAxisAttention,
   type Tensor,
 } from "@mosaic/attention";
+import { LayerNorm, MLP, ModuleList } from "@mosaic/attention/nn";
 
 /** The size of a model. */
 export interface TabularOptions {

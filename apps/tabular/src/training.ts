@@ -1,14 +1,6 @@
-import { reduceGradients } from "@mosaic/core";
-import {
-  AdamW,
-  clipGradNorm,
-  type Context,
-  cosine,
-  crossEntropy,
-  linearWarmup,
-  ScheduleFreeAdamW,
-  type Tensor,
-} from "@mosaic/attention";
+import { reduceGradients } from "@mosaic/attention";
+import { type Context, type Tensor } from "@mosaic/attention";
+import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, ScheduleFreeAdamW } from "@mosaic/attention/nn";
 import { loadBatch, planRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
 import { drawTable } from "./prior.ts";

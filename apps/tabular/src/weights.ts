@@ -1,5 +1,6 @@
 import { fileURLToPath } from "node:url";
-import { type Context, readSafetensors, writeSafetensors } from "@mosaic/attention";
+import { type Context } from "@mosaic/attention";
+import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { TabularModel, type TabularOptions, usual } from "./model.ts";
 
 /** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */

@@ -1,18 +1,72 @@
-// Everything, under one name. What is named here again takes precedence over what the packages call the same.
-export * from "@mosaic/backend-mesh2d";
-export * from "@mosaic/backend-ring";
-export * from "@mosaic/backend-ulysses";
-export { type LocalOptions as LocalCollectivesOptions, local as localCollectives } from "@mosaic/collectives-local";
-export * from "@mosaic/core";
-export { checkpoint, type Shape } from "@mosaic/core";
-export * from "@mosaic/kernels-cpu";
-export * from "@mosaic/meta-attention";
-export * from "@mosaic/nn";
-// Under a name of its own, too, as one says `torch.nn`.
-export * as nn from "@mosaic/nn";
-export * from "@mosaic/planner";
-export type { Flow } from "@mosaic/planner";
-export * from "@mosaic/strategies";
+// What most programs need. What belongs to one subject stands under its subpath, which this file does not evaluate: nn,
+// planner, meta, testing, core (all of tensors and contracts, for authors of parts), context-parallel.
+export { mesh2d } from "@mosaic/backend-mesh2d";
+export { ring } from "@mosaic/backend-ring";
+export { ulysses } from "@mosaic/backend-ulysses";
+export {
+  add,
+  type AttentionBackend,
+  attention,
+  type AttentionOptions,
+  checkpoint,
+  concatenate,
+  type Context,
+  contiguous,
+  CrossAxisAttention,
+  type Device,
+  div,
+  type DType,
+  empty,
+  exp,
+  fromArray,
+  full,
+  gelu,
+  type Layout,
+  layerNorm,
+  layoutOf,
+  Linear,
+  linear,
+  local,
+  log,
+  type Mask,
+  masks,
+  matmul,
+  max,
+  mean,
+  Module,
+  MosaicError,
+  mul,
+  MultiAxisAttention,
+  MultiAxisAttention2D,
+  noGrad,
+  ones,
+  type Placement,
+  type PlacementName,
+  rand,
+  randn,
+  reduceGradients,
+  relu,
+  rmsNorm,
+  SelfAttention,
+  scale,
+  type Shape,
+  shard,
+  sigmoid,
+  softmax,
+  square,
+  sqrt,
+  striped,
+  sub,
+  sum,
+  tanh,
+  Tensor,
+  unshard,
+  zeros,
+  zigzag,
+} from "@mosaic/core";
+export { local as localCollectives } from "@mosaic/collectives-local";
+export { cpu } from "@mosaic/kernels-cpu";
+export { ComposedAttention, composed, HierarchicalAttention, hierarchical, type Strategy } from "@mosaic/strategies";
 export { type Detected, detect, type DetectOptions } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
 export type { CollectivesName, DeviceName } from "./parts.ts";

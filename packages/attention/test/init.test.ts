@@ -1,27 +1,40 @@
+import * as conformance from "@mosaic/conformance";
 import * as core from "@mosaic/core";
 import * as metaAttention from "@mosaic/meta-attention";
 import * as nn from "@mosaic/nn";
 import * as planner from "@mosaic/planner";
-import * as strategies from "@mosaic/strategies";
+import * as plan from "@mosaic/strategies/plan";
 import { afterEach, describe, expect, it, vi } from "vitest";
+import * as coreSubpath from "../src/core.ts";
 import * as mosaic from "../src/index.ts";
+import * as metaSubpath from "../src/meta.ts";
+import * as nnSubpath from "../src/nn.ts";
 import { importOptional } from "../src/optional.ts";
+import * as plannerSubpath from "../src/planner.ts";
+import * as testingSubpath from "../src/testing.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
 describe("the umbrella", () => {
-  it("has everything of core, with defaults for init and world", () => {
-    for (const name of Object.keys(core)) expect(mosaic).toHaveProperty(name);
-    for (const name of ["cpu", "ring", "ringTraffic", "world", "localCollectives"]) expect(mosaic).toHaveProperty(name);
-    expect(mosaic.init).not.toBe(core.init);
-    expect(mosaic.local).toBe(core.local);
+  it("has under each subpath everything of its packages", () => {
+    for (const [subpath, ...parts] of [
+      [coreSubpath, core],
+      [metaSubpath, metaAttention],
+      [nnSubpath, nn],
+      [plannerSubpath, planner, plan],
+      [testingSubpath, conformance],
+    ] as const) {
+      for (const part of parts) expect(subpath).toMatchObject({ ...part });
+    }
   });
 
-  it("has what stands above core; of two things of one name, core's, and the other in its own place", () => {
-    for (const each of [metaAttention, nn, planner, strategies]) {
-      for (const name of Object.keys(each)) expect(mosaic).toHaveProperty(name);
+  it("has at the root some 60 names, those of core being core's, with defaults for init and world", () => {
+    expect(Object.keys(mosaic).length).toBeLessThan(75);
+    for (const [name, value] of Object.entries(core)) {
+      if (name !== "init" && Object.hasOwn(mosaic, name)) expect(mosaic).toHaveProperty(name, value);
     }
-    expect([mosaic.checkpoint, mosaic.nn.checkpoint]).toEqual([core.checkpoint, nn.checkpoint]);
+    expect(mosaic.init).not.toBe(core.init);
+    expect(mosaic.local).toBe(core.local);
   });
 });
 
@@ -67,7 +80,7 @@ describe("init", () => {
     [{ device: "tpu" }, /init: device: expected "cpu", "cuda" or a value of your own, received "tpu"/],
     [{ collectives: "mpi" }, /init: collectives: expected "local", "nccl" or a value of your own, received "mpi"/],
     [{ worldSize: 2, rank: 0, spSize: 3 }, /spSize: expected a divisor of the 2 ranks, received 3/],
-    [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, mosaic.ShapeError],
+    [{ rank: 0, worldSize: 1, mesh: { sp: 2 } }, core.ShapeError],
     [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],
     [{ mesh: { sp: 1 }, spSize: 1 }, /mesh or spSize/],
     [{ backends: [mosaic.ring(), mosaic.ring()] }, /"ring" twice/],
@@ -80,7 +93,7 @@ describe("init", () => {
     await expect(missing).rejects.toThrow(
       'init: device "none": expected the package @mosaic/kernels-none, received none; npm install @mosaic/kernels-none',
     );
-    await expect(missing).rejects.toBeInstanceOf(mosaic.OptionError);
+    await expect(missing).rejects.toBeInstanceOf(core.OptionError);
   });
 
   it("names the backends there are", async () => {

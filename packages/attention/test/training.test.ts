@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import type { Coordinate } from "../src/core.ts";
 import * as mosaic from "../src/index.ts";
 
 // Shapes: B samples, S positions, E embedding.
@@ -57,7 +58,7 @@ async function trainingStep(ctx: mosaic.Context, { placement, backend }: Way): P
   return { loss: await reported.item(), gradients: Object.fromEntries(gradients) };
 }
 
-async function onMesh(mesh: mosaic.Coordinate, way: Way): Promise<readonly StepResult[]> {
+async function onMesh(mesh: Coordinate, way: Way): Promise<readonly StepResult[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   const contexts = await mosaic.world(size, { mesh, seed: 5 });
   try {

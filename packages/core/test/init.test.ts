@@ -88,7 +88,7 @@ describe("a context", () => {
     await ctx.close();
     await ctx.close();
     expect(() => ones(ctx, [1])).toThrow(ClosedError);
-    expect(() => ones(ctx, [1])).toThrow(/filled: expected an open context, received one that was closed/);
+    expect(() => ones(ctx, [1])).toThrow(/full: expected an open context, received one that was closed/);
     expect(() => ctx.world.barrier()).toThrow(ClosedError);
     expect(() => ctx.startTrace()).toThrow(ClosedError);
   });

@@ -45,7 +45,7 @@ export class Pass implements Disposable {
 
   constructor(parts: PassParts, x: Tensor, resume: Resume) {
     const { ctx, settings, chunks } = parts;
-    const { axis, combine, gate, scale, numHeads: numHeads, numKvHeads: numKvHeads, headDim } = settings;
+    const { axis, combine, gate, scale, numHeads, numKvHeads, headDim } = settings;
     const group = ctx.mesh.group(axis);
     this.#parts = parts;
     this.#x = x;

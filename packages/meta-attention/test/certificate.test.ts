@@ -44,7 +44,7 @@ async function promised(ctx: Context, given: Case) {
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
 function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<typeof promised>>): Float64Array {
   const { options, batch, length, ranks } = given;
-  const { embedDim: embed, numHeads: numHeads, numKvHeads: numKvHeads = numHeads, mask = masks.full() } = options;
+  const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
   const sees = seesAny(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
@@ -97,7 +97,7 @@ const cases: fc.Arbitrary<Case> = fc
     options: {
       embedDim: groups * numKvHeads * size,
       numHeads: groups * numKvHeads,
-      numKvHeads: numKvHeads,
+      numKvHeads,
       summaryDim: 2,
       metaHeads: 1,
       summaryHeads: 1,

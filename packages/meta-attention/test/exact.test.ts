@@ -33,16 +33,11 @@ const sizes = {
 /** Full attention by one device's own kernel, and by float64. */
 async function fullAttention(trial: Trial) {
   const { batch, length, options } = trial;
-  const {
-    embedDim: embed,
-    numHeads: numHeads,
-    numKvHeads: numKvHeads = numHeads,
-    headDim = embed / numHeads,
-  } = options;
+  const { embedDim: embed, numHeads, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { dtype = "float32", mask = options.causal ? masks.causal() : masks.full() } = options;
   const shape = [batch, length, embed];
   const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
-    const same = { embedDim: embed, numHeads: numHeads, numKvHeads: numKvHeads, headDim, mask, dtype };
+    const same = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
     using module = new MultiAxisAttention(ctx, { ...same, attentionAxis: 1 });
     using x = fromArray(ctx, inputOf(trial), shape, dtype);
     using dOut = fromArray(ctx, upstreamOf(trial), shape, dtype);

@@ -2,7 +2,8 @@ import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, masks } from "@mosaic/core";
 import { predict, type Profile, profiles, prove } from "@mosaic/planner";
 import { describe, expect, test } from "vitest";
-import { composed, type Plan, plan, type PlanOptions } from "../src/index.ts";
+import { composed } from "../src/index.ts";
+import { type Plan, plan, type PlanOptions } from "../src/plan/index.ts";
 
 const call = { tokens: 16_384, numHeads: 8, numKvHeads: 4, headDim: 64, mask: masks.causal() } as const;
 const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;

@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { masks } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { plan } from "../src/index.ts";
+import { plan } from "../src/plan/index.ts";
 
 const root = join(import.meta.dirname, "..");
 const umbrella = join(import.meta.dirname, "programs/umbrella.ts");

@@ -243,7 +243,7 @@ describe("bad input says what would be right", () => {
       /expected mask or documents, received documents, for a module with the mask slidingWindow\(2\)/,
     );
     expect(() => attn({ mask: "causal" as unknown as Mask })).toThrow(
-      /MultiAxisAttention: mask: expected a Mask, such as causal\(\).*, received "causal"/,
+      /MultiAxisAttention: mask: expected a Mask, such as masks\.causal\(\).*, received "causal"/,
     );
     expect(() => attn({}).forward(input([1, 4, 8]), { mask: "causal" as unknown as Mask })).toThrow(
       /attention: mask: expected a Mask/,

@@ -1,6 +1,6 @@
 import { ring } from "@mosaic/backend-ring";
 import type { AttentionBackend } from "@mosaic/core";
-import type { CandidateJob } from "../../src/index.ts";
+import type { CandidateJob } from "../../src/plan/index.ts";
 
 /** The same in TypeScript, and without saying what mesh it needs. */
 export default async function makeBackend({ numHeads }: CandidateJob): Promise<AttentionBackend> {

@@ -1,7 +1,7 @@
-import { explain } from "./plan/explain.ts";
-import type { PlanOptions } from "./plan/job.ts";
-import { type Plan, plan } from "./plan/plan.ts";
-import type { Strategy } from "./strategy.ts";
+import { explain } from "./explain.ts";
+import type { PlanOptions } from "./job.ts";
+import { type Plan, plan } from "./plan.ts";
+import type { Strategy } from "../strategy.ts";
 
 /** The strategy that the planner chose, and why. */
 export interface AutoStrategy extends Strategy {
@@ -22,7 +22,7 @@ export interface AutoStrategy extends Strategy {
  *
  * @example
  * ```ts
- * import { auto } from "@mosaic/strategies";
+ * import { auto } from "@mosaic/strategies/plan";
  * const strategy = auto({ tokens: 4096, numHeads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
  * strategy.name; // => "auto"
  * Object.values(strategy.meshFor(4)).reduce((a, b) => a * b); // => 4

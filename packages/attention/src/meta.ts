@@ -1,0 +1,2 @@
+// Attention to the chunks that a learned router chose.
+export * from "@mosaic/meta-attention";

@@ -1,0 +1,2 @@
+// Training: layers, losses, optimizers, checkpoints.
+export * from "@mosaic/nn";

@@ -1,0 +1,8 @@
+// Which strategy is best on a cluster; proofs, predictions and drawings of any backend on symbolic ranks; and, to compare
+// them with, closed forms of what is sent and the peak of this machine.
+export { mesh2dTraffic, type Mesh2DTrafficOptions } from "@mosaic/backend-mesh2d";
+export { ringTraffic, type RingTrafficOptions } from "@mosaic/backend-ring";
+export { ulyssesTraffic, type UlyssesTrafficOptions } from "@mosaic/backend-ulysses";
+export { fmaPeak } from "@mosaic/kernels-cpu";
+export * from "@mosaic/planner";
+export * from "@mosaic/strategies/plan";

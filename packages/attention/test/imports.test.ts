@@ -1,0 +1,60 @@
+import { spawnSync } from "node:child_process";
+import { join } from "node:path";
+import { build } from "esbuild";
+import { expect, test } from "vitest";
+
+/** The packages that ship an addon find it beside themselves: a bundler leaves them where they are. */
+const external = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
+
+/** Packages of this repository of which a bundle of `code` holds files, without their scope. */
+async function packagesIn(code: string): Promise<readonly string[]> {
+  const { metafile } = await build({
+    stdin: { contents: code, resolveDir: import.meta.dirname },
+    bundle: true,
+    platform: "node",
+    format: "esm",
+    metafile: true,
+    write: false,
+  });
+  const found = Object.keys(metafile.inputs).flatMap((path) => /([^/]+)\/dist\//.exec(path)?.[1] ?? []);
+  return [...new Set(found)].toSorted();
+}
+
+test("the root evaluates nothing of the subpaths: no planner, nn, meta-attention or conformance", async () => {
+  expect(await packagesIn('export * from "../src/index.ts";')).toEqual([
+    "backend-mesh2d",
+    "backend-ring",
+    "backend-ulysses",
+    "collectives-local",
+    "core",
+    "kernels-cpu",
+    "runtime",
+    "strategies",
+  ]);
+  expect(await packagesIn('export * from "../src/planner.ts";')).toContain("planner");
+});
+
+test("the first program of the README runs as one file, bundled with the packages of addons outside", async () => {
+  const outfile = join(import.meta.dirname, "../build/bundle/program.mjs");
+  await build({
+    stdin: {
+      contents: `
+        import * as mosaic from "../src/index.ts";
+        await using ctx = await mosaic.init({ device: "cpu", spSize: 1 });
+        const attn = new mosaic.MultiAxisAttention(ctx, { embedDim: 128, numHeads: 8, attentionAxis: 1, backend: "ring" });
+        using x = mosaic.randn(ctx, [2, 16, 128]);
+        using out = attn.forward(x);
+        console.log((await out.read()).length);
+      `,
+      resolveDir: import.meta.dirname,
+    },
+    bundle: true,
+    platform: "node",
+    format: "esm",
+    target: "node20",
+    external,
+    outfile,
+  });
+  const { stdout, stderr, status } = spawnSync(process.execPath, [outfile], { encoding: "utf8" });
+  expect({ stdout, status }, stderr).toEqual({ stdout: "4096\n", status: 0 });
+});
