@@ -32,11 +32,11 @@ export const proofs: Readonly<Record<string, ProofProblem>> = {
   "ulysses-64": { mesh: { dp: 16, sp: 64 }, backend: () => ulysses() },
   "ring-in-ulysses": {
     mesh: { seq: 128, head: 8 },
-    backend: () => composed({ meshShape: [8, 128], seqParallel: "ring" }),
+    backend: () => composed({ meshShape: { head: 8, seq: 128 }, seqParallel: "ring" }),
   },
   "mesh2d-in-ulysses": {
     mesh: { seq: 128, head: 8 },
-    backend: () => composed({ meshShape: [8, 128], seqParallel: "mesh2d" }),
+    backend: () => composed({ meshShape: { head: 8, seq: 128 }, seqParallel: "mesh2d" }),
   },
   "ring-in-ring": { mesh: nodes, backend: () => hierarchical({ intraNodeSize: 8 }) },
   "mesh2d-in-ring": {

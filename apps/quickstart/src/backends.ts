@@ -27,7 +27,7 @@ const offers: Readonly<Record<string, Offer>> = {
   ulysses: { arrange: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
   composed: {
     dimensions: { names: ["ranks for heads", "for the sequence"], choose: shareHeads },
-    arrange: ({ ranks, shape }) => onItsMesh(composed({ meshShape: shape! }), ranks),
+    arrange: ({ ranks, shape }) => onItsMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
   },
   hierarchical: {
     dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => shapesOf(ranks)[0]! },

@@ -1,4 +1,4 @@
-export { attention, type AttentionOptions, emptyState } from "./attention/attention.ts";
+export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";

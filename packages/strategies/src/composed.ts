@@ -3,9 +3,9 @@ import { type LevelStrategy, nest } from "./levels.ts";
 import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
 
 export interface ComposedOptions {
-  /** Ranks that share out the heads of a stretch of the sequence, and stretches that the sequence is cut into. */
-  readonly meshShape: readonly [numHeads: number, sequence: number];
-  /** Whether heads are shared out; true if absent. If false, the first number must be 1. */
+  /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */
+  readonly meshShape: { readonly head: number; readonly seq: number };
+  /** Whether heads are shared out; true if absent. If false, `head` must be 1. */
   readonly headParallel?: boolean;
   /** How ranks with the same heads reach each other's keys; "ring" if absent. */
   readonly seqParallel?: LevelStrategy;
@@ -33,7 +33,7 @@ const legal = [
  * @example
  * ```ts
  * import { composed } from "@mosaic/strategies";
- * const strategy = composed({ meshShape: [2, 4], seqParallel: "ring" });
+ * const strategy = composed({ meshShape: { head: 2, seq: 4 }, seqParallel: "ring" });
  * strategy.axes; // => ["seq", "head"]
  * strategy.meshFor(8); // => { seq: 4, head: 2 }
  * ```
@@ -43,9 +43,9 @@ export function composed(options: ComposedOptions): Strategy {
   checkOptionNames("composed", options, legal);
   checkOptionNames("composed: axes", options.axes ?? {}, ["head", "seq"]);
   checkShape(meshShape, headParallel);
-  const [numHeads, sequence] = meshShape;
+  const { head: headRanks, seq: seqRanks } = meshShape;
   const along = { axis: seq, strategy: seqParallel };
-  const mesh: Coordinate = headParallel ? { [seq]: sequence, [head]: numHeads } : { [seq]: sequence };
+  const mesh: Coordinate = headParallel ? { [seq]: seqRanks, [head]: headRanks } : { [seq]: seqRanks };
   const nested: AttentionBackend = nest(
     "composed: seqParallel",
     headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
@@ -53,10 +53,10 @@ export function composed(options: ComposedOptions): Strategy {
   return strategyOf(nested, {
     name: "composed",
     meshFor(ranks) {
-      if (ranks === numHeads * sequence) return mesh;
+      if (ranks === headRanks * seqRanks) return mesh;
       throw new OptionError({
         where: "composed",
-        expected: `${numHeads * sequence} ranks, ${numHeads} for heads × ${sequence} for the sequence`,
+        expected: `${headRanks * seqRanks} ranks, ${headRanks} for heads × ${seqRanks} for the sequence`,
         received: String(ranks),
         remedy: "change meshShape, or put other ranks on an axis of their own, dp",
       });
@@ -64,20 +64,22 @@ export function composed(options: ComposedOptions): Strategy {
   });
 }
 
-function checkShape(meshShape: ComposedOptions["meshShape"], headParallel: boolean): void {
-  if (!Array.isArray(meshShape) || meshShape.length !== 2) {
+function checkShape(meshShape: unknown, headParallel: boolean): void {
+  if (typeof meshShape !== "object" || meshShape === null || Array.isArray(meshShape)) {
     throw new OptionError({
       where: "composed: meshShape",
-      expected: "[ranks for heads, ranks for the sequence]",
+      expected: "{ head, seq }: ranks for heads, ranks for the sequence",
       received: JSON.stringify(meshShape),
     });
   }
-  for (const length of meshShape) checkRanks("composed", "in meshShape", length);
-  if (headParallel || meshShape[0] === 1) return;
+  checkOptionNames("composed: meshShape", meshShape, ["head", "seq"]);
+  const { head, seq } = meshShape as ComposedOptions["meshShape"];
+  for (const length of [head, seq]) checkRanks("composed", "in meshShape", length);
+  if (headParallel || head === 1) return;
   throw new OptionError({
     where: "composed",
-    expected: "headParallel, or meshShape [1, ranks]",
-    received: `headParallel false and meshShape [${meshShape.join(", ")}]`,
+    expected: "headParallel, or meshShape { head: 1, seq }",
+    received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
     remedy: "ranks that shared neither heads nor the sequence would all do the same",
   });
 }

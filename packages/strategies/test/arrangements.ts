@@ -10,11 +10,11 @@ function arranged(strategy: Strategy, ranks: number): Arrangement {
 
 /** The strategies by name, on meshes of 4 to 8 ranks. */
 export const strategies: readonly Arrangement[] = [
-  arranged(composed({ meshShape: [2, 2] }), 4),
-  arranged(composed({ meshShape: [2, 3] }), 6),
-  arranged(composed({ meshShape: [3, 2] }), 6),
-  arranged(composed({ meshShape: [2, 4], seqParallel: "mesh2d" }), 8),
-  arranged(composed({ meshShape: [2, 2], seqParallel: "ulysses" }), 4),
+  arranged(composed({ meshShape: { head: 2, seq: 2 } }), 4),
+  arranged(composed({ meshShape: { head: 2, seq: 3 } }), 6),
+  arranged(composed({ meshShape: { head: 3, seq: 2 } }), 6),
+  arranged(composed({ meshShape: { head: 2, seq: 4 }, seqParallel: "mesh2d" }), 8),
+  arranged(composed({ meshShape: { head: 2, seq: 2 }, seqParallel: "ulysses" }), 4),
   arranged(hierarchical({ intraNodeSize: 2 }), 4),
   arranged(hierarchical({ intraNodeSize: 3 }), 6),
   arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "ulysses" }), 6),
@@ -22,7 +22,7 @@ export const strategies: readonly Arrangement[] = [
   arranged(hierarchical({ intraNodeSize: 4, intraNodeStrategy: "mesh2d" }), 8),
   arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "mesh2d", intraNodeStrategy: "ulysses" }), 6),
   {
-    ...arranged(composed({ meshShape: [2, 2], axes: { seq: "s", head: "h" } }), 4),
+    ...arranged(composed({ meshShape: { head: 2, seq: 2 }, axes: { seq: "s", head: "h" } }), 4),
     mesh: { dp: 2, s: 2, h: 2 },
   },
 ];

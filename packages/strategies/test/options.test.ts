@@ -22,9 +22,12 @@ import {
 import { makeWorld } from "./world.ts";
 
 test("what is nested in what", () => {
-  expect(ComposedAttention({ meshShape: [2, 4] }).axes).toEqual(["seq", "head"]);
-  expect(ComposedAttention({ meshShape: [1, 4], headParallel: false }).axes).toEqual(["seq"]);
-  expect(composed({ meshShape: [2, 4], axes: { seq: "node", head: "gpu" } }).axes).toEqual(["node", "gpu"]);
+  expect(ComposedAttention({ meshShape: { head: 2, seq: 4 } }).axes).toEqual(["seq", "head"]);
+  expect(ComposedAttention({ meshShape: { head: 1, seq: 4 }, headParallel: false }).axes).toEqual(["seq"]);
+  expect(composed({ meshShape: { head: 2, seq: 4 }, axes: { seq: "node", head: "gpu" } }).axes).toEqual([
+    "node",
+    "gpu",
+  ]);
   expect(HierarchicalAttention({ intraNodeSize: 8 }).axes).toEqual(["node", "gpu"]);
   expect(hierarchical({ intraNodeSize: 8, interNodeStrategy: "ulysses" }).axes).toEqual(["gpu", "node"]);
   expect(hierarchical({ intraNodeSize: 8, axes: { node: "rack" } }).axes).toEqual(["rack", "gpu"]);
@@ -33,7 +36,7 @@ test("what is nested in what", () => {
 test("anything that makes a backend is a strategy", () => {
   const made: (readonly [string, readonly string[]])[] = [];
   const tile = composed({
-    meshShape: [2, 4],
+    meshShape: { head: 2, seq: 4 },
     seqParallel(axis, inner) {
       made.push([axis, inner.axes]);
       return mesh2d({ axis, inner, shape: [2, 2] });
@@ -44,10 +47,10 @@ test("anything that makes a backend is a strategy", () => {
 });
 
 test("the mesh that init needs", () => {
-  expect(composed({ meshShape: [2, 4] }).meshFor(8)).toEqual({ seq: 4, head: 2 });
-  expect(composed({ meshShape: [1, 4], headParallel: false }).meshFor(4)).toEqual({ seq: 4 });
+  expect(composed({ meshShape: { head: 2, seq: 4 } }).meshFor(8)).toEqual({ seq: 4, head: 2 });
+  expect(composed({ meshShape: { head: 1, seq: 4 }, headParallel: false }).meshFor(4)).toEqual({ seq: 4 });
   expect(hierarchical({ intraNodeSize: 8 }).meshFor(24)).toEqual({ node: 3, gpu: 8 });
-  expect(() => composed({ meshShape: [2, 4] }).meshFor(6)).toThrow(
+  expect(() => composed({ meshShape: { head: 2, seq: 4 } }).meshFor(6)).toThrow(
     "expected 8 ranks, 2 for heads × 4 for the sequence, received 6",
   );
   expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(12)).toThrow(
@@ -57,15 +60,15 @@ test("the mesh that init needs", () => {
 
 test("options that do not exist or do not fit", () => {
   const wrong: [unknown, RegExp][] = [
-    [{ meshShape: [2, 2], seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
-    [{ meshShape: [2, 2], seqParallel: "rings" }, /"ring", "mesh2d", "ulysses" or .*received "rings"/],
-    [{ meshShape: [2, 2], seqParallel: "local" }, /received "local".*the result must be exact/],
-    [{ meshShape: [2, 2], axes: { numHeads: "x" } }, /axes.*"heads"/],
-    [{ meshShape: [2] }, /meshShape.*\[ranks for heads, ranks for the sequence\]/],
+    [{ meshShape: { head: 2, seq: 2 }, seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
+    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "rings" }, /"ring", "mesh2d", "ulysses" or .*received "rings"/],
+    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "local" }, /received "local".*the result must be exact/],
+    [{ meshShape: { head: 2, seq: 2 }, axes: { heads: "x" } }, /axes.*"heads"/],
+    [{ meshShape: [2, 2] }, /meshShape: expected \{ head, seq \}.*received \[2,2\]/],
     [{ meshShape: 4 }, /meshShape.*received 4/],
-    [{ meshShape: [2, 1.5] }, /received 1.5/],
-    [{ meshShape: [2, 2], headParallel: false }, /headParallel, or meshShape \[1, ranks\]/],
-    [{ meshShape: [2, 2], axes: { head: "x", seq: "x" } }, /an axis of its own/],
+    [{ meshShape: { head: 2, seq: 1.5 } }, /received 1.5/],
+    [{ meshShape: { head: 2, seq: 2 }, headParallel: false }, /headParallel, or meshShape \{ head: 1, seq \}/],
+    [{ meshShape: { head: 2, seq: 2 }, axes: { head: "x", seq: "x" } }, /an axis of its own/],
   ];
   for (const [options, message] of wrong) {
     expect(() => composed(options as ComposedOptions)).toThrow(OptionError);
@@ -109,12 +112,12 @@ function refusal(ctx: Context, strategy: Strategy): string {
 }
 
 test("another mesh: the error says which one to pass to init", async () => {
-  const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: [2, 2] }));
+  const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
   expect(lacking).toBe(
     "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +
       "init({ mesh: { seq: 2, head: 2 } })",
   );
-  const swapped = await refusals({ dp: 2, head: 1, seq: 2 }, composed({ meshShape: [2, 1] }));
+  const swapped = await refusals({ dp: 2, head: 1, seq: 2 }, composed({ meshShape: { head: 2, seq: 1 } }));
   expect(swapped[3]).toContain("rank 3: expected a mesh with { seq: 1, head: 2 }");
   expect(swapped[3]).toContain("init({ mesh: { dp: 2, seq: 1, head: 2 } })");
   const [sizes] = await refusals({ node: 2, gpu: 2 }, hierarchical({ intraNodeSize: 4 }));
@@ -123,7 +126,7 @@ test("another mesh: the error says which one to pass to init", async () => {
 
 test("the same error reaches whoever calls attention or makes a module, before there are layouts", async () => {
   const strategy = composed({
-    meshShape: [2, 2],
+    meshShape: { head: 2, seq: 2 },
     seqParallel: (axis, inner) => mesh2d({ axis, inner, shape: [3, 1] }),
   });
   const remedy = "init({ mesh: { seq: 2, head: 2 } })";

@@ -111,7 +111,7 @@ describe("candidates of the caller's", () => {
   test("are compared like those built in, on the mesh that they say or seem to need", () => {
     const candidates = [
       { backend: slowly },
-      { backend: composed({ meshShape: [2, 2] }), name: "mine" },
+      { backend: composed({ meshShape: { head: 2, seq: 2 } }), name: "mine" },
       { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "both" },
       { backend: ring({ axis: "a", inner: ring({ axis: "b" }) }), name: "turned", mesh: { a: 4, b: 1 } },
     ];
@@ -168,7 +168,7 @@ test("options that do not exist or do not fit", () => {
   const wrong: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
     [{ tokens: 0 }, /tokens a whole number ≥ 1, received 0/],
-    [{ numHeads: 1.5 }, /heads a whole number/],
+    [{ numHeads: 1.5 }, /numHeads a whole number/],
     [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads, received 3 of 8/],
     [{ gpusPerNode: undefined }, /gpusPerNode a whole number ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],

@@ -45,7 +45,7 @@ function callOf({ mesh, axes, mask, queries, keys }: Trial, at: Coordinate) {
 }
 
 test("composed: one exchange of rows for heads, then a ring for half of the heads", async () => {
-  await compared(composed({ meshShape: [2, 2] }), 4, (at, trial) => {
+  await compared(composed({ meshShape: { head: 2, seq: 2 } }), 4, (at, trial) => {
     const { mesh, batch, numKvHeads, headDim, dtype } = trial;
     const width = (batch * numKvHeads * headDim) / 2;
     const inner = ring({ axis: "seq" });

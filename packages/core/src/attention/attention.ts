@@ -3,6 +3,7 @@ import type { Context } from "../context.ts";
 import type { Mask, Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
 import { checkOptionNames } from "../options.ts";
+import { layoutOf } from "../placement/layout-of.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
@@ -20,12 +21,30 @@ export interface AttentionOptions {
   readonly mask?: Mask;
   /** Factor on q·k. Default 1 / √D. */
   readonly scale?: number;
-  /** Where the queries and the keys lie. */
-  readonly queries: Layout;
-  readonly keys: Layout;
+  /** Where the queries lie. Default: all of them on this rank. */
+  readonly queries?: Layout;
+  /** Where the keys lie. Default: all of them on this rank. */
+  readonly keys?: Layout;
+  /** Whether `lse` is returned, too. Default false. */
+  readonly returnLse?: boolean;
 }
 
-const legal = ["backend", "mask", "scale", "queries", "keys"] as const satisfies readonly (keyof AttentionOptions)[];
+/** What `attention` returns with `returnLse`. */
+export interface AttentionOutput {
+  /** [B,H,Sq,D] in q's dtype. */
+  readonly out: Tensor;
+  /** [B,H,Sq] float32: ln Σ exp(scale · q·k) over the keys that a query sees, −Infinity if it sees none. Not differentiable. */
+  readonly lse: Tensor;
+}
+
+const legal = [
+  "backend",
+  "mask",
+  "scale",
+  "queries",
+  "keys",
+  "returnLse",
+] as const satisfies readonly (keyof AttentionOptions)[];
 
 /** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
 export function emptyState(q: Tensor): AttentionState {
@@ -58,6 +77,8 @@ interface Plan {
   readonly scale: number;
   readonly queries: Layout;
   readonly keys: Layout;
+  /** Receives a handle of lse. */
+  readonly returned?: { lse?: Tensor };
 }
 
 function callOf({ ctx, scale, mask, queries, keys }: Plan, q: Tensor): Call {
@@ -74,6 +95,7 @@ const attentionOp = defineOp({
     const state = emptyState(q);
     plan.backend.attend(plan.ctx, callOf(plan, q), state, kvOf(plan, k, v));
     const output = rounded(state.out, q.dtype);
+    if (plan.returned) plan.returned.lse = state.lse.detach();
     return { output, saved: { q, k, v, output, lse: state.lse, plan } };
   },
   backward({ q, k, v, output, lse, plan }, dOutput) {
@@ -100,35 +122,67 @@ function accumulator(like: Tensor): Tensor {
  * memory as [B,Sq,H,D]. A query that sees nothing gives 0. Differentiable in q, k and v; sums are float32 and rounded
  * once.
  *
+ * With `returnLse`, `{ out, lse }`, as flash_attn's return_softmax_lse: two such results over disjoint keys can be merged.
+ *
  * Collective along the backend's axes. The gradient of k and v counts every rank's queries, so a loss that is a sum over
  * shards needs no more than adding the shards' losses.
  *
  * @example
  * ```ts
- * import { attention, init, layoutOf, masks, randn } from "@mosaic/core";
+ * import { attention, init, masks, randn } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using q = randn(ctx, [1, 4, 10, 8]);
  * using k = randn(ctx, [1, 2, 10, 8]);
  * using v = randn(ctx, [1, 2, 10, 8]);
- * const rows = layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 10 });
- * using out = attention(ctx, q, k, v, { mask: masks.causal(), queries: rows, keys: rows });
+ * using out = attention(ctx, q, k, v, { mask: masks.causal() });
  * out.shape; // => [1, 4, 10, 8]
+ * const { lse } = attention(ctx, q, k, v, { returnLse: true });
+ * lse.shape; // => [1, 4, 10]
  * ```
  * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent.
  */
+export function attention(
+  ctx: Context,
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  options: AttentionOptions & { readonly returnLse: true },
+): AttentionOutput;
+export function attention(
+  ctx: Context,
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  options?: AttentionOptions & { readonly returnLse?: false },
+): Tensor;
 // oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
-export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
+export function attention(
+  ctx: Context,
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  options: AttentionOptions = {},
+): Tensor | AttentionOutput {
   ctx.assertOpen("attention");
   checkOptionNames("attention", options, legal);
-  const { queries, keys, mask = full(), scale = (q.shape[3] ?? 1) ** -0.5 } = options;
+  const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse = false } = options;
+  const { queries = whole(ctx, q), keys = whole(ctx, k) } = options;
   checkMask("attention", mask);
   const backend = ctx.backend(options.backend ?? "local");
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
-  const plan = { ctx, backend, scale, queries, keys, mask: mask.slices(queries.length, keys.length) };
+  const returned: { lse?: Tensor } = {};
+  const slices = mask.slices(queries.length, keys.length);
+  const plan = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { returned }) };
   using rows = denseRows(q);
   using keyRows = denseRows(k);
   using valueRows = denseRows(v);
-  return attentionOp([rows, keyRows, valueRows], plan);
+  const out = attentionOp([rows, keyRows, valueRows], plan);
+  return returnLse ? { out, lse: returned.lse! } : out;
+}
+
+/** The layout of a sequence that lies on this rank as a whole. */
+function whole({ mesh }: Context, x: Tensor): Layout {
+  return layoutOf({ mesh: mesh.shape, axes: [], length: x.shape[2] ?? 0 });
 }

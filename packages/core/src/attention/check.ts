@@ -94,7 +94,8 @@ function checkAxes(where: string, { backend, queries, keys }: Checked): void {
       where,
       expected: `a sequence cut along the backend's axes, [${backend.axes.join(", ")}]`,
       received: `one cut along [${layout.axes.join(", ")}]`,
-      remedy: "make the layout from backend.axes, or choose a backend over these axes",
+      remedy:
+        "give queries and keys, made by layoutOf with the axes of the backend, or choose a backend over these axes",
     });
   }
 }

@@ -91,6 +91,29 @@ test("a query that sees nothing gives 0, and an empty sequence nothing", async (
   expect([...(await emptyState(q).lse.read())]).toEqual([-Infinity, -Infinity]);
 });
 
+test("layouts default to whole sequences on this rank, and lse is returned on request", async () => {
+  await using ctx = await open();
+  for (const dtype of ["float32", "bfloat16"] as const) {
+    const [q, k, v] = [leaf(ctx, [1, 2, 3, 4], 1), leaf(ctx, [1, 2, 5, 4], 2), leaf(ctx, [1, 2, 5, 4], 3)].map((x) =>
+      x.to(dtype),
+    ) as [Tensor, Tensor, Tensor];
+    const placed = { mask: causal(), queries: rows(ctx, 3), keys: rows(ctx, 5) };
+    const expected = await attention(ctx, q, k, v, placed).read();
+    expect(await attention(ctx, q, k, v, { mask: causal() }).read()).toEqual(expected);
+    const { out, lse } = attention(ctx, q, k, v, { mask: causal(), returnLse: true });
+    expect(await out.read()).toEqual(expected);
+    expect([lse.shape, lse.dtype, lse.requiresGrad]).toEqual([[1, 2, 3], "float32", false]);
+    // Values of one key weigh exp(score − lse): with values that are 1, the weights add up to 1.
+    const scores = await matmul(q, k.transpose(2, 3)).read();
+    const found = await lse.read();
+    for (let row = 0; row < 6; row++) {
+      const seen = Array.from(scores.slice(5 * row, 5 * row + 3 + (row % 3)), (score) => Math.exp(score / 2));
+      const exact = Math.log(seen.reduce((a, b) => a + b));
+      expect(found[row]).toBeCloseTo(exact, dtype === "float32" ? 5 : 1);
+    }
+  }
+});
+
 test("the result merges its heads without a copy, in the dtype of q", async () => {
   await using ctx = await open();
   const q = zeros(ctx, [1, 2, 3, 4], "bfloat16");

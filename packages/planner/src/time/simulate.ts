@@ -49,7 +49,7 @@ export interface SimulateOptions {
  * ```ts
  * import { local } from "@mosaic/core";
  * import { profiles, record, simulate } from "@mosaic/planner";
- * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 8192, heads: 16, headDim: 128 });
+ * const run = record({ backend: local(), mesh: { dp: 2 }, tokens: 8192, numHeads: 16, headDim: 128 });
  * const { seconds, exposedCommunicationSeconds, ranks } = simulate(run, profiles["h100-ib400"]);
  * exposedCommunicationSeconds; // => 0
  * seconds > 0.002 && seconds < 0.005; // => true

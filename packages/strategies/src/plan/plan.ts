@@ -63,7 +63,7 @@ const STEP = 0.01;
  *
  * @example
  * ```ts
- * import { plan } from "@mosaic/strategies";
+ * import { plan } from "@mosaic/strategies/plan";
  * const { best, ranking } = plan({ tokens: 8192, numHeads: 8, headDim: 64, gpusPerNode: 4, profile: "h100-ib400" });
  * best.fits; // => true
  * ranking.some(({ name }) => name === "ring 4"); // => true
