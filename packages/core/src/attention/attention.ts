@@ -25,8 +25,11 @@ export interface AttentionOptions {
   readonly queries?: Layout;
   /** Where the keys lie. Default: all of them on this rank. */
   readonly keys?: Layout;
-  /** Whether `lse` is returned, too. Default false. */
-  readonly returnLse?: boolean;
+}
+
+/** Whether `lse` is returned, too: `returnLse: true`. Default false. */
+interface ReturnLse<Value extends boolean> {
+  readonly returnLse?: Value;
 }
 
 /** What `attention` returns with `returnLse`. */
@@ -44,7 +47,7 @@ const legal = [
   "queries",
   "keys",
   "returnLse",
-] as const satisfies readonly (keyof AttentionOptions)[];
+] as const satisfies readonly (keyof (AttentionOptions & ReturnLse<boolean>))[];
 
 /** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
 export function emptyState(q: Tensor): AttentionState {
@@ -147,14 +150,14 @@ export function attention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options: AttentionOptions & { readonly returnLse: true },
+  options: AttentionOptions & Required<ReturnLse<true>>,
 ): AttentionOutput;
 export function attention(
   ctx: Context,
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options?: AttentionOptions & { readonly returnLse?: false },
+  options?: AttentionOptions & ReturnLse<false>,
 ): Tensor;
 // oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
 export function attention(
@@ -162,7 +165,7 @@ export function attention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options: AttentionOptions = {},
+  options: AttentionOptions & ReturnLse<boolean> = {},
 ): Tensor | AttentionOutput {
   ctx.assertOpen("attention");
   checkOptionNames("attention", options, legal);
