@@ -1,4 +1,4 @@
-// Adds up the reports that the test runs left (vitest.shared.ts), and prints one line: `N passed, N failed`.
+// Adds up the reports that the test runs left (vitest.config.ts), and prints one line: `N passed, N failed`.
 // Exits 1 if a test or a whole file failed, or if no test passed at all.
 //
 //   node scripts/count-tests.mjs [root]

@@ -7,7 +7,7 @@ const TOP = [
   "tsconfig.base.json",
   "vitest.program.ts",
   "vitest.setup.ts",
-  "vitest.shared.ts",
+  "vitest.config.ts",
   "README.md",
   "LICENSE",
   "docs",

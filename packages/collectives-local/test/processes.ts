@@ -1,16 +1,11 @@
 import { createHash } from "node:crypto";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import type { Job } from "@mosaic/conformance";
-import { build } from "tsup";
+import { bundled } from "../../../vitest.program.ts";
 
-// Plain JavaScript, beside the prebuilt addons as dist/ is: eight processes start faster without a loader each.
-const outDir = fileURLToPath(new URL("../build/", import.meta.url));
-const entry = { rank: fileURLToPath(new URL("fixtures/rank.ts", import.meta.url)) };
-await build({ entry, outDir, format: "esm", target: "node20", external: [/^@mosaic\//], config: false, silent: true });
 /** What each rank runs. */
-export const script: string = `${outDir}rank.js`;
+export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
 /** The sockets of the agents of this file's jobs. */
 export const sockets: string[] = [];

@@ -1,14 +1,9 @@
-import { fileURLToPath } from "node:url";
 import type { Job } from "@mosaic/conformance";
-import { build } from "tsup";
+import { bundled } from "../../../vitest.program.ts";
 import "./emulated.ts";
 
-// Plain JavaScript, beside the prebuilt addons as dist/ is: processes start faster without a loader each.
-const outDir = fileURLToPath(new URL("../build/", import.meta.url));
-const entry = { rank: fileURLToPath(new URL("fixtures/rank.ts", import.meta.url)) };
-await build({ entry, outDir, format: "esm", target: "node20", external: [/^@mosaic\//], config: false, silent: true });
 /** What each rank runs. */
-export const script: string = `${outDir}rank.js`;
+export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
 let jobs = 0;
 

@@ -1,6 +1,5 @@
 // Runs the tests of the bundle: `./mosaic test [package…] [-- what vitest takes]`, by folder name; all of them without one.
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { packagesOf } from "../../workspace.mjs";
@@ -9,7 +8,7 @@ const root = fileURLToPath(new URL("../../..", import.meta.url));
 const vitest = join(root, "node_modules/vitest/vitest.mjs");
 const LIMIT_MS = 10 * 60_000;
 
-const testable = packagesOf(root).filter(({ dir }) => existsSync(join(dir, "vitest.config.ts")));
+const testable = packagesOf(root).filter(({ manifest }) => manifest.scripts?.test);
 const args = process.argv.slice(2);
 const end = args.includes("--") ? args.indexOf("--") : args.length;
 const [names, forVitest] = [args.slice(0, end), args.slice(end + 1)];
@@ -23,11 +22,15 @@ const chosen = names.length === 0 ? testable : testable.filter(({ folder }) => n
 const results = chosen.map(({ folder, dir }) => {
   console.log(`\n── ${folder}`);
   const start = performance.now();
-  const { status } = spawnSync(process.execPath, [vitest, "run", ...forVitest], {
-    cwd: dir,
-    stdio: "inherit",
-    timeout: LIMIT_MS,
-  });
+  const { status } = spawnSync(
+    process.execPath,
+    [vitest, "run", "--config", join(root, "vitest.config.ts"), ...forVitest],
+    {
+      cwd: dir,
+      stdio: "inherit",
+      timeout: LIMIT_MS,
+    },
+  );
   return { folder, ok: status === 0, seconds: (performance.now() - start) / 1000 };
 });
 

@@ -1,3 +1,0 @@
-import { inOneProcess } from "../../vitest.shared.ts";
-
-export default inOneProcess(["test/leak.test.ts"]);

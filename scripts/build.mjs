@@ -1,0 +1,69 @@
+// Builds the TypeScript of the package in the current folder: src → dist. The entries are those that `exports` of
+// package.json names, `./dist/x.js` from src/x.ts, and those of its `entries`, a source for each further file of dist.
+// JavaScript by esbuild; declarations, of packages that are published, by tsc.
+import { spawnSync } from "node:child_process";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const manifest = JSON.parse(readFileSync("package.json", "utf8"));
+
+/** Sources by the path of what is built of them, below dist. */
+function entries() {
+  const exported = Object.values(manifest.exports ?? {})
+    .map((target) => /^\.\/dist\/(.*)\.js$/.exec(target.default ?? target)?.[1])
+    .filter((name) => name !== undefined && !(`${name}.js` in (manifest.entries ?? {})));
+  return { ...Object.fromEntries(exported.map((name) => [`${name}.js`, `src/${name}.ts`])), ...manifest.entries };
+}
+
+async function bundle(format, sources) {
+  if (sources.length === 0) return [];
+  const { metafile } = await build({
+    entryPoints: sources.map(([out, source]) => ({ in: source, out: out.replace(/\.c?js$/, "") })),
+    outdir: "dist",
+    bundle: true,
+    packages: "external",
+    platform: "node",
+    target: "node20",
+    format,
+    // What entries share is built once.
+    splitting: format === "esm",
+    chunkNames: "chunk-[hash]",
+    sourcemap: true,
+    ...(format === "cjs" && { outExtension: { ".js": ".cjs" } }),
+    metafile: true,
+  });
+  return Object.keys(metafile.outputs).map((path) => path.slice("dist/".length));
+}
+
+const sources = Object.entries(entries());
+const isCommonJs = ([out]) => out.endsWith(".cjs");
+const written = [
+  ...(await bundle(
+    "esm",
+    sources.filter((entry) => !isCommonJs(entry)),
+  )),
+  ...(await bundle("cjs", sources.filter(isCommonJs))),
+];
+// Chunks are named by their content: those of earlier builds go.
+for (const file of readdirSync("dist")) {
+  if (/^chunk-.*\.js(\.map)?$/.test(file) && !written.includes(file)) rmSync(join("dist", file));
+}
+
+if (!manifest.private) {
+  mkdirSync("build", { recursive: true });
+  const compilerOptions = {
+    rootDir: "../src",
+    outDir: "../dist",
+    emitDeclarationOnly: true,
+    noCheck: true,
+    declarationMap: true,
+  };
+  const config = { extends: join(root, "tsconfig.base.json"), compilerOptions, include: ["../src"] };
+  writeFileSync("build/tsconfig.json", JSON.stringify(config));
+  const tsc = join(root, "node_modules/typescript/bin/tsc");
+  const { status } = spawnSync(process.execPath, [tsc, "-p", "build/tsconfig.json"], { stdio: "inherit" });
+  process.exit(status ?? 1);
+}

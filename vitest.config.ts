@@ -1,0 +1,76 @@
+/// <reference types="node" />
+import { availableParallelism } from "node:os";
+import { basename } from "node:path";
+import { fileURLToPath } from "node:url";
+import { defineConfig, type ViteUserConfig } from "vitest/config";
+
+const include = ["test/**/*.test.{ts,mjs}"];
+
+/**
+ * What the tests of every package share; a package's tests are run in its folder, by `npm test`.
+ *
+ * Forks, because a native thread that dies must not take the runner along. One at a time on up to three cores, because a
+ * test file often starts ranks of its own and `npm test` tests two packages at once. The JSON report is what
+ * `scripts/count-tests.mjs` adds up.
+ */
+const shared: NonNullable<ViteUserConfig["test"]> = {
+  pool: "forks",
+  maxWorkers: Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2))),
+  include,
+  setupFiles: [fileURLToPath(new URL("vitest.setup.ts", import.meta.url))],
+  testTimeout: 60_000,
+  hookTimeout: 60_000,
+  teardownTimeout: 10_000,
+  // Only what is slow for a test that starts processes is worth a line.
+  slowTestThreshold: 10_000,
+  // A package's build is loaded by Node itself, as users load it.
+  server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
+  reporters: ["default", "json"],
+  outputFile: { json: "build/test-report.json" },
+  // What is tested must not depend on a GPU that happens to be there: tests for GPUs name them.
+  env: { MOSAIC_DEVICE: process.env.MOSAIC_DEVICE ?? "cpu" },
+};
+
+/**
+ * Packages whose test files share one process: most of a small file's time goes into loading what it imports. The files
+ * named here have a process each: they measure the memory, the threads or the descriptors of their process.
+ */
+const inOneProcess: Readonly<Record<string, readonly string[]>> = {
+  "backend-mesh2d": [],
+  "backend-ring": ["leak"],
+  "backend-ulysses": [],
+  benchmarks: [],
+  conformance: [],
+  core: ["lost-tensors"],
+  genome: [],
+  "kernels-cpu": ["lifetime", "matmul"],
+  "meta-attention": [],
+  nn: [],
+  planner: [],
+  quickstart: [],
+  strategies: [],
+  tabular: [],
+};
+
+/** Tests of the stand-ins, which a real GPU cannot run: they ask for failures, or compile. The README lists them, too. */
+const ofStandIns: Readonly<Record<string, readonly string[]>> = {
+  "kernels-cuda": ["errors", "faults", "lifetime", "places", "refusal", "system"],
+};
+
+const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);
+
+function configOf(folder: string): typeof shared {
+  const exclude = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[folder]) : [];
+  if (!(folder in inOneProcess)) return { ...shared, exclude };
+  // Projects add to the lists of what they extend.
+  const { include: _, ...rest } = shared;
+  const apart = files(inOneProcess[folder]);
+  const together = { name: "together", include, exclude: apart, isolate: false };
+  const alone = { name: "apart", include: apart, isolate: true };
+  const projects = [together, ...(apart.length > 0 ? [alone] : [])].map((test) => ({ extends: true as const, test }));
+  return { ...rest, projects };
+}
+
+const config: ViteUserConfig = defineConfig({ test: configOf(basename(process.cwd())) });
+
+export default config;
