@@ -2,7 +2,7 @@
 // others then wait until the control plane has reported it.
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
-import { decode, encode, FrameReader, MAGIC, PROTOCOL_VERSION, ROLES } from "../../dist/agent.js";
+import { decode, encode, FrameReader, MAGIC, PROTOCOL_VERSION, ROLES } from "../../dist/agent/index.js";
 
 const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_RUN_ID, MOSAIC_TOKEN_FILE, RANK, WORLD_SIZE } = process.env;
 const secret = readFileSync(MOSAIC_TOKEN_FILE, "utf8").trim();
