@@ -1,0 +1,2 @@
+/** Makes nothing. */
+export default () => {};
