@@ -67,7 +67,7 @@ export {
 export { local as localCollectives } from "@mosaic/collectives-local";
 export { cpu } from "@mosaic/kernels-cpu";
 export { ComposedAttention, composed, HierarchicalAttention, hierarchical, type Strategy } from "@mosaic/strategies";
-export { type Detected, detect, type DetectOptions } from "./detect.ts";
+export { detect, type Detected, type DetectOptions } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
 export type { CollectivesName, DeviceName } from "./parts.ts";
 export { world, type WorldOptions } from "./world.ts";

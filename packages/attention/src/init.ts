@@ -10,7 +10,7 @@ import {
   init as initCore,
   OptionError,
 } from "@mosaic/core";
-import { choose } from "./choose.ts";
+import { choose } from "./detect.ts";
 import type { CollectivesName, DeviceName } from "./parts.ts";
 
 /** As in @mosaic/core, but everything has a default. */

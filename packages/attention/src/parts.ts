@@ -2,8 +2,6 @@ import { hostname } from "node:os";
 import { local } from "@mosaic/collectives-local";
 import { type Collectives, type Device, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
-import { makeCuda, placeOnHost, sharesGpus } from "./gpus.ts";
-import { importOptional } from "./optional.ts";
 
 type NcclPackage = typeof import("@mosaic/collectives-nccl");
 
@@ -86,4 +84,71 @@ function quoted(choices: Readonly<Record<string, unknown>>): string {
   return Object.keys(choices)
     .map((each) => `"${each}"`)
     .join(", ");
+}
+
+/** The exports of a package that need not be installed; an OptionError that says how to install it, if it is not. */
+export async function importOptional<Exports>(from: string, where: string): Promise<Exports> {
+  try {
+    return (await import(from)) as Exports;
+  } catch (error) {
+    if (!isAbsent(error, from)) throw error;
+    throw new OptionError(
+      { where, expected: `the package ${from}`, received: "none", remedy: `npm install ${from}` },
+      { cause: error },
+    );
+  }
+}
+
+/** The package itself is missing, not something that it needs. */
+function isAbsent(error: unknown, from: string): boolean {
+  const { code, message } = error as NodeJS.ErrnoException;
+  return code === "ERR_MODULE_NOT_FOUND" && message.includes(`'${from}'`);
+}
+
+/** This process among those of its host, as the launcher numbers them. */
+interface HostPlace {
+  readonly rank: number;
+  readonly ranks: number;
+}
+
+/** From LOCAL_RANK and LOCAL_WORLD_SIZE; without them, alone. */
+export function placeOnHost(env: NodeJS.ProcessEnv = process.env): HostPlace {
+  const rank = Number(env["LOCAL_RANK"] || 0);
+  return { rank, ranks: Number(env["LOCAL_WORLD_SIZE"] || rank + 1) };
+}
+
+/** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */
+export function sharesGpus(env: NodeJS.ProcessEnv = process.env): boolean {
+  return !["", "0", "false", "no", "off", undefined].includes(env["MOSAIC_SHARE_GPUS"]?.toLowerCase());
+}
+
+/**
+ * The GPU of a rank: the one of its number on this host, among those that CUDA_VISIBLE_DEVICES leaves; with sharing, ranks are
+ * dealt out in turn.
+ *
+ * @throws OptionError if there are more ranks than GPUs and they may not share.
+ */
+export function gpuFor({ rank, ranks }: HostPlace, gpus: number, share: boolean): number {
+  if (share && gpus > 0) return rank % gpus;
+  if (ranks <= gpus) return rank;
+  throw new OptionError({
+    where: 'init: device "cuda"',
+    expected: `a GPU for each of the ${ranks} ranks on this host`,
+    received: `${gpus} that can be seen`,
+    remedy:
+      "start a rank for each GPU (mosaic-run --nproc-per-node gpu), check CUDA_VISIBLE_DEVICES, or let ranks share: MOSAIC_SHARE_GPUS=1",
+  });
+}
+
+/** This rank's GPU. Throws what `gpuFor` does, an OptionError without the package, and what `cuda()` throws. */
+async function makeCuda(): Promise<Device> {
+  const { cuda, cudaSystem } = await importCuda();
+  return cuda({ index: gpuFor(placeOnHost(), cudaSystem().gpus.length, sharesGpus()) });
+}
+
+type CudaPackage = typeof import("@mosaic/kernels-cuda");
+
+/** @mosaic/kernels-cuda, which need not be installed. */
+export function importCuda(): Promise<CudaPackage> {
+  return importOptional<CudaPackage>("@mosaic/kernels-cuda", 'init: device "cuda"');
 }

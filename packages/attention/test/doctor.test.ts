@@ -1,8 +1,7 @@
 import { execFile } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { diagnose } from "../src/doctor/diagnose.ts";
-import { report } from "../src/doctor/report.ts";
+import { diagnose, report } from "../src/doctor/diagnose.ts";
 import { thisSystem } from "../src/doctor/system.ts";
 import { type Changes, h200s, machine, noDriver } from "./doctor/machines.ts";
 

@@ -1,9 +1,102 @@
-import { checks } from "./checks/index.ts";
-import { type Check, type Finding, problem } from "./finding.ts";
-import type { System } from "./system.ts";
+import { type Detected, detectOn } from "../detect.ts";
+import { driver, gpus, links, nccl } from "./gpu.ts";
+import { job, limits, memory, network, node, os, processor, settings, sharedMemory } from "./host.ts";
+import {
+  type Answer,
+  type Check,
+  explained,
+  type Finding,
+  type Level,
+  note,
+  ok,
+  problem,
+  type System,
+} from "./system.ts";
+
+const UMBRELLA = "@mosaic/attention";
+const ALWAYS = [
+  ...["core", "kernels-cpu", "collectives-local", "backend-ring", "backend-mesh2d", "backend-ulysses"],
+  ...["planner", "strategies", "meta-attention", "nn"],
+].map((name) => `@mosaic/${name}`);
+const OPTIONAL = ["launcher", "kernels-cuda", "collectives-nccl"].map((name) => `@mosaic/${name}`);
+
+/** What is installed, and whether the parts that every machine must run do run. */
+const packages: Check = {
+  name: "packages",
+  async run(system) {
+    const version = system.version(UMBRELLA);
+    const installed = OPTIONAL.filter((name) => system.version(name) !== undefined);
+    return [
+      ok([`${UMBRELLA} ${version ?? "of unknown version"}`, ...installed.map((name) => `with ${name}`)].join(", ")),
+      ...versionFindings(system, [...ALWAYS, ...installed], version),
+      ...(await trial(system)),
+    ];
+  },
+};
+
+function versionFindings(system: System, names: readonly string[], wanted: string | undefined): readonly Finding[] {
+  return names.flatMap((name) => {
+    const version = system.version(name);
+    if (version === undefined) return [problem(`${name} is missing`, `npm install ${name}@${wanted ?? "latest"}`)];
+    if (version === wanted) return [];
+    return [problem(`${name} is of version ${version}`, `npm install ${name}@${wanted}: all of @mosaic goes together`)];
+  });
+}
+
+/** Two ranks of one process, on the CPU: the addons of the device and of the collectives. */
+async function trial(system: System): Promise<readonly Finding[]> {
+  const found = await system.ask("ranks");
+  if ("error" in found) return [problem(...explained(found.error))];
+  if (found.value !== 12) return [problem(`two ranks on the CPU computed ${found.value}, not 12`, "reinstall @mosaic")];
+  const missing = system.version("@mosaic/launcher") === undefined;
+  return [
+    ok("two ranks computed on the CPU and added up over shared memory"),
+    ...(missing ? [note("programs of several processes need mosaic-run", "npm install @mosaic/launcher")] : []),
+  ];
+}
+
+/** What `init()` without options comes to here. */
+const choice: Check = {
+  name: "init()",
+  async run(system) {
+    try {
+      const { device, collectives, note: why } = await detectedOn(system);
+      const reason = system.env["MOSAIC_DEVICE"] ? ", as MOSAIC_DEVICE says" : "";
+      return [
+        ok(`computes on device "${device}", ranks connected by "${collectives}"${reason}`),
+        ...(why === undefined ? [] : [note(why)]),
+      ];
+    } catch (error) {
+      return [problem((error as Error).message)];
+    }
+  },
+};
+
+async function detectedOn({ env, exists, ask }: System): Promise<Detected> {
+  const cuda = await ask("cuda");
+  // Outside of a job: what a job of one rank for each GPU would come to.
+  const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
+  const ranks = env["WORLD_SIZE"] === undefined ? { worldSize: gpus, localRanks: gpus } : {};
+  const machine = { env, exists, cuda: () => valueOf(ask("cuda")), nccl: () => valueOf(ask("nccl")) };
+  return detectOn(machine, ranks);
+}
+
+async function valueOf<T>(asked: Promise<Answer<T>>): Promise<T> {
+  const answer = await asked;
+  if ("value" in answer) return answer.value;
+  const { message, remedy } = answer.error;
+  throw new Error(remedy === undefined ? message : `${message}; ${remedy}`);
+}
+
+/** In the order in which a reader asks. */
+const checks: readonly Check[] = [
+  ...[node, os, processor, memory, sharedMemory, limits],
+  ...[packages, driver, gpus, links, nccl, network],
+  ...[job, settings, choice],
+];
 
 /** What a check found. */
-export interface Section {
+interface Section {
   readonly name: string;
   readonly findings: readonly Finding[];
 }
@@ -25,4 +118,42 @@ async function sectionOf({ name, run }: Check, system: System): Promise<Section>
   } catch (error) {
     return { name, findings: [problem(`the doctor itself failed: ${(error as Error).stack}`)] };
   }
+}
+
+const marks: Readonly<Record<Level, string>> = { ok: "✓", note: "·", problem: "✗" };
+
+/** For people: a line for each finding, what to do below it, a sum last. */
+export function report(sections: readonly Section[]): string {
+  const width = Math.max(...sections.map(({ name }) => name.length)) + 2;
+  const lines = sections.flatMap(({ name, findings }) =>
+    findings.flatMap(({ level, text, remedy }, i) => {
+      const indent = " ".repeat(width + 2);
+      const body = text.replaceAll("\n", `\n${indent}`);
+      const first = `${marks[level]} ${(i === 0 ? name : "").padEnd(width)}${body}`;
+      return remedy === undefined ? [first] : [first, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
+    }),
+  );
+  return [...lines, "", summary(sections)].join("\n");
+}
+
+function summary(sections: readonly Section[]): string {
+  const problems = count(sections, "problem");
+  const notes = count(sections, "note");
+  const words = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
+  if (problems > 0) return `${words(problems, "problem")}, ${words(notes, "note")}`;
+  return `everything that is installed works${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
+}
+
+export function count(sections: readonly Section[], level: Level): number {
+  return sections.flatMap(({ findings }) => findings).filter((finding) => finding.level === level).length;
+}
+
+/** For programs. */
+export function reportJson(sections: readonly Section[], version: string | undefined): string {
+  const findings = sections.flatMap(({ name, findings: own }) => own.map((finding) => ({ check: name, ...finding })));
+  return JSON.stringify(
+    { version, problems: count(sections, "problem"), notes: count(sections, "note"), findings },
+    null,
+    2,
+  );
 }

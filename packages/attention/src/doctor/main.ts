@@ -1,7 +1,6 @@
 // mosaic-doctor: what is here, whether it works, and what to do if not.
 import { parseArgs } from "node:util";
-import { diagnose } from "./diagnose.ts";
-import { count, report, reportJson } from "./report.ts";
+import { count, diagnose, report, reportJson } from "./diagnose.ts";
 import { thisSystem } from "./system.ts";
 
 const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and says what to do.

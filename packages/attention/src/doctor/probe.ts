@@ -1,9 +1,47 @@
+import { writeSync } from "node:fs";
+import { matmul, type MosaicError, ones } from "@mosaic/core";
+import { cpu, features } from "@mosaic/kernels-cpu";
+import { importCuda, importNccl } from "../parts.ts";
+import { world } from "../world.ts";
+import type { Answer, Answers } from "./system.ts";
+
+const probes: { readonly [Name in keyof Answers]: () => Promise<Answers[Name]> } = {
+  cpu: async () => features(),
+  ranks: sumOfTwoRanks,
+  cuda: async () => (await importCuda()).cudaSystem(),
+  gpus: productsOnGpus,
+  nccl: async () => (await importNccl()).ncclSystem(),
+};
+
+async function sumOfTwoRanks(): Promise<number> {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }), timeout: 30 });
+  const sums = contexts.map(async (ctx) => {
+    using a = ones(ctx, [2, 6]);
+    using b = ones(ctx, [6, 2]);
+    using product = matmul(a, b);
+    ctx.world.allReduce(product).wait();
+    return (await product.read())[0]!;
+  });
+  const [sum] = await Promise.all(sums);
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+  return sum!;
+}
+
+async function productsOnGpus(): Promise<readonly number[]> {
+  const { cuda, cudaSystem } = await importCuda();
+  const products: number[] = [];
+  for (const index of cudaSystem().gpus.keys()) {
+    using device = cuda({ index });
+    using a = ones(device, [2, 6]);
+    using b = ones(device, [6, 2]);
+    using product = matmul(a, b);
+    products.push((await product.read())[0]!);
+  }
+  return products;
+}
+
 // One probe in a process of its own: `node doctor-probe.js <name>` answers as JSON on file descriptor 3, away from
 // whatever native code may print.
-import { writeSync } from "node:fs";
-import type { MosaicError } from "@mosaic/core";
-import { probes } from "./probes.ts";
-import type { Answer } from "./system.ts";
 
 const probe = probes[process.argv[2] as keyof typeof probes];
 writeSync(3, JSON.stringify(await answer(probe)));

@@ -1,4 +1,4 @@
-import type { Answers } from "../../src/doctor/probes.ts";
+import type { Answers } from "../../src/doctor/system.ts";
 import type { Answer, System } from "../../src/doctor/system.ts";
 
 type AnswersGiven = { readonly [Name in keyof Answers]: Answer<Answers[Name]> };

@@ -1,0 +1,154 @@
+// Checks of GPUs: driver, devices, links between them, NCCL.
+
+import type { CudaGpu } from "@mosaic/kernels-cuda";
+import { showsGpu } from "../detect.ts";
+import { type Check, explained, type Finding, gigabytes, note, ok, problem, type System } from "./system.ts";
+
+const DRIVER = "/proc/driver/nvidia/version";
+
+export const driver: Check = {
+  name: "GPU driver",
+  async run(system) {
+    const module = /Kernel Module.*?\s(\d+\.[\d.]+)/.exec(system.read(DRIVER) ?? "")?.[1];
+    if (system.version("@mosaic/kernels-cuda") === undefined) {
+      if (!showsGpu(system)) return [note("not looked for: @mosaic/kernels-cuda is not installed")];
+      return [note("there is an NVIDIA GPU, and nothing that uses it", "npm install @mosaic/kernels-cuda")];
+    }
+    const found = await system.ask("cuda");
+    if ("value" in found) {
+      const { driver: cuda, library, cublasLt = "none: products take a plain kernel" } = found.value;
+      return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
+    }
+    const [text, remedy] = explained(found.error);
+    const isBroken = found.error.name !== "DeviceError" || showsGpu(system);
+    if (isBroken) return [problem(text, remedy)];
+    return [note("none, and no NVIDIA GPU to be seen: everything runs on the CPU")];
+  },
+};
+
+export const gpus: Check = {
+  name: "GPUs",
+  async run(system) {
+    const found = await system.ask("cuda");
+    if ("error" in found) return [];
+    const visible = system.env["CUDA_VISIBLE_DEVICES"];
+    const all = found.value.gpus;
+    return [
+      ...all.map(describe),
+      ...(all.length === 0 ? [note("the driver shows none", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
+      ...(visible === undefined ? [] : [note(`only those that CUDA_VISIBLE_DEVICES=${visible} names`)]),
+      ...(all.some(({ trouble }) => trouble === undefined) ? await trial(system, all) : []),
+    ];
+  },
+};
+
+function describe({ name, capability, bytes, trouble }: CudaGpu, index: number): Finding {
+  const text = `${index}: ${name}, compute capability ${capability}, ${gigabytes(bytes)}`;
+  if (trouble === undefined) return ok(`${text}, ${kernelsFor(capability)}`);
+  return problem(
+    `${text}: ${trouble}`,
+    "hide it from Mosaic with CUDA_VISIBLE_DEVICES, or build the package where nvcc is",
+  );
+}
+
+/** Machine code runs on its own generation; what is newer takes PTX. See native/kernels/image.cmake of the package. */
+function kernelsFor(capability: string): string {
+  if (capability.startsWith("8.")) return "kernels sm_80";
+  return capability === "9.0" ? "kernels sm_90a" : "kernels from PTX, compiled by the driver when first used";
+}
+
+async function trial({ ask }: Parameters<Check["run"]>[0], all: readonly CudaGpu[]): Promise<readonly Finding[]> {
+  if (all.some(({ trouble }) => trouble !== undefined)) return [];
+  const found = await ask("gpus");
+  if ("error" in found) return [problem(...explained(found.error))];
+  const wrong = found.value.findIndex((product) => product !== 6);
+  if (wrong < 0) return [ok(all.length === 1 ? "it computes" : "each computes")];
+  return [
+    problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test it with compute-sanitizer and dcgmi diag"),
+  ];
+}
+
+/** What connects GPUs of this host, as `nvidia-smi topo -m` tells: NV12 is twelve NVLinks; the rest go over PCIe or further. */
+export const links: Check = {
+  name: "GPU links",
+  async run(system) {
+    const cuda = await system.ask("cuda");
+    if (!("value" in cuda) || cuda.value.gpus.length < 2) return [];
+    const table = system.run("nvidia-smi", "topo", "-m");
+    const pairs = pairsOf(table ?? "");
+    if (pairs.length === 0) return [note("unknown, for nvidia-smi does not tell")];
+    const slow = pairs.filter(({ link }) => !link.startsWith("NV"));
+    if (slow.length === 0)
+      return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
+    const kinds = [...new Set(slow.map(({ link }) => link))].sort().join(", ");
+    const { a, b } = slow[0]!;
+    return [
+      note(
+        `${slow.length} of ${pairs.length} pairs have no NVLink (${kinds}), the first of them GPUs ${a} and ${b}`,
+        "put the axis that communicates most on GPUs that do: mosaic-plan weighs it",
+      ),
+    ];
+  },
+};
+
+interface Pair {
+  readonly a: number;
+  readonly b: number;
+  readonly link: string;
+}
+
+/** The upper half of the table: rows "GPU0  X  NV18 …", columns in the same order. */
+function pairsOf(table: string): readonly Pair[] {
+  const rows = table
+    .split("\n")
+    .map((line) => line.trim().split(/\s+/))
+    .filter(([name, ...cells]) => /^GPU\d+$/.test(name ?? "") && cells.includes("X"));
+  return rows.flatMap(([, ...cells], a) => {
+    return cells.slice(a + 1, rows.length).map((link, i) => ({ a, b: a + 1 + i, link }));
+  });
+}
+
+/** One port of a network adapter that does RDMA. */
+interface RdmaPort {
+  /** "mlx5_0/1" */
+  readonly name: string;
+  readonly isActive: boolean;
+  /** "400 Gb/sec (4X NDR), InfiniBand" */
+  readonly speed: string;
+}
+
+export function rdmaDevices({ list }: System): readonly string[] {
+  return list("/sys/class/infiniband");
+}
+
+export function rdmaPorts(system: System): readonly RdmaPort[] {
+  const { list, read } = system;
+  return rdmaDevices(system).flatMap((device) => {
+    const folder = `/sys/class/infiniband/${device}/ports`;
+    return list(folder).map((port) => {
+      const about = (what: string): string => (read(`${folder}/${port}/${what}`) ?? "unknown").trim();
+      return {
+        name: `${device}/${port}`,
+        isActive: about("state").includes("ACTIVE"),
+        speed: `${about("rate")}, ${about("link_layer")}`,
+      };
+    });
+  });
+}
+
+export const nccl: Check = {
+  name: "NCCL",
+  async run(system) {
+    const cuda = await system.ask("cuda");
+    const count = "value" in cuda ? cuda.value.gpus.length : 0;
+    if (system.version("@mosaic/collectives-nccl") === undefined) {
+      if (count < 2) return [];
+      return [note(`${count} GPUs, and nothing that connects them`, "npm install @mosaic/collectives-nccl")];
+    }
+    const found = await system.ask("nccl");
+    if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];
+    const [text, remedy] = explained(found.error);
+    if (count > 1 || found.error.name === "AddonLoadError") return [problem(text, remedy)];
+    return [count === 1 ? note(`${text}: needed between several GPUs only`, remedy) : note("not needed without a GPU")];
+  },
+};
