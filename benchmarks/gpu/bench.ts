@@ -1,7 +1,26 @@
-import type { Contender } from "./contender.ts";
-import type { Effort } from "./effort.ts";
-import type { Peer } from "../src/peer.ts";
-import type { Sizes } from "./problem.ts";
+import type { Peer } from "../src/peers.ts";
+import type { Problem, Sizes } from "./problem.ts";
+
+/** How long to measure. */
+export interface Effort {
+  /** Turns that all contenders take. */
+  readonly rounds: number;
+  /** Seconds of runs in one turn, about, and how many runs at most. */
+  readonly turn: number;
+  readonly runs: number;
+  /** Seconds after which a case takes no further round; it takes three at least, or all of `rounds` if they are fewer. */
+  readonly limit: number;
+}
+
+export const thorough: Effort = { rounds: 7, turn: 0.03, runs: 10, limit: 3 };
+export const quick: Effort = { rounds: 3, turn: 0.01, runs: 4, limit: 1 };
+/** For tests: the whole path, once. */
+export const once: Effort = { rounds: 1, turn: 0, runs: 1, limit: 0 };
+
+/** Runs in a turn of something that takes `seconds`. */
+export function runsOf(seconds: number, { turn, runs }: Effort): number {
+  return Math.min(runs, Math.max(1, Math.ceil(turn / seconds)));
+}
 
 /** The parts, in the order in which they run, and the seconds that each may take of eight minutes. */
 export const budgets = { gate: 45, ceiling: 20, attention: 300, ring: 110 } as const;
@@ -33,4 +52,27 @@ export interface Case {
   readonly name: string;
   readonly part: PartName;
   run(bench: Bench): Promise<Result>;
+}
+
+/** ‖x − ref‖ / ‖ref‖ of each result, against float64. */
+export type Errors = Readonly<Record<"out" | "dq" | "dk" | "dv", number>>;
+
+/** Runs of one problem, one after the other. */
+export interface Sample {
+  readonly seconds: readonly number[];
+  /** Seconds of each kernel in one run, on the mean, if they can be told. */
+  readonly kernels?: Readonly<Record<string, number>>;
+}
+
+/** Somebody's attention. What it cannot do it refuses with a PeerRefusal. */
+export interface Contender {
+  readonly name: string;
+  /** Errors on a small problem, drawn by itself. */
+  check(problem: Problem): Promise<Errors>;
+  /** Draws operands, warms up, and returns seconds of a run. */
+  prepare(problem: Problem): Promise<number>;
+  /** `count` runs, after one that does not count. */
+  sample(count: number): Promise<Sample>;
+  /** Gives the operands' memory back. */
+  release(): Promise<void>;
 }

@@ -1,9 +1,177 @@
-import { attentionCase, fewerLengths, shapesOf } from "./attention.ts";
-import type { Case, Result } from "./bench.ts";
-import { ceilingCases } from "./ceilings.ts";
-import { gateCase } from "./gate.ts";
-import type { Sizes } from "./problem.ts";
+import * as mosaic from "@mosaic/attention";
+import { median, now } from "../src/case.ts";
+import { PeerRefusal } from "../src/peers.ts";
+import {
+  type Bench,
+  type Case,
+  type Contender,
+  type Effort,
+  type Errors,
+  type Result,
+  runsOf,
+  type Sample,
+} from "./bench.ts";
+import { lapsOf } from "./contenders.ts";
+import { bytesOf, flopsOf, nameOf, type Problem, problemOf, type Shape, type Sizes } from "./problem.ts";
+import { tolerances } from "./right.ts";
 import { ringCases } from "./ring.ts";
+
+/** A length that no block size divides. */
+const LENGTH = 200;
+const HEADS = 2;
+
+type Kind = Pick<Problem, "dtype" | "mask" | "d">;
+const gateName = ({ dtype, mask, d }: Kind): string => `gate.${dtype}.${mask}.d${d}`;
+
+/** Every contender's results on fresh numbers, against float64, before any of its times counts. */
+export function gateCase(kind: Kind): Case {
+  const name = gateName(kind);
+  const problem: Problem = { ...kind, direction: "backward", n: LENGTH, numHeads: HEADS, batch: 1 };
+  return {
+    name,
+    part: "gate",
+    async run(bench): Promise<Result> {
+      const errors: Record<string, Errors> = {};
+      const refused: Record<string, string> = {};
+      for (const contender of await bench.contenders()) {
+        try {
+          errors[contender.name] = await contender.check(problem);
+        } catch (error) {
+          if (!(error instanceof PeerRefusal)) throw error;
+          refused[contender.name] = error.message;
+        }
+      }
+      const wrong = Object.keys(errors).filter((who) => !isRight(errors[who]!, kind));
+      return { case: name, errors, refused, wrong };
+    },
+  };
+}
+
+/** NaN is not right. */
+export function isRight(errors: Errors, { dtype }: Pick<Problem, "dtype">): boolean {
+  return Object.values(errors).every((error) => error < tolerances[dtype]);
+}
+
+/** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
+export async function passed(
+  bench: Bench,
+  kind: Kind,
+  kept: ReadonlyMap<string, Result>,
+): Promise<ReadonlySet<string>> {
+  const result = kept.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
+  const wrong = result["wrong"] as readonly string[];
+  return new Set(Object.keys(result["errors"] as object).filter((who) => !wrong.includes(who)));
+}
+
+/** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
+export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_768, 2048];
+/** float16 is the same kernels with another instruction: a few sizes tell. */
+const fewerLengths: readonly number[] = [16_384, 4096];
+
+/** All problems, in the order in which they are measured. */
+function shapesOf(all: readonly number[], fewer: readonly number[]): readonly Shape[] {
+  const of = (dtype: Shape["dtype"], some: readonly number[]): readonly Shape[] =>
+    some.flatMap((n) =>
+      ([128, 64] as const).flatMap((d) =>
+        (["full", "causal"] as const).flatMap((mask) =>
+          (["forward", "backward"] as const).map((direction) => ({ direction, dtype, mask, d, n })),
+        ),
+      ),
+    );
+  const inFloat16 = all.filter((n) => fewer.includes(n));
+  return [...of("bf16", all), ...of("fp16", inFloat16)];
+}
+
+/** One problem, everybody in turns. What did not pass the gate is left out. */
+function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
+  const name = `attention.${nameOf(shape)}`;
+  return {
+    name,
+    part: "attention",
+    async run(bench: Bench): Promise<Result> {
+      const problem = problemOf(shape, bench.sizes);
+      const right = await passed(bench, shape, kept);
+      const contenders = (await bench.contenders()).filter((one) => right.has(one.name));
+      const { times, refused } = withoutTwins(await compare(contenders, problem, bench.effort));
+      return { case: name, problem, flops: flopsOf(problem), bytes: bytesOf(problem), times, refused };
+    },
+  };
+}
+
+/** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
+function withoutTwins({ times, refused }: Comparison): Comparison {
+  const { hopper, ...rest } = times;
+  const namesOf = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
+  if (namesOf(hopper) !== namesOf(rest["portable"])) return { times, refused };
+  return { times: rest, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
+}
+
+type Ceiling = "copy" | "matmul";
+const RUNS = 10;
+
+/** What the card does of copying and of multiplying, by PyTorch and by our kernels: the two numbers beside all others. */
+const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) => ({
+  name: `ceiling.${kind}`,
+  part: "ceiling",
+  async run(bench: Bench): Promise<Result> {
+    const size = sizeOf(kind, bench);
+    const runs = Math.min(RUNS, bench.effort.runs);
+    const work = kind === "copy" ? 2 * size : 2 * size ** 3;
+    const peer = await bench.peer()?.ask<Sample>({ op: "ceiling", kind, size, count: runs });
+    await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
+    const rate = (seconds: readonly number[]): number => work / median(seconds);
+    return {
+      case: `ceiling.${kind}`,
+      size,
+      unit: kind === "copy" ? "bytes/s, read and written" : "operations/s",
+      mosaic: rate(await ours(ctx, kind, { size, runs })),
+      ...(peer && { torch: rate(peer.seconds) }),
+    };
+  },
+}));
+
+/** Bytes of a copy as large as q, k, v and out of a problem; rows of a product of about as much work as the smallest one. */
+function sizeOf(kind: Ceiling, { sizes }: Bench): number {
+  const elements = sizes.tokens * sizes.hidden;
+  return kind === "copy" ? 8 * elements : 2 ** Math.min(13, Math.floor(Math.log2(elements) / 2));
+}
+
+async function ours(
+  ctx: mosaic.Context,
+  kind: Ceiling,
+  { size, runs }: { size: number; runs: number },
+): Promise<number[]> {
+  using operands = new DisposableTensors();
+  const draw = (shape: mosaic.Shape, dtype: mosaic.DType): mosaic.Tensor =>
+    operands.keep(mosaic.randn(ctx, shape, { dtype }));
+  const { device } = ctx;
+  let step: (turn: number) => void;
+  if (kind === "copy") {
+    const [from, to] = [0, 1].map(() => [draw([size / 4], "float32"), draw([size / 4], "float32")]);
+    step = (turn) => device.kernels.copy(to![turn % 2]!, from![turn % 2]!);
+  } else {
+    const [a, b] = [0, 1].map(() => [draw([size, size], "bfloat16"), draw([size, size], "bfloat16")]);
+    step = (turn) => mosaic.matmul(a![turn % 2]!, b![turn % 2]!).dispose();
+  }
+  const laps = await lapsOf(
+    device,
+    Array.from({ length: runs + 1 }, (_, turn) => () => step(turn)),
+  );
+  return laps.slice(1).map(({ seconds }) => seconds);
+}
+
+class DisposableTensors implements Disposable {
+  readonly #tensors: mosaic.Tensor[] = [];
+
+  keep(x: mosaic.Tensor): mosaic.Tensor {
+    this.#tensors.push(x);
+    return x;
+  }
+
+  [Symbol.dispose](): void {
+    for (const x of this.#tensors) x.dispose();
+  }
+}
 
 /** All there is to measure, in the order in which it is. `kept` is looked into when a case runs. */
 export function casesOf(lengths: readonly number[], sizes: Sizes, kept: ReadonlyMap<string, Result>): readonly Case[] {
@@ -15,4 +183,71 @@ export function casesOf(lengths: readonly number[], sizes: Sizes, kept: Readonly
     ...shapes.map((shape) => attentionCase(shape, kept)),
     ...ringCases(sizes),
   ];
+}
+
+/** What one contender took for a run. */
+interface Times {
+  readonly median: number;
+  readonly low: number;
+  readonly high: number;
+  readonly runs: number;
+  /** Seconds of each kernel. */
+  readonly kernels?: Readonly<Record<string, number>>;
+}
+
+/** By contender; those that refused, with their reason. */
+export interface Comparison {
+  readonly times: Readonly<Record<string, Times>>;
+  readonly refused: Readonly<Record<string, string>>;
+}
+
+interface Entrant {
+  readonly contender: Contender;
+  readonly runs: number;
+  readonly seconds: number[];
+  readonly kernels: Readonly<Record<string, number>>[];
+}
+
+/** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
+export async function compare(contenders: readonly Contender[], problem: Problem, effort: Effort): Promise<Comparison> {
+  const entrants: Entrant[] = [];
+  const refused: Record<string, string> = {};
+  try {
+    for (const contender of contenders) {
+      try {
+        const seconds = await contender.prepare(problem);
+        entrants.push({ contender, runs: runsOf(seconds, effort), seconds: [], kernels: [] });
+      } catch (error) {
+        if (!(error instanceof PeerRefusal)) throw error;
+        refused[contender.name] = error.message;
+      }
+    }
+    const begin = now();
+    for (let round = 0; round < effort.rounds; round++) {
+      if (round >= 3 && now() - begin > effort.limit) break;
+      for (const entrant of entrants) await take(entrant);
+    }
+  } finally {
+    for (const contender of contenders) await contender.release();
+  }
+  return { times: Object.fromEntries(entrants.map((entrant) => [entrant.contender.name, timesOf(entrant)])), refused };
+}
+
+async function take(entrant: Entrant): Promise<void> {
+  const { seconds, kernels } = await entrant.contender.sample(entrant.runs);
+  entrant.seconds.push(...seconds);
+  if (kernels !== undefined) entrant.kernels.push(kernels);
+}
+
+function timesOf({ seconds, kernels }: Entrant): Times {
+  const names = Object.keys(kernels[0] ?? {});
+  return {
+    median: median(seconds),
+    low: Math.min(...seconds),
+    high: Math.max(...seconds),
+    runs: seconds.length,
+    ...(names.length > 0 && {
+      kernels: Object.fromEntries(names.map((name) => [name, median(kernels.map((each) => each[name]!))])),
+    }),
+  };
 }

@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { cudaSystem } from "@mosaic/kernels-cuda";
 import type { Result } from "./bench.ts";
-import type { Peer } from "../src/peer.ts";
+import type { Peer } from "../src/peers.ts";
 
 /** Where and with what the numbers come to be. */
 export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {

@@ -1,16 +1,12 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { markdown } from "../papers/table.ts";
-import { lengths } from "./attention.ts";
+import { casesOf, lengths } from "./cases.ts";
 import { CASE_LIMIT } from "./bench.ts";
-import { casesOf } from "./cases.ts";
-import { floorTables } from "./floors.ts";
+import { floorTables, report } from "./report.ts";
 import { differenceOf } from "./host.ts";
 import { help, type Options, read } from "./options.ts";
-import { report } from "./report.ts";
-import { Results } from "./results.ts";
-import { runCases } from "./run.ts";
-import { Workers } from "./workers.ts";
+import { Results, runCases, Workers } from "./run.ts";
 
 process.exitCode = await main(process.argv.slice(2));
 

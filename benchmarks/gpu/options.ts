@@ -1,10 +1,10 @@
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { lengths } from "./attention.ts";
-import { type Effort, once, quick, thorough } from "./effort.ts";
-import { sdpa } from "../src/peer.ts";
+import { lengths } from "./cases.ts";
+import { type Effort, once, quick, thorough } from "./bench.ts";
+import { sdpa } from "../src/peers.ts";
 import type { Sizes } from "./problem.ts";
-import { torchBackends } from "./torch.ts";
+import { torchBackends } from "./contenders.ts";
 
 export const help: string = `Measures Mosaic's attention on a GPU beside PyTorch's scaled_dot_product_attention on the same card, in turns.
 

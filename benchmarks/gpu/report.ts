@@ -1,10 +1,36 @@
 import { type Column, markdown, type Table } from "../papers/table.ts";
-import type { Result } from "./bench.ts";
-import type { Comparison } from "./compare.ts";
-import type { Errors } from "./contender.ts";
-import { type Ceilings, floorOf, h200 } from "./floor.ts";
-import type { Problem } from "./problem.ts";
-import { torchBackends } from "./torch.ts";
+import type { Errors, Result } from "./bench.ts";
+import type { Comparison } from "./cases.ts";
+import { torchBackends } from "./contenders.ts";
+import { bytesOf, exponentialsOf, flopsOf, type Problem, problemOf, type Sizes } from "./problem.ts";
+
+/** What a card can do at most, each a second. */
+interface Ceilings {
+  /** Operations of a large bfloat16 product. */
+  readonly flops: number;
+  /** Bytes read and written. */
+  readonly bytes: number;
+  /** Exponentials: 16 a clock of each multiprocessor (CUDA C++ Programming Guide, throughput of native instructions). */
+  readonly exponentials: number;
+}
+
+/** Of an NVIDIA H200, measured elsewhere: a product of 8192³ on random data, a copy of gigabytes, 132 · 16 · 1.755 GHz. */
+const h200: Ceilings = { flops: 790e12, bytes: 4.3e12, exponentials: 3.7e12 };
+
+/** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
+interface Floor {
+  readonly products: number;
+  readonly memory: number;
+  readonly exponentials: number;
+  readonly seconds: number;
+}
+
+export function floorOf(problem: Problem, ceilings: Ceilings): Floor {
+  const products = flopsOf(problem) / ceilings.flops;
+  const memory = bytesOf(problem) / ceilings.bytes;
+  const exponentials = exponentialsOf(problem) / ceilings.exponentials;
+  return { products, memory, exponentials, seconds: Math.max(products, memory, exponentials) };
+}
 
 type Kept = ReadonlyMap<string, Result>;
 type AttentionResult = Result & Comparison & { readonly problem: Problem; readonly flops: number };
@@ -147,4 +173,39 @@ function refusals(kept: Kept): string {
     }
   }
   return [...reasons].map(([line, count]) => `${line} (${count} cases)`).join("\n");
+}
+
+/** Operations, bytes and exponentials of every size, and the milliseconds that each needs at least. */
+export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: Ceilings = h200): readonly Table[] {
+  return (["forward", "backward"] as const).flatMap((direction) =>
+    (["full", "causal"] as const).map((mask) => ({
+      id: `floor.${direction}.${mask}`,
+      title: `${direction}, ${mask}`,
+      columns: [
+        { key: "n", head: "n", as: "integer" },
+        { key: "tflop", head: "TFLOP", as: 2 },
+        { key: "gigabytes", head: "GB", as: 2 },
+        { key: "products", head: "products ms", as: 2 },
+        { key: "memory", head: "memory ms", as: 2 },
+        { key: "exp128", head: "exp ms, d 128", as: 2 },
+        { key: "exp64", head: "exp ms, d 64", as: 2 },
+      ],
+      rows: lengths
+        .toSorted((a, b) => a - b)
+        .map((n) => {
+          const shape = { direction, dtype: "bf16", mask, n } as const;
+          const problem = problemOf({ ...shape, d: 128 }, sizes);
+          const { products, memory, exponentials } = floorOf(problem, ceilings);
+          return {
+            n,
+            tflop: flopsOf(problem) / 1e12,
+            gigabytes: bytesOf(problem) / 1e9,
+            products: products * 1e3,
+            memory: memory * 1e3,
+            exp128: exponentials * 1e3,
+            exp64: floorOf(problemOf({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
+          };
+        }),
+    })),
+  );
 }

@@ -1,9 +1,113 @@
+import { type ChildProcess, fork } from "node:child_process";
+import { appendFileSync, existsSync, mkdirSync, readFileSync } from "node:fs";
+import { dirname } from "node:path";
+import { fileURLToPath } from "node:url";
 import { now } from "../src/case.ts";
 import { budgets, type Case, type PartName, type Result } from "./bench.ts";
-import type { Results } from "./results.ts";
+
+/** What a worker says of a case. */
+export interface Answer {
+  readonly result?: Result;
+  readonly error?: string;
+  /** It cannot go on. */
+  readonly isBroken?: boolean;
+}
+
+/** Runs cases by name in a process of their own, in a new one after it broke, died or did not come back. */
+export class Workers implements Disposable {
+  readonly #entry: string;
+  readonly #args: readonly string[];
+  #process: ChildProcess | undefined;
+
+  constructor(args: readonly string[], entry: string = fileURLToPath(new URL("./gpu-worker.js", import.meta.url))) {
+    this.#entry = entry;
+    this.#args = args;
+  }
+
+  /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was ended. */
+  async run(name: string, limit: number): Promise<Result> {
+    this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
+    const { result, error, isBroken } = await answerOf(this.#process, name, limit);
+    if (isBroken) this.#process = undefined;
+    if (result === undefined) throw new Error(error);
+    return result;
+  }
+
+  [Symbol.dispose](): void {
+    if (this.#process?.connected) this.#process.disconnect();
+    this.#process = undefined;
+  }
+}
+
+function answerOf(worker: ChildProcess, name: string, limit: number): Promise<Answer> {
+  return new Promise((resolve) => {
+    let isLate = false;
+    const clock = setTimeout(() => {
+      isLate = true;
+      worker.kill("SIGKILL");
+    }, limit * 1000);
+    const settle = (answer: Answer): void => {
+      clearTimeout(clock);
+      worker.removeAllListeners("message");
+      worker.removeAllListeners("exit");
+      resolve(answer);
+    };
+    worker.once("message", (answer: Answer) => settle(answer));
+    worker.once("exit", (code, signal) => {
+      const error = isLate
+        ? `took longer than ${limit} s, and was ended`
+        : `its process ended: ${signal ?? `code ${code}`}`;
+      settle({ error, isBroken: true });
+    });
+    worker.send(name);
+  });
+}
+
+/** What was measured so far, in a file of JSON lines: a run that was cut short goes on where it stopped. */
+export class Results {
+  readonly #path: string;
+  readonly #byCase = new Map<string, Result>();
+
+  constructor(path: string) {
+    this.#path = path;
+    mkdirSync(dirname(path), { recursive: true });
+    if (!existsSync(path)) return;
+    const text = readFileSync(path, "utf8");
+    // What was cut off must not take the next line with it.
+    if (text !== "" && !text.endsWith("\n")) appendFileSync(path, "\n");
+    for (const line of text.split("\n")) {
+      const result = parsed(line);
+      if (result) this.#byCase.set(result.case, result);
+    }
+  }
+
+  get byCase(): ReadonlyMap<string, Result> {
+    return this.#byCase;
+  }
+
+  /** A later result of the same case counts instead of the earlier one. */
+  add(result: Result): void {
+    this.#byCase.set(result.case, result);
+    appendFileSync(this.#path, `${JSON.stringify(result, short)}\n`);
+  }
+}
+
+/** The last line may be half of one, if the process was ended while it wrote. */
+function parsed(line: string): Result | undefined {
+  try {
+    return line === "" ? undefined : (JSON.parse(line) as Result);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Five digits: more would only repeat the noise. */
+function short(_: string, value: unknown): unknown {
+  return typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value;
+}
 
 /** How a run is bounded. */
-export interface Bounds {
+interface Bounds {
   /** Of the parts' budgets, how much: 1 is eight minutes for all. */
   readonly share: number;
   /** Measure also what is kept. */
@@ -11,7 +115,7 @@ export interface Bounds {
 }
 
 /** What became of the cases. */
-export interface Outcome {
+interface Outcome {
   /** Cases whose results are wrong, or that threw, with the reason. */
   readonly failed: Readonly<Record<string, string>>;
   /** For want of time; another run goes on with them. */

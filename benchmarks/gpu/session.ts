@@ -1,10 +1,7 @@
-import type { Bench } from "./bench.ts";
-import type { Contender } from "./contender.ts";
-import type { Effort } from "./effort.ts";
-import { type Families, openFamilies } from "./families.ts";
-import { Peer } from "../src/peer.ts";
+import type { Bench, Contender, Effort } from "./bench.ts";
+import { type Families, openFamilies, torchContender } from "./contenders.ts";
+import { Peer } from "../src/peers.ts";
 import type { Sizes } from "./problem.ts";
-import { torchContender } from "./torch.ts";
 
 export interface SessionOptions {
   readonly sizes: Sizes;

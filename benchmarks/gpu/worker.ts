@@ -2,9 +2,8 @@
 import { casesOf } from "./cases.ts";
 import { hostOf } from "./host.ts";
 import { read } from "./options.ts";
-import { Results } from "./results.ts";
+import { type Answer, Results } from "./run.ts";
 import { Session } from "./session.ts";
-import type { Answer } from "./workers.ts";
 
 const options = read(process.argv.slice(2))!;
 const kept = new Map(new Results(options.file).byCase);

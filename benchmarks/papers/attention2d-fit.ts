@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./ways.ts";
+import { recordOf, ringOf, tile } from "./volumes.ts";
 import { bytesPerMegaflop, least, profileOf, timingOf, type Wiring } from "./clusters.ts";
 import { lengths, type Model, models, stepSeconds } from "./stated.ts";
 import type { Table } from "./table.ts";

@@ -1,10 +1,9 @@
-import { recordOf, ringOf, tile } from "./ways.ts";
+import { formulas, type Passes, recordOf, ringOf, tile, volumesOf } from "./volumes.ts";
 import { type Fit, fit, fitTable, stepOf } from "./attention2d-fit.ts";
 import { type Cluster, profileOf, timingOf, type Wiring } from "./clusters.ts";
 import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./stated.ts";
 import type { Table } from "./table.ts";
-import { formulas, type Passes, volumesOf } from "./volumes.ts";
 
 const sum = ({ forward, backward }: Passes): number => forward + backward;
 

@@ -1,9 +1,136 @@
 import type { Cluster } from "./clusters.ts";
 import { meshTimes, meshTimeSizes, wirings } from "./mesh-times.ts";
-import { meshVolumes, meshVolumeSizes } from "./mesh-volumes.ts";
-import { type Comparison, compare } from "./plans.ts";
+import { compare, type Comparison } from "./plans.ts";
+import { meshAttention } from "./stated.ts";
 import type { Table } from "./table.ts";
-import { tile } from "./ways.ts";
+import { below, formulas, type Passes, recordOf, ringOf, tile, type Volumes, volumesOf, type Way } from "./volumes.ts";
+
+/** What is counted: on how many ranks, which tiles, how many query heads to a key head. */
+interface VolumeSizes {
+  readonly ranks: number;
+  readonly tiles: readonly (readonly [number, number])[];
+  readonly groups: readonly number[];
+}
+
+const meshVolumeSizes: VolumeSizes = {
+  ranks: meshAttention.ranks,
+  tiles: [
+    [16, 16],
+    [8, 32],
+    [4, 64],
+  ],
+  groups: [1, 2, 4, 8],
+};
+
+/** How far one tile is below the ring, each as a share. */
+interface Reduction {
+  readonly tile: string;
+  /** Query heads a key head. */
+  readonly group: string;
+  readonly forward: number;
+  readonly both: number;
+  readonly bothBytes: number;
+  readonly forwardBytes: number;
+  readonly formula: number;
+}
+
+/** Volumes of tiles against the ring's, from records, beside the formulas. */
+export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
+  const { ranks, tiles, groups } = sizes;
+  const reductions = groups.flatMap((group) => {
+    const ring = countOf(ringOf(ranks), sizes, group);
+    return tiles.map(([a, b]): Reduction => {
+      const mesh = countOf(tile([a, b]), sizes, group);
+      return {
+        tile: [a, b].join(" × "),
+        group: String(group),
+        forward: below(mesh.forward.chunks, ring.forward.chunks),
+        both: below(mesh.both.chunks, ring.both.chunks),
+        forwardBytes: below(mesh.forward.bytes, ring.forward.bytes),
+        bothBytes: below(mesh.both.bytes, ring.both.bytes),
+        formula: below(total(formulas.tile([a, b], group)), total(formulas.ring(ranks, group))),
+      };
+    });
+  });
+  return [
+    reductionTable(ranks, reductions),
+    nearTable(ranks, [...reductions, ...tiles.map((shape) => meanOf(reductions, shape))]),
+  ];
+}
+
+/** One tile over all groups: what an average over models may be. */
+function meanOf(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
+  const rows = reductions.filter((row) => row.tile === shape.join(" × "));
+  const mean = (key: "forward" | "both" | "bothBytes" | "forwardBytes" | "formula") =>
+    rows.reduce((sum, row) => sum + row[key], 0) / rows.length;
+  return {
+    tile: shape.join(" × "),
+    group: `mean of ${rows.map(({ group }) => group).join(", ")}`,
+    forward: mean("forward"),
+    both: mean("both"),
+    forwardBytes: mean("forwardBytes"),
+    bothBytes: mean("bothBytes"),
+    formula: mean("formula"),
+  };
+}
+
+function countOf(way: Way, { ranks }: VolumeSizes, group: number): Volumes {
+  // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
+  const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
+  return volumesOf(recordOf(way, problem), 8);
+}
+
+const total = ({ forward, backward }: Passes): number => forward + backward;
+
+function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
+  return {
+    id: "mesh.volume",
+    title: `Volume below the ring's, ${ranks} ranks, causal, zigzag`,
+    columns: [
+      { key: "tile", head: "tile (queries × keys)" },
+      { key: "group", head: "query heads a key head" },
+      { key: "forward", head: "forward", as: "percent" },
+      { key: "both", head: "forward and backward", as: "percent" },
+      { key: "formula", head: "by formula", as: "percent" },
+      { key: "forwardBytes", head: "forward, bytes", as: "percent" },
+      { key: "bothBytes", head: "both, bytes", as: "percent" },
+    ],
+    rows: rows.map((row) => ({ ...row })),
+  };
+}
+
+/** Which of these come near the stated numbers: what their tile and their model may have been. */
+function nearTable(ranks: number, rows: readonly Reduction[]): Table {
+  const { average, maximum } = meshAttention.volumeReduction;
+  const measures = {
+    forward: "forward",
+    both: "both",
+    forwardBytes: "forward, bytes",
+    bothBytes: "both, bytes",
+  } as const;
+  const near = (stated: number, name: string) =>
+    rows.flatMap((row) =>
+      (Object.keys(measures) as (keyof typeof measures)[])
+        .filter((measure) => Math.abs(row[measure] - stated) <= 0.005)
+        .map((measure) => {
+          const { tile: shape, group } = row;
+          return { stated: name, theirs: stated, ours: row[measure], tile: shape, group, measure: measures[measure] };
+        }),
+    );
+  return {
+    id: "mesh.near",
+    title: `What comes within half a point of the stated reductions, ${ranks} ranks`,
+    columns: [
+      { key: "stated", head: "stated" },
+      { key: "theirs", head: "theirs", as: "percent" },
+      { key: "ours", head: "ours", as: "percent" },
+      { key: "tile", head: "tile" },
+      { key: "group", head: "query heads a key head" },
+      { key: "measure", head: "counted" },
+    ],
+    rows: [...near(maximum, "maximum"), ...near(average, "average")],
+  };
+}
 
 /** Multi-head and grouped attention of a usual size, and eight heads, as tensor parallelism within nodes leaves of 64. */
 const sizes = [

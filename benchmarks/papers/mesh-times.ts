@@ -1,5 +1,5 @@
 import type { AttentionRecord } from "@mosaic/planner";
-import { recordOf, ringOf, tile } from "./ways.ts";
+import { recordOf, ringOf, tile } from "./volumes.ts";
 import { bytesPerMegaflop, profileOf, type Timing, timingOf, type Wiring } from "./clusters.ts";
 import { meshAttention } from "./stated.ts";
 import type { Table } from "./table.ts";

@@ -2,8 +2,7 @@ import { masks } from "@mosaic/core";
 import { plan, type Planned } from "@mosaic/strategies/plan";
 import { type Cluster, profileOf, type Timing, timingOf } from "./clusters.ts";
 import type { Table } from "./table.ts";
-import { volumesOf } from "./volumes.ts";
-import { type Problem, recordOf, ringOf, type Way } from "./ways.ts";
+import { type Problem, recordOf, ringOf, volumesOf, type Way } from "./volumes.ts";
 
 /** What is compared where. */
 export interface Comparison {

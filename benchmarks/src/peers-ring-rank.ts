@@ -2,10 +2,10 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { connectStore, type Store } from "@mosaic/launcher";
-import { Peer } from "./peer.ts";
+import { Peer } from "./peers.ts";
 import { AttentionRun } from "./attention-problem.ts";
 import type { PeerRingJob } from "./peers-ring.ts";
-import { rest } from "./rest.ts";
+import { rest } from "./case.ts";
 import type { Turn } from "./ring.ts";
 
 const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;

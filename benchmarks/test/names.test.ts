@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { flopsOf, nameOf } from "../src/attention-problem.ts";
 import { median } from "../src/case.ts";
-import { peakRow } from "../src/peak.ts";
+import { peakRow } from "../src/local.ts";
 
 const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 const bench = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>

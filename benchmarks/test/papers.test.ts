@@ -5,12 +5,11 @@ import { meanTable } from "../papers/attention2d.ts";
 import { stepOf } from "../papers/attention2d-fit.ts";
 import { least, profileOf, timingOf, type Wiring } from "../papers/clusters.ts";
 import { fittedBandwidth, meshTimes } from "../papers/mesh-times.ts";
-import { meshVolumes } from "../papers/mesh-volumes.ts";
+import { meshVolumes } from "../papers/mesh-attention.ts";
 import { compare } from "../papers/plans.ts";
 import { lengths, models, panels, stepSeconds } from "../papers/stated.ts";
 import { jsonLines, markdown, type Table } from "../papers/table.ts";
-import { formulas, volumesOf } from "../papers/volumes.ts";
-import { recordOf, ringOf, tile } from "../papers/ways.ts";
+import { formulas, recordOf, ringOf, tile, volumesOf } from "../papers/volumes.ts";
 
 const nodesOf2: Wiring = { name: "nodes of 2", ranksPerNode: 2, ports: 2, within: 10 };
 

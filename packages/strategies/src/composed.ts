@@ -1,6 +1,5 @@
 import { type AttentionBackend, checkOptionNames, type Coordinate, OptionError } from "@mosaic/core";
-import { type LevelStrategy, nest } from "./levels.ts";
-import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
+import { checkRanks, type LevelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
 
 export interface ComposedOptions {
   /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */

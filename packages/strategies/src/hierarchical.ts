@@ -1,6 +1,5 @@
 import { checkOptionNames, type Context, OptionError } from "@mosaic/core";
-import { type LevelStrategy, nest } from "./levels.ts";
-import { checkRanks, type Strategy, strategyOf } from "./strategy.ts";
+import { checkRanks, type LevelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
 
 export interface HierarchicalOptions {
   /** Ranks of one node: neighbours, as the launcher numbers them. */

@@ -3,7 +3,11 @@ import { basename, extname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { AttentionBackend } from "@mosaic/core";
 import { type Candidate, checkCandidate, type PlanOptions } from "../plan/job.ts";
-import { UsageError } from "./usage-error.ts";
+
+/** The command line cannot be understood; the message says what would be. */
+export class UsageError extends Error {
+  override readonly name: string = "UsageError";
+}
 
 /** What a module of the caller's is told, as plain data. */
 export interface CandidateJob {

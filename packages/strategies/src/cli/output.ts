@@ -1,6 +1,6 @@
 import { accessSync, constants, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { UsageError } from "./usage-error.ts";
+import { UsageError } from "./load.ts";
 
 /** Where what was found goes cannot be written, full as it is perhaps: exit code 1. */
 export class OutputError extends Error {

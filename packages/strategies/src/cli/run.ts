@@ -1,12 +1,70 @@
 import { MosaicError } from "@mosaic/core";
-import { perfettoTrace, prove, tileMapSvg, timelineSvg } from "@mosaic/planner";
+import { formatBytes, formatSeconds, perfettoTrace, prove, tileMapSvg, timelineSvg } from "@mosaic/planner";
+import type { PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type Planned } from "../plan/plan.ts";
-import { loadCandidate } from "./load.ts";
+import { formatMesh } from "../strategy.ts";
+import { loadCandidate, UsageError } from "./load.ts";
 import { checkTargets, note, OutputError, save, say } from "./output.ts";
-import { progressOn } from "./progress.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
-import { headOf, notesOf, rowsOf, tableOf } from "./table.ts";
-import { UsageError } from "./usage-error.ts";
+
+/** What is computed, and on what. */
+function headOf({ job }: Plan): string {
+  const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
+  const sequences = batch === 1 ? "" : `${batch} × `;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
+  const count = tokens.toLocaleString("en").replaceAll(",", " ");
+  return [
+    `${sequences}${count} tokens, ${numHeads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,
+    `${job.nodes} × ${job.gpusPerNode} ranks, ${job.profile.name}`,
+  ].join("; ");
+}
+
+/** The rows of the table: the best of every nesting, or all; with the plain ring among them, for comparison. */
+function rowsOf({ ranking }: Plan, { top, all }: { top: number; all: boolean }): readonly Planned[] {
+  const families = new Set<string>();
+  const rows = ranking.filter(({ family }) => all || (!families.has(family) && families.add(family)));
+  const ring = rows.slice(top).filter(({ name, mesh }) => name.startsWith("ring") && Object.keys(mesh).length === 1);
+  return [...rows.slice(0, top), ...ring];
+}
+
+const columns = ["", "a step", "forward", "waiting", "in nodes", "between", "memory", "strategy", "mesh"] as const;
+
+/** Lines of text: a head, then a line for each. */
+function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): readonly string[] {
+  const cells = rows.map((planned) => [
+    `${ranking.indexOf(planned) + 1}`,
+    `${planned.how === "sketched" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
+    formatSeconds(planned.forwardSeconds),
+    formatSeconds(planned.exposedSeconds),
+    formatBytes(planned.bytesWithinNodes),
+    formatBytes(planned.bytesBetweenNodes),
+    `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
+    planned.name,
+    formatMesh(planned.mesh),
+  ]);
+  const widths = columns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
+  // Numbers stand right, words left.
+  const pad = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
+  return [columns, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
+}
+
+/** What the marks in the table mean. */
+function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): readonly string[] {
+  const notes = [
+    `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
+    "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
+    "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
+    "best is shown; --all shows all.",
+  ];
+  if (rows.some(({ how }) => how === "sketched")) {
+    notes.push("≈ from two ranks, as if their peers kept pace; the others are simulated whole.");
+  }
+  if (rows.some(({ fits }) => !fits)) notes.push("! over --memory-limit.");
+  return [
+    ...notes,
+    ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
+  ];
+}
 
 /** Runs the command; the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
@@ -91,5 +149,22 @@ function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined)
     ranking: ranking.map(plain),
     refused: refused.map(({ name, mesh, error }) => ({ name, mesh, error: error.message })),
     ...(proof && { faults: proof.faults, faultsInAll: proof.total }),
+  };
+}
+
+/** Says on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
+function progressOn({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
+  const words = { sketch: "sketching", simulate: "simulating" } as const;
+  let stage: PlanProgress["stage"] | undefined;
+  return {
+    show(progress) {
+      const { done, of } = progress;
+      if (isTTY) note(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${of}`);
+      else if (stage !== progress.stage) note(`mosaic-plan: ${words[progress.stage]} ${of}\n`);
+      ({ stage } = progress);
+    },
+    end() {
+      if (isTTY) note("\r\u001b[K");
+    },
   };
 }

@@ -1,7 +1,56 @@
-import { explain } from "./explain.ts";
-import type { PlanOptions } from "./job.ts";
-import { type Plan, plan } from "./plan.ts";
-import type { Strategy } from "../strategy.ts";
+import { formatBytes, formatSeconds, formatShare } from "@mosaic/planner";
+import { formatMesh, type Strategy } from "../strategy.ts";
+import type { PlanJob, PlanOptions } from "./job.ts";
+import { type Plan, plan, type Planned } from "./plan.ts";
+
+/** Alternatives that are worth a line. */
+const SHOWN = 4;
+
+/** What was chosen and why, a sentence a line. */
+function explain({ best, ranking, job, refused }: Plan): string {
+  const others = ranking.filter((planned) => planned !== best);
+  const families = new Set([best.family]);
+  const first = ({ family }: Planned): boolean => !families.has(family) && families.add(family).size > 0;
+  const next = others.filter((planned) => planned.fits && first(planned)).slice(0, SHOWN);
+  const large = others.filter(({ fits }) => !fits);
+  const bytes = bytesOf(job);
+  return [
+    `auto chose ${placeOf(best)}: ${costsOf(best, bytes)}, predicted for ${job.profile.name}.`,
+    ...next.map((planned) => `${placeOf(planned)}: ${comparedTo(best, planned, bytes)}.`),
+    ...(next.some(({ seconds }) => seconds < best.seconds)
+      ? ["Times count in steps of 1 %: within one, fewer bytes between nodes decide, then less memory."]
+      : []),
+    ...(large.length === 0 ? [] : [`${large.length} more would hold over ${formatBytes(job.memoryLimit)}.`]),
+    ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
+    `${ranking.length} strategies were compared.`,
+  ].join("\n");
+}
+
+type Bytes = (planned: Planned) => string;
+
+/** A single node has no bytes between nodes to speak of. */
+function bytesOf({ nodes }: PlanJob): Bytes {
+  return ({ bytesWithinNodes, bytesBetweenNodes }) =>
+    nodes === 1
+      ? `${formatBytes(bytesWithinNodes)} sent`
+      : `${formatBytes(bytesWithinNodes)} sent within nodes and ${formatBytes(bytesBetweenNodes)} between them`;
+}
+
+function placeOf({ name, mesh }: Planned): string {
+  return `${name} on ${formatMesh(mesh)}`;
+}
+
+function costsOf(planned: Planned, bytes: Bytes): string {
+  const { seconds, exposedSeconds, peakBytes } = planned;
+  const waiting = `${formatSeconds(exposedSeconds)} of it waiting for transfers`;
+  return `${formatSeconds(seconds)} a step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} held`;
+}
+
+function comparedTo(best: Planned, planned: Planned, bytes: Bytes): string {
+  const more = planned.seconds / best.seconds - 1;
+  const by = `${formatShare(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
+  return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
+}
 
 /** The strategy that the planner chose, and why. */
 export interface AutoStrategy extends Strategy {

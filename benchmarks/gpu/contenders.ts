@@ -1,0 +1,180 @@
+import * as mosaic from "@mosaic/attention";
+import type { Device } from "@mosaic/core";
+import { cuda } from "@mosaic/kernels-cuda";
+import type { Peer } from "../src/peers.ts";
+import type { Contender, Errors, Sample } from "./bench.ts";
+import { attend, disposeAll, drawOperands, type Operands, type Problem, takeGradients } from "./problem.ts";
+import { checkAgainstDefinition, checkSamples } from "./right.ts";
+
+/** One step on the device's clock. */
+interface Lap {
+  readonly seconds: number;
+  /** Seconds of each kernel, by name. What is not in them are launches, and waiting for the host if it was late. */
+  readonly kernels: Readonly<Record<string, number>>;
+}
+
+/**
+ * Times steps that enqueue work, by events in the stream: each lap is from one mark to the next. The host is not in it as
+ * long as the device has work waiting, so let the first step be one that does not count, and long enough.
+ */
+export async function lapsOf(device: Device, steps: readonly (() => void)[]): Promise<readonly Lap[]> {
+  using mark = device.empty([1], "float32");
+  // Attention draws no random numbers: this kernel is nobody else's.
+  const setMark = (): void => device.kernels.random(mark, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
+  device.startTrace();
+  setMark();
+  for (const step of steps) {
+    step();
+    setMark();
+  }
+  const events = await device.stopTrace();
+  const marks = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
+  if (marks.length !== steps.length + 1) {
+    throw new Error(
+      `laps: ${steps.length + 1} marks were set, ${marks.length} found; a step must not draw random numbers`,
+    );
+  }
+  return steps.map((_, i) => {
+    const [from, to] = [marks[i]!, marks[i + 1]!];
+    const kernels: Record<string, number> = {};
+    for (const { name, start, end } of events.slice(from + 1, to)) {
+      kernels[name] = (kernels[name] ?? 0) + (end - start) / 1e9;
+    }
+    return { seconds: (events[to]!.start - events[from]!.end) / 1e9, kernels };
+  });
+}
+
+/** Operands take turns, so that no run finds what the one before it left in the cache. */
+const OPERAND_SETS = 2;
+
+/** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
+export class Ours implements Contender {
+  readonly name: string;
+  readonly #ctx: mosaic.Context;
+  #problem: Problem | undefined;
+  #sets: readonly Operands[] = [];
+
+  constructor(name: string, ctx: mosaic.Context) {
+    this.name = name;
+    this.#ctx = ctx;
+  }
+
+  check(problem: Problem): Promise<Errors> {
+    return checkAgainstDefinition(this.#ctx, problem);
+  }
+
+  /** Beside warming up it looks at some rows of the result: a kernel may be right at one size and wrong at another. */
+  async prepare(problem: Problem): Promise<number> {
+    await this.release();
+    this.#problem = problem;
+    this.#sets = Array.from({ length: OPERAND_SETS }, () => drawOperands(this.#ctx, problem));
+    await checkSamples(this.#ctx, this.#sets[0]!, problem);
+    const { seconds } = await this.sample(1);
+    return seconds[0]!;
+  }
+
+  async sample(count: number): Promise<Sample> {
+    const turns = Array.from({ length: count + 1 }, (_, turn) => this.#sets[turn % OPERAND_SETS]!);
+    const isForward = this.#problem!.direction === "forward";
+    const laps = await lapsOf(
+      this.#ctx.device,
+      turns.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
+    );
+    const told = laps.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
+    const names = Object.keys(told[0]!.kernels);
+    const mean = (name: string): number => told.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / told.length;
+    return {
+      seconds: told.map(({ seconds }) => seconds),
+      kernels: Object.fromEntries(names.map((name) => [name, mean(name)])),
+    };
+  }
+
+  #forward(operands: Operands): () => void {
+    return () => attend(this.#ctx, operands, this.#problem!).dispose();
+  }
+
+  /** The forward is a step of its own, that nobody looks at. */
+  #backward(operands: Operands): [() => void, () => void] {
+    let out: mosaic.Tensor;
+    return [
+      () => {
+        out = attend(this.#ctx, operands, this.#problem!);
+      },
+      () => {
+        out.backward(operands[3]);
+        out.dispose();
+        disposeAll(takeGradients(operands));
+      },
+    ];
+  }
+
+  async release(): Promise<void> {
+    for (const operands of this.#sets) disposeAll(operands);
+    this.#sets = [];
+    this.#problem = undefined;
+    await this.#ctx.device.stream.synchronize();
+  }
+}
+
+/** What PyTorch's scaled_dot_product_attention may be told to use. */
+export const torchBackends = ["cudnn", "flash", "efficient"] as const;
+
+/** One backend of PyTorch, in the peer's process. */
+export function torchContender(peer: Peer, backend: string): Contender {
+  return {
+    name: backend,
+    check: (problem) => peer.ask<Errors>({ op: "check", backend, problem }),
+    async prepare(problem: Problem) {
+      const { seconds } = await peer.ask<Sample>({ op: "prepare", backend, problem });
+      return seconds[0]!;
+    },
+    sample: (count) => peer.ask<Sample>({ op: "sample", backend, count }),
+    async release() {
+      await peer.ask({ op: "release" });
+    },
+  };
+}
+
+/** Read when a device is opened: which family of attention kernels it takes. */
+const KNOB = "MOSAIC_CUDA_FAMILY";
+/** Compute capability 9.0: where there are kernels of TMA and wgmma. */
+const HOPPER = 90;
+
+/** Our side: a contender for each family of kernels that the device has, and the contexts to close. */
+export interface Families extends AsyncDisposable {
+  readonly contenders: readonly Ours[];
+}
+
+/** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
+export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
+  const contexts: mosaic.Context[] = [];
+  const open = async (name: string, on: mosaic.Device): Promise<Ours> => {
+    const ctx = await mosaic.init({ device: on, rank: 0, worldSize: 1 });
+    contexts.push(ctx);
+    return new Ours(name, ctx);
+  };
+  const contenders: Ours[] = [];
+  if (device === "cpu") contenders.push(await open("cpu", mosaic.cpu()));
+  else {
+    const portable = openFamily("portable");
+    contenders.push(await open("portable", portable));
+    if (portable.capability === HOPPER) contenders.push(await open("hopper", openFamily("hopper")));
+  }
+  return {
+    contenders,
+    async [Symbol.asyncDispose]() {
+      for (const ctx of contexts) await ctx.close();
+    },
+  };
+}
+
+function openFamily(family: string): ReturnType<typeof cuda> {
+  const before = process.env[KNOB];
+  process.env[KNOB] = family;
+  try {
+    return cuda({ index: 0 });
+  } finally {
+    if (before === undefined) delete process.env[KNOB];
+    else process.env[KNOB] = before;
+  }
+}
