@@ -1,14 +1,13 @@
 import {
+  concatenate,
   type Context,
   defineOp,
   filled,
   formatShape,
-  mul,
   sameShape,
+  scope,
   ShapeError,
-  sum,
   type Tensor,
-  concatenate,
 } from "@mosaic/core";
 
 // A loss is first a pair (sum, count) of this rank's part, a tensor [2]: pairs add, over micro-batches and over ranks.
@@ -40,15 +39,13 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
       received: formatShape(weights.shape),
     });
   }
-  using wide = losses.to("float32");
-  using constant = weights?.detach();
-  using count = constant?.to("float32");
-  using weighted = count ? mul(wide, count) : wide.reshape(wide.shape);
-  using total = sum(weighted);
-  using number = count ? sum(count) : filled(losses.device, [], losses.size);
-  using first = total.reshape([1]);
-  using second = number.reshape([1]);
-  return concatenate([first, second], 0);
+  return scope(() => {
+    const wide = losses.to("float32");
+    const weight = weights?.detach().to("float32");
+    const total = weight ? wide.mul(weight).sum() : wide.sum();
+    const count = weight ? weight.sum() : filled(losses.device, [], losses.size);
+    return concatenate([total.reshape([1]), count.reshape([1])], 0);
+  });
 }
 
 /** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */

@@ -1,4 +1,4 @@
-import { type AdamStep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
+import { type AdamStep, keep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
 import {
   checkNumbers,
   checkOptimizer,
@@ -113,7 +113,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#training ??= this.slots.map(({ parameter, master, first }) => {
       const { device, shape, dtype } = parameter;
       const { kernels } = device;
-      const y = device.empty(shape, dtype);
+      const y = keep(device.empty(shape, dtype));
       kernels.copy(y, parameter);
       const x = device.empty(shape, "float32");
       kernels.binary("sub", x, first, master ?? parameter);
