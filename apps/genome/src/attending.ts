@@ -7,6 +7,7 @@ import {
   type MetaResult,
   Module,
   MultiAxisAttention,
+  scope,
   type Tensor,
 } from "@mosaic/attention";
 import type { ModelSettings } from "./settings.ts";
@@ -74,9 +75,8 @@ class LocalAttending extends Attending {
 
   async forward(x: Tensor): Promise<Attended> {
     const [batch, rows, embed] = x.shape as [number, number, number];
-    using chunks = x.reshape([batch, rows / this.#chunkLength, this.#chunkLength, embed]);
-    using out = this.#inner.forward(chunks);
-    return { out: out.reshape(x.shape), result: null };
+    const chunks = [batch, rows / this.#chunkLength, this.#chunkLength, embed];
+    return { out: scope(() => this.#inner.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
   }
 }
 
@@ -121,9 +121,9 @@ export function attendingOf(ctx: Context, settings: ModelSettings): Attending {
  * finds thousands of steps sooner than from nothing.
  */
 function lookAtTheAlike(ctx: Context, { weight, bias }: Linear, embed: number): void {
-  for (const parameter of [weight, bias!]) {
-    using queries = parameter.slice(0, 0, embed);
-    using keys = parameter.slice(0, embed, 2 * embed);
-    ctx.device.kernels.copy(keys, queries);
-  }
+  scope(() => {
+    for (const parameter of [weight, bias!]) {
+      ctx.device.kernels.copy(parameter.slice(0, embed, 2 * embed), parameter.slice(0, 0, embed));
+    }
+  });
 }

@@ -1,5 +1,4 @@
 import {
-  add,
   type Context,
   Embedding,
   fromArray,
@@ -10,7 +9,7 @@ import {
   Module,
   ModuleList,
   RMSNorm,
-  sum,
+  scope,
   type Tensor,
 } from "@mosaic/attention";
 import { type Attending, attendingOf } from "./attending.ts";
@@ -51,11 +50,12 @@ class Block extends Module {
   async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
     using normal = this.#before.forward(x);
     const { out: found, result } = await this.attention.forward(normal, options);
-    using attended = add(x, found);
-    using again = this.#between.forward(attended);
-    using update = this.#mlp.forward(again);
+    const out = scope(() => {
+      const attended = x.add(found);
+      return attended.add(this.#mlp.forward(this.#between.forward(attended)));
+    });
     if (!result) found.dispose();
-    return { out: add(attended, update), result };
+    return { out, result };
   }
 }
 
@@ -90,10 +90,7 @@ export class GenomeModel extends Module {
 
   /** Collective: every rank passes its rows. */
   async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<Said> {
-    using apart = this.#words.forward(words);
-    using together = sum(apart, 2);
-    using where = this.#places.forward(places);
-    let x = add(together, where);
+    let x = scope(() => this.#words.forward(words).sum(2).add(this.#places.forward(places)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {
       using before = x;
@@ -102,8 +99,7 @@ export class GenomeModel extends Module {
       if (result) results.push(result);
     }
     using last = x;
-    using normal = this.#norm.forward(last);
-    const logits = this.#head.forward(normal);
+    const logits = scope(() => this.#head.forward(this.#norm.forward(last)));
     return {
       logits,
       results,

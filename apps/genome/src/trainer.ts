@@ -1,6 +1,5 @@
 import {
   AdamW,
-  add,
   clipGradNorm,
   type Context,
   cosine,
@@ -9,7 +8,7 @@ import {
   massLoss,
   type MetaResult,
   type ParameterOverrides,
-  scale,
+  scope,
   syncGradients,
   type Tensor,
 } from "@mosaic/attention";
@@ -59,28 +58,21 @@ export class Trainer implements Disposable {
     using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
     using said = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
-    using whole = this.#withTeacher(loss, said.results);
-    whole.backward();
-    syncGradients(ctx, model);
-    using norm = clipGradNorm(model, 1);
+    scope(() => {
+      this.#withTeacher(loss, said.results).backward();
+      syncGradients(ctx, model);
+      clipGradNorm(model, 1);
+    });
     optimizer.step();
     optimizer.zeroGrad();
-    norm.assertUsable("training");
     return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, said.results) };
   }
 
   /** The loss with that of the routers, which hear where attention found something. */
   #withTeacher(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
-    let whole = loss.reshape(loss.shape);
-    if (teacher === 0) return whole;
-    for (const { meta } of results) {
-      using part = massLoss(meta);
-      using weighed = scale(part, teacher);
-      using before = whole;
-      whole = add(before, weighed);
-    }
-    return whole;
+    if (teacher === 0) return loss;
+    return results.reduce((whole, { meta }) => whole.add(massLoss(meta).scale(teacher)), loss);
   }
 
   [Symbol.dispose](): void {

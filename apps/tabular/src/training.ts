@@ -6,8 +6,8 @@ import {
   crossEntropy,
   linearWarmup,
   ScheduleFreeAdamW,
+  scope,
   syncGradients,
-  type Tensor,
 } from "@mosaic/attention";
 import { loadBatch, planRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
@@ -85,13 +85,15 @@ export class Trainer implements Disposable {
     const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
     const plan = planRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
     using batch = loadBatch(ctx, mine, knownRows, plan);
-    using logits = this.#model.forward(batch);
-    using loss: Tensor = crossEntropy(ctx, logits, batch.targets);
-    this.#model.zeroGrad();
-    loss.backward();
-    syncGradients(ctx, this.#model);
-    using _ = clipGradNorm(this.#model, 1);
-    this.#optimizer.step();
+    using loss = scope(() => {
+      const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
+      this.#model.zeroGrad();
+      loss.backward();
+      syncGradients(ctx, this.#model);
+      clipGradNorm(this.#model, 1);
+      this.#optimizer.step();
+      return loss;
+    });
     return loss.item();
   }
 
