@@ -8,14 +8,13 @@ import { type Context, type Module, reduceGradients, zeros } from "@mosaic/core"
  *
  * @example
  * ```ts
- * import { init, randn, sum } from "@mosaic/core";
+ * import { init, randn, scope } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * import { MLP, syncGradients } from "@mosaic/nn";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using mlp = new MLP(ctx, { embedDim: 4 });
  * using x = randn(ctx, [3, 4]);
- * using y = mlp.forward(x);
- * using loss = sum(y);
+ * using loss = scope(() => mlp.forward(x).sum());
  * loss.backward();
  * syncGradients(ctx, mlp);
  * Array.from(await mlp.fc2.bias!.grad!.read()); // => [3, 3, 3, 3]

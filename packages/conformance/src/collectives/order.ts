@@ -80,7 +80,10 @@ async function versions(group: ProcessGroup): Promise<void> {
   raises("reduceScatter", () => group.reduceScatter(share, sent));
   raises("allReduce", () => group.allReduce(received));
   raises("allToAll", () => group.allToAll(received, sent));
-  raises("broadcast", () => group.broadcast(received, 0));
+  const root = rank === 0 ? sent.storage.version : received.storage.version;
+  group.broadcast(rank === 0 ? sent : received, 0).wait();
+  const raised = (rank === 0 ? sent : received).storage.version - root;
+  check(rank === 0 ? raised === 0 : raised > 0, `broadcast: the version was raised by ${raised} on rank ${rank}`);
   await checkHolds(mine, [Number.NaN], "the input");
 }
 

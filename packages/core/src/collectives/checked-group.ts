@@ -76,7 +76,8 @@ export abstract class CheckedGroup implements ProcessGroup {
   /** Posts a collective, and raises the versions of the memory that it writes. */
   #posted(call: CollectiveCall, label: string): Work {
     const work = this.post(call, label);
-    call.out?.storage.recordMutation(call.op);
+    // The root of a broadcast only reads.
+    if (call.op !== "broadcast" || call.root !== this.rank) call.out?.storage.recordMutation(call.op);
     for (const transfer of call.transfers ?? [])
       if ("from" in transfer) transfer.tensor.storage.recordMutation(call.op);
     return work;
