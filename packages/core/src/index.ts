@@ -8,13 +8,7 @@ export type * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
-export {
-  checkVersions,
-  preserveVersion,
-  type Saved,
-  type SavedVersions,
-  versionsOf,
-} from "./autograd/saved-tensors.ts";
+export { preserveVersion, type Saved } from "./autograd/saved-tensors.ts";
 export {
   CheckedGroup,
   type CollectiveCall,

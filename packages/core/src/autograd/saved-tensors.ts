@@ -8,10 +8,7 @@ export type Saved = Readonly<Record<string, unknown>>;
 /** The versions of saved tensors, in the order of their names. */
 export type SavedVersions = readonly number[];
 
-/**
- * The versions of the tensors among what an operation saves, for `checkVersions`. Operations of `defineOp` do both; one that
- * puts itself on the tape with `Tensor.record` calls them itself.
- */
+/** The versions of the tensors among what an operation saves, for `checkVersions`. */
 export function versionsOf(saved: Saved): SavedVersions {
   const versions: number[] = [];
   for (const name in saved) {

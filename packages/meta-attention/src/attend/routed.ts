@@ -1,4 +1,4 @@
-import { checkVersions, keep, type Tensor, versionsOf } from "@mosaic/core";
+import { keep, type Tensor } from "@mosaic/core";
 import type { Attending, Qkv } from "./attending.ts";
 import { routedBackward } from "./backward.ts";
 import { pairOf, rowsOf } from "./views.ts";
@@ -12,14 +12,9 @@ export function routed(attending: Attending, { q, k, v }: Qkv, router: Tensor): 
   if (attending.plan.combine === "soft") weigh(attending, router);
   const output = attending.result();
   const kept = keep(router.detach());
-  const saved = { q: attending.q, k: attending.k, v: attending.v, output: attending.combined.out, router: kept };
-  const versions = versionsOf(saved);
   return output.record([q, k, v, router], {
     name: "routedAttention",
-    backward(dOutput) {
-      checkVersions("routedAttention", saved, versions);
-      return routedBackward(attending, kept, dOutput);
-    },
+    backward: (dOutput) => routedBackward(attending, kept, dOutput),
     free() {
       kept.dispose();
       attending[Symbol.dispose]();
