@@ -1,5 +1,5 @@
 import { OptionError } from "../errors.ts";
-import { scopeUnlessAsync, keep } from "../scope.ts";
+import { keep, scopeUnlessAsync } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
