@@ -1,4 +1,12 @@
-import { type Context, type Linear, type Mask, Module, MultiAxisAttention, type Tensor } from "@mosaic/attention";
+import {
+  type Context,
+  type Linear,
+  type Mask,
+  Module,
+  MultiAxisAttention,
+  scope,
+  type Tensor,
+} from "@mosaic/attention";
 import { HierarchicalMetaAttention, type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import type { ModelSettings } from "./settings.ts";
 
@@ -65,9 +73,8 @@ class LocalAttending extends Attending {
 
   async forward(x: Tensor): Promise<Attended> {
     const [batch, rows, embed] = x.shape as [number, number, number];
-    using chunks = x.reshape([batch, rows / this.#chunkLength, this.#chunkLength, embed]);
-    using out = this.#inner.forward(chunks);
-    return { out: out.reshape(x.shape), result: null };
+    const chunks = [batch, rows / this.#chunkLength, this.#chunkLength, embed];
+    return { out: scope(() => this.#inner.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
   }
 }
 
@@ -112,9 +119,9 @@ export function attendingOf(ctx: Context, settings: ModelSettings): Attending {
  * finds thousands of steps sooner than from nothing.
  */
 function lookAtTheAlike(ctx: Context, { weight, bias }: Linear, embed: number): void {
-  for (const parameter of [weight, bias!]) {
-    using queries = parameter.slice(0, 0, embed);
-    using keys = parameter.slice(0, embed, 2 * embed);
-    ctx.device.kernels.copy(keys, queries);
-  }
+  scope(() => {
+    for (const parameter of [weight, bias!]) {
+      ctx.device.kernels.copy(parameter.slice(0, embed, 2 * embed), parameter.slice(0, 0, embed));
+    }
+  });
 }

@@ -1,4 +1,4 @@
-import { add, type Context, fromArray, Linear, Module, sum, type Tensor } from "@mosaic/attention";
+import { type Context, fromArray, Linear, Module, scope, type Tensor } from "@mosaic/attention";
 import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
 import { type Attending, attendingOf } from "./attending.ts";
@@ -39,11 +39,12 @@ class Block extends Module {
   async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
     using normal = this.#before.forward(x);
     const { out: found, result } = await this.attention.forward(normal, options);
-    using attended = add(x, found);
-    using again = this.#between.forward(attended);
-    using update = this.#mlp.forward(again);
+    const out = scope(() => {
+      const attended = x.add(found);
+      return attended.add(this.#mlp.forward(this.#between.forward(attended)));
+    });
     if (!result) found.dispose();
-    return { out: add(attended, update), result };
+    return { out, result };
   }
 }
 
@@ -78,10 +79,7 @@ export class GenomeModel extends Module {
 
   /** Collective: every rank passes its rows. */
   async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<Said> {
-    using apart = this.#words.forward(words);
-    using together = sum(apart, 2);
-    using where = this.#places.forward(places);
-    let x = add(together, where);
+    let x = scope(() => this.#words.forward(words).sum(2).add(this.#places.forward(places)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {
       using before = x;
@@ -90,8 +88,7 @@ export class GenomeModel extends Module {
       if (result) results.push(result);
     }
     using last = x;
-    using normal = this.#norm.forward(last);
-    const logits = this.#head.forward(normal);
+    const logits = scope(() => this.#head.forward(this.#norm.forward(last)));
     return {
       logits,
       results,

@@ -1,6 +1,4 @@
-import { reduceGradients } from "@mosaic/attention";
-import { add, type Context, type Tensor } from "@mosaic/attention";
-import { scale } from "@mosaic/attention/core";
+import { type Context, reduceGradients, scope, type Tensor } from "@mosaic/attention";
 import { massLoss, type MetaResult } from "@mosaic/attention/meta";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, type ParameterOverrides } from "@mosaic/attention/nn";
 import { loadBatch } from "./batch.ts";
@@ -49,28 +47,21 @@ export class Trainer implements Disposable {
     using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
     using said = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
-    using whole = this.#withTeacher(loss, said.results);
-    whole.backward();
-    reduceGradients(ctx, model);
-    using norm = clipGradNorm(model, 1);
+    scope(() => {
+      this.#withTeacher(loss, said.results).backward();
+      reduceGradients(ctx, model);
+      clipGradNorm(model, 1);
+    });
     optimizer.step();
     optimizer.zeroGrad();
-    norm.assertUsable("training");
     return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, said.results) };
   }
 
   /** The loss with that of the routers, which hear where attention found something. */
   #withTeacher(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
-    let whole = loss.reshape(loss.shape);
-    if (teacher === 0) return whole;
-    for (const { meta } of results) {
-      using part = massLoss(meta);
-      using weighed = scale(part, teacher);
-      using before = whole;
-      whole = add(before, weighed);
-    }
-    return whole;
+    if (teacher === 0) return loss;
+    return results.reduce((whole, { meta }) => whole.add(massLoss(meta).scale(teacher)), loss);
   }
 
   [Symbol.dispose](): void {

@@ -1,5 +1,4 @@
 import {
-  add,
   type AttentionBackend,
   concatenate,
   type Context,
@@ -9,6 +8,7 @@ import {
   local,
   Module,
   MultiAxisAttention,
+  scope,
   type Tensor,
 } from "@mosaic/attention";
 import { LayerNorm, MLP, ModuleList } from "@mosaic/attention/nn";
@@ -60,17 +60,11 @@ class Block extends Module {
   /** x [B, R, C + 1, E] → the same shape. */
   forward(x: Tensor, { known, rows }: Batch): Tensor {
     const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
-    using amongFeatures = this.#features.forward(x);
-    using a = add(x, amongFeatures);
-    using b = first.forward(a);
+    const lengths = { sequenceLength: rows, kvSequenceLength: known.everywhere };
+    const a = first.forward(x.add(this.#features.forward(x)));
     // Known rows are the keys of all rows, so that no row to be told has a say about another.
-    using keys = b.slice(1, 0, known.here);
-    using fromRows = this.#rows.forward(b, keys, { sequenceLength: rows, kvSequenceLength: known.everywhere });
-    using c = add(b, fromRows);
-    using d = second.forward(c);
-    using mixed = this.#mlp.forward(d);
-    using e = add(d, mixed);
-    return third.forward(e);
+    const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, known.here), lengths)));
+    return third.forward(b.add(this.#mlp.forward(b)));
   }
 }
 
@@ -96,26 +90,20 @@ export class TabularModel extends Module {
 
   /** Logits [B, R − known.here, 2] of this rank's rows to be told. Collective along the axes of `rows`. */
   forward(batch: Batch): Tensor {
-    let x = this.#embed(batch);
+    let x = scope(() => this.#embed(batch));
     for (const block of this.#blocks) {
-      const next = block.forward(x, batch);
-      x.dispose();
-      x = next;
+      using before = x; // released here, not at the end: inference holds one block's cells
+      x = block.forward(before, batch);
     }
-    using cells = x;
-    const [batches, rows, columns, embed] = cells.shape as [number, number, number, number];
-    using last = cells.slice(2, columns - 1, columns);
-    using asked = last.slice(1, batch.known.here, rows);
-    using flat = asked.reshape([batches, rows - batch.known.here, embed]);
-    return this.#decoder.forward(flat);
+    const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
+    const asked = x.slice(2, columns - 1, columns).slice(1, batch.known.here, rows);
+    return this.#decoder.forward(asked.reshape([batches, rows - batch.known.here, embed]));
   }
 
   /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */
   #embed({ features, classes }: Batch): Tensor {
-    using numbers = features.reshape([...features.shape, 1]);
-    using cells = this.#feature.forward(numbers);
-    using known = classes.reshape([...classes.shape, 1, 1]);
-    using last = this.#class.forward(known);
+    const cells = this.#feature.forward(features.reshape([...features.shape, 1]));
+    const last = this.#class.forward(classes.reshape([...classes.shape, 1, 1]));
     return concatenate([cells, last], 2);
   }
 }

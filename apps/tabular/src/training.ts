@@ -1,5 +1,4 @@
-import { reduceGradients } from "@mosaic/attention";
-import { type Context, type Tensor } from "@mosaic/attention";
+import { type Context, reduceGradients, scope } from "@mosaic/attention";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, ScheduleFreeAdamW } from "@mosaic/attention/nn";
 import { loadBatch, planRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
@@ -77,13 +76,15 @@ export class Trainer implements Disposable {
     const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
     const plan = planRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
     using batch = loadBatch(ctx, mine, knownRows, plan);
-    using logits = this.#model.forward(batch);
-    using loss: Tensor = crossEntropy(ctx, logits, batch.targets);
-    this.#model.zeroGrad();
-    loss.backward();
-    reduceGradients(ctx, this.#model);
-    using _ = clipGradNorm(this.#model, 1);
-    this.#optimizer.step();
+    using loss = scope(() => {
+      const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
+      this.#model.zeroGrad();
+      loss.backward();
+      reduceGradients(ctx, this.#model);
+      clipGradNorm(this.#model, 1);
+      this.#optimizer.step();
+      return loss;
+    });
     return loss.item();
   }
 

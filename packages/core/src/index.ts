@@ -1,11 +1,14 @@
+import "./methods.ts";
+
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export type * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
-export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts";
+export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
+export { preserveVersion, type Saved } from "./autograd/saved-tensors.ts";
 export {
   CheckedGroup,
   type CollectiveCall,
@@ -26,6 +29,7 @@ export { checkFeatures } from "./kernels/features.ts";
 export type * from "./kernels/fields.ts";
 export type * from "./kernels/kernels.ts";
 export { type Operand, operandsOf, tensorOf } from "./kernels/operands.ts";
+export { versionedKernels } from "./kernels/versions.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
 export * from "./mask/clip.ts";
 export * as masks from "./mask/masks.ts";
@@ -68,7 +72,9 @@ export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
+export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
 export { lostTensors, Storage } from "./storage.ts";
 export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
+export type { TensorMethods } from "./methods.ts";
 export type { TraceEvent } from "./trace.ts";

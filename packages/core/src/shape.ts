@@ -83,3 +83,32 @@ export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] |
   }
   return next === -1 ? result : undefined;
 }
+
+/** Where the elements of a view lie in their storage, in elements. */
+export interface StridedView {
+  readonly shape: Shape;
+  readonly strides: Shape;
+  readonly offset: number;
+}
+
+/** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
+export function checkWithin({ shape, strides, offset }: StridedView, size: number): void {
+  let first = offset;
+  let last = offset;
+  let legal = shape.length === strides.length && Number.isInteger(offset);
+  let empty = false;
+  for (let axis = 0; legal && axis < shape.length; axis++) {
+    const length = shape[axis]!;
+    const stride = strides[axis]!;
+    legal = Number.isInteger(length) && length >= 0 && Number.isInteger(stride);
+    empty ||= length === 0;
+    if (stride < 0) first += (length - 1) * stride;
+    else last += (length - 1) * stride;
+  }
+  if (legal && (empty || (first >= 0 && last < size))) return;
+  throw new ShapeError({
+    where: "view",
+    expected: `a view of ${size} elements`,
+    received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${offset}`,
+  });
+}

@@ -10,6 +10,8 @@ export class Storage {
   readonly net: FinalizationRegistry<Storage> | undefined = lostTensors;
   readonly #free: () => void;
   #references = 0;
+  #version = 0;
+  #mutation = "";
 
   constructor(handle: bigint, byteLength: number, free: () => void) {
     this.handle = handle;
@@ -19,6 +21,33 @@ export class Storage {
 
   get references(): number {
     return this.#references;
+  }
+
+  /** How often these elements were changed: a tensor saved for a backward must find the version that it was saved at. */
+  get version(): number {
+    return this.#version;
+  }
+
+  /** What raised the version last: a kernel, "write" or a collective. */
+  get mutation(): string {
+    return this.#mutation;
+  }
+
+  /** Raises the version; `operation` changes elements of this memory. */
+  recordMutation(operation: string): void {
+    this.#version++;
+    this.#mutation = operation;
+  }
+
+  /** Runs `body` (synchronous), whose changes leave the version as it is; see `preserveVersion`. */
+  preserveVersion<T>(body: () => T): T {
+    const [version, mutation] = [this.#version, this.#mutation];
+    try {
+      return body();
+    } finally {
+      this.#version = version;
+      this.#mutation = mutation;
+    }
   }
 
   retain(): void {

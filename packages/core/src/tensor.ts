@@ -4,10 +4,9 @@ import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.t
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
 import { DisposedError, ShapeError } from "./errors.ts";
-import { noteMade } from "./made.ts";
-import { formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
+import { checkWithin, formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
 import type { Storage } from "./storage.ts";
-import * as views from "./views.ts";
+import { type Tracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
 export interface TensorParts {
@@ -23,9 +22,10 @@ export interface TensorParts {
 export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
 
 /**
- * A strided view of device memory. It belongs to whoever received it: `using x = …` or `x[Symbol.dispose]()` gives its
- * memory back in stream order; views share memory and count on their own. Views never copy; `contiguous`, `to` and a
- * `reshape` of elements that are not dense do.
+ * A strided view of device memory. It belongs to the `scope` that it was created in, or else to whoever received it:
+ * `using x = …` or `x[Symbol.dispose]()` gives its memory back in stream order; views share memory and count on their own.
+ * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
+ * methods.ts adds them.
  */
 export class Tensor implements Disposable, TensorParts {
   readonly device: Device;
@@ -36,8 +36,9 @@ export class Tensor implements Disposable, TensorParts {
   readonly offset: number;
   /** Set on leaves (parameters, inputs) whose gradient is wanted; results of operations on them need it too. */
   requiresGrad = false;
-  /** The accumulated gradient of a leaf. Yours to dispose. */
-  grad: Tensor | null = null;
+  /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
+  owner: Tracker | null = null;
+  #grad: Tensor | null = null;
   #node: GradNode | undefined;
   #disposed = false;
 
@@ -50,7 +51,7 @@ export class Tensor implements Disposable, TensorParts {
     this.offset = parts.offset;
     this.storage.retain();
     this.storage.net?.register(this, this.storage, this);
-    noteMade(this);
+    trackTensor(this);
   }
 
   /** Number of axes. */
@@ -69,6 +70,16 @@ export class Tensor implements Disposable, TensorParts {
 
   get isDisposed(): boolean {
     return this.#disposed;
+  }
+
+  /** The accumulated gradient of a leaf. Yours to dispose: no scope releases it. */
+  get grad(): Tensor | null {
+    return this.#grad;
+  }
+
+  set grad(gradient: Tensor | null) {
+    if (gradient) gradient.owner = null;
+    this.#grad = gradient;
   }
 
   /** The operation that made this tensor, if its gradient is wanted. */
@@ -95,7 +106,7 @@ export class Tensor implements Disposable, TensorParts {
 
   /**
    * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` says so; frees the
-   * recipe otherwise.
+   * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
   record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
     const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
@@ -117,48 +128,13 @@ export class Tensor implements Disposable, TensorParts {
   view({ shape = this.shape, strides = this.strides, offset = this.offset }: ViewParts): Tensor {
     this.assertUsable("view");
     const { device, dtype, storage } = this;
-    views.checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
+    checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });
   }
 
   /** The same memory without history. */
   detach(): Tensor {
     return this.view({});
-  }
-
-  /** The same elements, row-major, under another shape; one length may be -1. Copies only if no strides can show it. */
-  reshape(shape: Shape): Tensor {
-    return views.reshape(this, shape);
-  }
-
-  /** Axes in another order: axis i of the result is axis `axes[i]` of this. */
-  permute(axes: readonly number[]): Tensor {
-    return views.permute(this, axes);
-  }
-
-  /** Two axes exchanged. */
-  transpose(a: number, b: number): Tensor {
-    return views.transpose(this, a, b);
-  }
-
-  /** Elements start, start + step, … before `end` of one axis; a negative start or end counts from the end. */
-  slice(axis: number, start: number, end?: number, step?: number): Tensor {
-    return views.slice(this, axis, { start, end, step });
-  }
-
-  /** Axes of length 1 repeated, and new ones added in front, without a copy. */
-  expand(shape: Shape): Tensor {
-    return views.expand(this, shape);
-  }
-
-  /** This very memory if it is dense already, else a dense copy. */
-  contiguous(): Tensor {
-    return views.contiguous(this);
-  }
-
-  /** Another dtype, rounded to nearest even; shares memory if the dtype is the same. */
-  to(dtype: DType): Tensor {
-    return views.to(this, dtype);
   }
 
   /** The values, row-major, as float32: together with `synchronize` the only place where a program waits. */

@@ -1,9 +1,9 @@
 import { type DType, dtypeBytes } from "./dtype.ts";
 import { DTypeError, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
-import type { Tensor, ViewParts } from "./tensor.ts";
+import type { Tensor } from "./tensor.ts";
 
-// The views of a tensor, each beside its gradient; the methods of `Tensor` say what each does. They belong to the tape
+// The views of a tensor, each beside its gradient; the methods of methods.ts say what each does. They belong to the tape
 // but save nothing: shapes suffice.
 
 /** Positions start, start + step, … before `end`; negative ones count from the end. */
@@ -16,28 +16,6 @@ export interface SliceRange {
 /** Records a view whose gradient only rearranges. */
 function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tensor) => Tensor): Tensor {
   return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
-}
-
-/** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
-export function checkWithin({ shape, strides, offset }: Required<ViewParts>, size: number): void {
-  let first = offset;
-  let last = offset;
-  let legal = shape.length === strides.length && Number.isInteger(offset);
-  let empty = false;
-  for (let axis = 0; legal && axis < shape.length; axis++) {
-    const length = shape[axis]!;
-    const stride = strides[axis]!;
-    legal = Number.isInteger(length) && length >= 0 && Number.isInteger(stride);
-    empty ||= length === 0;
-    if (stride < 0) first += (length - 1) * stride;
-    else last += (length - 1) * stride;
-  }
-  if (legal && (empty || (first >= 0 && last < size))) return;
-  throw new ShapeError({
-    where: "view",
-    expected: `a view of ${size} elements`,
-    received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${offset}`,
-  });
 }
 
 export function reshape(x: Tensor, to: Shape): Tensor {

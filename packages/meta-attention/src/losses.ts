@@ -1,4 +1,4 @@
-import { add, checkOptionNames, fromArray, mul, neg, OptionError, scale, sum, type Tensor } from "@mosaic/core";
+import { checkOptionNames, fromArray, OptionError, scope, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
 import { FORBIDDEN } from "./route/reach.ts";
@@ -24,9 +24,7 @@ export function loadBalanceLoss(meta: Meta): Tensor {
   for (const ofBatch of meta.chosen) for (const list of ofBatch) for (const j of list) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
   const shares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / rowsOf(meta)));
-  using weights = fromArray(routing.device, shares, [count]);
-  using terms = mul(routing, weights);
-  return sum(terms);
+  return scope(() => routing.mul(fromArray(routing.device, shares, [count])).sum());
 }
 
 /**
@@ -35,10 +33,12 @@ export function loadBalanceLoss(meta: Meta): Tensor {
  */
 export function entropyLoss(meta: Meta): Tensor {
   const { routing, scores } = meta.router;
-  using logs = logSoftmax(scores);
-  using terms = mul(routing, logs);
-  using total = sum(terms);
-  return scale(total, -1 / rowsOf(meta));
+  return scope(() =>
+    routing
+      .mul(logSoftmax(scores))
+      .sum()
+      .scale(-1 / rowsOf(meta)),
+  );
 }
 
 /** What `massLoss` takes. */
@@ -65,17 +65,14 @@ export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
   const mask = meta.chosen.flatMap((ofBatch) =>
     chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
   );
-  using only = fromArray(scores.device, mask, scores.shape);
-  using apart = fromArray(
-    scores.device,
-    mask.map((chosen) => (chosen ? 0 : FORBIDDEN)),
-    scores.shape,
-  );
-  using masked = add(scores, apart);
-  using logs = logSoftmax(masked);
-  using target = mul(mass[pool], only);
-  using terms = mul(logs, target);
-  using total = sum(terms);
-  using negative = neg(total);
-  return scale(negative, 1 / rowsOf(meta));
+  const forbidden = mask.map((chosen) => (chosen ? 0 : FORBIDDEN));
+  return scope(() => {
+    const logs = logSoftmax(scores.add(fromArray(scores.device, forbidden, scores.shape)));
+    const target = mass[pool].mul(fromArray(scores.device, mask, scores.shape));
+    return logs
+      .mul(target)
+      .sum()
+      .neg()
+      .scale(1 / rowsOf(meta));
+  });
 }

@@ -1,4 +1,4 @@
-import { add, checkpoint, type Linear, mean, mul, noGrad, sigmoid, sub, type Tensor } from "@mosaic/core";
+import { checkpoint, keep, type Linear, noGrad, scope, type Tensor } from "@mosaic/core";
 import { Attending, type Qkv } from "./attend/attending.ts";
 import { routed } from "./attend/routed.ts";
 import { type Projected, project, type QkvProjection } from "./projection.ts";
@@ -55,12 +55,12 @@ function finish(
   using packed = routed(attending, qkv, router);
   if (!gateProjection) return { out: outProjection.forward(packed), gateValues: null };
   const width = packed.shape[2]! / 2;
-  using logits = gateProjection.forward(packed);
-  using gate = sigmoid(logits);
-  using own = packed.slice(2, 0, width);
-  using combined = packed.slice(2, width, 2 * width);
-  using apart = sub(combined, own);
-  using part = mul(gate, apart);
-  using mixed = add(own, part);
-  return { out: outProjection.forward(mixed), gateValues: noGrad(() => mean(gate, -1)) };
+  return scope(() => {
+    const gate = gateProjection.forward(packed).sigmoid();
+    const own = packed.slice(2, 0, width);
+    const combined = packed.slice(2, width, 2 * width);
+    const mixed = own.add(gate.mul(combined.sub(own)));
+    // The gate's values leave a checkpoint's body, too, which returns the output alone.
+    return { out: outProjection.forward(mixed), gateValues: keep(noGrad(() => gate.mean(-1))) };
+  });
 }

@@ -15,7 +15,7 @@ import { type Chosen, choose } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
 import { type NoiseSpec, type Routed, routeBy, routerNumbers } from "./route/router.ts";
 import { ownRowsOf } from "./runs.ts";
-import { Scope } from "./scope.ts";
+import { Holder } from "./holder.ts";
 import type { ChunkSummaryEncoder } from "./summary/encoder.ts";
 import { beginSummaries, type PendingSummaries } from "./summary/own-summaries.ts";
 
@@ -40,7 +40,7 @@ export class Pass implements Disposable {
   readonly #plan: AttendPlan;
   readonly #x: Tensor;
   readonly #resume: Resume;
-  readonly #scope = new Scope();
+  readonly #holder = new Holder();
   #attending: Attending | undefined;
 
   constructor(parts: PassParts, x: Tensor, resume: Resume) {
@@ -78,7 +78,7 @@ export class Pass implements Disposable {
   }
 
   #hold<T extends Disposable>(thing: T): T {
-    return this.#scope.hold(thing);
+    return this.#holder.hold(thing);
   }
 
   #route({ noise }: PassCall, { pending, values, keys, seen }: Routable): Routed {
@@ -131,7 +131,7 @@ export class Pass implements Disposable {
 
   [Symbol.dispose](): void {
     this.#attending?.[Symbol.dispose]();
-    this.#scope[Symbol.dispose]();
+    this.#holder[Symbol.dispose]();
   }
 }
 

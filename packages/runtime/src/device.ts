@@ -55,6 +55,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
     const floats = values instanceof Float32Array ? values : Float32Array.from(values);
     this.handle.begin("write").view(out);
     this.handle.launch(() => this.handle.native.write(floats));
+    out.storage.recordMutation("write");
   }
 
   async read(x: Tensor): Promise<Float32Array> {

@@ -16,6 +16,7 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
     on("a pipeline of two buffers", pipeline),
     on("memory may be disposed after the post", disposeAfterPost),
     on("work that nobody waits for is done all the same", neverWaited),
+    on("what a collective writes has another version, what it only reads has not", versions),
     on("barrier", barriers),
     on("split, and operations of several groups in between", split),
   ];
@@ -54,6 +55,36 @@ async function findsAll(group: ProcessGroup): Promise<void> {
     await checkHolds(arriving, new Float64Array(long).fill(left + round + 0.5), `round ${round} on rank ${rank}`);
     kernels.fill(delay, 0);
   }
+}
+
+/** A tensor saved for a backward, and overwritten by a collective before it, is an error: it is found by the version. */
+async function versions(group: ProcessGroup): Promise<void> {
+  const { rank, size } = group;
+  using sent = inbox(group, size, "float32");
+  using received = inbox(group, size, "float32");
+  const raises = (name: string, post: () => Work): void => {
+    const before = [sent.storage.version, received.storage.version];
+    post().wait();
+    check(sent.storage.version === before[0], `${name}: the version of its input was raised`);
+    check(received.storage.version > before[1]!, `${name}: the version of its output was not raised`);
+  };
+  using share = received.slice(0, 0, 1);
+  using mine = sent.slice(0, 0, 1);
+  const [to, from] = [(rank + 1) % size, (rank + size - 1) % size];
+  const exchange = [
+    { tensor: sent, to },
+    { tensor: received, from },
+  ];
+  raises("sendRecv", () => group.sendRecv(exchange));
+  raises("allGather", () => group.allGather(received, mine));
+  raises("reduceScatter", () => group.reduceScatter(share, sent));
+  raises("allReduce", () => group.allReduce(received));
+  raises("allToAll", () => group.allToAll(received, sent));
+  const root = rank === 0 ? sent.storage.version : received.storage.version;
+  group.broadcast(rank === 0 ? sent : received, 0).wait();
+  const raised = (rank === 0 ? sent : received).storage.version - root;
+  check(rank === 0 ? raised === 0 : raised > 0, `broadcast: the version was raised by ${raised} on rank ${rank}`);
+  await checkHolds(mine, [Number.NaN], "the input");
 }
 
 /** As a ring does: the transfer into one buffer runs beside compute on the other, round and round. */

@@ -29,6 +29,7 @@ async function writeTakes(device: Device): Promise<void> {
   using turned = x.transpose(0, 1);
   device.write(turned, [5, 6, 7, 8]);
   checkEqual(await x.read(), [5, 7, 6, 8], "written through a transpose");
+  check(x.storage.version === 2, `two writes: the version is ${x.storage.version}; raise it with \`recordMutation\``);
 }
 
 async function readGives(device: Device): Promise<void> {

@@ -115,6 +115,8 @@ const gradients = (x: Make) => ({ dx: x([rows, width]), dWeight: x([width]), dBi
 /** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
 interface Run {
   readonly operand: Operand;
+  /** By how much the call raised the version of the operand's memory. */
+  readonly raised: number;
   readonly before: Float32Array;
   readonly after: Float32Array;
 }
@@ -129,8 +131,9 @@ async function access(device: Device, kernel: KernelName): Promise<void> {
       return called(device, kernel, { args, shift });
     };
     const [first, second] = [await call(0), await call(0.5)];
-    for (const [i, { operand, before, after }] of first.entries()) {
+    for (const [i, { operand, raised, before, after }] of first.entries()) {
       const what = `${kernel}: ${operand.name}`;
+      check(raised > 0 === operand.isMutated, `${what}: its version was raised by ${raised}; see \`versionedKernels\``);
       if (!operand.isMutated) {
         checkEqual(after, before, what);
         continue;
@@ -148,15 +151,18 @@ async function called(
   kernel: KernelName,
   { args, shift }: { readonly args: readonly unknown[]; readonly shift: number },
 ): Promise<Run[]> {
-  const runs: { operand: Operand; tensor: Tensor; before: Float32Array }[] = [];
+  const runs: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
   for (const operand of operandsOf(kernel)) {
     const tensor = tensorOf(operand, args);
     if (tensor === null) continue;
     if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, shift);
-    runs.push({ operand, tensor, before: await tensor.read() });
+    runs.push({ operand, tensor, before: await tensor.read(), version: tensor.storage.version });
   }
   (device.kernels[kernel] as (...all: readonly unknown[]) => void)(...args);
-  const done = runs.map(async ({ operand, tensor, before }) => ({ operand, before, after: await tensor.read() }));
+  const done = runs.map(async ({ operand, tensor, before, version }) => {
+    const raised = tensor.storage.version - version;
+    return { operand, raised, before, after: await tensor.read() };
+  });
   const result = await Promise.all(done);
   for (const { tensor } of runs) tensor[Symbol.dispose]();
   return result;

@@ -1,5 +1,5 @@
 import { AutogradError } from "../errors.ts";
-import { allOrNothing, lasting } from "../made.ts";
+import { releaseOnError, untracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type Made, noGrad } from "./node.ts";
@@ -20,7 +20,7 @@ export function backward(root: Tensor, gradient?: Tensor): void {
     });
   }
   const seed = seedOf(root, gradient);
-  lasting(() => noGrad(() => run(edge, seed)));
+  untracked(() => noGrad(() => run(edge, seed)));
 }
 
 function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
@@ -139,7 +139,7 @@ function addToLeaf(leaf: Tensor, gradient: Tensor): void {
   else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = sum(leaf.grad, gradient);
   else if (isOurs(gradient)) leaf.grad = gradient;
   else {
-    leaf.grad = allOrNothing(() => {
+    leaf.grad = releaseOnError(() => {
       const grad = gradient.device.empty(gradient.shape, gradient.dtype);
       gradient.device.kernels.copy(grad, gradient);
       return grad;

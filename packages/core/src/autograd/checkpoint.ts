@@ -1,24 +1,28 @@
+import { scope } from "../scope.ts";
 import { Tensor } from "../tensor.ts";
+import { untracked } from "../tracking.ts";
+import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
 import { repeatingDraws } from "./draws.ts";
 import { enableGrad, isRecording } from "./node.ts";
+import { checkVersions, versionsOf } from "./saved-tensors.ts";
 
 /**
  * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
- * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+ * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). `body` runs in a `scope`.
  *
  * `body` must be pure: the same inputs give the same result. Random tensors are the same both times: dropout inside
  * needs no care. Gradients reach the inputs and every leaf (parameter) that
- * `body` uses; another tensor with history must be passed as an input.
+ * `body` uses; another tensor with history must be passed as an input. An input that was mutated before the backward is an error.
  *
  * @example
  * ```ts
- * import { checkpoint, fromArray, square } from "@mosaic/core";
+ * import { checkpoint, fromArray } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * using device = cpu();
  * const x = fromArray(device, [3], []);
  * x.requiresGrad = true;
- * using y = checkpoint((x) => square(square(x)), x);
+ * using y = checkpoint((x) => x.square().square(), x);
  * y.backward();
  * await x.grad?.item(); // => 108
  * ```
@@ -28,21 +32,23 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   ...inputs: Inputs
 ): Tensor {
   for (const input of inputs) input.assertUsable("checkpoint");
-  if (!isRecording()) return apart(body(...inputs), inputs);
+  const run = (...each: Inputs): Tensor => scope(() => apart(body(...each), each));
+  if (!isRecording()) return run(...inputs);
   // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
   const within = repeatingDraws();
-  using traced = apart(
-    within(() => body(...inputs)),
-    inputs,
-  );
+  using traced = within(() => run(...inputs));
   if (!traced.node) return traced.detach();
-  const kept = inputs.map((input) => input.detach());
+  const kept = untracked(() => inputs.map((input) => input.detach()));
+  const saved = Object.fromEntries(kept.map((input, i) => [`input ${i}`, input]));
+  const versions = versionsOf(saved);
   return traced.detach().record(
     inputs,
     {
       name: "checkpoint",
-      backward: (dOutput, needed) =>
-        recompute((...each: Inputs) => within(() => body(...each)), kept, { dOutput, needed }),
+      backward(dOutput, needed) {
+        checkVersions("checkpoint", saved, versions);
+        return recompute((...each: Inputs) => within(() => run(...each)), kept, { dOutput, needed });
+      },
       free: () => kept.forEach((input) => input.dispose()),
     },
     true,
@@ -51,7 +57,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
 
 /** A body may give back what it was given: the result is a tensor of its own all the same. */
 function apart(result: Tensor, inputs: readonly Tensor[]): Tensor {
-  return inputs.includes(result) ? result.reshape(result.shape) : result;
+  return inputs.includes(result) ? reshape(result, result.shape) : result;
 }
 
 function recompute<Inputs extends readonly Tensor[]>(

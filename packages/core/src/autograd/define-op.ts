@@ -1,9 +1,7 @@
-import { allOrNothing } from "../made.ts";
 import { Tensor } from "../tensor.ts";
-import { noGrad } from "./node.ts";
-
-/** What an operation keeps for its backward: tensors and whatever else, by name. */
-export type Saved = Readonly<Record<string, unknown>>;
+import { adopt, releaseOnError, track, Tracker, untracked } from "../tracking.ts";
+import { isRecording, noGrad } from "./node.ts";
+import { checkVersions, type Saved, versionsOf } from "./saved-tensors.ts";
 
 /**
  * An operation: its forward beside its backward. Neither is itself recorded, and one that throws leaves nothing behind:
@@ -14,7 +12,8 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
   readonly name: string;
   /**
    * `output` must be a new tensor. `saved` may hold inputs and the output (they are kept by a handle of their own) and
-   * tensors made here (which the tape takes over): all are disposed after the backward, or when the tape is dropped.
+   * tensors made here (which the tape takes over): all are disposed after the backward, or when the tape is dropped. The
+   * backward is an error if one was mutated meanwhile.
    */
   forward(inputs: Inputs, options: Options): { readonly output: Tensor; readonly saved: S };
   /**
@@ -63,25 +62,53 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
 ): (inputs: Inputs, options: Options) => Tensor {
   return (inputs, options) => {
     for (const input of inputs) input?.assertUsable(op.name);
-    const { output, saved } = allOrNothing(() => noGrad(() => op.forward(inputs, options)));
-    const kept = keep(saved, [...inputs, output]);
+    // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.
+    const tracker = new Tracker();
+    const { output, saved } = track(tracker, () => noGrad(() => op.forward(inputs, options)));
+    tracker.forget();
+    adopt(output);
+    const foreign = [...inputs, output];
+    if (!isRecording() || !inputs.some(needsGradient)) {
+      for (const value of Object.values(saved)) if (isOwn(value, foreign)) value.dispose();
+      return output;
+    }
+    const kept = withHandles(saved, foreign);
+    const versions = versionsOf(kept);
     return output.record(inputs, {
       name: op.name,
-      backward: (dOutput, needed) => allOrNothing(() => op.backward(kept, dOutput, needed)),
+      backward(dOutput, needed) {
+        checkVersions(op.name, kept, versions);
+        return releaseOnError(() => op.backward(kept, dOutput, needed));
+      },
       free: () => release(kept),
     });
   };
 }
 
+function needsGradient(input: Tensor | null): boolean {
+  return input !== null && (input.requiresGrad || input.node !== undefined);
+}
+
+/** Whether a saved value is a tensor that the forward made. */
+function isOwn(value: unknown, foreign: readonly (Tensor | null)[]): value is Tensor {
+  return value instanceof Tensor && !foreign.includes(value);
+}
+
 /** Gives what belongs to others a handle of its own, so that they may dispose theirs. */
-function keep<S extends Saved>(saved: S, foreign: readonly (Tensor | null)[]): S {
-  const entries = Object.entries(saved).map(([name, value]) => [
-    name,
-    value instanceof Tensor && foreign.includes(value) ? value.detach() : value,
-  ]);
-  return Object.fromEntries(entries) as S;
+function withHandles<S extends Saved>(saved: S, foreign: readonly (Tensor | null)[]): S {
+  return untracked(() => {
+    const kept: Record<string, unknown> = {};
+    for (const name in saved) {
+      const value: unknown = saved[name];
+      kept[name] = value instanceof Tensor && foreign.includes(value) ? value.detach() : value;
+    }
+    return kept as S;
+  });
 }
 
 function release(saved: Saved): void {
-  for (const value of Object.values(saved)) if (value instanceof Tensor) value.dispose();
+  for (const name in saved) {
+    const value = saved[name];
+    if (value instanceof Tensor) value.dispose();
+  }
 }

@@ -73,6 +73,16 @@ export abstract class CheckedGroup implements ProcessGroup {
   /** Whether nothing may be posted any more. */
   protected abstract get isClosed(): boolean;
 
+  /** Posts a collective, and raises the versions of the memory that it writes. */
+  #posted(call: CollectiveCall, label: string): Work {
+    const work = this.post(call, label);
+    // The root of a broadcast only reads.
+    if (call.op !== "broadcast" || call.root !== this.rank) call.out?.storage.recordMutation(call.op);
+    for (const transfer of call.transfers ?? [])
+      if ("from" in transfer) transfer.tensor.storage.recordMutation(call.op);
+    return work;
+  }
+
   abstract split(color: number, name?: string): Promise<ProcessGroup>;
   abstract traffic(): Traffic;
   abstract startTrace(): void;
@@ -90,7 +100,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     }
     if (isOwn) checkSelfTransfers(where, this.rank, transfers);
     checkBatchOverlap(where, transfers);
-    return this.post({ op: "sendRecv", transfers }, options?.label ?? "");
+    return this.#posted({ op: "sendRecv", transfers }, options?.label ?? "");
   }
 
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
@@ -99,7 +109,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "out", out, sum(send));
     checkSize(where, "input", input, send[this.rank]!);
     checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
-    return this.post({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
+    return this.#posted({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
   }
 
   // oxlint-disable-next-line max-params -- as in PyTorch: output, input, operation, options
@@ -111,13 +121,13 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "out", out, send[this.rank]!);
     checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
     const ragged = !!options?.counts;
-    return this.post({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
+    return this.#posted({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
   }
 
   allReduce(x: Tensor, op: ReduceOp = "sum", options?: CallOptions): Work {
     const where = this.#operands("allReduce", options, x);
     checkReduceOp(where, op);
-    return this.post({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
+    return this.#posted({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
   }
 
   allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
@@ -135,18 +145,18 @@ export abstract class CheckedGroup implements ProcessGroup {
     }
     checkOverlap(where, { out, input });
     const ragged = !!(options?.send ?? options?.receive);
-    return this.post({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
+    return this.#posted({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
   }
 
   broadcast(x: Tensor, root: number, options?: CallOptions): Work {
     const where = this.#operands("broadcast", options, x);
     this.#checkRank(where, root);
-    return this.post({ op: "broadcast", out: x, root }, options?.label ?? "");
+    return this.#posted({ op: "broadcast", out: x, root }, options?.label ?? "");
   }
 
   barrier(options?: CallOptions): Work {
     this.begin("barrier", options);
-    return this.post({ op: "barrier" }, options?.label ?? "");
+    return this.#posted({ op: "barrier" }, options?.label ?? "");
   }
 
   /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */

@@ -1,9 +1,11 @@
 import type { KernelName, Kernels } from "./kernels.ts";
+import { operandsOf } from "./operands.ts";
 import { kernelSchema } from "./schema.ts";
 
 /**
  * Compiles a method with the parameters of a kernel from source that was put together from the schema. `free` are the names
- * that the source uses beside the parameters; the factory that it returns takes their values, and makes a method from them.
+ * that the source uses beside the parameters; the factory that it returns takes their values, and makes a method from them. After
+ * the source, the method raises the versions of the memory that the kernel mutates.
  *
  * Source, for what is called millions of times: closures that look up the fields of structures by names in variables take up
  * to twice as long (decision 25). It is made of the schema's constants alone.
@@ -27,7 +29,16 @@ export function compileKernel<K extends KernelName, Free extends string>(
   free: readonly Free[],
 ): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
-  const method = `return function ${kernel}(${parameters}) {\n${source}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
+  const body = `${source}\n${mutationsOf(kernel)}`;
+  const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
   // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
   return new Function(`{ ${free.join(", ")} }`, method) as (values: Readonly<Record<Free, unknown>>) => Kernels[K];
+}
+
+function mutationsOf(kernel: KernelName): string {
+  const mutated = operandsOf(kernel).filter(({ isMutated }) => isMutated);
+  const calls = mutated.map(({ name, isOptional }) => {
+    return `${name}${isOptional ? "?" : ""}.storage.recordMutation(${JSON.stringify(kernel)});`;
+  });
+  return calls.join("\n");
 }

@@ -6,6 +6,7 @@ import type { Mask } from "../mask/slice.ts";
 import { checkOptionNames, checkPositive } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import { type Placement, type PlacementName, placementOf } from "../placement/placement.ts";
+import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { type AttentionModuleOptions, checkInput, type Settings, settle } from "./attention-options.ts";
@@ -104,8 +105,8 @@ export class CrossAxisAttention extends Module {
     checkInput(settings, qSource, settings.embed);
     checkInput(settings, kvSource, this.#kv.embed);
     const queries = toSequence(settings.name, qSource, [this.#axis]);
-    using q = queries.rows;
-    using kv = toSequence(settings.name, kvSource, [this.#kv.axis]).rows;
+    const q = queries.rows;
+    const kv = toSequence(settings.name, kvSource, [this.#kv.axis]).rows;
     if (q.shape[0] !== kv.shape[0]) {
       throw new ShapeError({
         where: settings.name,
@@ -115,9 +116,8 @@ export class CrossAxisAttention extends Module {
     }
     const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, options);
     const mask = options.mask ?? settings.mask;
-    const run = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, mask, layouts);
-    using out = settings.useCheckpoint ? checkpoint(run, q, kv) : run(q, kv);
-    return queries.restore(out);
+    const run = (q: Tensor, kv: Tensor) => scope(() => this.#attend({ q, kv }, mask, layouts));
+    return queries.restore(settings.useCheckpoint ? checkpoint(run, q, kv) : run(q, kv));
   }
 
   #layouts(rows: { queries: number; keys: number }, options: CrossForwardOptions): Layouts {
@@ -137,13 +137,12 @@ export class CrossAxisAttention extends Module {
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.#settings;
     const place = (x: Tensor, layout: Layout) => placedHeads(this.#ctx, x, { positions, layout });
-    using projected = this.qProjection.forward(rows.q);
-    using kv = this.kvProjection.forward(rows.kv);
-    using q = place(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
-    using k = place(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
-    using v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
-    using out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
-    using merged = mergeHeads(out);
-    return this.outProjection.forward(merged);
+    const projected = this.qProjection.forward(rows.q);
+    const kv = this.kvProjection.forward(rows.kv);
+    const q = place(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);
+    const k = place(splitHeads(kv, { first: 0, count: numKvHeads, size }), layouts.keys);
+    const v = splitHeads(kv, { first: numKvHeads, count: numKvHeads, size });
+    const out = attention(this.#ctx, q, k, v, { backend, mask, scale, ...layouts });
+    return this.outProjection.forward(mergeHeads(out));
   }
 }

@@ -1,6 +1,5 @@
 import type { Context } from "../context.ts";
 import type { DType } from "../dtype.ts";
-import { linear } from "../ops/linear.ts";
 import { checkOptionNames, checkPositive } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
 import { Module } from "./module.ts";
@@ -49,6 +48,6 @@ export class Linear extends Module {
   /** x [..,in] → [..,out]. */
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
-    return linear(x, this.weight, this.bias);
+    return x.linear(this.weight, this.bias);
   }
 }

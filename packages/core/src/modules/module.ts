@@ -1,4 +1,5 @@
 import { OptionError } from "../errors.ts";
+import { keep, scopeUnlessAsync } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
@@ -6,25 +7,38 @@ import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./
  * Something with parameters: tensors of its own and those of the modules within. Names are dotted paths, the same on
  * every rank and in every checkpoint.
  *
+ * A subclass has a method `forward`, of any parameters. Every call of it runs in a `scope`: what it creates is released when
+ * it ends, except what it returns and what a backward needs, so that its code reads as mathematics. `super.forward(…)` runs in
+ * the same scope. An asynchronous forward has no scope, and binds tensors with `using`. Any other method is called as it is.
+ *
  * @example
  * ```ts
  * import { init, Linear, Module, type Tensor } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
- * class Head extends Module {
- *   readonly first = this.addChild("first", new Linear(ctx, 4, 2));
+ * class Residual extends Module {
+ *   readonly inner = this.addChild("inner", new Linear(ctx, 4, 4));
  *   forward(x: Tensor): Tensor {
- *     return this.first.forward(x);
+ *     return x.add(this.inner.forward(x).relu());
  *   }
  * }
- * using head = new Head();
- * head.namedParameters().map(([name]) => name); // => ["first.weight", "first.bias"]
+ * using residual = new Residual();
+ * residual.namedParameters().map(([name]) => name); // => ["inner.weight", "inner.bias"]
  * ```
  */
 export abstract class Module implements Disposable {
   readonly #parameters = new Map<string, Tensor>();
+  readonly #buffers = new Map<string, Tensor>();
   readonly #children = new Map<string, Module>();
   #training = true;
+
+  constructor() {
+    // An own property, so that whatever class overrides `forward` last is what a scope surrounds, once; not writable, so that
+    // nothing replaces the call path: a field called `forward` is a TypeError.
+    const forward: unknown = Reflect.get(this, "forward");
+    const value = typeof forward === "function" ? scoped(this, forward) : undefined;
+    Object.defineProperty(this, "forward", { value });
+  }
 
   /** Whether the module is being trained, as `train` and `eval` set it. */
   get training(): boolean {
@@ -35,7 +49,14 @@ export abstract class Module implements Disposable {
   protected addParameter(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
     tensor.requiresGrad = true;
-    this.#parameters.set(name, tensor);
+    this.#parameters.set(name, keep(tensor));
+    return tensor;
+  }
+
+  /** Makes a tensor that is no parameter a part of this module's state, which owns it from now on: a table, a running mean. */
+  protected addBuffer(name: string, tensor: Tensor): Tensor {
+    this.#checkName(name);
+    this.#buffers.set(name, keep(tensor));
     return tensor;
   }
 
@@ -47,7 +68,7 @@ export abstract class Module implements Disposable {
   }
 
   #checkName(name: string): void {
-    const taken = this.#parameters.has(name) || this.#children.has(name);
+    const taken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
     if (!taken && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
@@ -58,9 +79,17 @@ export abstract class Module implements Disposable {
 
   /** Own parameters first, then those of the modules within, in the order in which they were added. */
   namedParameters(): [name: string, parameter: Tensor][] {
-    const own = [...this.#parameters];
+    return this.#named(this.#parameters, (child) => child.namedParameters());
+  }
+
+  /** As `namedParameters`, of buffers. */
+  namedBuffers(): [name: string, buffer: Tensor][] {
+    return this.#named(this.#buffers, (child) => child.namedBuffers());
+  }
+
+  #named(own: ReadonlyMap<string, Tensor>, within: (child: Module) => [string, Tensor][]): [string, Tensor][] {
     const inner = [...this.#children].flatMap(([name, child]) =>
-      child.namedParameters().map(([path, parameter]): [string, Tensor] => [`${name}.${path}`, parameter]),
+      within(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
     return [...own, ...inner];
   }
@@ -69,13 +98,13 @@ export abstract class Module implements Disposable {
     return this.namedParameters().map(([, parameter]) => parameter);
   }
 
-  /** The parameters themselves by name, as PyTorch's `state_dict`: what training changes, changes here. */
+  /** The parameters and buffers themselves by name, as PyTorch's `state_dict`: what training changes, changes here. */
   stateDict(): ReadonlyMap<string, Tensor> {
-    return new Map(this.namedParameters());
+    return new Map([...this.namedParameters(), ...this.namedBuffers()]);
   }
 
   /**
-   * Copies values into the parameters of the same names: all of them, or, if anything does not fit, none. Values may be
+   * Copies values into the parameters and buffers of the same names: all of them, or, if anything does not fit, none. Values may be
    * tensors of this device or lie on the host. Communicates nothing: every rank loads the same.
    *
    * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
@@ -108,7 +137,7 @@ export abstract class Module implements Disposable {
     return this.train(false);
   }
 
-  /** Disposes parameters and gradients, and the modules within. */
+  /** Disposes parameters, gradients and buffers, and the modules within. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -120,5 +149,11 @@ export abstract class Module implements Disposable {
       parameter.grad = null;
       parameter.dispose();
     }
+    for (const buffer of this.#buffers.values()) buffer.dispose();
   }
+}
+
+// oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters
+function scoped(module: Module, forward: Function): (...args: readonly unknown[]) => unknown {
+  return (...args) => scopeUnlessAsync(() => Reflect.apply(forward, module, args) as unknown);
 }

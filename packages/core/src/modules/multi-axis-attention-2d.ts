@@ -54,11 +54,9 @@ export class MultiAxisAttention2D extends SelfAttention {
     checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
     checkInput(settings, x, settings.embed);
     const sequence = toSequence(settings.name, x, this.#axes);
-    using rows = sequence.rows;
     const [outer, inner] = sequence.lengths as [number, number];
     const layout = repeated(this.layout(outer, options.sequenceLength), inner);
-    using out = this.attend(rows, maskOf(settings, options), layout);
-    return sequence.restore(out);
+    return sequence.restore(this.attend(sequence.rows, maskOf(settings, options), layout));
   }
 }
 

@@ -56,9 +56,7 @@ export class MultiAxisAttention extends SelfAttention {
     checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
     checkInput(settings, x, settings.embed);
     const sequence = toSequence(settings.name, x, [this.#axis]);
-    using rows = sequence.rows;
     const layout = this.layout(sequence.lengths[0]!, options.sequenceLength);
-    using out = this.attend(rows, maskOf(settings, options), layout);
-    return sequence.restore(out);
+    return sequence.restore(this.attend(sequence.rows, maskOf(settings, options), layout));
   }
 }

@@ -2,6 +2,7 @@ import type { Context } from "../context.ts";
 import { empty } from "../creation.ts";
 import type { DType } from "../dtype.ts";
 import { checkOptionNames } from "../options.ts";
+import { keep } from "../scope.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
@@ -18,14 +19,14 @@ export interface ParameterOptions {
 }
 
 /**
- * A new parameter, equal on all ranks. Its values follow from the context's seed and the order of creation alone, not
+ * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
  * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
  * Collective.
  */
 export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
   checkOptionNames("createParameter", options, ["initial", "dtype"] satisfies (keyof ParameterOptions)[]);
   const { initial, dtype = "float32" } = options;
-  const parameter = empty(ctx, shape, dtype);
+  const parameter = keep(empty(ctx, shape, dtype));
   const { kernels } = ctx.device;
   if (initial.kind === "constant") kernels.fill(parameter, initial.value);
   else kernels.random(parameter, { ...initial, seed: ctx.seed, stream: ctx.nextRandomStream() });

@@ -14,13 +14,12 @@ import type { Module } from "./module.ts";
  *
  * @example
  * ```ts
- * import { init, Linear, randn, reduceGradients, sum } from "@mosaic/core";
+ * import { init, Linear, randn, reduceGradients, scope } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using layer = new Linear(ctx, 4, 2);
  * using x = randn(ctx, [3, 4]);
- * using y = layer.forward(x);
- * using loss = sum(y);
+ * using loss = scope(() => layer.forward(x).sum());
  * loss.backward();
  * reduceGradients(ctx, layer);
  * Array.from(await layer.bias!.grad!.read()); // => [3, 3]

@@ -4,6 +4,7 @@ import type { Context } from "../context.ts";
 import type { Mask } from "../mask/slice.ts";
 import type { Layout } from "../placement/layout.ts";
 import { layoutOf } from "../placement/layout-of.ts";
+import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Settings } from "./attention-options.ts";
 import { mergeHeads, placedHeads, splitHeads } from "./heads.ts";
@@ -34,20 +35,19 @@ export abstract class SelfAttention extends Module {
 
   /** rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
-    const run = (x: Tensor) => this.#attend(x, mask, layout);
+    const run = (x: Tensor) => scope(() => this.#attend(x, mask, layout));
     return this.settings.useCheckpoint ? checkpoint(run, rows) : run(rows);
   }
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.settings;
     const place = (x: Tensor) => placedHeads(this.ctx, x, { positions, layout });
-    using qkv = this.qkvProjection.forward(rows);
-    using q = place(splitHeads(qkv, { first: 0, count: numHeads, size }));
-    using k = place(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
-    using v = splitHeads(qkv, { first: numHeads + numKvHeads, count: numKvHeads, size });
-    using out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
-    using merged = mergeHeads(out);
-    return this.outProjection.forward(merged);
+    const qkv = this.qkvProjection.forward(rows);
+    const q = place(splitHeads(qkv, { first: 0, count: numHeads, size }));
+    const k = place(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
+    const v = splitHeads(qkv, { first: numHeads + numKvHeads, count: numKvHeads, size });
+    const out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
+    return this.outProjection.forward(mergeHeads(out));
   }
 }
 

@@ -2,7 +2,7 @@ import { ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
-// Any axes of an N-D tensor become one sequence: x [..,E] → rows [B,S,E] and back.
+// Any axes of an N-D tensor become one sequence: x [..,E] → rows [B,S,E] and back. For the scope of a module's forward.
 
 /** A tensor seen as a batch of sequences, and the way back for what has as many rows. */
 export interface Sequence {
@@ -29,14 +29,12 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   const order = [...others, ...chosen, embed];
   const lengthsOf = (each: readonly number[]) => each.map((axis) => x.shape[axis]!);
   const size = (each: readonly number[]) => lengthsOf(each).reduce((product, length) => product * length, 1);
-  using moved = x.permute(order);
   return {
-    rows: moved.reshape([size(others), size(chosen), x.shape[embed]!]),
+    rows: x.permute(order).reshape([size(others), size(chosen), x.shape[embed]!]),
     lengths: lengthsOf(chosen),
     restore(result) {
-      using unflat = result.reshape([...lengthsOf([...others, ...chosen]), result.shape.at(-1)!]);
-      using back = unflat.permute(order.map((_, axis) => order.indexOf(axis)));
-      return back.contiguous();
+      const unflat = result.reshape([...lengthsOf([...others, ...chosen]), result.shape.at(-1)!]);
+      return unflat.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
     },
   };
 }

@@ -1,6 +1,6 @@
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
-import { allOrNothing } from "../made.ts";
+import { releaseOnError } from "../tracking.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
 import { checkOptionNames } from "../options.ts";
@@ -91,7 +91,7 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options: ShardOpt
       remedy: "give the placement and the length that the tensor was sharded with",
     });
   }
-  return allOrNothing(() => {
+  return releaseOnError(() => {
     using whole = x.detach();
     using first = whole.transpose(0, along);
     using gathered = gather(ctx, first, layout);

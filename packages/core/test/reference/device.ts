@@ -5,6 +5,8 @@ import type { KvBlock } from "../../src/attention/state.ts";
 import type { Tile } from "../../src/attention/tile.ts";
 import { checkFeatures } from "../../src/kernels/features.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
+import { versionedKernels } from "../../src/kernels/versions.ts";
+import "../../src/methods.ts";
 import { contiguousStrides, type Shape, sizeOf } from "../../src/shape.ts";
 import { Storage } from "../../src/storage.ts";
 import { Tensor } from "../../src/tensor.ts";
@@ -46,7 +48,7 @@ export class ReferenceDevice implements Device {
     this.#memory = new Memory(double);
     this.stream = new ReferenceStream(scheduler);
     const parts = [attend, elementwise, matmul, random, rows, training].map((part) => part(this.#memory));
-    this.kernels = this.#enqueued(Object.assign({}, ...parts) as Kernels);
+    this.kernels = versionedKernels(this.#enqueued(Object.assign({}, ...parts) as Kernels));
   }
 
   /** Kernels that run in stream order; operands must be alive at the call, as on any device. */
@@ -100,6 +102,7 @@ export class ReferenceDevice implements Device {
     if (values.length !== out.size) throw new ShapeError({ where: "write", expected: `${out.size} values` });
     const taken = Array.from(values);
     this.#submit("write", () => this.#memory.store(out, taken));
+    out.storage.recordMutation("write");
   }
 
   read(x: Tensor): Promise<Float32Array> {

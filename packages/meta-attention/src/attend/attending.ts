@@ -4,7 +4,7 @@ import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
 import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
 import { runsWhere } from "../runs.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import { addLse } from "./lse.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";
 import { headsOf, rowsOf } from "./views.ts";
@@ -41,15 +41,15 @@ export class Attending implements Disposable {
   #combined: AttentionState;
   /** Query chunks and batch elements that looked at any chunk but their own: query · B + b. */
   readonly #curious = new Set<number>();
-  readonly #scope = new Scope();
+  readonly #holder = new Holder();
   /** The results, in float32 until they are rounded. */
-  #sums = new Scope();
+  #sums = new Holder();
   /** One for each look, and what it looked at. */
   readonly #fetches: Fetch[] = [];
   readonly #chosen: Chosen[] = [];
 
   constructor(plan: AttendPlan, { q, k, v }: Qkv) {
-    const hold = <T extends Disposable>(thing: T): T => this.#scope.hold(thing);
+    const hold = <T extends Disposable>(thing: T): T => this.#holder.hold(thing);
     const [batch, numHeads, rows] = q.shape as [number, number, number];
     this.plan = plan;
     this.q = hold(q.detach());
@@ -83,7 +83,7 @@ export class Attending implements Disposable {
     const { plan, k, v } = this;
     const earlier = [...this.#fetches];
     const edges = edgesOf({ chosen, before: this.#chosen }, plan.chunks);
-    const fetch = this.#scope.hold(new Fetch(plan, edges, { k, v }));
+    const fetch = this.#holder.hold(new Fetch(plan, edges, { k, v }));
     if (earlier.length === 0) this.#attendOwn();
     this.#fetches.push(fetch);
     this.#chosen.push(chosen);
@@ -108,7 +108,7 @@ export class Attending implements Disposable {
     using _ = this.#sums;
     const { shape } = this.#packed;
     const exact = this.#packed;
-    this.#sums = new Scope();
+    this.#sums = new Holder();
     this.#packed = this.#sums.hold(q.device.empty(shape, q.dtype));
     q.device.kernels.copy(this.#packed, exact);
     this.#own = { ...this.#own, out: this.#partOf(0) };
@@ -152,15 +152,15 @@ export class Attending implements Disposable {
       return { ...look, fetch, before, after: this.#copy(rows.lse) };
     }
     const state = emptyState(rows.q);
-    this.#scope.hold(state.out);
-    this.#scope.hold(state.lse);
+    this.#holder.hold(state.out);
+    this.#holder.hold(state.lse);
     kernels.attend(state, rows.q, keys, tile);
     addLse(rows.lse, state.lse);
     return { ...look, fetch, state };
   }
 
   #copy(x: Tensor): Tensor {
-    const copy = this.#scope.hold(x.device.empty(x.shape, "float32"));
+    const copy = this.#holder.hold(x.device.empty(x.shape, "float32"));
     x.device.kernels.copy(copy, x);
     return copy;
   }
@@ -168,14 +168,14 @@ export class Attending implements Disposable {
   /** The rows of a query chunk, for some batch elements. */
   #rows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<Look, "query" | "b0" | "b1">): Rows {
     const chunk = this.plan.chunks.own[query]!;
-    const scope = new Scope();
-    const part = (x: Tensor): Tensor => scope.hold(rowsOf(x, chunk, b0, b1));
-    return { out: part(out), lse: part(lse), q: part(this.q), [Symbol.dispose]: () => scope[Symbol.dispose]() };
+    const holder = new Holder();
+    const part = (x: Tensor): Tensor => holder.hold(rowsOf(x, chunk, b0, b1));
+    return { out: part(out), lse: part(lse), q: part(this.q), [Symbol.dispose]: () => holder[Symbol.dispose]() };
   }
 
   [Symbol.dispose](): void {
     this.#sums[Symbol.dispose]();
-    this.#scope[Symbol.dispose]();
+    this.#holder[Symbol.dispose]();
   }
 }
 

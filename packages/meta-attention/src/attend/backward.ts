@@ -1,6 +1,6 @@
 import type { Tensor } from "@mosaic/core";
 import { GradientReturn } from "../exchange/gradient-return.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import type { Attending } from "./attending.ts";
 import type { Gradients } from "./gradients.ts";
 import { lookBackward } from "./look-backward.ts";
@@ -16,8 +16,8 @@ export function routedBackward(attending: Attending, router: Tensor, dOutput: Te
   const { plan, q, k, v, combined, fetches, looked } = attending;
   plan.ctx.assertOpen(`${plan.label} backward`);
   const { device } = q;
-  using scope = new Scope();
-  const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
+  using holder = new Holder();
+  const hold = <T extends Disposable>(thing: T): T => holder.hold(thing);
   const dPacked = hold(dOutput.contiguous());
   const part = (which: number): Tensor => hold(headsOf(dPacked, which, plan));
   const dRouter = zerosLike(router);
@@ -41,11 +41,11 @@ export function routedBackward(attending: Attending, router: Tensor, dOutput: Te
 
 /** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
 function ownBackward(attending: Attending, grads: Gradients): void {
-  using scope = new Scope();
-  const { dOut, lse, delta } = ownRows(attending, grads, scope);
+  using holder = new Holder();
+  const { dOut, lse, delta } = ownRows(attending, grads, holder);
   const { plan, q, k, v } = attending;
   for (const chunk of plan.chunks.own) {
-    using inner = new Scope();
+    using inner = new Holder();
     const rows = (x: Tensor): Tensor => inner.hold(rowsOf(x, chunk));
     q.device.kernels.attendBackward(
       { dq: rows(grads.dq), dk: rows(grads.dk), dv: rows(grads.dv) },
@@ -64,21 +64,21 @@ interface OwnRows {
 }
 
 /** What the kernel needs for the keys of own chunks. */
-function ownRows(attending: Attending, grads: Gradients, scope: Scope): OwnRows {
+function ownRows(attending: Attending, grads: Gradients, holder: Holder): OwnRows {
   const { plan, own, combined } = attending;
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
   const { kernels } = device;
   // Without a gate these keys are some among all: the global rule.
   if (!dOwn) return { dOut: dCombined, lse: combined.lse, delta };
-  const dOut = scope.hold(device.empty(dOwn.shape, "float32"));
-  const sums = scope.hold(device.empty(delta.shape, "float32"));
+  const dOut = holder.hold(device.empty(dOwn.shape, "float32"));
+  const sums = holder.hold(device.empty(delta.shape, "float32"));
   if (plan.combine === "exact") {
     // o_i feeds the gate and, with its share a of the softmax, the combined output:
     // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
-    const share = scope.hold(shareOf(own.lse, combined.lse));
-    const heads = scope.hold(share.reshape([...share.shape, 1]));
-    const shared = scope.hold(device.empty(delta.shape, "float32"));
+    const share = holder.hold(shareOf(own.lse, combined.lse));
+    const heads = holder.hold(share.reshape([...share.shape, 1]));
+    const shared = holder.hold(device.empty(delta.shape, "float32"));
     kernels.binary("mul", dOut, dCombined, heads);
     kernels.binary("add", dOut, dOut, dOwn);
     kernels.rowDot(sums, dOwn, own.out);

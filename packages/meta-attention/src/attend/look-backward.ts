@@ -1,6 +1,6 @@
 import type { KvBlock, SavedRows, Tensor } from "@mosaic/core";
 import { reduceInto } from "../reduce.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import type { Attending, Looked } from "./attending.ts";
 import type { Gradients } from "./gradients.ts";
 import { massOf } from "./mass.ts";
@@ -16,9 +16,9 @@ export interface LookBackward {
 
 /** Adds what a look at a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
 export function lookBackward(attending: Attending, given: LookBackward, grads: Gradients): void {
-  using scope = new Scope();
+  using holder = new Holder();
   const rows: Rows = (x) =>
-    scope.hold(rowsOf(x, attending.plan.chunks.own[given.look.query]!, given.look.b0, given.look.b1));
+    holder.hold(rowsOf(x, attending.plan.chunks.own[given.look.query]!, given.look.b0, given.look.b1));
   if (attending.plan.combine === "exact") exactBackward(attending, given, { grads, rows });
   else softBackward(attending, given, { grads, rows });
 }

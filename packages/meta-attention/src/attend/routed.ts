@@ -1,4 +1,4 @@
-import type { Tensor } from "@mosaic/core";
+import { keep, type Tensor } from "@mosaic/core";
 import type { Attending, Qkv } from "./attending.ts";
 import { routedBackward } from "./backward.ts";
 import { pairOf, rowsOf } from "./views.ts";
@@ -11,7 +11,7 @@ import { pairOf, rowsOf } from "./views.ts";
 export function routed(attending: Attending, { q, k, v }: Qkv, router: Tensor): Tensor {
   if (attending.plan.combine === "soft") weigh(attending, router);
   const output = attending.result();
-  const kept = router.detach();
+  const kept = keep(router.detach());
   return output.record([q, k, v, router], {
     name: "routedAttention",
     backward: (dOutput) => routedBackward(attending, kept, dOutput),

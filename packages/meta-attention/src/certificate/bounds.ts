@@ -5,7 +5,7 @@ import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 import type { Chosen } from "../route/choose.ts";
 import { FORBIDDEN } from "../route/reach.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 
 /** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
 export interface KnownKeys {
@@ -30,14 +30,14 @@ export function leftOut(
   const { plan, q, combined } = attending;
   const { kernels } = q.device;
   const chunk = plan.chunks.own[query]!;
-  using scope = new Scope();
-  const hold = <T extends Disposable>(thing: T): T => scope.hold(thing);
+  using holder = new Holder();
+  const hold = <T extends Disposable>(thing: T): T => holder.hold(thing);
   const count = plan.chunks.all.length;
   const [batch, size] = [q.shape[0]!, plan.headDim];
   const groups = [batch, plan.numKvHeads, plan.numHeads / plan.numKvHeads, chunk.length];
   const rows = hold(hold(rowsOf(q, chunk)).reshape([...groups, size]));
   const lse = hold(hold(rowsOf(combined.lse, chunk)).reshape([...groups, 1]));
-  const { centres, radii } = keysOf(known, plan, scope);
+  const { centres, radii } = keysOf(known, plan, holder);
   const empty = (...shape: number[]): Tensor => hold(q.device.empty(shape, "float32"));
 
   // τ·(q·μ + ‖q‖·reach), reach = r + slack·(‖μ‖ + r)
@@ -46,7 +46,7 @@ export function leftOut(
   const norms = empty(...groups);
   kernels.rowDot(norms, rows, rows);
   kernels.unary("sqrt", norms, norms);
-  const reach = reachOf({ centres, radii }, (size + 16) * 2 ** -22, scope);
+  const reach = reachOf({ centres, radii }, (size + 16) * 2 ** -22, holder);
   const most = empty(...groups, count);
   kernels.binary("mul", most, hold(norms.reshape([...groups, 1])), reach);
   kernels.binary("add", bound, bound, most);
@@ -65,7 +65,7 @@ export function leftOut(
 function keysOf(
   { gathered, start }: KnownKeys,
   { numKvHeads, headDim: size }: Attending["plan"],
-  scope: Scope,
+  holder: Holder,
 ): { centres: Tensor; radii: Tensor } {
   const [count, batch] = gathered.shape as [number, number];
   const [whole, row] = gathered.strides as [number, number];
@@ -76,14 +76,14 @@ function keysOf(
     strides: [row, 1, 0, 0, whole],
     offset: offset + numKvHeads * size,
   };
-  return { centres: scope.hold(gathered.view(centres)), radii: scope.hold(gathered.view(radii)) };
+  return { centres: holder.hold(gathered.view(centres)), radii: holder.hold(gathered.view(radii)) };
 }
 
 /** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
-function reachOf({ centres, radii }: { centres: Tensor; radii: Tensor }, slack: number, scope: Scope): Tensor {
+function reachOf({ centres, radii }: { centres: Tensor; radii: Tensor }, slack: number, holder: Holder): Tensor {
   const { device, shape } = centres;
-  const reach = scope.hold(device.empty(radii.shape, "float32"));
-  const squares = scope.hold(device.empty(shape, "float32"));
+  const reach = holder.hold(device.empty(radii.shape, "float32"));
+  const squares = holder.hold(device.empty(shape, "float32"));
   device.kernels.binary("mul", squares, centres, centres);
   reduceInto("sum", reach, squares);
   device.kernels.unary("sqrt", reach, reach);

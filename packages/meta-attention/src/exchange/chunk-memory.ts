@@ -1,6 +1,6 @@
 import type { Device, DType, KvBlock, Tensor } from "@mosaic/core";
 import { rowsOf } from "../attend/views.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import type { Run } from "./edges.ts";
 
 /** Keys and values, or their gradients, [n,Hkv,S,D] each: views to be disposed. */
@@ -18,7 +18,7 @@ export interface BlockKind {
  * them is dense, so that it travels as one message.
  */
 export class ChunkMemory implements Disposable {
-  readonly #scope = new Scope();
+  readonly #holder = new Holder();
   readonly #chunks = new Map<number, { readonly places: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
   /** Uninitialised. */
@@ -32,7 +32,7 @@ export class ChunkMemory implements Disposable {
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
       const batch = byChunk.get(chunk.index)!;
-      const memory = this.#scope.hold(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
+      const memory = this.#holder.hold(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
       this.#chunks.set(chunk.index, { places: new Map(batch.map((b, place) => [b, place])), memory });
     }
   }
@@ -57,7 +57,7 @@ export class ChunkMemory implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.#scope[Symbol.dispose]();
+    this.#holder[Symbol.dispose]();
     this.#chunks.clear();
   }
 }

@@ -1,7 +1,7 @@
 import type { KvBlock, Transfer, Work } from "@mosaic/core";
 import type { AttendPlan } from "../attend/plan.ts";
 import { rowsOf } from "../attend/views.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import type { Chunk } from "../chunks.ts";
 import { type Block, ChunkMemory, ownRows } from "./chunk-memory.ts";
 import type { Edges, Run } from "./edges.ts";
@@ -16,7 +16,7 @@ export class Fetch implements Disposable {
   readonly #own: KvBlock;
   readonly #memory: ChunkMemory;
   /** What is sent, until it is. */
-  readonly #messages = new Scope();
+  readonly #messages = new Holder();
   #work: Work | undefined;
 
   constructor(plan: AttendPlan, edges: Edges, own: KvBlock) {
@@ -30,19 +30,19 @@ export class Fetch implements Disposable {
   #post({ group, label, numKvHeads, headDim }: AttendPlan): Work | undefined {
     const { sends, receives } = this.edges;
     if (sends.length + receives.length === 0) return undefined;
-    const scope = this.#messages;
+    const holder = this.#messages;
     const packed = new Map<number, ChunkMemory>();
     for (const run of sends) {
       if (packed.has(run.chunk.index)) continue;
       const { device, dtype, shape } = this.#own.k;
       const whole: Run = { chunk: run.chunk, b0: 0, b1: shape[0]! };
-      const memory = scope.hold(new ChunkMemory(device, [whole], { numKvHeads, headDim, dtype }));
+      const memory = holder.hold(new ChunkMemory(device, [whole], { numKvHeads, headDim, dtype }));
       this.#pack(memory, whole);
       packed.set(run.chunk.index, memory);
     }
     const transfers: Transfer[] = [
-      ...sends.map((run) => ({ tensor: scope.hold(packed.get(run.chunk.index)!.message(run)), to: run.peer })),
-      ...receives.map((run) => ({ tensor: scope.hold(this.#memory.message(run)), from: run.peer })),
+      ...sends.map((run) => ({ tensor: holder.hold(packed.get(run.chunk.index)!.message(run)), to: run.peer })),
+      ...receives.map((run) => ({ tensor: holder.hold(this.#memory.message(run)), from: run.peer })),
     ];
     return group.sendRecv(transfers, { label });
   }

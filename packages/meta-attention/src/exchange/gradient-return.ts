@@ -1,7 +1,7 @@
 import type { KvBlock, Tensor, Transfer, Work } from "@mosaic/core";
 import type { AttendPlan } from "../attend/plan.ts";
 import { rowsOf } from "../attend/views.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import { type Block, blockOf, ChunkMemory, ownRows } from "./chunk-memory.ts";
 import type { Edges, Run } from "./edges.ts";
 
@@ -14,7 +14,7 @@ export class GradientReturn implements Disposable {
   readonly #edges: Edges;
   readonly #own: KvBlock;
   readonly #memory: ChunkMemory;
-  readonly #scope = new Scope();
+  readonly #holder = new Holder();
   #landing: (Run & { readonly tensor: Tensor })[] = [];
   #work: Work | undefined;
 
@@ -23,7 +23,7 @@ export class GradientReturn implements Disposable {
     this.#plan = plan;
     this.#edges = edges;
     this.#own = own;
-    this.#memory = this.#scope.hold(
+    this.#memory = this.#holder.hold(
       new ChunkMemory(own.k.device, edges.receives, { ...plan, dtype: "float32" }).clear(),
     );
   }
@@ -41,10 +41,10 @@ export class GradientReturn implements Disposable {
     const { device } = group;
     this.#landing = sends.map((run) => {
       const shape = [run.b1 - run.b0, 2, numKvHeads, run.chunk.length, headDim];
-      return { ...run, tensor: this.#scope.hold(device.empty(shape, "float32")) };
+      return { ...run, tensor: this.#holder.hold(device.empty(shape, "float32")) };
     });
     const transfers: Transfer[] = [
-      ...receives.map((run) => ({ tensor: this.#scope.hold(this.#memory.message(run)), to: run.peer })),
+      ...receives.map((run) => ({ tensor: this.#holder.hold(this.#memory.message(run)), to: run.peer })),
       ...sends.map((run, i) => ({ tensor: this.#landing[i]!.tensor, from: run.peer })),
     ];
     this.#work = group.sendRecv(transfers, { label: `${label} backward` });
@@ -64,6 +64,6 @@ export class GradientReturn implements Disposable {
 
   [Symbol.dispose](): void {
     this.#work?.wait();
-    this.#scope[Symbol.dispose]();
+    this.#holder[Symbol.dispose]();
   }
 }

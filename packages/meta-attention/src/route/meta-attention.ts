@@ -1,18 +1,11 @@
 import {
-  add,
   type Context,
   checkOptionNames,
   concatenate,
   formatShape,
   Linear,
-  layerNorm,
   Module,
-  matmul,
-  mean,
-  mul,
   ShapeError,
-  scale,
-  softmax,
   type Tensor,
   zeros,
 } from "@mosaic/core";
@@ -108,70 +101,53 @@ export class MetaAttention extends Module {
     checkOptionNames("MetaAttention.forward", options, ["noise", "reach"]);
     const { noise, reach = reachAmong(summaries.shape[1] ?? 0, { causal: this.#causal }) } = options;
     this.#checkInput(summaries, reach);
-    using normal = layerNorm(summaries);
-    const { refined, chunkAttention } = this.#refine(normal, reach);
-    using plain = this.#scores(refined, reach);
-    const { scores, routing } = this.#route(plain, { noise, reach });
+    const { refined, chunkAttention } = this.#refine(summaries.layerNorm(), reach);
+    const { scores, routing } = this.#route(this.#scores(refined, reach), { noise, reach });
     const all = [scores, routing, chunkAttention, refined];
     return { scores, routing, chunkAttention, refined, [Symbol.dispose]: () => all.forEach((x) => x.dispose()) };
   }
 
   #refine(normal: Tensor, { chunks, causal }: Reach): Pick<Routing, "refined" | "chunkAttention"> {
-    using qkv = this.qkvProjection.forward(normal);
-    using q = this.#head(qkv, 0);
-    using k = this.#head(qkv, 1);
-    using v = this.#head(qkv, 2);
-    using turned = k.transpose(-2, -1);
-    using products = matmul(q, turned);
-    using scaled = scale(products, (this.#size / this.#heads) ** -0.5);
+    const qkv = this.qkvProjection.forward(normal);
+    const [q, k, v] = [this.#head(qkv, 0), this.#head(qkv, 1), this.#head(qkv, 2)];
     const rule = (i: number, l: number) => l <= i || !causal;
-    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
-    using masked = add(scaled, mask);
-    using weights = softmax(masked);
-    using found = matmul(weights, v);
-    using rows = found.permute([0, 2, 1, 3]);
-    using merged = rows.reshape(normal.shape);
-    using update = this.outProjection.forward(merged);
-    return { refined: add(normal, update), chunkAttention: mean(weights, 1) };
+    const mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
+    const scores = q.matmul(k.transpose(-2, -1)).scale((this.#size / this.#heads) ** -0.5);
+    const weights = scores.add(mask).softmax();
+    const merged = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normal.shape);
+    return { refined: normal.add(this.outProjection.forward(merged)), chunkAttention: weights.mean(1) };
   }
 
   /** Part of [q|k|v] as heads [B,H,N,M/H]. */
   #head(qkv: Tensor, part: number): Tensor {
     const { batch, chunks } = this.#sizes(qkv);
-    using own = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
-    using apart = own.reshape([batch, chunks, this.#heads, this.#size / this.#heads]);
-    return apart.permute([0, 2, 1, 3]);
+    const own = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
+    return own.reshape([batch, chunks, this.#heads, this.#size / this.#heads]).permute([0, 2, 1, 3]);
   }
 
   /** Every chunk's query against every chunk's key. */
   #scores(refined: Tensor, { causal }: Reach): Tensor {
-    using asking = causal ? this.#shifted(refined) : refined.reshape(refined.shape);
-    using queries = this.queryProjection.forward(asking);
-    using keys = this.keyProjection.forward(refined);
-    using turned = keys.transpose(-2, -1);
-    using products = matmul(queries, turned);
-    return scale(products, this.#size ** -0.5);
+    const queries = this.queryProjection.forward(causal ? this.#shifted(refined) : refined);
+    const keys = this.keyProjection.forward(refined);
+    return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
   /** Each chunk asks with the summary of the one before: its own has seen tokens that its first queries must not. */
   #shifted(refined: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refined);
-    using first = zeros(this.#ctx, [batch, 1, this.#size]);
-    using others = refined.slice(1, 0, chunks - 1);
-    return concatenate([first, others], 1);
+    const first = zeros(this.#ctx, [batch, 1, this.#size]);
+    return concatenate([first, refined.slice(1, 0, chunks - 1)], 1);
   }
 
   #route(
     plain: Tensor,
     { noise, reach: { chunks, may } }: { noise: Tensor | undefined; reach: Reach },
   ): Pick<Routing, "scores" | "routing"> {
-    using mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: FORBIDDEN });
-    using allowed = pairs(this.#ctx, chunks, { rule: may, yes: 1, no: 0 });
-    using added = noise ? add(mask, noise) : mask.detach();
-    const masked = add(plain, added);
-    using weights = softmax(masked);
+    const mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: FORBIDDEN });
+    const allowed = pairs(this.#ctx, chunks, { rule: may, yes: 1, no: 0 });
+    const scores = plain.add(noise ? mask.add(noise) : mask);
     // A chunk with nowhere to look would be routed everywhere.
-    return { scores: masked, routing: mul(weights, allowed) };
+    return { scores, routing: scores.softmax().mul(allowed) };
   }
 
   #sizes(x: Tensor): { batch: number; chunks: number } {

@@ -1,5 +1,4 @@
 import {
-  add,
   checkOptionNames,
   concatenate,
   type Context,
@@ -8,17 +7,9 @@ import {
   fromArray,
   full,
   Linear,
-  log,
-  matmul,
-  mean,
   Module,
-  mul,
-  neg,
-  relu,
-  scale,
+  scope,
   ShapeError,
-  softmax,
-  sum,
   type Tensor,
 } from "@mosaic/core";
 import { checkCounts, checkHeads } from "../options.ts";
@@ -122,17 +113,16 @@ export class ChunkSummaryEncoder extends Module {
     this.#ctx.assertOpen("ChunkSummaryEncoder");
     this.#checkInput(chunk);
     const [numHeads] = this.query.shape;
-    using x = chunk.to("float32");
-    using turned = x.transpose(1, 2);
-    using products = matmul(this.query, turned);
-    using scores = scale(products, this.embedDim ** -0.5);
-    using weights = softmax(scores);
-    using pooled = matmul(weights, x);
-    using apart = pooled.reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
-    using map = this.value.transpose(-2, -1);
-    using values = matmul(apart, map);
-    const content = values.reshape([x.shape[0]!, this.embedDim]);
-    const pattern = mean(weights, 1);
+    const { content, pattern } = scope(() => {
+      const x = chunk.to("float32");
+      const weights = this.query
+        .matmul(x.transpose(1, 2))
+        .scale(this.embedDim ** -0.5)
+        .softmax();
+      const pooled = weights.matmul(x).reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
+      const values = pooled.matmul(this.value.transpose(-2, -1));
+      return { content: values.reshape([x.shape[0]!, this.embedDim]), pattern: weights.mean(1) };
+    });
     return {
       content,
       pattern,
@@ -142,12 +132,11 @@ export class ChunkSummaryEncoder extends Module {
 
   /** The part after: [B,summaryDim]. `weights` are the pattern's values; null, on a device without values, counts them as unordered. */
   summarize({ content, pattern }: Glance, weights: Float32Array | null): Tensor {
-    using statistics = this.#statistics(pattern, weights);
-    using hidden = this.statisticsIn.forward(statistics);
-    using active = relu(hidden);
-    using spread = this.statisticsOut.forward(active);
-    using both = concatenate([content, spread], -1);
-    return this.combine.forward(both);
+    return scope(() => {
+      const statistics = this.#statistics(pattern, weights);
+      const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
+      return this.combine.forward(concatenate([content, spread], -1));
+    });
   }
 
   /** [B,4]: entropy, maximum, Gini, top-5 mass. */
@@ -156,16 +145,10 @@ export class ChunkSummaryEncoder extends Module {
     const coefficients = weights
       ? orderCoefficients(weights, batch)
       : new Float32Array(batch * rows * orderedStatistics);
-    using order = fromArray(this.#ctx, coefficients, [batch, rows, orderedStatistics]);
-    using lines = pattern.reshape([batch, 1, rows]);
-    using products = matmul(lines, order);
-    using ordered = products.reshape([batch, orderedStatistics]);
-    using epsilon = full(this.#ctx, [1], EPSILON);
-    using positive = add(pattern, epsilon);
-    using logs = log(positive);
-    using terms = mul(pattern, logs);
-    using total = sum(terms, -1, { keepDims: true });
-    using entropy = neg(total);
+    const order = fromArray(this.#ctx, coefficients, [batch, rows, orderedStatistics]);
+    const ordered = pattern.reshape([batch, 1, rows]).matmul(order).reshape([batch, orderedStatistics]);
+    const logs = pattern.add(full(this.#ctx, [1], EPSILON)).log();
+    const entropy = pattern.mul(logs).sum(-1, { keepDims: true }).neg();
     return concatenate([entropy, ordered], -1);
   }
 

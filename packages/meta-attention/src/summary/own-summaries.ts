@@ -1,6 +1,6 @@
 import { concatenate, type Tensor } from "@mosaic/core";
 import type { Chunks } from "../chunks.ts";
-import { Scope } from "../scope.ts";
+import { Holder } from "../holder.ts";
 import type { ChunkSummaryEncoder } from "./encoder.ts";
 
 /** The summaries of a rank's chunks, half done: waiting for the order of the weights. */
@@ -13,18 +13,18 @@ export interface PendingSummaries extends Disposable {
 
 /** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
 export function beginSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
-  const scope = new Scope();
+  const holder = new Holder();
   const [batch, , embed] = x.shape as [number, number, number];
   const length = own[0]?.length ?? 0;
   const even = own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
   const parts = even
-    ? [scope.hold(x.reshape([batch * own.length, length, embed]))]
-    : own.map((chunk) => scope.hold(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
-  const glances = parts.map((part) => scope.hold(encoder.glance(part)));
+    ? [holder.hold(x.reshape([batch * own.length, length, embed]))]
+    : own.map((chunk) => holder.hold(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
+  const glances = parts.map((part) => holder.hold(encoder.glance(part)));
   return {
     patterns: glances.map(({ pattern }) => pattern),
     finish(values) {
-      using made = new Scope();
+      using made = new Holder();
       const summaries = glances.map((glance, i) => made.hold(encoder.summarize(glance, values && values[i]!)));
       if (even) {
         const byBatch = made.hold(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
@@ -36,6 +36,6 @@ export function beginSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }:
         0,
       );
     },
-    [Symbol.dispose]: () => scope[Symbol.dispose](),
+    [Symbol.dispose]: () => holder[Symbol.dispose](),
   };
 }

@@ -19,6 +19,6 @@ export function activationOf(where: string, name: ActivationName): (x: Tensor) =
 export class GELU extends Module {
   /** x [..] → the same shape. */
   forward(x: Tensor): Tensor {
-    return gelu(x);
+    return x.gelu();
   }
 }

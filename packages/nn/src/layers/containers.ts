@@ -49,7 +49,8 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
 }
 
 /**
- * Layers one after another; what lies between them is given back at once (the tape keeps what it needs).
+ * Layers one after another; what lies between them is released at once, not only when the scope of `forward` ends (the tape
+ * keeps what it needs).
  *
  * @example
  * ```ts

@@ -68,11 +68,8 @@ export class MLP extends Module {
 
   /** x [..,embedDim] → [..,outDim]. */
   forward(x: Tensor): Tensor {
-    using wide = this.fc1.forward(x);
-    using active = this.#activation(wide);
-    if (this.#drop.probability === 0) return this.fc2.forward(active);
-    using thinned = this.#drop.forward(active);
-    using narrow = this.fc2.forward(thinned);
-    return this.#drop.forward(narrow);
+    const hidden = this.#activation(this.fc1.forward(x));
+    if (this.#drop.probability === 0) return this.fc2.forward(hidden);
+    return this.#drop.forward(this.fc2.forward(this.#drop.forward(hidden)));
   }
 }

@@ -3,10 +3,8 @@ import {
   checkOptionNames,
   createParameter,
   type DType,
-  layerNorm,
   Module,
   OptionError,
-  rmsNorm,
   type Tensor,
 } from "@mosaic/core";
 
@@ -64,7 +62,7 @@ export class LayerNorm extends Module {
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return layerNorm(x, this.weight, this.bias, { epsilon: this.epsilon });
+    return x.layerNorm(this.weight, this.bias, { epsilon: this.epsilon });
   }
 }
 
@@ -84,6 +82,6 @@ export class RMSNorm extends Module {
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return rmsNorm(x, this.weight, { epsilon: this.epsilon });
+    return x.rmsNorm(this.weight, { epsilon: this.epsilon });
   }
 }

@@ -4,6 +4,7 @@ import {
   type Device,
   formatShape,
   fromArray,
+  keep,
   OptionError,
   type PositionEncoding,
   positions,
@@ -132,8 +133,9 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     const pairs = this.#frequencies.length;
     const angles = new Float64Array(rows.length * pairs);
     for (let i = 0; i < angles.length; i++) angles[i] = rows[Math.floor(i / pairs)]! * this.#frequencies[i % pairs]!;
-    const cos = fromArray(device, angles.map(Math.cos), [rows.length, pairs]);
-    const sin = fromArray(device, angles.map(Math.sin), [rows.length, pairs]);
+    // The tables outlive the forward whose scope they are made in.
+    const cos = keep(fromArray(device, angles.map(Math.cos), [rows.length, pairs]));
+    const sin = keep(fromArray(device, angles.map(Math.sin), [rows.length, pairs]));
     this.#tables.set(key, { cos, sin, device });
     this.#forgetOldest();
     return { cos, sin };

@@ -6,6 +6,7 @@ import {
   formatShape,
   OptionError,
   sameShape,
+  scope,
   ShapeError,
   type Tensor,
 } from "@mosaic/core";
@@ -113,6 +114,5 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options: Cros
  * @throws ShapeError or OptionError for arguments that do not fit.
  */
 export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options: CrossEntropyOptions = {}): Tensor {
-  using terms = crossEntropyTerms(logits, targets, options);
-  return meanOverMesh(ctx, terms);
+  return scope(() => meanOverMesh(ctx, crossEntropyTerms(logits, targets, options)));
 }

@@ -4,10 +4,9 @@ import {
   defineOp,
   formatShape,
   full,
-  mul,
   sameShape,
+  scope,
   ShapeError,
-  sum,
   type Tensor,
 } from "@mosaic/core";
 
@@ -40,15 +39,13 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
       received: formatShape(weights.shape),
     });
   }
-  using wide = losses.to("float32");
-  using constant = weights?.detach();
-  using count = constant?.to("float32");
-  using weighted = count ? mul(wide, count) : wide.reshape(wide.shape);
-  using total = sum(weighted);
-  using number = count ? sum(count) : full(losses.device, [], losses.size);
-  using first = total.reshape([1]);
-  using second = number.reshape([1]);
-  return concatenate([first, second], 0);
+  return scope(() => {
+    const wide = losses.to("float32");
+    const weight = weights?.detach().to("float32");
+    const total = weight ? wide.mul(weight).sum() : wide.sum();
+    const count = weight ? weight.sum() : full(losses.device, [], losses.size);
+    return concatenate([total.reshape([1]), count.reshape([1])], 0);
+  });
 }
 
 /** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */

@@ -1,4 +1,4 @@
-import { type Context, formatShape, sameShape, ShapeError, square, sub, type Tensor } from "@mosaic/core";
+import { type Context, formatShape, sameShape, scope, ShapeError, type Tensor } from "@mosaic/core";
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
 /** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `mseLoss`. */
@@ -10,11 +10,7 @@ export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tenso
       received: formatShape(target.shape),
     });
   }
-  using wide = prediction.to("float32");
-  using wanted = target.to("float32");
-  using difference = sub(wide, wanted);
-  using squares = square(difference);
-  return lossTerms(squares, weights);
+  return scope(() => lossTerms(prediction.to("float32").sub(target.to("float32")).square(), weights));
 }
 
 /**
@@ -35,6 +31,5 @@ export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tenso
  * @throws ShapeError if shapes differ.
  */
 export function mseLoss(ctx: Context, prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
-  using terms = mseLossTerms(prediction, target, weights);
-  return meanOverMesh(ctx, terms);
+  return scope(() => meanOverMesh(ctx, mseLossTerms(prediction, target, weights)));
 }

@@ -7,15 +7,14 @@ import { checkOptimizer, Optimizer, optimizerNames, type OptimizerOptions, type 
  *
  * @example
  * ```ts
- * import { init, Linear, ones, sum } from "@mosaic/core";
+ * import { init, Linear, ones, scope } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * import { AdamW, cosine } from "@mosaic/nn";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using layer = new Linear(ctx, 4, 1, { bias: false });
  * using optimizer = new AdamW(layer, { lr: 0.1, schedule: cosine(10) });
  * using x = ones(ctx, [1, 4]);
- * using y = layer.forward(x);
- * using loss = sum(y);
+ * using loss = scope(() => layer.forward(x).sum());
  * loss.backward();
  * optimizer.step();
  * optimizer.zeroGrad();

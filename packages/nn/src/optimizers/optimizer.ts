@@ -2,6 +2,7 @@ import {
   type AdamStep,
   checkOptionNames,
   type HostTensor,
+  keep,
   loadState,
   type LoadOptions,
   type Module,
@@ -195,11 +196,11 @@ function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions)
 
 function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
   const { device, shape, dtype } = parameter;
-  const [first, second] = [device.empty(shape, "float32"), device.empty(shape, "float32")];
+  const [first, second] = [keep(device.empty(shape, "float32")), keep(device.empty(shape, "float32"))];
   device.kernels.fill(first, 0);
   device.kernels.fill(second, 0);
   if (dtype === "float32") return { first, second, master: null };
-  const master = device.empty(shape, "float32");
+  const master = keep(device.empty(shape, "float32"));
   device.kernels.copy(master, parameter);
   return { first, second, master };
 }

@@ -1,4 +1,4 @@
-import { type AdamStep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
+import { type AdamStep, keep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
 import {
   checkNumbers,
   checkOptimizer,
@@ -28,15 +28,14 @@ const legal = [...optimizerNames, "warmupSteps", "r", "weightLrPower"];
  *
  * @example
  * ```ts
- * import { init, Linear, ones, sum } from "@mosaic/core";
+ * import { init, Linear, ones, scope } from "@mosaic/core";
  * import { cpu } from "@mosaic/kernels-cpu";
  * import { ScheduleFreeAdamW } from "@mosaic/nn";
  * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
  * using layer = new Linear(ctx, 4, 1, { bias: false });
  * using optimizer = new ScheduleFreeAdamW(layer, { lr: 0.1, warmupSteps: 10 });
  * using x = ones(ctx, [1, 4]);
- * using y = layer.forward(x);
- * using loss = sum(y);
+ * using loss = scope(() => layer.forward(x).sum());
  * loss.backward();
  * optimizer.step();
  * optimizer.eval(); // … measure …
@@ -113,7 +112,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#training ??= this.slots.map(({ parameter, master, first }) => {
       const { device, shape, dtype } = parameter;
       const { kernels } = device;
-      const y = device.empty(shape, dtype);
+      const y = keep(device.empty(shape, dtype));
       kernels.copy(y, parameter);
       const x = device.empty(shape, "float32");
       kernels.binary("sub", x, first, master ?? parameter);

@@ -49,6 +49,7 @@ export class SymbolicDevice implements Device {
 
   write(out: Tensor): void {
     this.record.push(codeOf.compute, [this.record.names.word("write"), 1, this.record.viewOf(out)]);
+    out.storage.recordMutation("write");
   }
 
   /** Rejects: there is nothing to read. */

@@ -86,5 +86,6 @@ function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: 
       const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
       const name = record.names.word(isNamed ? `${args[0] as string}${suffix}` : kernel);
       record.push(codeOf.compute, [name, outputs.length, ...outputs, ...viewsOf(onlyRead), ...viewsOf(updated)]);
+      for (const operand of mutated) tensorOf(operand, args)?.storage.recordMutation(kernel);
     };
 }

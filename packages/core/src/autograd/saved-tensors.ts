@@ -1,0 +1,69 @@
+import { AutogradError } from "../errors.ts";
+import { formatShape } from "../shape.ts";
+import { Tensor } from "../tensor.ts";
+
+/** What an operation keeps for its backward: tensors and whatever else, by name. */
+export type Saved = Readonly<Record<string, unknown>>;
+
+/** The versions of saved tensors, in the order of their names. */
+export type SavedVersions = readonly number[];
+
+/** The versions of the tensors among what an operation saves, for `checkVersions`. */
+export function versionsOf(saved: Saved): SavedVersions {
+  const versions: number[] = [];
+  for (const name in saved) {
+    const value = saved[name];
+    if (value instanceof Tensor) versions.push(value.storage.version);
+  }
+  return versions;
+}
+
+/**
+ * Throws an AutogradError that names the first saved tensor whose memory was mutated after it was saved: its gradient would be
+ * that of other numbers.
+ */
+export function checkVersions(operation: string, saved: Saved, versions: SavedVersions): void {
+  let i = 0;
+  for (const name in saved) {
+    const value = saved[name];
+    if (!(value instanceof Tensor)) continue;
+    const version = versions[i++]!;
+    if (value.storage.version !== version) throw mutated(`backward of ${operation}`, [name, value], version);
+  }
+}
+
+function mutated(where: string, [name, x]: readonly [string, Tensor], version: number): AutogradError {
+  const { storage } = x;
+  return new AutogradError({
+    where,
+    expected: `"${name}" ${formatShape(x.shape)} ${x.dtype} at version ${version}, as it was saved in the forward`,
+    received: `version ${storage.version}: "${storage.mutation}" mutated it`,
+    remedy: "mutate a tensor after the backward (parameters after loss.backward()), or mutate a copy",
+  });
+}
+
+/**
+ * Runs `body` (synchronous), whose mutations of `tensors` leave their versions as they are. For memory that gets back the values
+ * that it had when it was saved: a sharded parameter that is released after the forward and gathered again for the backward.
+ * PyTorch's FSDP has `_unsafe_preserve_version_counter` for it.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, ones, preserveVersion } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using weight = ones(device, [2]);
+ * weight.requiresGrad = true;
+ * using x = fromArray(device, [3, 4], [2]);
+ * x.requiresGrad = true;
+ * using y = x.mul(weight).sum();
+ * preserveVersion([weight], () => device.kernels.fill(weight, 0)); // released …
+ * preserveVersion([weight], () => device.kernels.fill(weight, 1)); // … and gathered again
+ * y.backward();
+ * Array.from(await x.grad!.read()); // => [1, 1]
+ * ```
+ */
+export function preserveVersion<T>(tensors: readonly Tensor[], body: () => T): T {
+  const [first, ...others] = tensors;
+  return first ? first.storage.preserveVersion(() => preserveVersion(others, body)) : body();
+}

@@ -1,0 +1,134 @@
+import type { DType } from "./dtype.ts";
+import * as arithmetic from "./ops/arithmetic.ts";
+import { linear } from "./ops/linear.ts";
+import { matmul } from "./ops/matmul.ts";
+import { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
+import * as pointwise from "./ops/pointwise.ts";
+import { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
+import { softmax } from "./ops/softmax.ts";
+import type { Shape } from "./shape.ts";
+import { Tensor } from "./tensor.ts";
+import * as views from "./views.ts";
+
+// Operations as methods: `x.add(y)` is `add(x, y)`. tensor.ts imports no operation, this file gives it them all.
+
+/** The operations of a tensor. Each is the function of the same name with the tensor as its first argument; views are methods alone. */
+export interface TensorMethods {
+  /** The same elements, row-major, under another shape; one length may be -1. Copies only if no strides can show it. */
+  reshape(shape: Shape): Tensor;
+  /** Axes in another order: axis i of the result is axis `axes[i]` of this. */
+  permute(axes: readonly number[]): Tensor;
+  /** Two axes exchanged. */
+  transpose(a: number, b: number): Tensor;
+  /** Elements start, start + step, … before `end` of one axis; a negative start or end counts from the end. */
+  slice(axis: number, start: number, end?: number, step?: number): Tensor;
+  /** Axes of length 1 repeated, and new ones added in front, without a copy. */
+  expand(shape: Shape): Tensor;
+  /** This very memory if it is dense already, else a dense copy. */
+  contiguous(): Tensor;
+  /** Another dtype, rounded to nearest even; shares memory if the dtype is the same. */
+  to(dtype: DType): Tensor;
+
+  /** this + other. Shapes broadcast as in NumPy; dtypes must agree. */
+  add(other: Tensor): Tensor;
+  /** this − other, with broadcasting. */
+  sub(other: Tensor): Tensor;
+  /** this · other element by element, with broadcasting. */
+  mul(other: Tensor): Tensor;
+  /** this / other element by element, with broadcasting. */
+  div(other: Tensor): Tensor;
+  /** this · factor. */
+  scale(factor: number): Tensor;
+
+  /** Matrix product [..,M,K] · [..,K,N] → [..,M,N]; leading axes broadcast. For a weight matrix use `linear`. */
+  matmul(other: Tensor): Tensor;
+  /** this · Wᵀ + b: this [..,in], weight [out,in], bias [out] or null → [..,out]. The layout is PyTorch's. */
+  linear(weight: Tensor, bias?: Tensor | null): Tensor;
+
+  /** −this. */
+  neg(): Tensor;
+  /** eˣ. */
+  exp(): Tensor;
+  /** Natural logarithm. */
+  log(): Tensor;
+  /** √x. */
+  sqrt(): Tensor;
+  /** 1 / √x. */
+  rsqrt(): Tensor;
+  /** Hyperbolic tangent. */
+  tanh(): Tensor;
+  /** 1 / (1 + e⁻ˣ). */
+  sigmoid(): Tensor;
+  /** max(x, 0); the derivative at 0 is 0. */
+  relu(): Tensor;
+  /** x · Φ(x), with the normal distribution's exact Φ: Hendrycks and Gimpel 2016, PyTorch's default. */
+  gelu(): Tensor;
+  /** x². */
+  square(): Tensor;
+
+  /** Softmax along one axis, the last by default; a row of −Infinity gives 0. */
+  softmax(axis?: number): Tensor;
+  /** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
+  layerNorm(weight?: Tensor | null, bias?: Tensor | null, options?: NormOptions): Tensor;
+  /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
+  rmsNorm(weight?: Tensor | null, options?: NormOptions): Tensor;
+
+  /** Sum over some axes, or all; float32 accumulation, one rounding. */
+  sum(axes?: Axes, options?: ReduceOptions): Tensor;
+  /** Mean over some axes, or all; float32 accumulation, one rounding. NaN where there is nothing. */
+  mean(axes?: Axes, options?: ReduceOptions): Tensor;
+  /** The largest over some axes, or all. Where several are largest, each gets an equal part of the gradient. */
+  max(axes?: Axes, options?: ReduceOptions): Tensor;
+}
+
+declare module "./tensor.ts" {
+  interface Tensor extends TensorMethods {}
+}
+
+/** `operation(x, …)` as a method of x. */
+function method<Rest extends readonly unknown[]>(
+  operation: (x: Tensor, ...rest: Rest) => Tensor,
+): (this: Tensor, ...rest: Rest) => Tensor {
+  return function (...rest) {
+    return operation(this, ...rest);
+  };
+}
+
+const methods: TensorMethods = {
+  reshape: method(views.reshape),
+  permute: method(views.permute),
+  transpose: method(views.transpose),
+  slice: method((x, axis: number, start: number, end?: number, step?: number) =>
+    views.slice(x, axis, { start, end, step }),
+  ),
+  expand: method(views.expand),
+  contiguous: method(views.contiguous),
+  to: method(views.to),
+  add: method(arithmetic.add),
+  sub: method(arithmetic.sub),
+  mul: method(arithmetic.mul),
+  div: method(arithmetic.div),
+  scale: method(arithmetic.scale),
+  matmul: method(matmul),
+  linear: method(linear),
+  neg: method(pointwise.neg),
+  exp: method(pointwise.exp),
+  log: method(pointwise.log),
+  sqrt: method(pointwise.sqrt),
+  rsqrt: method(pointwise.rsqrt),
+  tanh: method(pointwise.tanh),
+  sigmoid: method(pointwise.sigmoid),
+  relu: method(pointwise.relu),
+  gelu: method(pointwise.gelu),
+  square: method(pointwise.square),
+  softmax: method(softmax),
+  layerNorm: method(layerNorm),
+  rmsNorm: method(rmsNorm),
+  sum: method(sum),
+  mean: method(mean),
+  max: method(max),
+};
+
+for (const [name, value] of Object.entries(methods)) {
+  Object.defineProperty(Tensor.prototype, name, { value, configurable: true, writable: true });
+}

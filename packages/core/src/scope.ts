@@ -1,0 +1,123 @@
+import { MosaicError } from "./errors.ts";
+import { Tensor } from "./tensor.ts";
+import { adopt, track, Tracker } from "./tracking.ts";
+
+/**
+ * Runs `body` and then releases every tensor that was created inside, except
+ *
+ * - what it returns: a tensor, or tensors in arrays, maps, sets and plain objects, at any depth. The scope around it adopts
+ *   them; without one they are the caller's, to dispose or to bind with `using`;
+ * - what a backward needs: saved tensors have handles of their own, so that `backward` runs after the scope has ended;
+ * - gradients, parameters and buffers of modules, and what `keep` names.
+ *
+ * Tensors created outside are never touched, and `using` inside releases early, for a lower peak. If `body` throws, everything
+ * is released. The `forward` of every `Module` runs in a scope. TensorFlow.js calls this `tidy`.
+ *
+ * Scopes are synchronous: operations enqueue and return at once, so `body` need not wait. A promise returned from a scope is
+ * an error, as what an async function creates after its first `await` belongs to no scope. Await outside, or run scopes between
+ * the awaits of an async function, and bind with `using` what has to live across one.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, scope } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using y = scope(() => x.matmul(x.transpose(0, 1)).add(x).relu());
+ * Array.from(await y.read()); // => [6, 13, 14, 29]
+ * ```
+ * @throws MosaicError if `body` returns a promise, alone or in a container; everything has been released.
+ */
+export function scope<T>(body: () => T): T {
+  const tracker = new Tracker();
+  const result = track(tracker, body);
+  const { tensors, promises } = contentsOf(result);
+  if (promises.length > 0) throw refused(tracker, promises);
+  return end(tracker, result, tensors);
+}
+
+/** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
+function end<T>(tracker: Tracker, result: T, returned: readonly Tensor[]): T {
+  for (const tensor of returned) if (tensor.owner === tracker) adopt(tensor);
+  tracker.release();
+  return result;
+}
+
+function refused(tracker: Tracker, promises: readonly PromiseLike<unknown>[]): MosaicError {
+  tracker.release();
+  // A promise that rejects later, on a tensor released here, is not a second error.
+  for (const promise of promises) promise.then(undefined, () => {});
+  return new MosaicError({
+    where: "scope",
+    expected: "a synchronous body",
+    received: "a promise",
+    remedy:
+      "return tensors and await outside; in async code, run scopes between the awaits or bind tensors with `using`",
+  });
+}
+
+/**
+ * Lets a tensor outlive the scopes that it was created in; it is then yours to dispose. Returns it.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, keep, scope, type Tensor } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * const cache: Tensor[] = [];
+ * scope(() => {
+ *   cache.push(keep(fromArray(device, [1, 2], [2])));
+ * });
+ * cache[0]!.isDisposed; // => false
+ * cache[0]!.dispose();
+ * ```
+ */
+export function keep<T extends Tensor>(x: T): T {
+  x.owner = null;
+  return x;
+}
+
+/**
+ * A scope for a function that may be asynchronous: if it returns a promise, nothing is released, because what is under way uses
+ * it. Its tensors are then owned as outside of this scope.
+ */
+export function scopeUnlessAsync<T>(body: () => T): T {
+  const tracker = new Tracker();
+  const result = track(tracker, body);
+  if (!isPromise(result)) return end(tracker, result, contentsOf(result).tensors);
+  tracker.handOver();
+  return result;
+}
+
+interface Contents {
+  readonly tensors: readonly Tensor[];
+  readonly promises: readonly PromiseLike<unknown>[];
+}
+
+/** The tensors and promises that a value is, or holds in arrays, maps, sets and plain objects. */
+function contentsOf(value: unknown): Contents {
+  if (value instanceof Tensor) return { tensors: [value], promises: [] };
+  const [tensors, promises]: [Tensor[], PromiseLike<unknown>[]] = [[], []];
+  const pending = [value];
+  const seen = new Set<unknown>();
+  while (pending.length > 0) {
+    const next = pending.pop();
+    if (typeof next !== "object" || next === null || seen.has(next)) continue;
+    seen.add(next);
+    if (next instanceof Tensor) tensors.push(next);
+    else if (isPromise(next)) promises.push(next);
+    else for (const each of membersOf(next)) pending.push(each);
+  }
+  return { tensors, promises };
+}
+
+function membersOf(container: object): Iterable<unknown> {
+  if (Array.isArray(container) || container instanceof Set) return container;
+  if (container instanceof Map) return [...container].flat();
+  const prototype: unknown = Object.getPrototypeOf(container);
+  return prototype === Object.prototype || prototype === null ? Object.values(container) : [];
+}
+
+function isPromise(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === "function";
+}

@@ -1,0 +1,204 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { checkpoint } from "../../src/autograd/checkpoint.ts";
+import { defineOp } from "../../src/autograd/define-op.ts";
+import { preserveVersion } from "../../src/autograd/saved-tensors.ts";
+import { singleRankGroup } from "../../src/collectives/single-rank-group.ts";
+import { fromArray, ones, randn } from "../../src/creation.ts";
+import { AutogradError } from "../../src/errors.ts";
+import { init } from "../../src/init.ts";
+import { compileKernel } from "../../src/kernels/compile.ts";
+import type { KernelName } from "../../src/kernels/kernels.ts";
+import { operandsOf } from "../../src/kernels/operands.ts";
+import { kernelSchema } from "../../src/kernels/schema.ts";
+import { Linear } from "../../src/modules/linear.ts";
+import { linear } from "../../src/ops/linear.ts";
+import type { Tensor } from "../../src/tensor.ts";
+import { ReferenceDevice } from "../reference/index.ts";
+
+let device: ReferenceDevice;
+beforeEach(() => {
+  device = new ReferenceDevice();
+});
+
+function leaf(...values: number[]): Tensor {
+  const x = fromArray(device, values, [values.length]);
+  x.requiresGrad = true;
+  return x;
+}
+
+describe("a saved tensor that was mutated before its backward is an error", () => {
+  test("that names the operation, the tensor and what mutated it", () => {
+    const [x, y] = [leaf(1, 2), leaf(3, 4)];
+    using product = x.mul(y);
+    device.kernels.fill(y, 0);
+    expect(() => product.backward(ones(device, [2]))).toThrow(
+      new AutogradError({
+        where: "backward of mul",
+        expected: '"b" [2] float32 at version 1, as it was saved in the forward',
+        received: 'version 2: "fill" mutated it',
+        remedy: "mutate a tensor after the backward (parameters after loss.backward()), or mutate a copy",
+      }),
+    );
+  });
+
+  test("through a view, by a host write, and of an output", () => {
+    const x = leaf(1, 2);
+    using squared = x.square();
+    {
+      using view = x.detach();
+      using part = view.slice(0, 0, 1);
+      device.write(part, [7]);
+    }
+    expect(() => squared.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*"write" mutated it/);
+    const z = leaf(1, 2);
+    using y = z.softmax();
+    device.kernels.scalar("mul", y, y, 2);
+    expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*"scalar" mutated it/);
+  });
+
+  test("although the graph was built in a scope, and from a leaf that needs no gradient", () => {
+    const x = leaf(1);
+    using factor = ones(device, [1]);
+    using y = x.mul(factor).tanh();
+    device.kernels.fill(factor, 2);
+    expect(() => y.backward()).toThrow(/backward of mul: expected "b" \[1\]/);
+  });
+
+  test("of a checkpoint: its input", () => {
+    const x = leaf(1, 2);
+    using y = checkpoint((each) => each.square().sum(), x);
+    device.kernels.fill(x, 3);
+    expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*"fill" mutated it/);
+  });
+
+  test("of an operation of one's own: what it saved itself", () => {
+    const scaled = defineOp({
+      name: "scaled",
+      forward([x]: [Tensor], scratch: Tensor) {
+        const output = x.device.empty(x.shape, x.dtype);
+        const table = x.device.empty(x.shape, x.dtype);
+        x.device.kernels.copy(table, scratch);
+        x.device.kernels.binary("mul", output, x, table);
+        tables.push(table);
+        return { output, saved: { table, note: "no tensor" } };
+      },
+      backward: ({ table }, dOut) => [dOut.mul(table)],
+    });
+    const tables: Tensor[] = [];
+    const x = leaf(1, 2);
+    using scratch = ones(device, [2]);
+    using y = scaled([x], scratch);
+    device.kernels.fill(scratch, 5); // not saved: no error
+    using again = scaled([x], scratch);
+    device.kernels.fill(tables[1]!, 5);
+    expect(() => again.backward(ones(device, [2]))).toThrow(/backward of scaled: expected "table"/);
+    y.backward(ones(device, [2]));
+    expect(x.grad).not.toBeNull();
+  });
+
+  test("by a collective", async () => {
+    await using ctx = await init({ device, collectives: singleRankGroup(), rank: 0, worldSize: 1 });
+    const x = leaf(1, 2);
+    using y = x.square();
+    ctx.world.allReduce(x).wait();
+    expect(() => y.backward(ones(ctx, [2]))).toThrow(/backward of square: expected "x".*"allReduce" mutated it/);
+    const [sent, received] = [ones(ctx, [2]), ones(ctx, [2])];
+    const transfers = [
+      { tensor: sent, to: 0 },
+      { tensor: received, from: 0 },
+    ];
+    const before = [sent, received].map(({ storage }) => storage.version);
+    ctx.world.sendRecv(transfers).wait();
+    expect(sent.storage.version).toBe(before[0]);
+    expect(received.storage.version).toBeGreaterThan(before[1]!);
+  });
+
+  test("by an optimizer's step between forward and backward, as in PyTorch", async () => {
+    await using ctx = await init({ device, rank: 0, worldSize: 1 });
+    using layer = new Linear(ctx, 2, 1);
+    using x = randn(ctx, [3, 2]);
+    x.requiresGrad = true;
+    using y = layer.forward(x).sum();
+    const [first, second] = [ones(device, [1, 2]), ones(device, [1, 2])];
+    using gradient = ones(device, [1, 2]);
+    const rates = {
+      rate: 0.1,
+      beta1: 0.9,
+      beta2: 0.99,
+      epsilon: 1e-8,
+      decay: 0,
+      correction1: 1,
+      correction2: 1,
+      mix: 0,
+    };
+    device.kernels.adam({ parameter: layer.weight, first, second }, gradient, { kind: "adamW", ...rates });
+    expect(() => y.backward()).toThrow(/backward of linear: expected "weight" \[1,2\] float32.*"adam" mutated it/);
+  });
+});
+
+describe("what is no error", () => {
+  test("a mutation of what no operation saved, before the forward, or after the backward", async () => {
+    const x = leaf(1, 2);
+    device.kernels.fill(x, 2);
+    using sum = x.add(x);
+    device.kernels.fill(x, 3); // add saves nothing
+    sum.backward(ones(device, [2]));
+    using y = x.square();
+    y.backward(ones(device, [2]));
+    device.kernels.fill(x, 4);
+    expect([...(await x.grad!.read())]).toEqual([8, 8]);
+  });
+
+  test("accumulating gradients over forwards of the same parameters, and stepping between", async () => {
+    const weight = leaf(1, 1);
+    for (let step = 0; step < 3; step++) {
+      for (let micro = 0; micro < 2; micro++) {
+        using loss = weight.square().sum();
+        loss.backward();
+      }
+      device.kernels.binary("add", weight, weight, weight.grad!);
+      device.kernels.fill(weight.grad!, 0);
+    }
+    expect([...(await weight.read())]).toEqual([125, 125]);
+  });
+
+  test("a sharded parameter that is released after the forward and gathered again for the backward", async () => {
+    using weight = fromArray(device, [1, 2, 3, 4], [2, 2]);
+    weight.requiresGrad = true;
+    using x = fromArray(device, [1, 1], [1, 2]);
+    x.requiresGrad = true;
+    using y = linear(x, weight).sum();
+    preserveVersion([weight, x], () => device.kernels.fill(weight, Number.NaN));
+    preserveVersion([weight], () => device.write(weight, [1, 2, 3, 4]));
+    y.backward();
+    expect([...(await x.grad!.read())]).toEqual([4, 6]);
+    const { version } = weight.storage;
+    expect(() =>
+      preserveVersion([weight], () => {
+        device.kernels.fill(weight, 0);
+        throw new Error("inside");
+      }),
+    ).toThrow("inside");
+    expect(weight.storage.version).toBe(version);
+  });
+});
+
+describe("every kernel raises the version of what the schema says that it mutates, and of nothing else", () => {
+  const kernels = Object.keys(kernelSchema) as KernelName[];
+
+  test.each(kernels)("%s", (kernel) => {
+    const parameters: Record<string, Tensor>[] = kernelSchema[kernel].map(() => ({}));
+    const args: unknown[] = parameters;
+    const operands = operandsOf(kernel).map((operand) => {
+      const tensor = device.empty([1], "float32");
+      if (operand.field === undefined) args[operand.parameter] = tensor;
+      else parameters[operand.parameter]![operand.field] = tensor;
+      return { ...operand, tensor };
+    });
+    const method = compileKernel(kernel, "", [])({}) as (...all: readonly unknown[]) => void;
+    method(...args);
+    for (const { tensor, isMutated } of operands) {
+      expect([tensor.storage.version, tensor.storage.mutation]).toEqual(isMutated ? [1, kernel] : [0, ""]);
+    }
+  });
+});

@@ -1,0 +1,65 @@
+import { expect, test } from "vitest";
+import { fromArray } from "../src/creation.ts";
+import * as core from "../src/index.ts";
+import { Tensor } from "../src/tensor.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+const device = new ReferenceDevice();
+const make = (): Tensor => fromArray(device, [0.5, 1, 2, 4], [2, 2]);
+
+/** Arguments after the first, for a method and its function alike. */
+const calls = {
+  add: [make()],
+  sub: [make()],
+  mul: [make()],
+  div: [make()],
+  scale: [3],
+  matmul: [make()],
+  linear: [make(), fromArray(device, [1, 2], [2])],
+  neg: [],
+  exp: [],
+  log: [],
+  sqrt: [],
+  rsqrt: [],
+  tanh: [],
+  sigmoid: [],
+  relu: [],
+  gelu: [],
+  square: [],
+  softmax: [0],
+  layerNorm: [null, null, { epsilon: 0.5 }],
+  rmsNorm: [null, { epsilon: 0.5 }],
+  sum: [0, { keepDims: true }],
+  mean: [1],
+  max: [],
+} satisfies Partial<Record<keyof core.TensorMethods, readonly unknown[]>>;
+
+test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) is the function of that name", async (name) => {
+  const x = make();
+  const operation = core[name] as (x: Tensor, ...rest: readonly unknown[]) => Tensor;
+  const method = x[name] as (...rest: readonly unknown[]) => Tensor;
+  const [a, b] = [method.apply(x, calls[name]), operation(x, ...calls[name])];
+  expect(a.shape).toEqual(b.shape);
+  expect([...(await a.read())]).toEqual([...(await b.read())]);
+});
+
+test("views are methods, and every method is listed here or is a view", async () => {
+  const x = make();
+  const views = ["reshape", "permute", "transpose", "slice", "expand", "contiguous", "to"];
+  expect([...(await x.transpose(0, 1).reshape([4]).slice(0, 1, 4, 2).read())]).toEqual([2, 4]);
+  expect(x.permute([1, 0]).contiguous().to("bfloat16").dtype).toBe("bfloat16");
+  expect(x.slice(0, 0, 1).expand([3, 2]).shape).toEqual([3, 2]);
+  const own = ["detach", "view", "read", "item", "backward", "record", "edge", "assertUsable", "dispose", "toString"];
+  const methods = Object.getOwnPropertyNames(Tensor.prototype).filter((name) => {
+    return typeof Object.getOwnPropertyDescriptor(Tensor.prototype, name)!.value === "function";
+  });
+  expect(methods.toSorted()).toEqual([...views, ...own, ...Object.keys(calls), "constructor"].toSorted());
+});
+
+test("methods chain into gradients", async () => {
+  const x = make();
+  x.requiresGrad = true;
+  const loss = x.square().scale(0.5).sum();
+  loss.backward();
+  expect([...(await x.grad!.read())]).toEqual([0.5, 1, 2, 4]);
+});

@@ -1,0 +1,447 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { checkpoint } from "../src/autograd/checkpoint.ts";
+import { defineOp } from "../src/autograd/define-op.ts";
+import { noGrad } from "../src/autograd/node.ts";
+import { fromArray, ones } from "../src/creation.ts";
+import { init } from "../src/init.ts";
+import { Linear } from "../src/modules/linear.ts";
+import { Module } from "../src/modules/module.ts";
+import { createParameter } from "../src/modules/parameter.ts";
+import { add } from "../src/ops/arithmetic.ts";
+import { keep, scope } from "../src/scope.ts";
+import type { Tensor } from "../src/tensor.ts";
+import { untracked } from "../src/tracking.ts";
+import { ReferenceDevice } from "./reference/index.ts";
+
+let device: ReferenceDevice;
+beforeEach(() => {
+  device = new ReferenceDevice();
+});
+
+const allocated = () => device.memory().allocated;
+
+function leaf(...values: number[]): Tensor {
+  const x = fromArray(device, values, [values.length]);
+  x.requiresGrad = true;
+  return x;
+}
+
+const gradOf = async (x: Tensor) => [...(await x.grad!.read())];
+
+describe("what a scope releases", () => {
+  test("all that was created inside but the result, which is the caller's", async () => {
+    using x = fromArray(device, [1, 2], [2]);
+    const y = scope(() => x.add(x).square().scale(2));
+    expect(allocated()).toBe(16);
+    expect([...(await y.read())]).toEqual([8, 32]);
+    y.dispose();
+    expect(allocated()).toBe(8);
+  });
+
+  test("nothing that was created outside, even if it is returned", () => {
+    using x = ones(device, [2]);
+    expect(scope(() => x)).toBe(x);
+    expect(x.isDisposed).toBe(false);
+  });
+
+  test("views, whose memory stays as long as the result shows it", async () => {
+    using y = scope(() => fromArray(device, [1, 2, 3, 4], [2, 2]).transpose(0, 1).slice(0, 1));
+    expect(y.storage.references).toBe(1);
+    expect([...(await y.read())]).toEqual([2, 4]);
+  });
+
+  test("not what is returned in arrays, maps, sets and plain objects, at any depth", () => {
+    const make = () => ones(device, [1]);
+    const result = scope(() => {
+      make();
+      const cyclic: { self?: unknown; list: Tensor[] } = { list: [make(), make()] };
+      cyclic.self = cyclic;
+      const bare = Object.assign(Object.create(null) as { x?: Tensor }, { x: make() });
+      return {
+        map: new Map([["a", { x: make() }]]),
+        set: new Set([make()]),
+        cyclic,
+        bare,
+        text: "no tensor",
+        none: null,
+      };
+    });
+    const { map, set, cyclic, bare } = result;
+    const all = [map.get("a")!.x, ...set, ...cyclic.list, bare.x];
+    expect(all.map((x) => x.isDisposed)).toEqual([false, false, false, false, false]);
+    expect(allocated()).toBe(5 * 4);
+  });
+
+  test("what a class instance holds: only `keep` names that", () => {
+    class Holder {
+      readonly x: Tensor;
+      constructor(x: Tensor) {
+        this.x = x;
+      }
+    }
+    const [released, kept] = [
+      scope(() => new Holder(ones(device, [1]))),
+      scope(() => new Holder(keep(ones(device, [1])))),
+    ];
+    expect([released.x.isDisposed, kept.x.isDisposed]).toEqual([true, false]);
+  });
+
+  test("not what `keep` names, in however many scopes", () => {
+    let kept: Tensor | undefined;
+    scope(() =>
+      scope(() => {
+        kept = keep(ones(device, [2]));
+      }),
+    );
+    expect(kept!.isDisposed).toBe(false);
+    kept!.dispose();
+    expect(allocated()).toBe(0);
+  });
+
+  test("earlier what `using` binds", () => {
+    const y = scope(() => {
+      {
+        using large = ones(device, [1000]);
+        large.add(large).dispose();
+      }
+      expect(allocated()).toBe(0);
+      return ones(device, [1]);
+    });
+    expect(y.isDisposed).toBe(false);
+  });
+
+  test("a loop in it does not keep what it disposed", () => {
+    let before: WeakRef<Tensor> | undefined;
+    scope(() => {
+      for (let i = 0; i < 1000; i++) {
+        using x = ones(device, [1]);
+        before ??= new WeakRef(x);
+      }
+      expect(allocated()).toBe(0);
+    });
+    expect(before).toBeDefined();
+  });
+});
+
+describe("scopes within scopes", () => {
+  test("the outer scope adopts what the inner one returns", () => {
+    let inner: Tensor | undefined;
+    const outer = scope(() => {
+      inner = scope(() => ones(device, [2]).scale(2));
+      expect(inner.isDisposed).toBe(false);
+      expect(allocated()).toBe(8);
+      return inner.scale(3);
+    });
+    expect([inner!.isDisposed, outer.isDisposed]).toEqual([true, false]);
+    expect(allocated()).toBe(8);
+  });
+
+  test("an inner scope leaves what the outer one created, even if it returns it", () => {
+    const result = scope(() => {
+      const x = ones(device, [2]);
+      const same = scope(() => x);
+      expect(same.isDisposed).toBe(false);
+      return same.scale(2);
+    });
+    expect(result.isDisposed).toBe(false);
+    expect(allocated()).toBe(8);
+  });
+
+  test("code that runs untracked inside belongs to none", () => {
+    let x: Tensor | undefined;
+    scope(() => {
+      x = untracked(() => ones(device, [1]));
+    });
+    expect(x!.isDisposed).toBe(false);
+  });
+});
+
+describe("exceptions", () => {
+  test("release everything created inside, in every scope that they pass", () => {
+    using x = ones(device, [2]);
+    const failing = () =>
+      scope(() => {
+        x.scale(2);
+        return scope(() => {
+          x.scale(3);
+          throw new Error("inside");
+        });
+      });
+    expect(failing).toThrow("inside");
+    expect(allocated()).toBe(8);
+  });
+
+  test("which are caught leave the outer scope as it was", () => {
+    const y = scope(() => {
+      const first = ones(device, [1]);
+      expect(() =>
+        scope(() => {
+          ones(device, [100]);
+          throw new Error("inside");
+        }),
+      ).toThrow("inside");
+      expect(allocated()).toBe(4);
+      return first.scale(2);
+    });
+    expect(y.isDisposed).toBe(false);
+    expect(allocated()).toBe(4);
+  });
+
+  test("of an operation leave nothing of it", () => {
+    const failing = defineOp({
+      name: "failing",
+      forward([x]: [Tensor]) {
+        x.device.empty([100], "float32");
+        throw new Error("half way");
+      },
+      backward: () => [null],
+    });
+    using x = ones(device, [1]);
+    scope(() => {
+      expect(() => failing([x], undefined)).toThrow("half way");
+      expect(allocated()).toBe(4);
+    });
+  });
+});
+
+describe("promises", () => {
+  const message = /^scope: expected a synchronous body, received a promise; return tensors and await outside/;
+
+  test("returned are an error, after everything was released", () => {
+    let x: Tensor | undefined;
+    const asynchronous = () =>
+      scope(async () => {
+        x = ones(device, [2]);
+        await Promise.resolve();
+        return x.scale(2);
+      });
+    expect(asynchronous).toThrow(message);
+    expect(x!.isDisposed).toBe(true);
+    expect(allocated()).toBe(0);
+  });
+
+  test("in a container are an error too, and nothing beside them escapes, not even to an outer scope", () => {
+    const outer = scope(() => {
+      expect(() => scope(() => ({ loss: ones(device, [1]), value: Promise.resolve(1) }))).toThrow(message);
+      expect(allocated()).toBe(0);
+      return ones(device, [1]);
+    });
+    expect(outer.isDisposed).toBe(false);
+  });
+
+  test("which reject later for want of what was released are no unhandled rejections", async () => {
+    const unhandled: unknown[] = [];
+    const note = (reason: unknown) => unhandled.push(reason);
+    process.on("unhandledRejection", note);
+    try {
+      expect(() =>
+        scope(async () => {
+          const x = ones(device, [1]);
+          await Promise.resolve();
+          return x.scale(2);
+        }),
+      ).toThrow(message);
+      await new Promise((resolve) => setImmediate(resolve));
+      expect(unhandled).toEqual([]);
+    } finally {
+      process.off("unhandledRejection", note);
+    }
+  });
+
+  test("what an async function creates after an await belongs to no scope", async () => {
+    const late = (async () => {
+      await Promise.resolve();
+      return ones(device, [1]);
+    })();
+    scope(() => ones(device, [1]));
+    using x = await late;
+    expect([x.isDisposed, x.owner]).toEqual([false, null]);
+  });
+});
+
+describe("autograd", () => {
+  test("backward runs after the scope has ended, and leaves nothing behind", async () => {
+    const x = leaf(1, 2);
+    {
+      using loss = scope(() => {
+        const y = x.mul(x).tanh();
+        return y.square().add(y).sum();
+      });
+      loss.backward();
+    }
+    const t = [1, 2].map((value) => Math.tanh(value * value));
+    const expected = t.map((y, i) => (2 * y + 1) * (1 - y * y) * 2 * (i + 1));
+    (await gradOf(x)).forEach((value, i) => expect(value).toBeCloseTo(expected[i]!, 5));
+    x.grad!.dispose();
+    x.dispose();
+    expect(allocated()).toBe(0);
+  });
+
+  test("a tape that nobody runs is freed with the scope", () => {
+    using x = leaf(1, 2);
+    scope(() => {
+      x.square().tanh().sum();
+    });
+    expect(allocated()).toBe(8);
+  });
+
+  test("a whole step inside: gradients survive, the rest does not", async () => {
+    const x = leaf(3);
+    scope(() => x.square().sum().backward());
+    expect(await gradOf(x)).toEqual([6]);
+    expect(allocated()).toBe(8);
+  });
+
+  test("gradients accumulate over scopes, in place", async () => {
+    const x = leaf(1, 2);
+    let first: Tensor | null = null;
+    for (let step = 1; step <= 3; step++) {
+      scope(() => x.scale(step).sum().backward());
+      first ??= x.grad;
+    }
+    expect(await gradOf(x)).toEqual([6, 6]);
+    expect(x.grad).toBe(first);
+    expect(allocated()).toBe(16);
+  });
+
+  test("gradients accumulate over micro-batches in one scope", async () => {
+    const x = leaf(1, 2);
+    scope(() => {
+      for (let i = 1; i <= 2; i++) scope(() => x.square().scale(i).sum()).backward();
+    });
+    expect(await gradOf(x)).toEqual([6, 12]);
+    expect(allocated()).toBe(16);
+  });
+
+  test("a gradient that is set inside survives", () => {
+    const x = leaf(1);
+    scope(() => {
+      x.grad = ones(device, [1]);
+    });
+    expect(x.grad!.isDisposed).toBe(false);
+  });
+
+  test("checkpointing keeps inputs alone, and its body needs no `using`", async () => {
+    const x = leaf(1, 2, 3, 4);
+    using y = scope(() => checkpoint((each) => each.square().tanh().square(), x.scale(1)));
+    // x, y, and the checkpoint's input.
+    expect(allocated()).toBe(3 * 16);
+    using loss = scope(() => y.sum());
+    device.resetPeakMemory();
+    loss.backward();
+    const values = [1, 2, 3, 4].map((value) => {
+      const t = Math.tanh(value * value);
+      return 2 * t * (1 - t * t) * 2 * value;
+    });
+    (await gradOf(x)).forEach((value, i) => expect(value).toBeCloseTo(values[i]!, 5));
+    // x, y, the loss, and x's gradient.
+    expect(allocated()).toBe(16 + 16 + 4 + 16);
+  });
+
+  test("a checkpointed body that returns its input within a scope", async () => {
+    const x = leaf(5);
+    using y = scope(() => checkpoint((each) => each, x.scale(2)).sum());
+    y.backward();
+    expect(await gradOf(x)).toEqual([2]);
+  });
+});
+
+describe("modules", () => {
+  class Deep extends Module {
+    readonly calls: string[] = [];
+    forward(x: Tensor): Tensor {
+      this.calls.push("base");
+      return add(x.square(), x.scale(2));
+    }
+  }
+
+  class Override extends Deep {
+    override forward(x: Tensor): Tensor {
+      this.calls.push("override");
+      return super.forward(x).tanh();
+    }
+  }
+
+  test("every forward runs in a scope, of the class that overrides it last too", () => {
+    using x = ones(device, [2]);
+    const module = new Override();
+    using y = module.forward(x);
+    expect(y.isDisposed).toBe(false);
+    expect(module.calls).toEqual(["override", "base"]);
+    expect(allocated()).toBe(16);
+  });
+
+  test("nothing replaces the call path", () => {
+    class Field extends Module {
+      forward = (x: Tensor): Tensor => x.square();
+    }
+    expect(() => new Field()).toThrow(TypeError);
+    const module = new Deep();
+    expect(() => {
+      module.forward = (x) => x;
+    }).toThrow(TypeError);
+  });
+
+  test("a forward may return anything, and an input", () => {
+    class Several extends Module {
+      forward(x: Tensor): { readonly same: Tensor; readonly parts: readonly Tensor[] } {
+        return { same: x, parts: [x.square(), x.add(x)] };
+      }
+    }
+    using x = ones(device, [1]);
+    const { same, parts } = new Several().forward(x);
+    expect(same).toBe(x);
+    expect([same, ...parts].map((each) => each.isDisposed)).toEqual([false, false, false]);
+  });
+
+  test("an asynchronous forward has no scope", async () => {
+    class Waits extends Module {
+      async forward(x: Tensor): Promise<Tensor> {
+        using y = x.square();
+        await y.read();
+        return y.scale(2);
+      }
+    }
+    using x = ones(device, [2]);
+    using y = await new Waits().forward(x);
+    expect([...(await y.read())]).toEqual([2, 2]);
+    expect(allocated()).toBe(16);
+  });
+
+  test("parameters and buffers that are made inside a scope live as long as the module", async () => {
+    await using ctx = await init({ device, rank: 0, worldSize: 1 });
+    class Scaled extends Module {
+      readonly inner = this.addChild("inner", new Linear(ctx, 2, 2));
+      readonly own = this.addParameter("own", ones(ctx, [2]));
+      readonly table = this.addBuffer("table", fromArray(ctx, [1, 2], [2]));
+      forward(x: Tensor): Tensor {
+        return this.inner.forward(x).mul(this.own).add(this.table);
+      }
+    }
+    const module = scope(() => new Scaled());
+    expect([...module.stateDict()].map(([name, x]) => [name, x.isDisposed])).toEqual([
+      ["own", false],
+      ["inner.weight", false],
+      ["inner.bias", false],
+      ["table", false],
+    ]);
+    expect(module.namedBuffers().map(([name, { requiresGrad }]) => [name, requiresGrad])).toEqual([["table", false]]);
+    expect(() => module.loadStateDict(new Map([["table", module.table]]), { strict: false })).not.toThrow();
+    module.dispose();
+    expect(module.table.isDisposed).toBe(true);
+    expect(allocated()).toBe(0);
+    expect(scope(() => createParameter(ctx, [1], { initial: { kind: "constant", value: 1 } })).isDisposed).toBe(false);
+  });
+
+  test("a module's result belongs to the scope that called it", () => {
+    let inner: Tensor | undefined;
+    using x = ones(device, [1]);
+    const y = noGrad(() =>
+      scope(() => {
+        inner = new Deep().forward(x);
+        return inner.scale(2);
+      }),
+    );
+    expect([inner!.isDisposed, y.isDisposed]).toEqual([true, false]);
+  });
+});
