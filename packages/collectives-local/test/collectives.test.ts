@@ -128,3 +128,18 @@ test("64 ranks", async () => {
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect(Array.from(await x.read())).toEqual([2016, 64]);
 });
+
+test("a small allReduce takes the same time after ten thousand others", async () => {
+  await using ranks = await openRanks(4);
+  const xs = ranks.devices.map((device) => tensor(device, [0], [1]));
+  const timeOf = async (calls: number): Promise<number> => {
+    const start = performance.now();
+    for (let i = 0; i < calls; i++) ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+    await Promise.all(ranks.devices.map(({ stream }) => stream.synchronize()));
+    return performance.now() - start;
+  };
+  await timeOf(500);
+  const first = Math.min(await timeOf(500), await timeOf(500));
+  for (let calls = 0; calls < 10_000; calls += 1000) await timeOf(1000);
+  expect(Math.min(await timeOf(500), await timeOf(500))).toBeLessThan(3 * first);
+});
