@@ -73,7 +73,7 @@ void abortTogether(const std::vector<Communicator*>& communicators, const std::f
   for (Communicator* const each : communicators) {
     if (each->isPending()) continue;
     try {
-      threads.push_back(quietThread("mosaic-abort", [each, &enter] {
+      threads.push_back(startThread("mosaic-abort", [each, &enter] {
         enter();
         each->abort();
       }));
