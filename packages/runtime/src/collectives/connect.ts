@@ -58,7 +58,8 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
       control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
     });
   }
-  using address = await agentAddress(connecting.rank, name);
+  const timeout = timeoutOf(connecting.connectTimeout ?? connecting.timeout);
+  using address = await agentAddress(connecting.rank, name, timeout);
   const { path, secret, world, attempt } = address;
   return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
 }
