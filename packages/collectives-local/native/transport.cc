@@ -328,15 +328,7 @@ SharedMemory::SharedMemory() : table_{}, host_{} {
   table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "shared memory", &host_, nullptr};
   host_.self = this;
   host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    try {
-      of(self).connect(*bootstrap);
-      return 0;
-    } catch (const Failure& thrown) {
-      *failure = recordOf(thrown.code(), thrown.what());
-    } catch (const std::exception& thrown) {
-      *failure = recordOf(MOSAIC_FAILURE_DEVICE, std::string("connect: ") + thrown.what());
-    }
-    return 1;
+    return captured(failure, "connect", [&] { of(self).connect(*bootstrap); });
   };
   host_.interrupt = [](void* self) {
     if (RankPage* page = of(self).page_) page->doorbell.ring();

@@ -22,11 +22,16 @@ class Failure : public std::runtime_error {
   MosaicFailureCode code_;
 };
 
-inline MosaicFailure recordOf(MosaicFailureCode code, const std::string& message) {
+/// The message is cut to what fits; allocates nothing.
+inline MosaicFailure recordOf(MosaicFailureCode code, const char* message) {
   MosaicFailure failure{};
   failure.code = code;
-  std::snprintf(failure.message, sizeof failure.message, "%s", message.c_str());
+  std::snprintf(failure.message, sizeof failure.message, "%s", message);
   return failure;
+}
+
+inline MosaicFailure recordOf(MosaicFailureCode code, const std::string& message) {
+  return recordOf(code, message.c_str());
 }
 
 /// Runs `body`, as functions of C tables report: 0, or 1 with what it threw in `failure`. `where` precedes the texts of

@@ -77,6 +77,10 @@ class Engine : private ControlListener {
   void abort();
 
  protected:
+  /// The control plane knows why a process ended; the transport may notice its end sooner. It has so long to deliver the
+  /// cause.
+  static constexpr int64_t kGraceNs = 500'000'000;
+
   /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported already.
   struct Diagnosis {
     MosaicFailure here;

@@ -15,9 +15,6 @@ constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
 // need the cores, too.
 constexpr int64_t kSpinNs = 20'000;
 constexpr int kSpins = 200;
-/// The control plane knows why a process ended; the transport may notice its end sooner. It has so long to deliver the
-/// cause.
-constexpr int64_t kGraceNs = 500'000'000;
 
 enum class State : uint32_t { Pending, Done, Failed };
 

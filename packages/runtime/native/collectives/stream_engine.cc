@@ -13,8 +13,10 @@ namespace mosaic {
 namespace {
 
 constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
-/// The transport may notice a lost rank sooner than the control plane, which has so long to deliver the cause.
-constexpr int64_t kGraceNs = 500'000'000;
+
+static_assert(static_cast<int>(ReduceOp::Sum) == MOSAIC_REDUCE_SUM &&
+              static_cast<int>(ReduceOp::Mean) == MOSAIC_REDUCE_MEAN &&
+              static_cast<int>(ReduceOp::Max) == MOSAIC_REDUCE_MAX);
 
 uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
