@@ -13,8 +13,6 @@ constexpr size_t kMostListed = 16;
 /// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
 constexpr int64_t kFirstInquiryNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
-/// The communication thread observes nothing else while it waits for how far a rank came that has exited.
-constexpr int64_t kCountsNs = 1'000'000'000;
 
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
@@ -86,22 +84,13 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
     }
   }
   for (const uint32_t rank : exited) {
-    const CallCounts& counts = exitCounts(rank);
+    const CallCounts& counts = exitCounts_.of(rank, *control_);
     const auto isMissing = [&](const SeriesCall& call) {
       return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
     };
     if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return exitedPeer(op, rank);
   }
   return std::nullopt;
-}
-
-const CallCounts& Engine::exitCounts(uint32_t rank) {
-  const auto [found, isNew] = exitCounts_.try_emplace(rank);
-  if (!isNew) return found->second;
-  // It has published them before it exited, so this takes a message to and fro. Without them every call passes for
-  // called: a control plane that is gone, or an abort, is reported instead, and else the timeout.
-  if (const auto counts = control_->find(exitKey(rank), kCountsNs)) found->second = CallCounts(*counts);
-  return found->second;
 }
 
 void Engine::answerInquiry() {

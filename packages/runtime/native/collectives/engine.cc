@@ -228,7 +228,7 @@ void Engine::leave() {
     counts = log_.counts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
-  if (comparesCalls()) control_->put(exitKey(options_.rank), counts);
+  if (comparesCalls()) ExitCounts::publish(*control_, options_.rank, counts);
   control_->leave(last);
   closeTransport();
   control_->detach();

@@ -185,9 +185,6 @@ class Engine : private ControlListener {
   void inquire(const Operation& op, int64_t now);
   void reportPending();
   void report(const std::vector<CallReport>& reports);
-  const CallCounts& exitCounts(uint32_t rank);
-  /// Where a rank that exits publishes how far it came in its calls.
-  static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeout(const Operation& op);
   MosaicFailure connectFailure(const MosaicFailure& thrown);
@@ -247,7 +244,7 @@ class Engine : private ControlListener {
   Inquiry inquiry_;
   uint64_t requests_ = 0;
   int64_t progressedAt_ = 0;
-  std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
+  ExitCounts exitCounts_;
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};

@@ -125,7 +125,7 @@ void AgentClient::reportFailure(const MosaicFailure& cause) {
 }
 
 void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
-  Called frame;
+  CallFrame frame;
   frame.group = group;
   frame.ranks = Runs::of(ranks);
   frame.index = index;

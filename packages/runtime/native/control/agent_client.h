@@ -71,7 +71,7 @@ class AgentClient : public ControlPlane {
   void handle(const control::AgentSocket::Content& content);
   void deliver(Event event);
   void onWelcome(control::Welcome frame);
-  void onValue(control::Answer frame);
+  void onValue(control::ValueFrame frame);
   void onLost(const control::Lost& frame);
   void onFailed(const control::Failed& frame);
   void answerPosition(const control::PositionsQuery& query);

@@ -55,8 +55,8 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     }
     case Closed::kType:
       return end(MOSAIC_READ(Closed).reason);
-    case Answer::kType:
-      return onValue(MOSAIC_READ(Answer));
+    case ValueFrame::kType:
+      return onValue(MOSAIC_READ(ValueFrame));
     case Exited::kType:
       for (const uint32_t rank : RankReader(options_.size).read(MOSAIC_READ(Exited).runs)) {
         if (rank != options_.rank) deliver([rank](ControlListener& listener) { listener.onPeerExited(rank); });
@@ -109,7 +109,7 @@ void AgentClient::onWelcome(Welcome frame) {
   {
     const Lock lock(mutex_);
     if (state_ != State::Connecting) throw ProtocolError("a second member table");
-    for (const Joined& member : frame.members) {
+    for (const WelcomeMember& member : frame.members) {
       if (member.host >= frame.hosts.size()) throw ProtocolError("a host without a name");
       members_.push_back({member.host, member.pid});
     }
@@ -119,7 +119,7 @@ void AgentClient::onWelcome(Welcome frame) {
   changed_.notify_all();
 }
 
-void AgentClient::onValue(Answer frame) {
+void AgentClient::onValue(ValueFrame frame) {
   {
     const Lock lock(mutex_);
     const auto found = awaited_.find(frame.key);

@@ -54,7 +54,7 @@ std::string rankName(uint32_t rank);
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
 std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB);
 
-/// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane back.
+/// What a control plane delivers to one rank. CallFrame on any thread; must neither block nor call the control plane back.
 class ControlListener {
  public:
   virtual ~ControlListener() = default;
@@ -69,7 +69,7 @@ class ControlListener {
   virtual void onMismatch(uint64_t group, const std::string& message) = 0;
   /// The colors of all ranks of a group, by rank in the group, for its split with this index.
   virtual void onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) = 0;
-  /// Answers a request for positions; ranks that gave none within a second are missing.
+  /// Answers a request for positions; ranks that gave none within 0.8 s, the time of the root, are missing.
   virtual void onPositions(uint64_t request, std::vector<Position> positions) = 0;
   /// The control plane itself is gone: nothing is delivered any more.
   virtual void onControlLost(const std::string& reason) = 0;
