@@ -132,14 +132,13 @@ test("64 ranks", async () => {
 test("a small allReduce takes the same time after ten thousand others", async () => {
   await using ranks = await openRanks(4);
   const xs = ranks.devices.map((device) => tensor(device, [0], [1]));
-  const timeOf = async (calls: number): Promise<number> => {
+  const times: number[] = [];
+  for (let batch = 0; batch < 120; batch++) {
     const start = performance.now();
-    for (let i = 0; i < calls; i++) ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
+    for (let i = 0; i < 100; i++) ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
     await Promise.all(ranks.devices.map(({ stream }) => stream.synchronize()));
-    return performance.now() - start;
-  };
-  await timeOf(500);
-  const first = Math.min(await timeOf(500), await timeOf(500));
-  for (let calls = 0; calls < 10_000; calls += 1000) await timeOf(1000);
-  expect(Math.min(await timeOf(500), await timeOf(500))).toBeLessThan(3 * first);
+    times.push(performance.now() - start);
+  }
+  // The best of many, as other processes may have the cores; it was ten times as long when a call cost what came before.
+  expect(Math.min(...times.slice(-20))).toBeLessThan(5 * Math.min(...times.slice(0, 20)));
 });

@@ -43,7 +43,8 @@ struct World {
     for (uint32_t r = 0; r < n; r++) {
       Compute compute;
       compute.stream = ranks[r].stream.get();
-      ranks[r].engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::make_unique<InProcessControl>(world, r),
+      auto control = std::make_unique<InProcessControl>(world, r);
+      ranks[r].engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::move(control),
                                      {r, n, timeoutNs, -1}, [&](const MosaicFailure* failure) {
                                        check(!failure, failure ? failure->message : "");
                                        connected++;
@@ -268,7 +269,7 @@ void testCloseWhileConnecting() {
   one.engine->abort();
   two.await();
   check(monotonicNs() - start < 5'000'000'000, "before the timeout");
-  check(two.failure && two.failure->code == MOSAIC_FAILURE_PEER_LOST, "a rank that closes is lost for those that connect");
+  check(two.failure && two.failure->code == MOSAIC_FAILURE_PEER_LOST, "a rank that closes is lost for the others");
   check(contains(two.failure, "connect: rank 1 closed while the ranks connected"), "named");
 }
 

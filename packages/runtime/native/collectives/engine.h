@@ -62,7 +62,7 @@ class Engine : private ControlListener {
   uint32_t partOf(uint64_t splitNumber);
   /// What the operations of a group moved that are done by now.
   Payload payloadOf(uint32_t group);
-  /// Later work on the device runs after the operation, and fails with it. Throws Failure where that cannot be arranged.
+  /// Later work on the device runs after the operation, and fails with it. Throws Failure where it cannot.
   virtual void wait(uint64_t number) = 0;
   /// All operations up to this number are over.
   uint64_t completed() const { return completed_; }
@@ -77,11 +77,11 @@ class Engine : private ControlListener {
   void abort();
 
  protected:
-  /// The control plane knows why a process ended; the transport may notice its end sooner. It has so long to deliver the
-  /// cause.
+  /// The control plane knows why a process ended; the transport may notice its end sooner. How long it has to deliver
+  /// the cause.
   static constexpr int64_t kGraceNs = 500'000'000;
 
-  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported already.
+  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported.
   struct Diagnosis {
     MosaicFailure here;
     std::optional<MosaicFailure> peers;

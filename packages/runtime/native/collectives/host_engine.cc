@@ -238,7 +238,7 @@ std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   lookedAt_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
-    const int64_t since = pendingLosses_.try_emplace(rank, now).first->second;
+    const int64_t since = pendingPeerLoss_.try_emplace(rank, now).first->second;
     if (now - since < kGraceNs) continue;
     const MosaicFailure failure = lostPeer(op, processOf(rank) + " died");
     return Diagnosis{failure, failure};

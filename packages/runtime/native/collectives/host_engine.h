@@ -38,7 +38,7 @@ class HostEngine final : public Engine {
 
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
-  std::map<uint32_t, int64_t> pendingLosses_;  // by rank: since when the transport observes that it is gone
+  std::map<uint32_t, int64_t> pendingPeerLoss_;  // by rank: since when the transport observes that it is gone
   int64_t lookedAt_ = 0;
 };
 

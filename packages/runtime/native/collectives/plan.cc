@@ -58,7 +58,9 @@ class Planner {
       send(stage, peer, const_cast<uint8_t*>(in), counts[rank_]);
       receive(stage, peer, out + at[peer] * width_, counts[peer]);
     }
-    if (size_ > 1 && own > 0 && equal(counts)) stage.native = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    if (size_ > 1 && own > 0 && equal(counts)) {
+      stage.native = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    }
   }
 
   /// Rank j reduces the share counts[j] of every rank's input.

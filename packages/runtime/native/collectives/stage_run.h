@@ -1,4 +1,5 @@
-// One stage of a collective over a host-ordered transport: its messages, and its reduction where the transport has none.
+// One stage of a collective over a host-ordered transport: its messages, and its reduction, also where the
+// transport does not reduce.
 #pragma once
 
 #include <memory>

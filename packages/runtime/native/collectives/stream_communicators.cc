@@ -92,7 +92,8 @@ void StreamEngine::checkConnecting() {
   if (monotonicNs() < connectBy_) return;
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
-                                            " timed out after " + seconds(options().connectNs) + ", connecting the ranks" + remedy);
+                                            " timed out after " + seconds(options().connectNs) +
+                                            ", connecting the ranks" + remedy);
 }
 
 bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {

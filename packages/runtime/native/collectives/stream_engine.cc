@@ -316,7 +316,8 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
     transportError_ = TransportError{failure, monotonicNs()};
   }
   if (!transportError_ || monotonicNs() - transportError_->at < kGraceNs) return std::nullopt;
-  return ownFailure(op, static_cast<MosaicFailureCode>(transportError_->failure.code), transportError_->failure.message);
+  const MosaicFailure& failure = transportError_->failure;
+  return ownFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
 }
 
 void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {

@@ -45,7 +45,7 @@ class AgentClient : public ControlPlane {
   void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
-  /// Returns once the agent has acknowledged it, which it does at once, so that the process may end; at most after 0.5 s.
+  /// Returns once the agent has acknowledged it, so that the process may end: at once, and after 0.5 s at the latest.
   void leave(const std::string& last) override;
 
  private:

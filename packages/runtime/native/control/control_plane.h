@@ -54,7 +54,8 @@ std::string rankName(uint32_t rank);
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
 std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB);
 
-/// What a control plane delivers to one rank. CallFrame on any thread; must neither block nor call the control plane back.
+/// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane
+/// back.
 class ControlListener {
  public:
   virtual ~ControlListener() = default;

@@ -21,7 +21,8 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA,
   for (const CallRecord& call : callsOfA) {
     const auto isSame = [&](const CallRecord& other) { return other.index == call.index; };
     const auto same = std::find_if(callsOfB.begin(), callsOfB.end(), isSame);
-    if (same != callsOfB.end() && same->history != call.history) return mismatchText(a, call.description, b, same->description);
+    if (same == callsOfB.end() || same->history == call.history) continue;
+    return mismatchText(a, call.description, b, same->description);
   }
   return mismatchText(a, "an earlier collective", b, "another one");
 }
@@ -36,7 +37,9 @@ InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected a rank below " + std::to_string(world_->size_) +
                                                ", the size of its world, received " + rankName(rank));
   }
-  if (world_->ranks_[rank].joined) throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has joined already");
+  if (world_->ranks_[rank].joined) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has joined already");
+  }
   world_->ranks_[rank].joined = true;
 }
 

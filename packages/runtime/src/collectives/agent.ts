@@ -1,8 +1,6 @@
-import { spawn } from "node:child_process";
-import { createHash } from "node:crypto";
 import { lstatSync, mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { connect, type Socket } from "node:net";
+import type { Socket } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 import type { Writable } from "node:stream";
@@ -43,7 +41,7 @@ export async function agentAddress(
   const attempt = Number(MOSAIC_ATTEMPT ?? 0);
   const secret = MOSAIC_TOKEN_FILE === undefined ? "" : secretIn(MOSAIC_TOKEN_FILE);
   if (MOSAIC_AGENT !== undefined) return { path: MOSAIC_AGENT, secret, world, attempt, [Symbol.dispose]() {} };
-  const path = socketPath(JSON.stringify([world, attempt]));
+  const path = await socketPath(JSON.stringify([world, attempt]));
   const isFirst = LOCAL_RANK === undefined ? rank === 0 : Number(LOCAL_RANK) === 0;
   const keepAlive = new KeepAlive(path, Math.min(timeout, LONGEST_START));
   if (isFirst) await keepAlive.ensureAgent();
@@ -73,7 +71,9 @@ function secretIn(file: string): string {
 }
 
 /** A path in a directory that only this user may enter. */
-function socketPath(job: string): string {
+async function socketPath(job: string): Promise<string> {
+  // Under a launcher no rank needs these modules, which take some milliseconds of its start.
+  const { createHash } = await import("node:crypto");
   const { uid } = userInfo();
   const file = createHash("sha256")
     .update(JSON.stringify([job, uid]))
@@ -134,7 +134,8 @@ class KeepAlive {
   }
 }
 
-function connectTo(path: string): Promise<Socket | undefined> {
+async function connectTo(path: string): Promise<Socket | undefined> {
+  const { connect } = await import("node:net");
   const socket = connect({ path });
   return new Promise((resolve) => {
     socket.once("connect", () => resolve(socket.unref().resume()));
@@ -146,7 +147,8 @@ function connectTo(path: string): Promise<Socket | undefined> {
  * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
  * input once it, or another agent that was faster, listens.
  */
-function startAgent(path: string, timeout: number): Promise<Writable> {
+async function startAgent(path: string, timeout: number): Promise<Writable> {
+  const { spawn } = await import("node:child_process");
   const { NODE_OPTIONS: _, ...env } = process.env;
   const child = spawn(process.execPath, [agentModule(), path], {
     cwd: "/",
