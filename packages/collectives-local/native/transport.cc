@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "mosaic/failure.h"
@@ -46,13 +47,50 @@ class Anonymous {
   static inline std::map<uint64_t, std::weak_ptr<Segment>> segments;
 };
 
+/// Messages by peer, in order, and the peers that have any: each is listed once, however often its queue runs empty
+/// and fills between two sweeps.
+class Queues {
+ public:
+  using Queue = std::deque<MosaicMessage*>;
+
+  void resize(uint32_t peers) { queues_.resize(peers); }
+  Queue& operator[](uint32_t peer) { return queues_[peer].messages; }
+  void push(MosaicMessage* message) {
+    PeerQueue& queue = queues_[message->peer];
+    queue.messages.push_back(message);
+    if (!std::exchange(queue.isListed, true)) listed_.push_back(message->peer);
+  }
+  /// Calls `step` for each peer that has messages. Whether any returned true.
+  template <typename Step>
+  bool sweep(Step step) {
+    bool moved = false;
+    std::erase_if(listed_, [&](uint32_t peer) {
+      moved |= step(peer);
+      return !(queues_[peer].isListed = !queues_[peer].messages.empty());
+    });
+    return moved;
+  }
+  void clear() {
+    for (PeerQueue& queue : queues_) queue = {};
+    listed_.clear();
+  }
+
+ private:
+  struct PeerQueue {
+    Queue messages;
+    bool isListed = false;
+  };
+  std::vector<PeerQueue> queues_;
+  std::vector<uint32_t> listed_;
+};
+
 class SharedMemory {
  public:
   SharedMemory();
   const MosaicTransport* table() const { return &table_; }
 
  private:
-  using Queue = std::deque<MosaicMessage*>;
+  using Queue = Queues::Queue;
   static SharedMemory& of(void* self) { return *static_cast<SharedMemory*>(self); }
 
   void connect(MosaicBootstrap& bootstrap);
@@ -77,8 +115,7 @@ class SharedMemory {
   /// This rank's page once it is connected: `interrupt` may come before.
   std::atomic<RankPage*> page_{nullptr};
   std::optional<Processes> processes_;
-  std::vector<Queue> sends_, receives_;         // by peer
-  std::vector<uint32_t> sending_, receiving_;   // peers whose queues may hold something
+  Queues sends_, receives_;
   MosaicReduction* reduction_ = nullptr;
 };
 
@@ -151,16 +188,8 @@ void SharedMemory::close() {
 // ── messages
 
 bool SharedMemory::progress() {
-  bool moved = false;
-  const auto each = [&](std::vector<uint32_t>& peers, std::vector<Queue>& queues, auto step) {
-    for (size_t i = 0; i < peers.size();) {
-      moved |= (this->*step)(peers[i]);
-      if (!queues[peers[i]].empty()) i++;
-      else peers.erase(peers.begin() + static_cast<ptrdiff_t>(i));
-    }
-  };
-  each(sending_, sends_, &SharedMemory::pushTo);
-  each(receiving_, receives_, &SharedMemory::pullFrom);
+  bool moved = sends_.sweep([this](uint32_t peer) { return pushTo(peer); });
+  moved |= receives_.sweep([this](uint32_t peer) { return pullFrom(peer); });
   if (reduction_) moved |= reduce(*reduction_);
   return moved;
 }
@@ -299,29 +328,13 @@ SharedMemory::SharedMemory() : table_{}, host_{} {
   table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "shared memory", &host_, nullptr};
   host_.self = this;
   host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    try {
-      of(self).connect(*bootstrap);
-      return 0;
-    } catch (const Failure& thrown) {
-      *failure = recordOf(thrown.code(), thrown.what());
-    } catch (const std::exception& thrown) {
-      *failure = recordOf(MOSAIC_FAILURE_DEVICE, std::string("connect: ") + thrown.what());
-    }
-    return 1;
+    return captured(failure, "connect", [&] { of(self).connect(*bootstrap); });
   };
   host_.interrupt = [](void* self) {
     if (RankPage* page = of(self).page_) page->doorbell.ring();
   };
-  host_.send = [](void* self, MosaicMessage* message) {
-    Queue& queue = of(self).sends_[message->peer];
-    if (queue.empty()) of(self).sending_.push_back(message->peer);
-    queue.push_back(message);
-  };
-  host_.receive = [](void* self, MosaicMessage* message) {
-    Queue& queue = of(self).receives_[message->peer];
-    if (queue.empty()) of(self).receiving_.push_back(message->peer);
-    queue.push_back(message);
-  };
+  host_.send = [](void* self, MosaicMessage* message) { of(self).sends_.push(message); };
+  host_.receive = [](void* self, MosaicMessage* message) { of(self).receives_.push(message); };
   host_.reduce = [](void* self, MosaicReduction* reduction) {
     for (uint32_t i = 0; i + 1 < reduction->ranks; i++) of(self).host_.receive(self, &reduction->messages[i]);
     of(self).reduction_ = reduction;
@@ -334,11 +347,8 @@ SharedMemory::SharedMemory() : table_{}, host_{} {
     return !of(self).isClosed(rank) && of(self).processes_->ended(rank) && !of(self).isClosed(rank);
   };
   host_.cancel = [](void* self) {
-    for (auto* queues : {&of(self).sends_, &of(self).receives_}) {
-      for (Queue& queue : *queues) queue.clear();
-    }
-    of(self).sending_.clear();
-    of(self).receiving_.clear();
+    of(self).sends_.clear();
+    of(self).receives_.clear();
     of(self).reduction_ = nullptr;
   };
   host_.close = [](void* self) { of(self).close(); };

@@ -5,7 +5,7 @@
 
 namespace mosaic {
 
-/// A transport for one rank; its `close` frees it.
+/// A transport for one rank; its `free` frees it.
 const MosaicTransport* openSharedMemory();
 
 }  // namespace mosaic

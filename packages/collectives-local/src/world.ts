@@ -1,17 +1,6 @@
 import { type Context, type Device, OptionError } from "@mosaic/core";
-import {
-  checkDeviceType,
-  connectRank,
-  type ControlPlane,
-  inProcessControl,
-  type InProcessCollectives,
-  openWorld,
-  type WorldOptions,
-} from "@mosaic/runtime";
+import { checkDeviceType, inProcess, openWorld, type WorldOptions } from "@mosaic/runtime";
 import { openTransport } from "./addon.ts";
-
-/** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
-const drainSeconds = 5;
 
 /**
  * Many ranks in this process, all driven by this thread: no rank ever blocks the host, so one may post for rank 0, then
@@ -32,21 +21,14 @@ const drainSeconds = 5;
  */
 export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
   checkSize(size);
-  return openWorld(size, inProcess(size), options);
-}
-
-/** Collectives over memory of this process: rank r of the world is whichever connects as r. */
-export function inProcess(size: number): InProcessCollectives {
-  let control: ControlPlane | undefined;
-  return {
-    name: "local",
-    check: checkDevice,
-    connect(connecting) {
+  const collectives = inProcess({
+    ...{ name: "local", size, check: checkDevice },
+    rank: (connecting) => {
       checkDevice(connecting.device);
-      control ??= inProcessControl(size, connecting.timeout);
-      return connectRank({ ...connecting, openTransport, control, drainSeconds });
+      return { ...connecting, openTransport };
     },
-  };
+  });
+  return openWorld(size, collectives, options);
 }
 
 /** Rings of bytes grow with the square of the ranks. */

@@ -3,7 +3,6 @@ import {
   type Device,
   type DType,
   dtypeBytes,
-  errorFromFailure,
   type Fence,
   type Kernels,
   type MemoryStats,
@@ -15,13 +14,15 @@ import {
   type TraceEvent,
   contiguousStrides,
 } from "@mosaic/core";
+import { Completions } from "@mosaic/runtime";
 
 interface Addon {
+  bind(complete: (completion: number, code: number, message: string) => void): void;
   open(): [stream: object, address: number];
   close(stream: object): void;
   address(memory: ArrayBuffer): number;
   write(stream: object, address: number, bytes: Uint8Array): void;
-  fence(stream: object): Promise<[code: number, message: string]>;
+  fence(stream: object, completion: number): void;
   hold(stream: object): () => void;
   fail(stream: object): void;
 }
@@ -29,6 +30,8 @@ interface Addon {
 const addon = createRequire(import.meta.url)(
   `../prebuilds/${process.platform}-${process.arch}/mosaic_test_device.node`,
 ) as Addon;
+const completions = new Completions();
+addon.bind(completions.complete);
 
 /** A device of type "cpu" that computes nothing: memory and a stream, which can be held up or made to fail. */
 export class TestDevice implements Device {
@@ -67,7 +70,7 @@ export class TestDevice implements Device {
     const storage = new Storage(BigInt(addon.address(memory)), bytes, () => {
       this.allocated -= bytes;
       // In stream order: whatever was submitted may still use it.
-      if (this.#native) void addon.fence(this.#native).then(() => memory.byteLength);
+      if (this.#native) this.#fence(this.#native, memory).catch(() => {});
     });
     this.#memory.set(storage, memory);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
@@ -120,8 +123,12 @@ export class TestDevice implements Device {
   }
 
   async #synchronize(): Promise<void> {
-    const [code, message] = await addon.fence(this.#open());
-    if (code !== 0) throw errorFromFailure(code, message);
+    await this.#fence(this.#open());
+  }
+
+  /** Keeps `held` until all work so far is done; rejects with the failure of the stream. */
+  #fence(native: object, held?: ArrayBuffer): Promise<void> {
+    return completions.expect(held, (completion) => addon.fence(native, completion));
   }
 }
 

@@ -36,5 +36,5 @@ test("a stream that fails before it comes to a collective that others wait for",
   release();
   const [first] = await readAll(xs);
   expect(first).toBeInstanceOf(PeerLostError);
-  expect((first as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: the test wants it so");
+  expect((first as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: injected failure");
 });

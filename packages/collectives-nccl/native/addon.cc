@@ -1,6 +1,7 @@
 // What JavaScript calls: NCCL is found and a transport is made here, which the engine of @mosaic/runtime drives.
 #include <napi.h>
 
+#include "mosaic/guarded.h"
 #include "nccl/transport.h"
 
 namespace mosaic::nccl {
@@ -9,18 +10,6 @@ namespace {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
 constexpr int32_t kProtocol = 2;
-
-/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode.
-template <typename Body>
-Napi::Value guarded(Napi::Env env, Body body) {
-  try {
-    return body();
-  } catch (const Failure& failure) {
-    Napi::Error error = Napi::Error::New(env, failure.what());
-    error.Set("code", std::to_string(failure.code()));
-    throw error;
-  }
-}
 
 // load(candidates): [version, path] of NCCL.
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {

@@ -1,17 +1,7 @@
 import type { Context } from "@mosaic/core";
-import {
-  connectRank,
-  type ControlPlane,
-  inProcessControl,
-  type InProcessCollectives,
-  openWorld,
-  type WorldOptions,
-} from "@mosaic/runtime";
+import { inProcess, openWorld, type WorldOptions } from "@mosaic/runtime";
 import { rankOptions } from "./nccl.ts";
 import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
-
-/** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
-const drainSeconds = 5;
 
 /** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
 export interface NcclWorldOptions extends WorldOptions {
@@ -31,19 +21,9 @@ export async function world(size: number, { nccl = {}, ...options }: NcclWorldOp
   process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
   // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
-  return openWorld(size, inProcess(size, nccl), options);
-}
-
-/** Collectives between GPUs of this process: rank r of the world is whichever connects as r. */
-function inProcess(size: number, options: NcclOptions): InProcessCollectives {
-  let control: ControlPlane | undefined;
-  return {
-    name: "nccl",
-    check: checkDevice,
-    async connect(connecting) {
-      const rank = rankOptions(connecting, options);
-      control ??= inProcessControl(size, rank.connectTimeout);
-      return connectRank({ ...rank, control, drainSeconds });
-    },
-  };
+  const collectives = inProcess({
+    ...{ name: "nccl", size, check: checkDevice },
+    rank: (connecting) => rankOptions(connecting, nccl),
+  });
+  return openWorld(size, collectives, options);
 }

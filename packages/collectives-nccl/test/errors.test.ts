@@ -1,6 +1,9 @@
 import { execFile } from "node:child_process";
+import { mkdtempSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { promisify } from "node:util";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { standIns } from "./emulated.ts";
 
 // Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings say.
@@ -58,6 +61,13 @@ const failureCases: readonly FailureCase[] = [
       /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
   },
   {
+    what: "an error of this host's system, where no rank is lost",
+    env: { MOSAIC_STANDIN_NCCL_ERROR: "5:system" },
+    code: use,
+    name: "DeviceError",
+    message: /^rank [01]: allReduce #2 \(world\): NCCL: unhandled system error \(ncclSystemError\).*check \/dev\/shm/,
+  },
+  {
     what: "a collective that never completes",
     env: { MOSAIC_STANDIN_NCCL_HANG: "5" },
     code: use,
@@ -99,6 +109,17 @@ test("tells what NCCL there is", async () => {
   expect(version).toBe("2.27.3");
   expect(library).toMatch(/libnccl_standin\.so$/);
   expect(settings).toMatchObject({ NCCL_DEBUG: "WARN" });
+});
+
+test("takes the next NCCL where one that loads cannot be used", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const compiler = ["-shared", "-fPIC", "-x", "c", "-o", join(folder, "libnccl.so.2"), "/dev/null"];
+  await promisify(execFile)(process.env.CC ?? "cc", compiler);
+  symlinkSync(standIns.MOSAIC_NCCL_LIBRARY!, join(folder, "libnccl.so"));
+  const env = { MOSAIC_NCCL_LIBRARY: "", LD_LIBRARY_PATH: folder };
+  const { message } = await errorOf("throw new Error(ncclSystem().version)", env);
+  expect(message).toBe("2.27.3");
 });
 
 /** What `code` throws in a process with that environment; a hang is killed. */

@@ -28,6 +28,26 @@ test.each([
   expect(process.env.NCCL_RUNTIME_CONNECT).toBe(expected);
 });
 
+test("a wait behind a split that ranks of this thread have yet to call is refused, not blocked on", async () => {
+  await using ranks = await openRanks(2, { timeout: 5 });
+  const [a, b] = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
+  const [first, second] = ranks.groups;
+  const parts = [first!.split(0)];
+  const work = first!.allReduce(a!, "sum", { label: "step" });
+  expect(() => work.wait()).toThrow(
+    "rank 0: wait: an operation behind split #1 (world), which other ranks of this thread have not called, cannot be enqueued; await the split of all ranks first",
+  );
+  parts.push(second!.split(0));
+  // From here on no rank needs another call.
+  second!.allReduce(b!).wait();
+  expect((await Promise.all(parts)).map(({ ranks: members }) => members)).toEqual([
+    [0, 1],
+    [0, 1],
+  ]);
+  work.wait();
+  expect([...(await a!.read()), ...(await b!.read())]).toEqual([3, 3]);
+});
+
 test("a trace has each operation in the time of its GPU, on the clock of the host", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank, rank, rank], [3]));

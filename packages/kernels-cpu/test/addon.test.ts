@@ -23,7 +23,7 @@ test("a file that is no addon says so", () => {
     expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
     const foreign = join(folder, "foreign.cjs");
     writeFileSync(foreign, "exports.protocol = 0;");
-    expect(() => loadCpu(foreign)).toThrow(/speaks protocol 0[\s\S]*rebuild it/);
+    expect(() => loadCpu(foreign)).toThrow(/protocol version 0[\s\S]*rebuild it/);
   } finally {
     rmSync(folder, { recursive: true });
   }

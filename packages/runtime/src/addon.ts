@@ -23,7 +23,7 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
   try {
     const native = createRequire(file.path)(file.path) as Native;
     if (native.protocol === file.protocol) return native;
-    throw new Error(`it speaks protocol ${native.protocol}, this JavaScript protocol ${file.protocol}`);
+    throw new Error(`it has protocol version ${native.protocol}, this JavaScript ${file.protocol}`);
   } catch (cause) {
     throw new AddonLoadError(explain(file, cause), { cause });
   }

@@ -18,7 +18,13 @@ export {
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";
 export { timeoutOf } from "./collectives/timeout.ts";
-export { openWorld, type InProcessCollectives, type WorldOptions } from "./collectives/world.ts";
+export {
+  inProcess,
+  type InProcessOptions,
+  openWorld,
+  type InProcessCollectives,
+  type WorldOptions,
+} from "./collectives/world.ts";
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";

@@ -12,10 +12,10 @@ export type External = { readonly __brand: "mosaic.device" };
  */
 export interface DeviceCalls extends Bound, KernelCalls {
   readonly protocol: number;
-  /** Scratch: the options → address of the device, address of its stream, and what else the device tells. */
+  /** Scratch: the options → address of the device, address of its stream, and what else the device reports. */
   open(): External;
   close(device: External): void;
-  /** Tells V8 how much is allocated. */
+  /** Reports to V8 how much is allocated. */
   account(device: External): void;
   write(values: Float32Array): void;
   read(values: Float32Array): void;
@@ -46,7 +46,7 @@ export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
   }
 }
 
-/** Calls native code that says by a number in `code` what kind of error it throws. */
+/** Calls native code whose errors have a MosaicFailureCode in `code`. */
 export function translated<T>(call: () => T): T {
   try {
     return call();

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "task_queue.h"
+#include "mosaic/completion_queue.h"
 #include "stream.h"
 
 namespace mosaic::test {
@@ -12,10 +12,9 @@ namespace mosaic::test {
 namespace {
 
 using StreamHandle = Napi::External<Stream>;
-using Shared = std::shared_ptr<TaskQueue>;
+using Shared = std::shared_ptr<CompletionQueue>;
 
 Stream& streamOf(const Napi::CallbackInfo& info) { return *info[0].As<StreamHandle>().Data(); }
-TaskQueue& tasksOf(Napi::Env env) { return **env.GetInstanceData<Shared>(); }
 
 uint8_t* addressOf(Napi::Value value) {
   return reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(value.As<Napi::Number>().Int64Value()));
@@ -52,35 +51,30 @@ void write(const Napi::CallbackInfo& info) {
   });
 }
 
+// bind(callback): `callback(completion, code, message)` settles the promises of fences.
+void bind(const Napi::CallbackInfo& info) {
+  *info.Env().GetInstanceData<Shared>() = std::make_shared<CompletionQueue>(info.Env(), info[0]);
+}
+
 struct Fence {
-  std::shared_ptr<TaskQueue> tasks;
-  Napi::Promise::Deferred promise;
-  std::optional<MosaicFailure> failure;
+  Shared completions;
+  double completion;
 };
 
-// fence(stream): a promise of [code, message], code 0 when all work so far succeeded.
-Napi::Value fence(const Napi::CallbackInfo& info) {
-  tasksOf(info.Env()).expect();
-  auto* arg = new Fence{*info.Env().GetInstanceData<Shared>(), Napi::Promise::Deferred::New(info.Env()), {}};
-  const auto promise = arg->promise.Promise();
+// fence(stream, completion): completed once all work so far is done, with the stream's failure if it has failed.
+void fence(const Napi::CallbackInfo& info) {
+  const Shared& completions = *info.Env().GetInstanceData<Shared>();
+  completions->expect();
   const MosaicWork work{"fence",
-                        [](void* fence, const MosaicFailure* upstream, MosaicFailure*) {
-                          if (upstream) static_cast<Fence*>(fence)->failure = *upstream;
+                        [](void* arg, const MosaicFailure* upstream, MosaicFailure*) {
+                          const Fence& fence = *static_cast<Fence*>(arg);
+                          fence.completions->complete(fence.completion, upstream);
                           return 0;
                         },
-                        [](void* fence) {
-                          const std::shared_ptr<Fence> done(static_cast<Fence*>(fence));
-                          done->tasks->deliver([done](Napi::Env env) {
-                            auto outcome = Napi::Array::New(env, 2);
-                            outcome.Set(0u, Napi::Number::New(env, done->failure ? done->failure->code : 0));
-                            outcome.Set(1u, Napi::String::New(env, done->failure ? done->failure->message : ""));
-                            done->promise.Resolve(outcome);
-                          });
-                        },
-                        arg};
+                        [](void* arg) { delete static_cast<Fence*>(arg); },
+                        new Fence{completions, info[1].As<Napi::Number>().DoubleValue()}};
   Stream& stream = streamOf(info);
   stream.submit(&stream, &work);
-  return promise;
 }
 
 // hold(stream): compute that goes on until the returned function is called.
@@ -94,12 +88,13 @@ Napi::Value hold(const Napi::CallbackInfo& info) {
 }
 
 // fail(stream): the stream fails like a device whose kernel crashed.
-void fail(const Napi::CallbackInfo& info) { streamOf(info).fail("attend: the test wants it so"); }
+void fail(const Napi::CallbackInfo& info) { streamOf(info).fail("attend: injected failure"); }
 
 }  // namespace
 
 static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  env.SetInstanceData(new Shared(std::make_shared<TaskQueue>(env)));
+  env.SetInstanceData(new Shared);
+  exports.Set("bind", Napi::Function::New(env, bind));
   exports.Set("open", Napi::Function::New(env, open));
   exports.Set("close", Napi::Function::New(env, close));
   exports.Set("address", Napi::Function::New(env, address));

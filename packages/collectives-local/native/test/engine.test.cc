@@ -9,6 +9,7 @@
 #include <random>
 
 #include "../transport.h"
+#include "mosaic/clock.h"
 #include "stream.h"
 
 namespace mosaic::test {
@@ -42,7 +43,8 @@ struct World {
     for (uint32_t r = 0; r < n; r++) {
       Compute compute;
       compute.stream = ranks[r].stream.get();
-      ranks[r].engine = Engine::open(*openSharedMemory(), compute, std::make_unique<InProcessControl>(world, r),
+      auto control = std::make_unique<InProcessControl>(world, r);
+      ranks[r].engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::move(control),
                                      {r, n, timeoutNs, -1}, [&](const MosaicFailure* failure) {
                                        check(!failure, failure ? failure->message : "");
                                        connected++;
@@ -235,6 +237,151 @@ void testSplits(uint32_t n) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// ── connecting
+
+/// One rank, which may connect or not.
+struct Opening {
+  std::unique_ptr<Stream> stream = std::make_unique<Stream>();
+  std::optional<MosaicFailure> failure;
+  std::atomic<bool> isOver{false};
+  std::shared_ptr<Engine> engine;
+
+  void open(const std::shared_ptr<InProcessWorld>& world, uint32_t rank, uint32_t size) {
+    Compute compute;
+    compute.stream = stream.get();
+    engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::make_unique<InProcessControl>(world, rank),
+                          {rank, size, 20'000'000'000, -1}, [this](const MosaicFailure* thrown) {
+                            if (thrown) failure = *thrown;
+                            isOver = true;
+                          });
+  }
+  void await() const {
+    while (!isOver) std::this_thread::yield();
+  }
+};
+
+void testCloseWhileConnecting() {
+  const auto world = std::make_shared<InProcessWorld>(3, 20'000'000'000);
+  const int64_t start = monotonicNs();
+  Opening one, two;
+  one.open(world, 1, 3);
+  two.open(world, 2, 3);
+  one.engine->abort();
+  two.await();
+  check(monotonicNs() - start < 5'000'000'000, "before the timeout");
+  check(two.failure && two.failure->code == MOSAIC_FAILURE_PEER_LOST, "a rank that closes is lost for the others");
+  check(contains(two.failure, "connect: rank 1 closed while the ranks connected"), "named");
+}
+
+void testWorldOfAnotherSize() {
+  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
+  Opening rank;
+  rank.open(world, 0, 3);
+  rank.await();
+  check(rank.failure && rank.failure->code == MOSAIC_FAILURE_MISMATCH, "another size: mismatch");
+  check(contains(rank.failure, "expected a world of 3 ranks, received one of 1"), "names both sizes");
+}
+
+/// A transport that counts how often it is freed.
+struct CountedTransport {
+  int freed = 0;
+  MosaicHostTransport host{};
+  MosaicTransport table{MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "counted", &host, nullptr};
+
+  CountedTransport() {
+    host.self = this;
+    host.free = [](void* self) { static_cast<CountedTransport*>(self)->freed++; };
+  }
+};
+
+void testRefusalFreesTheTransport() {
+  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
+  for (int i = 1; i <= 2; i++) {
+    CountedTransport transport;
+    Compute compute;
+    // A handle that is no stream: of a device with a port.
+    if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};
+    try {
+      Engine::open(OwnedTransport(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
+                   {0, 1, 1'000'000'000, -1}, [](const MosaicFailure*) {});
+      check(false, "a device without a CPU stream is refused");
+    } catch (const Failure& failure) {
+      check(std::strstr(failure.what(), "CPU stream only"), failure.what());
+    }
+    check(transport.freed == 1, "a transport that is refused is freed");
+  }
+}
+
+/// A stage without operands has no reduction, so none can outlive it in the transport.
+void testNothingIsReduced() {
+  for (uint32_t n : {1u, 3u}) {
+    Group group;
+    for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
+    const Call call = basic(OpKind::AllReduce, 0);
+    for (const Stage& stage : planOf(group, call, signatureOf(group, call)).stages) {
+      check(!stage.reduction, "an empty allReduce reduces nothing");
+      check(stage.receives.size() == n - 1, "its messages are compared all the same");
+    }
+  }
+}
+
+// ── the control plane of one process
+
+struct Listener : ControlListener {
+  std::vector<std::string> lost;
+  void onPeerLost(uint32_t, const std::string& process) override { lost.push_back(process); }
+  void onPeerFailed(uint32_t, const MosaicFailure&) override {}
+  void onPeerExited(uint32_t) override {}
+  void onMismatch(uint64_t, const std::string&) override {}
+  void onColors(uint64_t, uint64_t, std::vector<int64_t>) override {}
+  void onPositions(uint64_t, std::vector<Position>) override {}
+  void onControlLost(const std::string&) override {}
+  Position position() override { return {}; }
+  std::vector<CallRecord> calls(uint64_t) override { return {}; }
+};
+
+void testInProcessLoss() {
+  const auto world = std::make_shared<InProcessWorld>(3, 20'000'000'000);
+  Listener listener, later;
+  InProcessControl first(world, 0);
+  first.attach(&listener);
+  for (uint32_t rank = 1; rank < 3; rank++) InProcessControl(world, rank);
+  check(listener.lost.empty(), "a rank that never joined is not lost");
+  {
+    InProcessControl left(world, 1), lost(world, 2);
+    left.join();
+    lost.join();
+    left.leave("");
+  }
+  check(listener.lost.size() == 1 && listener.lost[0].starts_with("rank 2 (pid "), "one that has not left is lost");
+  try {
+    first.get("never");
+    check(false, "get fails");
+  } catch (const Failure& failure) {
+    check(failure.code() == MOSAIC_FAILURE_PEER_LOST, "get fails once a rank is lost");
+  }
+  first.attach(&later);
+  check(later.lost == listener.lost, "also for a listener that comes later");
+  first.leave("");
+  first.detach();
+}
+
+void testInProcessValues() {
+  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
+  InProcessControl control(world, 0);
+  control.put("key", "first");
+  control.put("key", "second");
+  check(control.get("key") == "first", "the first value stays");
+  check(control.find("key", 0) == "first" && !control.find("none", 0), "find waits for nothing");
+  try {
+    control.put("large", std::string(65'537, 'x'));
+    check(false, "a value beyond 64 KiB is refused");
+  } catch (const Failure& failure) {
+    check(std::strstr(failure.what(), "at most 65536, received 5 and 65537"), failure.what());
+  }
+  control.leave("");
+}
+
 }  // namespace mosaic::test
 
 int main() {
@@ -251,6 +398,12 @@ int main() {
   testUpstream();
   testLeave();
   testAbort();
+  testCloseWhileConnecting();
+  testWorldOfAnotherSize();
+  testRefusalFreesTheTransport();
+  testNothingIsReduced();
+  testInProcessLoss();
+  testInProcessValues();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits(n);
   std::printf(failures ? "%d checks failed\n" : "all good\n", failures);
   return failures != 0;

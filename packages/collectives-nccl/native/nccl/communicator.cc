@@ -73,7 +73,7 @@ void abortTogether(const std::vector<Communicator*>& communicators, const std::f
   for (Communicator* const each : communicators) {
     if (each->isPending()) continue;
     try {
-      threads.push_back(quietThread("mosaic-abort", [each, &enter] {
+      threads.push_back(startThread("mosaic-abort", [each, &enter] {
         enter();
         each->abort();
       }));
@@ -91,10 +91,16 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const char* last = nccl.getLastError(communicator.get());
   const std::string detail = last && *last ? std::string("; ") + last : "";
   const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
-  if (result == ncclRemoteError || result == ncclSystemError) {
+  if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
             what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names the "
                    "networks to use"};
+  }
+  // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
+  if (result == ncclSystemError) {
+    return {MOSAIC_FAILURE_DEVICE,
+            what + "; a call of this host's system failed: NCCL_DEBUG=WARN says which; check /dev/shm, the limits of "
+                   "descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,

@@ -49,7 +49,7 @@ void abortTogether(const std::vector<Communicator*>& communicators, const std::f
 /// Nothing is wrong, so far.
 inline bool sound(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// What NCCL's error means to a program: a rank that cannot be reached is lost, all else is the device's.
+/// What NCCL's error means to a program: a remote error is a lost rank, all else the device's.
 Failure failureOf(ncclResult_t result, const Communicator& communicator);
 
 /// Throws it, unless the result is sound.

@@ -14,40 +14,48 @@ constexpr const char* kInstall =
     "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or name the "
     "library in MOSAIC_NCCL_LIBRARY";
 
-Failure missing(const std::string& what) { return {MOSAIC_FAILURE_DEVICE, "nccl: expected NCCL, received " + what}; }
-
 std::string firstLine(const char* text) {
   const std::string all = text ? text : "unknown reason";
   return all.substr(0, all.find('\n'));
 }
 
-void* open(const std::vector<std::string>& candidates, std::string& path) {
-  std::string reasons;
-  for (const std::string& candidate : candidates) {
-    if (void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      path = candidate;
-      return handle;
-    }
-    reasons += (reasons.empty() ? "" : "; ") + firstLine(dlerror());
-  }
-  throw missing("none (" + reasons + "); " + kInstall);
-}
-
-Functions functionsOf(void* handle, const std::string& path) {
-  Functions functions;
+/// Fills in `found`; else returns why that library cannot be used.
+std::string unusable(void* handle, Library& found) {
   const char* absent = nullptr;
-#define MOSAIC_NCCL_FIND(type, name, symbol, parameters)                             \
+  Functions& functions = found.functions;
+#define MOSAIC_NCCL_FIND(type, name, symbol, parameters)                         \
   functions.name = reinterpret_cast<type(*) parameters>(dlsym(handle, #symbol)); \
   if (!functions.name && !absent) absent = #symbol;
   MOSAIC_NCCL(MOSAIC_NCCL_FIND)
 #undef MOSAIC_NCCL_FIND
   if (functions.getVersion) {
-    int version = 0;
-    functions.getVersion(&version);
-    if (version < kOldest) throw missing(path + " of version " + versionText(version) + ", too old; " + kInstall);
+    functions.getVersion(&found.version);
+    if (found.version < kOldest) return found.path + " of version " + versionText(found.version) + ", too old";
   }
-  if (absent) throw missing(path + ", which has no " + absent + "; " + kInstall);
-  return functions;
+  return absent ? found.path + ", which has no " + absent : "";
+}
+
+/// The first that can be used.
+Library find(const std::vector<std::string>& candidates) {
+  std::string unloaded, refused;
+  const auto add = [](std::string& reasons, const std::string& reason) {
+    reasons += (reasons.empty() ? "" : "; ") + reason;
+  };
+  for (const std::string& candidate : candidates) {
+    void* const handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+      add(unloaded, firstLine(dlerror()));
+      continue;
+    }
+    Library found;
+    found.path = candidate;
+    const std::string reason = unusable(handle, found);
+    if (reason.empty()) return found;
+    add(refused, reason);
+    dlclose(handle);
+  }
+  throw Failure(MOSAIC_FAILURE_DEVICE, "nccl: expected NCCL, received " +
+                                           (refused.empty() ? "none (" + unloaded + ")" : refused) + "; " + kInstall);
 }
 
 std::mutex mutex;
@@ -58,9 +66,7 @@ const Library* known = nullptr;
 const Library& load(const std::vector<std::string>& candidates) {
   const std::lock_guard lock(mutex);
   if (known) return *known;
-  Library found;
-  found.functions = functionsOf(open(candidates, found.path), found.path);
-  found.functions.getVersion(&found.version);
+  Library found = find(candidates);
   // Where it was found, if the system's search found it.
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(found.functions.getVersion), &info) && info.dli_fname) found.path = info.dli_fname;

@@ -14,7 +14,7 @@ struct Library {
   int version = 0;
 };
 
-/// Loads the first of `candidates` that there is, once for the process; later calls need name none.
+/// Loads the first of `candidates` that can be used, once for the process; later calls need name none.
 /// Throws Failure that says what is missing, or too old, and what to do about it.
 const Library& load(const std::vector<std::string>& candidates);
 

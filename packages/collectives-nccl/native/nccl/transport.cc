@@ -27,18 +27,6 @@ Transport& transportOf(void* self) { return *static_cast<Transport*>(self); }
 
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
-/// Runs `body`; what it throws becomes a failure.
-template <typename Body>
-int guarded(MosaicFailure* failure, Body body) {
-  try {
-    body();
-    return 0;
-  } catch (const Failure& thrown) {
-    *failure = recordOf(thrown.code(), thrown.what());
-    return 1;
-  }
-}
-
 ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
   ncclUniqueId id{};
   if (bootstrap.rank == 0) {
@@ -54,7 +42,7 @@ ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
 }
 
 int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {
-  return guarded(failure, [&] {
+  return captured(failure, "NCCL", [&] {
     const ncclUniqueId id = exchangeId(*bootstrap);
     auto made = std::make_unique<MosaicCommunicator>();
     made->nccl.begin(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
@@ -64,7 +52,7 @@ int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, 
 
 int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** part,
           MosaicFailure* failure) {
-  return guarded(failure, [&] {
+  return captured(failure, "NCCL", [&] {
     auto made = std::make_unique<MosaicCommunicator>();
     parent->nccl.split(made->nccl, color, static_cast<int>(rank), transportOf(self).settings);
     *part = made.release();
@@ -75,7 +63,7 @@ int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
   const ncclResult_t result = communicator->nccl.state();
   if (result == ncclSuccess) return MOSAIC_COMMUNICATOR_READY;
   if (result == ncclInProgress) return MOSAIC_COMMUNICATOR_BUSY;
-  guarded(failure, [&] { check(result, communicator->nccl); });
+  captured(failure, "NCCL", [&] { check(result, communicator->nccl); });
   return MOSAIC_COMMUNICATOR_FAILED;
 }
 
@@ -112,7 +100,7 @@ int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* st
       default: return exchange(*stage, comm, stream);
     }
   };
-  return guarded(failure, [&] { check(call(), communicator->nccl); });
+  return captured(failure, "NCCL", [&] { check(call(), communicator->nccl); });
 }
 
 void finalize(void*, MosaicCommunicator* communicator) { communicator->nccl.finalize(); }

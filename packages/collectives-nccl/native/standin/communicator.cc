@@ -30,7 +30,7 @@ struct Launch {
 void carryOut(void* data) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
   Communicator& communicator = *launch->communicator;
-  if (launch->fails) communicator.state = ncclRemoteError;
+  if (launch->fails) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
   if (launch->hangs || launch->fails) communicator.await([] { return false; });
   else launch->work.run(communicator.stopped);
   communicator.launched--;

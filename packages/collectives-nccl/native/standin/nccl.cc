@@ -117,12 +117,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   auto& split = whole.region->header().splits[number % standin::kSplits];
   split.color[whole.rank] = color;
   split.key[whole.rank] = key;
-  split.came++;
+  split.arrived++;
   made->blocking = config ? config->blocking != 0 : whole.blocking;
-  // What came of it is there once the whole has had its effect.
+  // The part exists once the whole has had its effect.
   return whole.inBackground([&whole, &split, part, made, number, color] {
     const uint32_t all = whole.size * (static_cast<uint32_t>(number) / standin::kSplits + 1);
-    if (!whole.await([&] { return split.came >= all && !standin::hangs("split"); })) return ncclInProgress;
+    if (!whole.await([&] { return split.arrived >= all && !standin::hangs("split"); })) return ncclInProgress;
     std::vector<std::pair<int, uint32_t>> members;
     for (uint32_t rank = 0; rank < whole.size; rank++) {
       if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);

@@ -27,7 +27,7 @@ constexpr uint32_t kMostRanks = 64;
 struct Header {
   std::atomic<uint32_t> attached, finalized;
   struct Split {
-    std::atomic<uint32_t> came;
+    std::atomic<uint32_t> arrived;
     int color[kMostRanks], key[kMostRanks];
   } splits[kSplits];
 };

@@ -21,7 +21,9 @@ inline int version() {
 inline bool hangs(const char* what) { return setting("MOSAIC_STANDIN_NCCL_HANG") == what; }
 /// The n-th launch of a communicator never completes; 0: none.
 inline int hangingLaunch() { return std::atoi(setting("MOSAIC_STANDIN_NCCL_HANG").c_str()); }
-/// The n-th launch of a communicator ends in an asynchronous error; 0: none.
+/// "5" or "5:system": the n-th launch of a communicator ends in an asynchronous error, a remote one or the system's; 0:
+/// none.
 inline int failingLaunch() { return std::atoi(setting("MOSAIC_STANDIN_NCCL_ERROR").c_str()); }
+inline bool failsBySystem() { return setting("MOSAIC_STANDIN_NCCL_ERROR").ends_with(":system"); }
 
 }  // namespace standin

@@ -45,8 +45,8 @@ struct World {
       compute.handle = &ranks[r].device->compute;
       auto control = std::make_unique<InProcessControl>(world, r);
       const EngineOptions options{r, n, timeoutNs, -1, timeoutNs};
-      ranks[r].engine = Engine::open(*nccl::openTransport({}, true), compute, std::move(control), options,
-                                     [&](const MosaicFailure* failure) {
+      ranks[r].engine = Engine::open(OwnedTransport(nccl::openTransport({}, true)), compute, std::move(control),
+                                     options, [&](const MosaicFailure* failure) {
                                        check(!failure, failure ? failure->message : "");
                                        connected++;
                                      });

@@ -11,7 +11,10 @@ export type ReduceOp = "sum" | "mean" | "max";
 
 /** A collective under way. It keeps its tensors' memory alive until it is done. */
 export interface Work {
-  /** Later work on the device's compute stream runs after this collective; the host does not wait. May be called once or never. */
+  /**
+   * Later work on the device's compute stream runs after this collective. The host does not wait for it; on CUDA only until
+   * it is enqueued, which a `split` posted before it delays until the other ranks have called theirs. Called at most once.
+   */
   wait(): void;
 }
 

@@ -17,7 +17,7 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   try {
     auto device = std::make_shared<Device>(options);
     // Detached: nobody could join it without blocking the host. It keeps what it uses alive; `abandon` waits for it.
-    quietThread("mosaic-stream", [device] {
+    startThread("mosaic-stream", [device] {
       device->stream.run();
       device->end();
     }).detach();

@@ -6,16 +6,9 @@
 #include <cstdint>
 
 #include "mosaic/clock.h"
+#include "mosaic/futex.h"
 
 namespace mosaic {
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 /// Spins until `ready()` or for about `limit` nanoseconds; says whether it is ready.
 template <class Ready>
@@ -24,7 +17,7 @@ bool spinFor(int64_t limit, Ready ready) {
   do {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
-      pause();
+      relax();
     }
   } while (monotonicNs() - start < limit);
   return ready();

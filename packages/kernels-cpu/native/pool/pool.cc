@@ -19,7 +19,7 @@ Pool::Pool(int threads) {
   for (int i = 0; i <= std::max(threads, 1); ++i) arenas_.push_back(std::make_unique<Arena>());
   workers_.reserve(static_cast<size_t>(std::max(threads - 1, 0)));
   try {
-    for (int i = 1; i < threads; ++i) workers_.push_back(quietThread("mosaic-pool", [this, i] { workerMain(i); }));
+    for (int i = 1; i < threads; ++i) workers_.push_back(startThread("mosaic-pool", [this, i] { workerMain(i); }));
   } catch (...) {
     stop();
     throw;

@@ -5,9 +5,6 @@
 
 namespace mosaic {
 
-/// Writes a failure, cutting the message to what fits; allocates nothing.
-void fillFailure(MosaicFailure& failure, MosaicFailureCode code, const char* message);
-
 /// Turns the exception in flight into a failure; call from a catch block.
 void fillFromCurrentException(MosaicFailure& failure);
 

@@ -18,11 +18,8 @@ constexpr int64_t kSpinNanoseconds = 20'000;
 std::atomic<int> spinning{0};
 
 const MosaicFailure& closedFailure() {
-  static const MosaicFailure failure = [] {
-    MosaicFailure closed;
-    fillFailure(closed, MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
-    return closed;
-  }();
+  static const MosaicFailure failure =
+      recordOf(MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
   return failure;
 }
 
@@ -80,7 +77,7 @@ void Stream::spin() {
   if (spinning.fetch_add(1) < cores - 1) {
     const int64_t end = monotonicNs() + kSpinNanoseconds;
     while (!stirring_.load(std::memory_order_acquire) && monotonicNs() < end) {
-      for (int i = 0; i < 16; i++) pause();
+      for (int i = 0; i < 16; i++) relax();
     }
   }
   spinning.fetch_sub(1);
@@ -110,7 +107,7 @@ void Stream::fail(const char* name, const MosaicFailure& failure) {
   const bool unnamed = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
   if (unnamed && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
     const std::string message = std::string(name) + ": " + failure.message;
-    fillFailure(failure_, static_cast<MosaicFailureCode>(failure.code), message.c_str());
+    failure_ = recordOf(static_cast<MosaicFailureCode>(failure.code), message);
   }
   failedAt_ = done_.load() + 1;
   failed_.store(true, std::memory_order_release);

@@ -28,7 +28,7 @@ export const ROLES = { rank: 0, agent: 1 } as const;
 /** The codes of failures that agents send themselves; those of ranks pass through. As in mosaic/stream.h. */
 export const CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
 
-export interface Joining {
+export interface JoinMember {
   readonly rank: number;
   readonly pid: number;
   /** Index in the frame's `hosts`; of a rank's own frame: 0. */
@@ -81,7 +81,7 @@ export interface Frames {
     timeoutMs: number;
     remainingMs: number;
     hosts: readonly { readonly agent: number; readonly name: string }[];
-    members: readonly Joining[];
+    members: readonly JoinMember[];
   };
   retract: Scoped & { runs: Runs };
   welcome: Scoped & {
@@ -122,7 +122,7 @@ export type WorldKind = { [K in Kind]: Frames[K] extends Scoped ? K : never }[Ki
 export type WorldFrame = { [K in WorldKind]: FrameOf<K> }[WorldKind];
 
 const hosts = list(record({ agent: u32, name: text }));
-const members = list(record<Joining>({ rank: u32, pid: i32, host: u32 }));
+const members = list(record<JoinMember>({ rank: u32, pid: i32, host: u32 }));
 const calls = list(record<CallRecord>({ index: u64, history: u64, description: text }));
 const position = {
   activity: u8,

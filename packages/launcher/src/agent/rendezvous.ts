@@ -33,6 +33,8 @@ const WINDOW_MS = 5;
 const MEMBERS_A_FRAME = 8192;
 /** The root names the ranks that are missing, so it answers first. */
 const ROOT_FIRST_MS = 1500;
+/** What Node's timers take; for anything longer they take 1 ms. */
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** What a rendezvous needs of its world. */
 export interface Gathering {
@@ -134,7 +136,8 @@ export class Rendezvous {
     this.#terms = { ...terms, size: this.#terms?.size ?? terms.size };
     clearTimeout(this.#timer);
     const delay = this.#gathering.branches.isRoot ? 0 : ROOT_FIRST_MS;
-    this.#timer = setTimeout(() => this.#expire(), Math.max(0, terms.deadline + delay - performance.now()));
+    const remaining = Math.max(0, terms.deadline + delay - performance.now());
+    this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, LONGEST_TIMER_MS));
   }
 
   #expire(): void {

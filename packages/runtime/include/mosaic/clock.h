@@ -1,9 +1,11 @@
-// The clock of traces and deadlines.
+// The clock of traces and deadlines, and how messages write its times.
 #pragma once
 
 #include <time.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 namespace mosaic {
 
@@ -12,6 +14,13 @@ inline int64_t monotonicNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+/// `0.5 s`
+inline std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
+  return text;
 }
 
 }  // namespace mosaic

@@ -1,8 +1,8 @@
-/* The ABI by which native code of other packages meets a device whose work is ordered by streams of its own, such as
+/* The ABI by which native code of other packages uses a device whose work is ordered by streams of its own, such as
  * CUDA's: what `Stream.port` points to.
  *
  * With it the collectives engine orders its communication stream against compute, fails the device so that no read
- * gives wrong numbers, and adds operands of ranks. Neither side knows who made the other. Every function may be called
+ * gives wrong numbers, and adds operands of ranks. Every function may be called
  * from any thread until the device is closed, after `enter` where it says so. An `int` result is 0 on success,
  * otherwise `failure` is filled in.
  */

@@ -1,8 +1,8 @@
 /* The ABI of a CPU stream: what `Stream.handle` points to on a device of type "cpu".
  *
- * It is the only thing that native code of two packages shares. Collectives order their work against compute
- * through it without knowing who made the stream. Plain C, so that any compiler and any allocator may stand
- * on either side.
+ * Collectives order their work against compute through it, whichever package made the stream. A device whose streams
+ * are its own has a port instead (device_port.h). Plain C, so that any compiler and any allocator may stand on either
+ * side.
  */
 #ifndef MOSAIC_STREAM_H
 #define MOSAIC_STREAM_H
@@ -34,7 +34,7 @@ typedef struct MosaicFailure {
 /* One piece of work. The stream thread calls `run` exactly once, after all earlier work and before all later work.
  *
  * `upstream` is null while the stream is sound, else the first failure on it: the work must then not touch its
- * operands, only tell those who wait for it. `run` returns 0, or fills `failure` and returns non-zero, which fails
+ * operands, only signal completion. `run` returns 0, or fills `failure` and returns non-zero, which fails
  * the stream: from then on every later work sees it as `upstream`, and reads reject with it.
  * `drop` frees `arg`; it is called once, after `run`, on the stream thread. */
 typedef struct MosaicWork {

@@ -10,16 +10,16 @@
 namespace mosaic {
 
 /// While it lives, the calling thread, and threads that it starts, receive no signals.
-class NoSignals {
+class BlockSignals {
  public:
-  NoSignals() {
+  BlockSignals() {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  NoSignals(const NoSignals&) = delete;
-  NoSignals& operator=(const NoSignals&) = delete;
+  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
 
  private:
   sigset_t before_;
@@ -27,8 +27,8 @@ class NoSignals {
 
 /// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.
 template <typename Body>
-std::thread quietThread(const char* name, Body body) {
-  const NoSignals during;
+std::thread startThread(const char* name, Body body) {
+  const BlockSignals blocked;
   std::thread thread(std::move(body));
   pthread_setname_np(thread.native_handle(), name);
   return thread;

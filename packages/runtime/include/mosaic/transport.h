@@ -44,7 +44,7 @@ typedef struct MosaicSignature {
   uint32_t ragged; /* shapes may differ as long as the bytes agree */
   uint64_t shape[MOSAIC_MAX_AXES];
   uint64_t history; /* hash of the collectives of this group before this one, for call logs; 0 for sendRecv */
-  uint64_t reserved;
+  uint64_t reserved; /* 0; not compared */
 } MosaicSignature;
 
 /* How a transport compares headers: nonzero if `received` is what `expected` says. */
@@ -52,7 +52,7 @@ typedef int (*MosaicMatches)(const MosaicSignature *expected, const MosaicSignat
 
 /* ---- bootstrap ---------------------------------------------------------------------------------------------- */
 
-/* What a transport learns about the ranks, and how ranks exchange addresses before they can communicate.
+/* What a transport receives about the ranks, and how ranks exchange addresses before they can communicate.
  * `put` and `get` go through the control plane; keys are of this world, values at most 64 KiB. */
 typedef struct MosaicBootstrap MosaicBootstrap;
 struct MosaicBootstrap {
@@ -63,7 +63,8 @@ struct MosaicBootstrap {
   /* Publishes a value. */
   void (*put)(MosaicBootstrap *bootstrap, const char *key, const void *value, uint64_t bytes);
   /* Waits until some rank has put the key, and copies at most `capacity` bytes of its value; `bytes` receives its whole
-   * length. Fails at the deadline of the rendezvous, or when the rank is closed. May block. */
+   * length. Fails when each call has waited as long as ranks may take to connect, when a rank is lost,
+   * or when this one is closed. May block. */
   int (*get)(MosaicBootstrap *bootstrap, const char *key, void *value, uint64_t capacity, uint64_t *bytes,
              MosaicFailure *failure);
 };
@@ -84,7 +85,7 @@ struct MosaicMessage {
   uint8_t *data;             /* payload, `signature.bytes` long */
   uint32_t peer;             /* world rank */
   uint32_t state;            /* MosaicMessageState; written by the transport */
-  uint64_t moved;            /* payload bytes that have moved; written by the transport, read by watchdogs */
+  uint64_t moved;            /* payload bytes that have moved; written and read by the transport */
   MosaicSignature signature; /* as sent, or as expected */
   MosaicSignature received;  /* the header that arrived, once `state` is MISMATCH */
   MosaicMessage *next;       /* the transport's own */

@@ -1,4 +1,4 @@
-// What belongs to one JavaScript environment: the engines of its ranks, and the completions they owe it.
+// What belongs to one JavaScript environment: the engines of its ranks, and the completions that are pending.
 #pragma once
 
 #include <napi.h>
@@ -9,6 +9,7 @@
 
 #include "collectives/engine.h"
 #include "mosaic/completion_queue.h"
+#include "mosaic/guarded.h"
 
 namespace mosaic {
 
@@ -29,22 +30,6 @@ struct Addon {
 };
 
 inline Addon& addonOf(const Napi::CallbackInfo& info) { return *info.Env().GetInstanceData<Addon>(); }
-
-/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode, for `translated`.
-template <typename Body>
-auto guarded(Napi::Env env, Body body) -> decltype(body()) {
-  try {
-    return body();
-  } catch (const Failure& failure) {
-    Napi::Error error = Napi::Error::New(env, failure.what());
-    error.Set("code", std::to_string(failure.code()));
-    throw error;
-  } catch (const Napi::Error&) {
-    throw;
-  } catch (const std::exception& exception) {
-    throw Napi::Error::New(env, exception.what());
-  }
-}
 
 using EngineHandle = Napi::External<std::weak_ptr<Engine>>;
 inline std::shared_ptr<Engine> findEngine(const Napi::CallbackInfo& info) {

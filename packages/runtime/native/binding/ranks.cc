@@ -44,7 +44,7 @@ std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineO
 Napi::Value open(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     const auto given = info[0].As<Napi::Object>();
-    const auto& transport = *pointer<const MosaicTransport>(given.Get("transport"));
+    OwnedTransport transport(pointer<const MosaicTransport>(given.Get("transport")));
     EngineOptions options;
     options.rank = given.Get("rank").As<Napi::Number>().Uint32Value();
     options.size = given.Get("size").As<Napi::Number>().Uint32Value();
@@ -52,12 +52,12 @@ Napi::Value open(const Napi::CallbackInfo& info) {
     options.connectNs = nanoseconds(given.Get("connectSeconds"));
     options.drainNs = nanoseconds(given.Get("drainSeconds"));
     Compute compute;
-    if (transport.ordering == MOSAIC_ORDER_HOST) compute.stream = pointer<MosaicStream>(given.Get("stream"));
     compute.handle = pointer<void>(given.Get("stream"));
     compute.port = pointer<MosaicDevicePort>(given.Get("port"));
+    if (!compute.port) compute.stream = pointer<MosaicStream>(given.Get("stream"));
     Addon& addon = addonOf(info);
     const auto engine =
-        Engine::open(transport, compute, controlOf(given, options), options, addon.completion(info[1]));
+        Engine::open(std::move(transport), compute, controlOf(given, options), options, addon.completion(info[1]));
     addon.engines.push_back(engine);
     addon.completions->expect();
     auto* held = new std::weak_ptr<Engine>(engine);

@@ -11,9 +11,9 @@ namespace {
 constexpr uint32_t kSignatureMagic = 0x4d6f7332;  // "Mos2"
 
 /// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
-class Words {
+class CallReader {
  public:
-  Words(const double* data, size_t length) : at_(data), end_(data + length) {}
+  CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
 
   uint64_t number() {
     if (at_ == end_) throw std::out_of_range("a call ends before its arguments do");
@@ -32,7 +32,7 @@ class Words {
 };
 
 uint64_t hash(uint64_t value, std::initializer_list<uint64_t> words) {
-  for (const uint64_t word : words) value = (value ^ word) * 0x100000001b3;  // FNV-1a over 64-bit words
+  for (const uint64_t word : words) value = (value ^ word) * 0x100000001b3;  // FNV-1a style, over 64-bit words
   return value;
 }
 
@@ -52,7 +52,7 @@ bool reduces(uint8_t op) {
 bool Group::has(uint32_t worldRank) const { return std::find(ranks.begin(), ranks.end(), worldRank) != ranks.end(); }
 
 Call Call::read(const double* data, size_t length) {
-  Words words(data, length);
+  CallReader words(data, length);
   Call call;
   call.op = static_cast<OpKind>(words.number());
   call.dtype = static_cast<uint8_t>(words.number());

@@ -12,6 +12,11 @@ constexpr uint64_t kReportEvery = 16;
 /// Values of the control plane are at most 64 KiB: a rank that took part in more series publishes some of them.
 constexpr uint64_t kMostCounts = 4000;
 
+/// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
+constexpr int64_t kCountsNs = 1'000'000'000;
+
+std::string keyOf(uint32_t rank) { return "exit/" + std::to_string(rank); }
+
 }  // namespace
 
 CallLog::Series& CallLog::append(uint64_t id, uint64_t group, uint64_t history,
@@ -126,6 +131,19 @@ CallCounts::CallCounts(const std::string& text) {
   std::memcpy(words.data(), text.data(), words.size() * sizeof(uint64_t));
   for (size_t i = 1; i + 1 < words.size(); i += 2) counts_[words[i]] = words[i + 1];
   isComplete_ = counts_.size() == words[0];
+}
+
+void ExitCounts::publish(ControlPlane& control, uint32_t rank, const std::string& counts) {
+  control.put(keyOf(rank), counts);
+}
+
+const CallCounts& ExitCounts::of(uint32_t rank, ControlPlane& control) {
+  const auto [found, isNew] = counts_.try_emplace(rank);
+  if (!isNew) return found->second;
+  // It has published them before it exited, so this takes a message to and fro. Without them every call passes for
+  // called: a control plane that is gone, or an abort, is reported instead, and else the timeout.
+  if (const auto counts = control.find(keyOf(rank), kCountsNs)) found->second = CallCounts(*counts);
+  return found->second;
 }
 
 bool CallCounts::has(uint64_t series, uint64_t index) const {

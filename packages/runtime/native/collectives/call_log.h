@@ -1,11 +1,12 @@
 // What this rank has called, for transports whose messages carry no signature: the control plane compares it with what
-// the others have called, and ranks that need one that has exited learn how far that one came.
+// the others have called, and ranks that need one that has exited read how many calls it has made.
 //
 // Calls form series in which ranks must agree: the collectives of a group, and the messages from one of its ranks to
 // another. The history of a series hashes all calls up to one of them, so that two ranks compare a number at an index.
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <unordered_map>
 
@@ -73,6 +74,17 @@ class CallCounts {
  private:
   std::unordered_map<uint64_t, uint64_t> counts_;
   bool isComplete_ = false;
+};
+
+/// The counts of ranks that have exited, as the control plane has them. Of the communication thread.
+class ExitCounts {
+ public:
+  static void publish(ControlPlane& control, uint32_t rank, const std::string& counts);
+  /// Fetched once; blocks for a second at most.
+  const CallCounts& of(uint32_t rank, ControlPlane& control);
+
+ private:
+  std::map<uint32_t, CallCounts> counts_;
 };
 
 }  // namespace mosaic

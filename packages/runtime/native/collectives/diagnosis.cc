@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "collectives/engine.h"
-#include "control/in_process.h"
 #include "mosaic/clock.h"
 
 namespace mosaic {
@@ -14,14 +13,6 @@ constexpr size_t kMostListed = 16;
 /// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
 constexpr int64_t kFirstInquiryNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
-
-std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
-
-std::string seconds(int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
-  return text;
-}
 
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
@@ -65,11 +56,6 @@ std::string Engine::where(const Operation& op) const {
   return (op.label.empty() ? "" : op.label + ", ") + rankName(options_.rank);
 }
 
-std::string Engine::processOf(uint32_t rank) const {
-  const auto& members = control_->members();
-  return rankName(rank) + (rank < members.size() ? " (pid " + std::to_string(members[rank].pid) + ")" : "");
-}
-
 Engine::Diagnosis Engine::ownFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
   const std::string whole = where(op) + ": " + op.name() + ": " + text;
   return {recordOf(code, whole), recordOf(MOSAIC_FAILURE_PEER_LOST, whole)};
@@ -98,7 +84,7 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
     }
   }
   for (const uint32_t rank : exited) {
-    const CallCounts& counts = exitCounts(rank);
+    const CallCounts& counts = exitCounts_.of(rank, *control_);
     const auto isMissing = [&](const SeriesCall& call) {
       return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
     };
@@ -107,20 +93,8 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
   return std::nullopt;
 }
 
-const CallCounts& Engine::exitCounts(uint32_t rank) {
-  const auto [found, isNew] = exitCounts_.try_emplace(rank);
-  if (!isNew) return found->second;
-  try {
-    // It has published them before it exited: this takes a message to and fro.
-    found->second = CallCounts(control_->get(exitKey(rank)));
-  } catch (const Failure&) {
-    // The control plane is gone, or this rank is being aborted; that is reported instead.
-  }
-  return found->second;
-}
-
 void Engine::answerInquiry() {
-  if (isInquired_.exchange(false)) reportPending();
+  if (reportRequested_.exchange(false)) reportPending();
 }
 
 void Engine::reportPending() {
@@ -145,11 +119,9 @@ MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signatu
       if (each->id == received.group) group = each->name;
     }
   }
-  std::pair<uint32_t, std::string> a{options_.rank, descriptionOf(expected, op.group->name)};
-  std::pair<uint32_t, std::string> b{peer, descriptionOf(received, group)};
-  if (a.first > b.first) std::swap(a, b);
-  return recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
-                                               rankName(b.first) + " at " + b.second + kSameCalls);
+  return recordOf(MOSAIC_FAILURE_MISMATCH,
+                  op.prefix() + mismatchText(options_.rank, descriptionOf(expected, op.group->name), peer,
+                                             descriptionOf(received, group)));
 }
 
 /// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
@@ -204,11 +176,8 @@ std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
     if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
     const std::string own = descriptionOf(op.signature, op.group->name);
     if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
-    std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
-    if (a.first > b.first) std::swap(a, b);
-    const MosaicFailure failure =
-        recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
-                                              rankName(b.first) + " at " + b.second + kSameCalls);
+    const std::string text = op.prefix() + mismatchText(options_.rank, own, at.rank, at.description);
+    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, text);
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
@@ -264,7 +233,7 @@ MosaicFailure Engine::timeout(const Operation& op) {
     const auto found =
         std::find_if(positions.begin(), positions.end(), [&](const auto& each) { return each.rank == others[i]; });
     if (found != positions.end()) text += "; " + describe(op, *found);
-    else text += "; " + processOf(others[i]) + " does not respond";
+    else text += "; " + control_->processOf(others[i]) + " does not respond";
   }
   if (others.size() > kMostListed) text += "; …";
   return recordOf(MOSAIC_FAILURE_TIMEOUT, text);

@@ -56,15 +56,19 @@ struct Bootstrap : MosaicBootstrap {
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected)
-    : options_(options), control_(std::move(control)), connected_(std::move(connected)) {
+Engine::Engine(OwnedTransport transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
+               Completed connected)
+    : options_(options),
+      transport_(std::move(transport)),
+      control_(std::move(control)),
+      connected_(std::move(connected)) {
   groups_.push_back(worldGroup(options.rank, options.size));
 }
 
 Engine::~Engine() = default;
 
 void Engine::start(const char* threadName) {
-  thread_ = quietThread(threadName, [this] { main(); });
+  thread_ = startThread(threadName, [this] { main(); });
 }
 
 void Engine::stop() {
@@ -82,11 +86,16 @@ uint64_t Engine::post(uint32_t group, const Call& call, std::string label) {
 
 uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Completed completed) {
   auto op = makeOperation(false);
-  op->split = std::make_unique<SplitRequest>(SplitRequest{color, std::move(name), nullptr});
+  op->split = std::make_unique<SplitRequest>();
+  op->split->color = color;
+  op->split->name = std::move(name);
   op->completed = std::move(completed);
   Call call;
   call.op = OpKind::Split;
-  return enqueue(std::move(op), group, call);
+  const uint64_t number = enqueue(op, group, call);
+  // As soon as it is called: the colors travel while operations before it are carried out.
+  control_->split(op->signature.group, op->signature.index, op->group->ranks, color);
+  return number;
 }
 
 uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, const Call& call) {
@@ -171,27 +180,44 @@ void Engine::abort() {
 // ── the communication thread
 
 void Engine::main() {
-  std::optional<MosaicFailure> failure;
-  try {
-    control_->join();
-    control_->attach(this);
-    Bootstrap bootstrap(*control_, options_);
-    connect(bootstrap);
-    if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
-  } catch (const Failure& thrown) {
-    failure = recordOf(thrown.code(), thrown.what());
-  } catch (const std::exception& thrown) {
-    failure = recordOf(MOSAIC_FAILURE_DEVICE, std::string("connect: ") + thrown.what());
+  MosaicFailure failure{};
+  const bool isConnected = captured(&failure, "connect", [this] { connectRanks(); }) == 0;
+  if (!isConnected) {
+    failure = connectFailure(failure);
+    // Ranks that connect wait for this one.
+    const std::string closed = "connect: " + rankName(options_.rank) + " closed while the ranks connected";
+    fail({failure, failure.code == MOSAIC_FAILURE_CLOSED ? recordOf(MOSAIC_FAILURE_PEER_LOST, closed) : failure});
   }
-  if (failure) {
-    failure = connectFailure(*failure);
-    fail({*failure, failure->code == MOSAIC_FAILURE_CLOSED ? std::nullopt : failure});
-  }
-  connecting_ = false;
-  std::exchange(connected_, nullptr)(failure ? &*failure : nullptr);
+  std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
   progressedAt_ = monotonicNs();
-  if (!failure) run();
+  if (isConnected) runUntilOver();
   leave();
+}
+
+void Engine::connectRanks() {
+  control_->join();
+  const size_t size = control_->members().size();
+  if (size != options_.size) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(options_.rank) + ": expected a world of " +
+                                               std::to_string(options_.size) + " ranks, received one of " +
+                                               std::to_string(size) + "; open it with the same size");
+  }
+  control_->attach(this);
+  Bootstrap bootstrap(*control_, options_);
+  connect(bootstrap);
+  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+}
+
+/// An exception fails the engine, which then accepts nothing until it is closed.
+void Engine::runUntilOver() {
+  MosaicFailure failure{};
+  while (captured(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
+    if (failed_) return;
+    const auto op = front();
+    const auto code = static_cast<MosaicFailureCode>(failure.code);
+    fail(op ? ownFailure(*op, code, failure.message)
+            : Diagnosis{failure, recordOf(MOSAIC_FAILURE_PEER_LOST, failure.message)});
+  }
 }
 
 void Engine::leave() {
@@ -202,7 +228,7 @@ void Engine::leave() {
     counts = log_.counts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
-  if (comparesCalls()) control_->put(exitKey(options_.rank), counts);
+  if (comparesCalls()) ExitCounts::publish(*control_, options_.rank, counts);
   control_->leave(last);
   closeTransport();
   control_->detach();
@@ -298,10 +324,9 @@ bool Engine::until(Operation& op, const std::function<bool()>& condition) {
   return false;
 }
 
-bool Engine::carryOutSplit(const std::shared_ptr<Operation>& op) {
+bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
   const Group& whole = *op->group;
   const std::pair<uint64_t, uint64_t> key{whole.id, op->signature.index};
-  control_->split(key.first, key.second, whole.ranks, op->split->color);
   std::vector<int64_t> colors;
   const auto arrived = [&] {
     const std::lock_guard lock(mutex_);
@@ -309,14 +334,20 @@ bool Engine::carryOutSplit(const std::shared_ptr<Operation>& op) {
     if (found == events_.colors.end()) return false;
     colors = std::move(found->second);
     events_.colors.erase(found);
+    op->split->hasColors = true;
     return true;
   };
   if (!until(*op, arrived)) return false;
+  if (colors.size() != whole.size()) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "expected the colors of " + std::to_string(whole.size()) +
+                                             " ranks from the control plane, received " +
+                                             std::to_string(colors.size()));
+  }
   auto part = op->split->part = std::make_shared<Group>();
   part->id = splitId(whole.id, op->signature.index, op->split->color);
   part->name = op->split->name;
   for (uint32_t rank = 0; rank < whole.size(); rank++) {
-    if (colors.at(rank) != op->split->color) continue;
+    if (colors[rank] != op->split->color) continue;
     if (rank == whole.rank) part->rank = part->size();
     part->ranks.push_back(whole.ranks[rank]);
   }
@@ -344,28 +375,35 @@ std::vector<std::shared_ptr<Operation>> Engine::queued() {
   return {queue_.begin(), queue_.end()};
 }
 
-std::shared_ptr<Operation> Engine::findQueued(const std::function<bool(const Operation&)>& condition) {
-  const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const auto& op) { return condition(*op); });
-  return found == queue_.end() ? nullptr : *found;
-}
-
 std::shared_ptr<Operation> Engine::findNumber(uint64_t number) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || number < queue_.front()->number || number > queue_.back()->number) return nullptr;
   return queue_[number - queue_.front()->number];
 }
 
+void Engine::checkNotBehindSplit(uint64_t number) {
+  if (!control_->isOneThread()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& op : queue_) {
+    if (op->number > number) return;
+    const auto isCalledByAll = [&] {
+      return op->split->hasColors || events_.colors.contains({op->group->id, op->signature.index});
+    };
+    if (!op->split || isCalledByAll()) continue;
+    throw Failure(MOSAIC_FAILURE_NONE, where(*op) + ": wait: an operation behind " + op->name() +
+                                           ", which other ranks of this thread have not called, cannot be enqueued; "
+                                           "await the split of all ranks first");
+  }
+}
+
 // ── what the control plane delivers
 
 void Engine::onPeerLost(uint32_t rank, const std::string& process) {
   note([&] { events_.lost.try_emplace(rank, process); });
-  if (connecting_) control_->interrupt();
 }
 
 void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
   note([&] { events_.failed.try_emplace(rank, cause); });
-  if (connecting_) control_->interrupt();
 }
 
 void Engine::onPeerExited(uint32_t rank) {
@@ -386,12 +424,11 @@ void Engine::onPositions(uint64_t request, std::vector<Position> positions) {
 
 void Engine::onControlLost(const std::string& reason) {
   note([&] { events_.controlLost = reason; });
-  if (connecting_) control_->interrupt();
 }
 
 Position Engine::position() {
   if (comparesCalls()) {
-    isInquired_ = true;
+    reportRequested_ = true;
     wake();
   }
   const std::lock_guard lock(mutex_);

@@ -36,11 +36,17 @@ struct Compute {
   void* handle = nullptr;
 };
 
+/// Frees a transport. One of another ABI is left: nothing is known of it.
+struct FreeTransport {
+  void operator()(const MosaicTransport* transport) const;
+};
+using OwnedTransport = std::unique_ptr<const MosaicTransport, FreeTransport>;
+
 class Engine : private ControlListener {
  public:
   /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
   /// has another ABI, or does not fit the device.
-  static std::shared_ptr<Engine> open(const MosaicTransport& transport, const Compute& compute,
+  static std::shared_ptr<Engine> open(OwnedTransport transport, const Compute& compute,
                                       std::unique_ptr<ControlPlane> control, const EngineOptions& options,
                                       Completed connected);
   ~Engine() override;
@@ -49,14 +55,14 @@ class Engine : private ControlListener {
 
   /// Returns the operation's number. Throws Failure once the engine has failed or is closed.
   uint64_t post(uint32_t group, const Call& call, std::string label);
-  /// The same of a split. `groupOf` has the part once `completed` was called without a failure.
+  /// The same of a split. `partOf` has the part once `completed` was called without a failure.
   uint64_t split(uint32_t group, int64_t color, std::string name, Completed completed);
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
   uint32_t partOf(uint64_t splitNumber);
   /// What the operations of a group moved that are done by now.
   Payload payloadOf(uint32_t group);
-  /// Later work on the device runs after the operation, and fails with it.
+  /// Later work on the device runs after the operation, and fails with it. Throws Failure where it cannot.
   virtual void wait(uint64_t number) = 0;
   /// All operations up to this number are over.
   uint64_t completed() const { return completed_; }
@@ -71,13 +77,18 @@ class Engine : private ControlListener {
   void abort();
 
  protected:
-  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if they know already.
+  /// The control plane knows why a process ended; the transport may notice its end sooner. How long it has to deliver
+  /// the cause.
+  static constexpr int64_t kGraceNs = 500'000'000;
+
+  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported.
   struct Diagnosis {
     MosaicFailure here;
     std::optional<MosaicFailure> peers;
   };
 
-  Engine(std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected);
+  Engine(OwnedTransport transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
+         Completed connected);
   /// To be called at the end of a subclass's constructor, and `stop` at the begin of its destructor.
   void start(const char* threadName);
   void stop();
@@ -111,18 +122,16 @@ class Engine : private ControlListener {
 
   // ── for them
   const EngineOptions& options() const { return options_; }
+  const MosaicTransport& table() const { return *transport_; }
   bool hasFailed() const { return failed_; }
   bool isStopped() const { return stop_; }
-  bool isClosing() const { return closing_; }
   bool isOver();
   std::optional<MosaicFailure> failureFrom(uint64_t number);
   std::shared_ptr<Operation> front();
   std::vector<std::shared_ptr<Operation>> queued();
-  /// The first of the queue for which the condition holds.
-  std::shared_ptr<Operation> findQueued(const std::function<bool(const Operation&)>& condition);
   std::shared_ptr<Operation> findNumber(uint64_t number);
   void begin(Operation& op);
-  /// Something moved: closing, and ranks that wait, have reason to be patient.
+  /// Something moved: resets the drain timer, and the interval until positions are requested.
   void noteProgress();
   /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
   std::optional<Diagnosis> diagnose(Operation& op);
@@ -136,7 +145,7 @@ class Engine : private ControlListener {
   /// Takes an operation that is over off the queue, which it heads, and counts it.
   void conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
   /// Exchanges the colors of a split, and makes its group. False: the engine has failed.
-  bool carryOutSplit(const std::shared_ptr<Operation>& op);
+  bool executeSplit(const std::shared_ptr<Operation>& op);
   /// Waits for a condition, failing as operations do. False: the engine has failed.
   bool until(Operation& op, const std::function<bool()>& condition);
   /// Whether the control plane has delivered anything since this was called last.
@@ -148,8 +157,11 @@ class Engine : private ControlListener {
   MosaicFailure lostPeer(const Operation& op, const std::string& what) const;
   /// A peer closed in order although the operation needs it.
   Diagnosis exitedPeer(const Operation& op, uint32_t rank);
+  std::string processOf(uint32_t rank) const { return control_->processOf(rank); }
   MosaicFailure mismatch(const Operation& op, uint32_t peer, const Signature& expected, const Signature& received);
-  std::string processOf(uint32_t rank) const;
+  /// Throws Failure for an operation behind a split that other ranks of this host thread have not called yet: this call
+  /// would wait for theirs, which come after it.
+  void checkNotBehindSplit(uint64_t number);
 
  private:
   struct Inquiry {
@@ -163,6 +175,8 @@ class Engine : private ControlListener {
 
   uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const Call& call);
   void main();
+  void connectRanks();
+  void runUntilOver();
   void leave();
   void answerTraces();
   std::optional<Diagnosis> closing(const Operation& op);
@@ -171,9 +185,6 @@ class Engine : private ControlListener {
   void inquire(const Operation& op, int64_t now);
   void reportPending();
   void report(const std::vector<CallReport>& reports);
-  const CallCounts& exitCounts(uint32_t rank);
-  /// Where a rank that exits publishes how far it came in its calls.
-  static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeout(const Operation& op);
   MosaicFailure connectFailure(const MosaicFailure& thrown);
@@ -233,12 +244,14 @@ class Engine : private ControlListener {
   Inquiry inquiry_;
   uint64_t requests_ = 0;
   int64_t progressedAt_ = 0;
-  std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
+  ExitCounts exitCounts_;
 
   std::atomic<uint64_t> completed_{0};
   std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
-  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false}, isInquired_{false};
+  std::atomic<bool> newEvents_{false}, reportRequested_{false};
+  std::atomic<bool> hasEvents_{false};
   const EngineOptions options_;
+  const OwnedTransport transport_;
   const std::unique_ptr<ControlPlane> control_;
   Completed connected_;
   std::thread thread_;

@@ -1,8 +1,8 @@
 #include "collectives/host_engine.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "collectives/stage_run.h"
 #include "mosaic/clock.h"
 #include "mosaic/futex.h"
 
@@ -15,9 +15,6 @@ constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
 // need the cores, too.
 constexpr int64_t kSpinNs = 20'000;
 constexpr int kSpins = 200;
-/// The control plane knows why a process ended; the transport may notice its end sooner. It has so long to deliver the
-/// cause.
-constexpr int64_t kGraceNs = 500'000'000;
 
 enum class State : uint32_t { Pending, Done, Failed };
 
@@ -113,113 +110,17 @@ void HostEngine::wait(uint64_t number) {
   }
 }
 
-// ── one stage
-
-/// The messages of a stage as the transport holds them; they must not move.
-class HostEngine::StageRun {
- public:
-  StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage)
-      : transport_(transport), sends_(stage.sends.size()), receives_(stage.receives.size()) {
-    const auto fill = [&](MosaicMessage& to, const Message& from) {
-      to.data = from.data;
-      to.peer = op.group->ranks[from.peer];
-      to.signature = from.signature;
-    };
-    for (size_t i = 0; i < sends_.size(); i++) fill(sends_[i], stage.sends[i]);
-    for (size_t i = 0; i < receives_.size(); i++) fill(receives_[i], stage.receives[i]);
-    for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
-    for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
-    if (stage.reduction) {
-      reduce(op, *stage.reduction);
-    } else {
-      for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
-    }
-  }
-
-  bool progress() {
-    const bool moved = transport_.progress(transport_.self) != 0;
-    while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
-    while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
-    if (operands_ && areMessagesDone()) add();
-    return moved;
-  }
-  bool isDone() const {
-    return areMessagesDone() && reduction_.reduced == reduction_.count;
-  }
-  /// A message that will not be done.
-  const MosaicMessage* fault() const {
-    for (const auto* messages : {&receives_, &sends_}) {
-      for (const MosaicMessage& each : *messages) {
-        if (each.state == MOSAIC_MESSAGE_MISMATCH || each.state == MOSAIC_MESSAGE_CLOSED) return &each;
-      }
-    }
-    return nullptr;
-  }
-
- private:
-  bool areMessagesDone() const { return firstSend_ == sends_.size() && firstReceive_ == receives_.size(); }
-
-  void reduce(const Operation& op, const Reduction& reduction) {
-    reduction_ = {reduction.out,
-                  reduction.own,
-                  reduction.count,
-                  op.signature.dtype,
-                  op.signature.reduce,
-                  static_cast<uint8_t>(reduction.afterSends),
-                  op.group->size(),
-                  op.group->rank,
-                  receives_.data(),
-                  sends_.data(),
-                  static_cast<uint32_t>(sends_.size()),
-                  0};
-    if (transport_.reduce) return transport_.reduce(transport_.self, &reduction_);
-    const uint64_t bytes = reduction.count * elementBytes(op.signature.dtype);
-    operands_ = std::make_unique<uint8_t[]>(bytes * receives_.size() + 1);
-    for (size_t i = 0; i < receives_.size(); i++) {
-      receives_[i].data = operands_.get() + i * bytes;
-      transport_.receive(transport_.self, &receives_[i]);
-    }
-  }
-
-  /// For transports that do not reduce: all operands have arrived.
-  void add() {
-    constexpr uint64_t kBlock = 4096;  // elements
-    MosaicReduction& r = reduction_;
-    const auto dtype = static_cast<DType>(r.dtype);
-    const auto op = static_cast<ReduceOp>(r.op);
-    const uint64_t width = elementBytes(r.dtype);
-    alignas(64) float acc[kBlock];
-    while (r.reduced < r.count) {
-      const uint64_t count = std::min(kBlock, r.count - r.reduced), at = r.reduced * width;
-      for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
-        const uint8_t* operand = i == r.position ? r.own : receives_[next++].data;
-        reduction::accumulate(acc, operand + at, count, dtype, op, i == 0);
-      }
-      reduction::finish(r.out + at, acc, count, dtype, op, r.ranks);
-      r.reduced += count;
-    }
-    operands_.reset();
-  }
-
-  const MosaicHostTransport& transport_;
-  std::vector<MosaicMessage> sends_, receives_;
-  size_t firstSend_ = 0, firstReceive_ = 0;  // all before are done
-  MosaicReduction reduction_{};
-  std::unique_ptr<uint8_t[]> operands_;
-};
-
 // ── the engine
 
-HostEngine::HostEngine(const MosaicTransport& transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+HostEngine::HostEngine(OwnedTransport transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
                        const EngineOptions& options, Completed connected)
-    : Engine(std::move(control), options, std::move(connected)), transport_(*transport.host), stream_(stream) {
+    : Engine(std::move(transport), std::move(control), options, std::move(connected)),
+      transport_(*table().host),
+      stream_(stream) {
   start("mosaic-comm");
 }
 
-HostEngine::~HostEngine() {
-  stop();
-  transport_.free(transport_.self);
-}
+HostEngine::~HostEngine() { stop(); }
 
 void HostEngine::connect(MosaicBootstrap& bootstrap) {
   MosaicFailure failure{};
@@ -268,7 +169,7 @@ std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
 void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   if (const auto diagnosis = diagnose(*op)) return fail(*diagnosis);
   if (op->op() == OpKind::Split) {
-    if (!carryOutSplit(op)) return;
+    if (!executeSplit(op)) return;
   } else {
     for (const Stage& stage : op->plan.stages) {
       StageRun run(transport_, *op, stage);
@@ -337,7 +238,7 @@ std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   lookedAt_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
-    const int64_t since = suspected_.try_emplace(rank, now).first->second;
+    const int64_t since = pendingPeerLoss_.try_emplace(rank, now).first->second;
     if (now - since < kGraceNs) continue;
     const MosaicFailure failure = lostPeer(op, processOf(rank) + " died");
     return Diagnosis{failure, failure};

@@ -6,9 +6,11 @@
 
 namespace mosaic {
 
+class StageRun;
+
 class HostEngine final : public Engine {
  public:
-  HostEngine(const MosaicTransport& transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+  HostEngine(OwnedTransport transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
              const EngineOptions& options, Completed connected);
   ~HostEngine() override;
 
@@ -16,7 +18,6 @@ class HostEngine final : public Engine {
 
  private:
   struct HostOperation;
-  class StageRun;
 
   void connect(MosaicBootstrap& bootstrap) override;
   void run() override;
@@ -37,7 +38,7 @@ class HostEngine final : public Engine {
 
   const MosaicHostTransport& transport_;
   MosaicStream* const stream_;
-  std::map<uint32_t, int64_t> suspected_;  // by rank: since when the transport observes that it is gone
+  std::map<uint32_t, int64_t> pendingPeerLoss_;  // by rank: since when the transport observes that it is gone
   int64_t lookedAt_ = 0;
 };
 

@@ -18,6 +18,7 @@ struct SplitRequest {
   int64_t color = 0;
   std::string name;
   std::shared_ptr<Group> part;  // the group of this rank's color, once it is over
+  bool hasColors = false;       // all ranks have called it; under the engine's lock
 };
 
 /// An operation's place in a series of calls in which ranks must agree: see call_log.h.

@@ -58,7 +58,9 @@ class Planner {
       send(stage, peer, const_cast<uint8_t*>(in), counts[rank_]);
       receive(stage, peer, out + at[peer] * width_, counts[peer]);
     }
-    if (size_ > 1 && own > 0 && equal(counts)) stage.whole = Whole{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    if (size_ > 1 && own > 0 && equal(counts)) {
+      stage.native = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    }
   }
 
   /// Rank j reduces the share counts[j] of every rank's input.
@@ -99,7 +101,7 @@ class Planner {
     if (rank_ != call_.root) receive(stage, call_.root, call_.out, count);
     else for (const uint32_t peer : others()) send(stage, peer, call_.out, count);
     if (size_ > 1 && count > 0) {
-      stage.whole = Whole{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * width_, call_.root};
+      stage.native = NativeCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * width_, call_.root};
     }
   }
 
@@ -170,7 +172,8 @@ class Planner {
     for (uint32_t peer = 0; peer < size_; peer++) {
       if (peer != rank_) receive(stage, peer, nullptr, reduction.count);
     }
-    stage.reduction = reduction;
+    // Of nothing there is nothing to wait for: a stage could end before the transport has looked at the reduction.
+    if (reduction.count > 0) stage.reduction = reduction;
   }
 
   const uint32_t rank_, size_;

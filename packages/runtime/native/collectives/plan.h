@@ -35,7 +35,7 @@ struct Reduction {
 };
 
 /// What a transport may do as one operation instead of messages: an equal all-gather, or a broadcast.
-struct Whole {
+struct NativeCollective {
   MosaicStreamCollective kind;
   const uint8_t* in;
   uint8_t* out;
@@ -47,7 +47,7 @@ struct Stage {
   std::vector<Copy> copies;
   std::vector<Message> sends, receives;  // receives of a reduction are in rank order
   std::optional<Reduction> reduction;
-  std::optional<Whole> whole;
+  std::optional<NativeCollective> native;
 };
 
 struct Plan {

@@ -2,7 +2,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -60,7 +59,7 @@ bool StreamEngine::enqueueOn(MosaicCommunicator* communicator, const MosaicStrea
 bool StreamEngine::isReady(MosaicCommunicator* communicator) {
   MosaicFailure failure{};
   const int state = transport_.state(transport_.self, communicator, &failure);
-  // Later, a communicator that fails is a suspicion, for which the control plane may know the cause.
+  // Later, the control plane has a while to deliver the cause.
   if (state == MOSAIC_COMMUNICATOR_FAILED && !isConnected_) throw Failure(failure);
   return state == MOSAIC_COMMUNICATOR_READY;
 }
@@ -80,7 +79,7 @@ bool StreamEngine::await(Condition condition) {
   return true;
 }
 
-/// Throws what keeps the ranks from becoming connected; `connectFailure` words what the control plane delivered.
+/// Throws what keeps the ranks from becoming connected; `connectFailure` formats what the control plane delivered.
 void StreamEngine::checkConnecting() {
   bool isPeerLost = false;
   {
@@ -91,11 +90,10 @@ void StreamEngine::checkConnecting() {
     throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank ended while the ranks connected");
   }
   if (monotonicNs() < connectBy_) return;
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%g s", static_cast<double>(options().connectNs) * 1e-9);
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
-                                            " timed out after " + limit + ", connecting the ranks" + remedy);
+                                            " timed out after " + seconds(options().connectNs) +
+                                            ", connecting the ranks" + remedy);
 }
 
 bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {
@@ -118,12 +116,12 @@ bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) 
   for (const MosaicStreamStage& stage : stages) {
     if (!enqueueOn(communicator, stage)) return false;
   }
-  void* const done = record(stream_, false);
+  const auto release = [this](void* event) { port_.event_release(&port_, event); };
+  const std::unique_ptr<void, decltype(release)> done(record(stream_, false), release);
   MosaicFailure failure{};
   int state = MOSAIC_EVENT_PENDING;
   const bool isOver =
-      await([&] { return (state = port_.event_query(&port_, done, &failure)) != MOSAIC_EVENT_PENDING; });
-  port_.event_release(&port_, done);
+      await([&] { return (state = port_.event_query(&port_, done.get(), &failure)) != MOSAIC_EVENT_PENDING; });
   if (isOver && state == MOSAIC_EVENT_FAILED) throw Failure(failure);
   return isOver;
 }

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -15,8 +13,10 @@ namespace mosaic {
 namespace {
 
 constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
-/// The transport may notice a lost rank sooner than the control plane, which has so long to deliver the cause.
-constexpr int64_t kGraceNs = 500'000'000;
+
+static_assert(static_cast<int>(ReduceOp::Sum) == MOSAIC_REDUCE_SUM &&
+              static_cast<int>(ReduceOp::Mean) == MOSAIC_REDUCE_MEAN &&
+              static_cast<int>(ReduceOp::Max) == MOSAIC_REDUCE_MAX);
 
 uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
@@ -33,22 +33,22 @@ uint64_t memoryOf(const Operation& op) {
 }
 
 /// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
-std::optional<MosaicStreamStage> wholeOf(const Operation& op, const Stage& stage, uint64_t memory) {
-  MosaicStreamStage whole{};
+std::optional<MosaicStreamStage> nativeCollectiveOf(const Operation& op, const Stage& stage, uint64_t memory) {
+  MosaicStreamStage native{};
   if (op.op() == OpKind::Barrier) {
-    whole.collective = MOSAIC_STREAM_ALL_GATHER;
-    whole.in = memory + op.group->rank;
-    whole.out = memory;
-    whole.bytes = 1;
-    return whole;
+    native.collective = MOSAIC_STREAM_ALL_GATHER;
+    native.in = memory + op.group->rank;
+    native.out = memory;
+    native.bytes = 1;
+    return native;
   }
-  if (!stage.whole) return std::nullopt;
-  whole.collective = stage.whole->kind;
-  whole.root = stage.whole->root;
-  whole.in = addressOf(stage.whole->in);
-  whole.out = addressOf(stage.whole->out);
-  whole.bytes = stage.whole->bytes;
-  return whole;
+  if (!stage.native) return std::nullopt;
+  native.collective = stage.native->kind;
+  native.root = stage.native->root;
+  native.in = addressOf(stage.native->in);
+  native.out = addressOf(stage.native->out);
+  native.bytes = stage.native->bytes;
+  return native;
 }
 
 }  // namespace
@@ -61,22 +61,21 @@ StreamEngine::Memory::~Memory() {
   if (address_) port_.release(&port_, address_, stream_);
 }
 
-StreamEngine::StreamEngine(const MosaicTransport& transport, const Compute& compute,
-                           std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected)
-    : Engine(std::move(control), options, std::move(connected)), transport_(*transport.stream), name_(transport.name),
-      port_(*compute.port), compute_(compute.handle), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+StreamEngine::StreamEngine(OwnedTransport transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
+                           const EngineOptions& options, Completed connected)
+    : Engine(std::move(transport), std::move(control), options, std::move(connected)),
+      transport_(*table().stream),
+      name_(table().name),
+      port_(*compute.port),
+      compute_(compute.handle) {
   start("mosaic-comm");
 }
 
-StreamEngine::~StreamEngine() {
-  stop();
-  transport_.free(transport_.self);
-  ::close(wake_);
-}
+StreamEngine::~StreamEngine() { stop(); }
 
 // ── on any thread
 
-void StreamEngine::wake() { eventfd_write(wake_, 1); }
+void StreamEngine::wake() { wake_.signal(); }
 
 std::shared_ptr<Operation> StreamEngine::makeOperation(bool afterCompute) {
   auto op = std::make_shared<StreamOperation>();
@@ -114,6 +113,7 @@ void StreamEngine::release(StreamOperation& op) {
 void StreamEngine::wait(uint64_t number) {
   const auto op = std::static_pointer_cast<StreamOperation>(findNumber(number));
   if (op) {
+    checkNotBehindSplit(number);
     std::unique_lock lock(launchMutex_);
     op->isAwaited = true;
     launched_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
@@ -160,11 +160,10 @@ void StreamEngine::run() {
 }
 
 void StreamEngine::rest(int64_t nanoseconds) {
-  pollfd polled{wake_, POLLIN, 0};
+  pollfd polled{wake_.fd(), POLLIN, 0};
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   ppoll(&polled, 1, &limit, nullptr);
-  eventfd_t wakes;
-  if (polled.revents) eventfd_read(wake_, &wakes);
+  if (polled.revents) wake_.reset();
 }
 
 bool StreamEngine::supervise() {
@@ -239,7 +238,7 @@ void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
 
 void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
   begin(*op);
-  if (!carryOutSplit(op)) return;
+  if (!executeSplit(op)) return;
   settle(*op);
   std::optional<TraceRecord> trace;
   if (isTracing()) trace = {op->op(), op->group->name, op->startedAt, monotonicNs(), 0, 0};
@@ -262,14 +261,14 @@ bool StreamEngine::enqueue(StreamOperation& op) {
 
 bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory) {
   MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
-  if (const auto whole = wholeOf(op, stage, memory)) return enqueueOn(communicator, *whole);
+  if (const auto native = nativeCollectiveOf(op, stage, memory)) return enqueueOn(communicator, *native);
   for (const Copy& copy : stage.copies) {
     require([&](auto* failure) {
       return port_.copy(&port_, addressOf(copy.to), addressOf(copy.from), copy.bytes, stream_, failure);
     });
   }
   if (!enqueueMessages(communicator, stage, memory)) return false;
-  if (!stage.reduction || stage.reduction->count == 0) return true;
+  if (!stage.reduction) return true;
   const MosaicRankReduction reduction{addressOf(stage.reduction->out),
                                       addressOf(stage.reduction->own),
                                       memory,
@@ -313,11 +312,12 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
   if (auto found = exitedFailure(op)) return found;
   for (MosaicCommunicator* const each : communicators_) {
     MosaicFailure failure{};
-    if (suspicion_ || transport_.state(transport_.self, each, &failure) != MOSAIC_COMMUNICATOR_FAILED) continue;
-    suspicion_ = Suspicion{failure, monotonicNs()};
+    if (transportError_ || transport_.state(transport_.self, each, &failure) != MOSAIC_COMMUNICATOR_FAILED) continue;
+    transportError_ = TransportError{failure, monotonicNs()};
   }
-  if (!suspicion_ || monotonicNs() - suspicion_->at < kGraceNs) return std::nullopt;
-  return ownFailure(op, static_cast<MosaicFailureCode>(suspicion_->failure.code), suspicion_->failure.message);
+  if (!transportError_ || monotonicNs() - transportError_->at < kGraceNs) return std::nullopt;
+  const MosaicFailure& failure = transportError_->failure;
+  return ownFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
 }
 
 void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {

@@ -6,23 +6,26 @@
 #include <condition_variable>
 
 #include "collectives/engine.h"
+#include "control/event_fd.h"
 
 namespace mosaic {
 
 class StreamEngine final : public Engine {
  public:
-  StreamEngine(const MosaicTransport& transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
+  StreamEngine(OwnedTransport transport, const Compute& compute, std::unique_ptr<ControlPlane> control,
                const EngineOptions& options, Completed connected);
   ~StreamEngine() override;
 
-  /// Holds the host until the operation is enqueued, which takes microseconds and needs no other rank.
+  /// Blocks the host until the operation is enqueued: microseconds, but behind a split, or where the transport connects
+  /// when it is first used, until the other ranks have come to it, too; at most until the timeout. Throws Failure where
+  /// this host thread drives those ranks, so that they could not.
   void wait(uint64_t number) override;
 
  private:
   struct StreamOperation;
   class Memory;
   /// What a communicator reported, and when.
-  struct Suspicion {
+  struct TransportError {
     MosaicFailure failure;
     int64_t at;
   };
@@ -76,11 +79,11 @@ class StreamEngine final : public Engine {
   const std::string name_;  // the transport's
   MosaicDevicePort& port_;
   void* const compute_;
-  const int wake_;
+  const EventFd wake_;
 
   // Of the communication thread.
   std::vector<MosaicCommunicator*> communicators_;  // by number of the group
-  std::optional<Suspicion> suspicion_;
+  std::optional<TransportError> transportError_;
   uint64_t launchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
   int64_t connectBy_ = 0;

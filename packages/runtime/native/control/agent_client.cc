@@ -1,13 +1,10 @@
 #include "control/agent_client.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <system_error>
 
 #include "mosaic/clock.h"
 #include "mosaic/thread.h"
@@ -21,31 +18,17 @@ namespace {
 constexpr int kRetryMs = 10;
 /// The agent names the ranks that are missing, so it answers first.
 constexpr int64_t kAgentFirstNs = 3'000'000'000;
-/// A value that was put arrives within that time: `get` waits so long although a rank has failed.
-constexpr auto kValueLimit = std::chrono::seconds(1);
 constexpr auto kLeaveLimit = std::chrono::milliseconds(500);
-/// What compares calls is worth less than the memory of a rank whose agent does not read.
+/// What compares calls is dropped before a rank whose agent does not read runs out of memory.
 constexpr size_t kMostUnsentForCalls = 1 << 20;
-
-std::string seconds(int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
-  return text;
-}
 
 uint32_t milliseconds(int64_t ns) {
   return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX));
 }
 
-int newEventFd() {
-  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "connect: eventfd");
-  return fd;
-}
-
 }  // namespace
 
-AgentClient::AgentClient(AgentOptions options) : options_(std::move(options)), wake_(newEventFd()) {}
+AgentClient::AgentClient(AgentOptions options) : options_(std::move(options)) {}
 
 AgentClient::~AgentClient() {
   {
@@ -55,7 +38,6 @@ AgentClient::~AgentClient() {
   wake();
   if (thread_.joinable()) thread_.join();
   socket_.close();
-  close(wake_);
 }
 
 // ── from the rank
@@ -64,7 +46,7 @@ void AgentClient::join() {
   Lock lock(mutex_);
   if (!thread_.joinable() && !interrupted_) {
     deadline_ = monotonicNs() + options_.timeoutNs;
-    thread_ = quietThread("mosaic-control", [this] { run(); });
+    thread_ = startThread("mosaic-control", [this] { run(); });
   }
   changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
@@ -81,19 +63,15 @@ void AgentClient::interrupt() {
 }
 
 void AgentClient::put(const std::string& key, const std::string& value) {
-  if (key.size() > kMostTextBytes || value.size() > kMostValueBytes) {
-    throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
-                                             std::to_string(kMostTextBytes) + " bytes and a value of at most " +
-                                             std::to_string(kMostValueBytes) + ", received " +
-                                             std::to_string(key.size()) + " and " + std::to_string(value.size()));
-  }
+  checkValue(key, value);
   Put frame;
   frame.key = key;
   frame.value.bytes = value;
   send(encode(frame));
 }
 
-std::string AgentClient::get(const std::string& key) {
+template <typename Condition>
+std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64_t timeoutNs, Condition isOver) {
   Get frame;
   frame.key = key;
   Lock lock(mutex_);
@@ -102,19 +80,27 @@ std::string AgentClient::get(const std::string& key) {
   lock.unlock();
   send(encode(frame));
   lock.lock();
-  const auto over = [&] { return interrupted_ || awaited.value || state_ == State::Ended; };
-  const std::chrono::nanoseconds limit(options_.timeoutNs);
-  if (changed_.wait_for(lock, limit, [&] { return over() || peerFailure_; }) && !over()) {
-    changed_.wait_for(lock, kValueLimit, over);
-  }
+  changed_.wait_for(lock, std::chrono::nanoseconds(timeoutNs), [&] {
+    return interrupted_ || awaited.value || state_ == State::Ended || isOver();
+  });
   const std::optional<std::string> value = awaited.value;
   if (--awaited.callers == 0) awaited_.erase(key);
+  return value;
+}
+
+std::string AgentClient::get(const std::string& key) {
+  const auto value = awaitValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
+  const Lock lock(mutex_);
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
   if (refusal_) throw Failure(*refusal_);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + seconds(options_.timeoutNs) +
                                             ": no rank has put \"" + key + "\"");
+}
+
+std::optional<std::string> AgentClient::find(const std::string& key, int64_t timeoutNs) {
+  return awaitValue(key, timeoutNs, [] { return false; });
 }
 
 void AgentClient::attach(ControlListener* listener) {
@@ -139,7 +125,7 @@ void AgentClient::reportFailure(const MosaicFailure& cause) {
 }
 
 void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
-  Called frame;
+  CallFrame frame;
   frame.group = group;
   frame.ranks = Runs::of(ranks);
   frame.index = index;
@@ -191,8 +177,6 @@ void AgentClient::send(const std::string& frame) {
 
 // ── the thread
 
-void AgentClient::wake() { eventfd_write(wake_, 1); }
-
 bool AgentClient::isOver() {
   const Lock lock(mutex_);
   return stop_ || state_ == State::Ended || (interrupted_ && state_ == State::Connecting);
@@ -238,16 +222,15 @@ bool AgentClient::connect() {
 }
 
 void AgentClient::pause(int timeoutMs) {
-  pollfd entry{wake_, POLLIN, 0};
+  pollfd entry{wake_.fd(), POLLIN, 0};
   poll(&entry, 1, timeoutMs);
-  eventfd_t count;
-  eventfd_read(wake_, &count);
+  wake_.reset();
 }
 
 /// Until the connection ends. Before the rank has joined, another agent may take its place.
 void AgentClient::serve() {
   for (bool open = true; open && !isOver();) {
-    pollfd entries[] = {{wake_, POLLIN, 0}, {-1, POLLIN, 0}};
+    pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool joined = false;
     {
       const Lock lock(mutex_);
@@ -259,10 +242,9 @@ void AgentClient::serve() {
       return refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                                 ": the agent at " + options_.path + " does not respond");
     }
-    const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs();
-    poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs) + 1));
-    eventfd_t count;
-    if (entries[0].revents) eventfd_read(wake_, &count);
+    const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs() + 1'000'000;
+    poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs)));
+    if (entries[0].revents) wake_.reset();
     if (!entries[1].revents) continue;
     {
       const Lock lock(mutex_);

@@ -11,6 +11,7 @@
 
 #include "control/agent_socket.h"
 #include "control/control_plane.h"
+#include "control/event_fd.h"
 #include "control/frames.h"
 
 namespace mosaic {
@@ -20,7 +21,7 @@ struct AgentOptions {
   std::string secret;  // of the job; empty where there is none
   std::string world;   // the same on all ranks, and on no others of this agent's tree
   uint32_t attempt = 0, rank = 0, size = 1;
-  /// How long `join`, and each `get`, wait.
+  /// How long `join` waits, and each `get`.
   int64_t timeoutNs = 300'000'000'000;
 };
 
@@ -32,16 +33,19 @@ class AgentClient : public ControlPlane {
 
   void join() override;
   const std::vector<Member>& members() const override { return members_; }
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+  bool isOneThread() const override { return false; }
   void interrupt() override;
   void put(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key) override;
+  std::optional<std::string> find(const std::string& key, int64_t timeoutNs) override;
   void attach(ControlListener* listener) override;
   void detach() override;
   void reportFailure(const MosaicFailure& cause) override;
   void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
-  /// Returns once the agent has taken note, which it does at once, so that the process may end; at most after 0.5 s.
+  /// Returns once the agent has acknowledged it, so that the process may end: at once, and after 0.5 s at the latest.
   void leave(const std::string& last) override;
 
  private:
@@ -61,21 +65,23 @@ class AgentClient : public ControlPlane {
   void pause(int milliseconds);
   void end(const std::string& reason);
   void refuse(MosaicFailureCode code, const std::string& message);
-  void wake();
+  void wake() const { wake_.signal(); }
   void send(const std::string& frame);
 
   void handle(const control::AgentSocket::Content& content);
   void deliver(Event event);
   void onWelcome(control::Welcome frame);
-  void onValue(control::Answer frame);
+  void onValue(control::ValueFrame frame);
   void onLost(const control::Lost& frame);
   void onFailed(const control::Failed& frame);
   void answerPosition(const control::PositionsQuery& query);
   void answerCalls(const control::CallsQuery& query);
-  std::string processOf(uint32_t rank, const std::string& reason) const;
+  /// The value of a key once it arrives; nothing where one of the conditions below, or `isOver`, is true before.
+  template <typename Condition>
+  std::optional<std::string> awaitValue(const std::string& key, int64_t timeoutNs, Condition isOver);
 
   const AgentOptions options_;
-  const int wake_;        // eventfd
+  const EventFd wake_;
   int64_t deadline_ = 0;  // of `join`; constant once the thread runs
 
   std::mutex mutex_;  // guards what follows, up to the listener's
@@ -83,7 +89,7 @@ class AgentClient : public ControlPlane {
   control::AgentSocket socket_;
   State state_ = State::Connecting;
   std::optional<MosaicFailure> refusal_;    // why there is no joining
-  std::optional<MosaicFailure> peerFailure_;  // the first that `get` must not wait beyond
+  std::optional<MosaicFailure> peerFailure_;  // the first; `get` fails with it
   std::map<std::string, Awaited> awaited_;
   bool leaving_ = false, stop_ = false, interrupted_ = false;
 

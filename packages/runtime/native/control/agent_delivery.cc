@@ -19,6 +19,28 @@ Position::Activity activityOf(uint8_t activity) {
   return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
 }
 
+constexpr const char* kNoSuchRank = "a rank that the world does not have";
+
+/// The ranks of a frame, which may spread over many lists: each rank of the world at most once, so that no frame takes
+/// more memory than the world has ranks.
+class RankReader {
+ public:
+  explicit RankReader(uint32_t size) : size_(size), left_(size) {}
+
+  std::vector<uint32_t> read(const Runs& runs) {
+    for (const Run& run : runs.runs) {
+      if (uint64_t{run.first} + run.count > size_) throw ProtocolError(kNoSuchRank);
+      if (run.count > left_) throw ProtocolError("more ranks than the world has");
+      left_ -= run.count;
+    }
+    return runs.ranks();
+  }
+
+ private:
+  const uint32_t size_;
+  uint32_t left_;
+};
+
 }  // namespace
 
 void AgentClient::handle(const AgentSocket::Content& content) {
@@ -33,10 +55,10 @@ void AgentClient::handle(const AgentSocket::Content& content) {
     }
     case Closed::kType:
       return end(MOSAIC_READ(Closed).reason);
-    case Answer::kType:
-      return onValue(MOSAIC_READ(Answer));
+    case ValueFrame::kType:
+      return onValue(MOSAIC_READ(ValueFrame));
     case Exited::kType:
-      for (const uint32_t rank : MOSAIC_READ(Exited).runs.ranks()) {
+      for (const uint32_t rank : RankReader(options_.size).read(MOSAIC_READ(Exited).runs)) {
         if (rank != options_.rank) deliver([rank](ControlListener& listener) { listener.onPeerExited(rank); });
       }
       return;
@@ -49,15 +71,20 @@ void AgentClient::handle(const AgentSocket::Content& content) {
       return deliver([frame](ControlListener& listener) { listener.onMismatch(frame.group, frame.message); });
     }
     case Colors::kType: {
-      return deliver([frame = MOSAIC_READ(Colors)](ControlListener& listener) mutable {
+      auto frame = MOSAIC_READ(Colors);
+      if (RankReader(options_.size).read(frame.ranks).size() != frame.colors.size()) {
+        throw ProtocolError("other than one color for each rank");
+      }
+      return deliver([frame = std::move(frame)](ControlListener& listener) mutable {
         listener.onColors(frame.group, frame.index, std::move(frame.colors));
       });
     }
     case Positions::kType: {
       std::vector<Position> positions;
       const auto frame = MOSAIC_READ(Positions);
+      RankReader ranks(options_.size);
       for (const Place& place : frame.places) {
-        for (const uint32_t rank : place.runs.ranks()) {
+        for (const uint32_t rank : ranks.read(place.runs)) {
           positions.push_back({rank, activityOf(place.activity), place.group, place.sequence,
                                place.index, place.operation, place.description, place.last});
         }
@@ -82,7 +109,7 @@ void AgentClient::onWelcome(Welcome frame) {
   {
     const Lock lock(mutex_);
     if (state_ != State::Connecting) throw ProtocolError("a second member table");
-    for (const Joined& member : frame.members) {
+    for (const WelcomeMember& member : frame.members) {
       if (member.host >= frame.hosts.size()) throw ProtocolError("a host without a name");
       members_.push_back({member.host, member.pid});
     }
@@ -92,7 +119,7 @@ void AgentClient::onWelcome(Welcome frame) {
   changed_.notify_all();
 }
 
-void AgentClient::onValue(Answer frame) {
+void AgentClient::onValue(ValueFrame frame) {
   {
     const Lock lock(mutex_);
     const auto found = awaited_.find(frame.key);
@@ -101,18 +128,10 @@ void AgentClient::onValue(Answer frame) {
   changed_.notify_all();
 }
 
-std::string AgentClient::processOf(uint32_t rank, const std::string& reason) const {
-  std::string text = "rank " + std::to_string(rank);
-  if (rank >= members_.size()) return text;
-  text += " (pid " + std::to_string(members_[rank].pid);
-  if (hosts_.size() > 1) text += " on " + hosts_[members_[rank].host];
-  if (!reason.empty()) text += "; " + reason;
-  return text + ")";
-}
-
 void AgentClient::onLost(const Lost& frame) {
+  RankReader ranks(options_.size);
   for (const Loss& loss : frame.losses) {
-    for (const uint32_t rank : loss.runs.ranks()) {
+    for (const uint32_t rank : ranks.read(loss.runs)) {
       if (rank == options_.rank) continue;
       const std::string process = processOf(rank, loss.reason);
       {
@@ -127,6 +146,7 @@ void AgentClient::onLost(const Lost& frame) {
 }
 
 void AgentClient::onFailed(const Failed& frame) {
+  if (frame.rank >= options_.size) throw ProtocolError(kNoSuchRank);
   if (frame.rank == options_.rank) return;
   const MosaicFailure cause = recordOf(codeOf(frame.code), frame.message);
   {

@@ -6,12 +6,16 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "mosaic/failure.h"
 
 namespace mosaic {
+
+constexpr uint32_t kMostTextBytes = 2048;
+constexpr uint32_t kMostValueBytes = 65536;
 
 /// A rank of the world, as the rendezvous made it known.
 struct Member {
@@ -44,7 +48,14 @@ struct CallRecord {
   std::string description;
 };
 
-/// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane back.
+/// `rank 3`
+std::string rankName(uint32_t rank);
+
+/// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
+std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB);
+
+/// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane
+/// back.
 class ControlListener {
  public:
   virtual ~ControlListener() = default;
@@ -59,7 +70,7 @@ class ControlListener {
   virtual void onMismatch(uint64_t group, const std::string& message) = 0;
   /// The colors of all ranks of a group, by rank in the group, for its split with this index.
   virtual void onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) = 0;
-  /// Answers a request for positions; ranks that gave none within a second are missing.
+  /// Answers a request for positions; ranks that gave none within 0.8 s, the time of the root, are missing.
   virtual void onPositions(uint64_t request, std::vector<Position> positions) = 0;
   /// The control plane itself is gone: nothing is delivered any more.
   virtual void onControlLost(const std::string& reason) = 0;
@@ -80,13 +91,22 @@ class ControlPlane {
   virtual void join() = 0;
   /// By rank; after `join`.
   virtual const std::vector<Member>& members() const = 0;
-  /// Any thread: `join` and `get` fail from now on.
+  /// Names of the hosts, by their numbers; empty where all ranks are in this process.
+  virtual const std::vector<std::string>& hosts() const = 0;
+  /// `rank 2 (pid 71 on n1; reason)`: the host where there are several, the reason where there is one.
+  std::string processOf(uint32_t rank, const std::string& reason = "") const;
+  /// Whether one host thread drives all ranks: then a call of one rank must not block until another rank's.
+  virtual bool isOneThread() const = 0;
+  /// Any thread, for good: `join`, `get` and `find` fail from now on, those under way at once.
   virtual void interrupt() = 0;
 
-  /// Publishes a value of at most 64 KiB under a key of this world.
+  /// Publishes a value of at most 64 KiB under a key of this world. The first value of a key stays. Throws Failure.
   virtual void put(const std::string& key, const std::string& value) = 0;
-  /// Waits for a value; blocks. Throws Failure.
+  /// Waits for a value that a rank puts while the ranks connect; blocks. Throws Failure: at once when a rank is lost or
+  /// has failed.
   virtual std::string get(const std::string& key) = 0;
+  /// The value of a key, if it arrives within that time, whatever happens to other ranks; blocks.
+  virtual std::optional<std::string> find(const std::string& key, int64_t timeoutNs) = 0;
 
   /// From now on the listener is called, also for what happened before. It stays valid until `detach` has returned.
   virtual void attach(ControlListener* listener) = 0;
@@ -107,6 +127,10 @@ class ControlPlane {
   virtual void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) = 0;
   /// This rank closes in order; `last` is its last operation. Nothing may be called after it but the destructor.
   virtual void leave(const std::string& last) = 0;
+
+ protected:
+  /// Throws Failure for what `put` does not take.
+  static void checkValue(const std::string& key, const std::string& value);
 };
 
 }  // namespace mosaic

@@ -36,7 +36,7 @@ struct Host {
   MOSAIC_FIELDS(MOSAIC_FIELD(agent), MOSAIC_FIELD(name))
 };
 
-struct Joining {
+struct JoinMember {
   static constexpr size_t kLeast = 12;
   uint32_t rank = 0;
   int32_t pid = 0;
@@ -50,12 +50,12 @@ struct Join {
   std::string name;
   uint32_t attempt = 0, size = 0, timeoutMs = 0, remainingMs = 0;
   std::vector<Host> hosts;
-  std::vector<Joining> members;
+  std::vector<JoinMember> members;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(name), MOSAIC_FIELD(attempt), MOSAIC_FIELD(size),
                 MOSAIC_FIELD(timeoutMs), MOSAIC_FIELD(remainingMs), MOSAIC_FIELD(hosts), MOSAIC_FIELD(members))
 };
 
-struct Joined {
+struct WelcomeMember {
   static constexpr size_t kLeast = 8;
   uint32_t host = 0;
   int32_t pid = 0;
@@ -66,7 +66,7 @@ struct Welcome {
   static constexpr uint8_t kType = 7;
   uint32_t world = 0;
   std::vector<std::string> hosts;
-  std::vector<Joined> members;
+  std::vector<WelcomeMember> members;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(hosts), MOSAIC_FIELD(members))
 };
 
@@ -100,7 +100,7 @@ struct Get {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(key))
 };
 
-struct Answer {
+struct ValueFrame {
   static constexpr uint8_t kType = 12;
   uint32_t world = 0;
   std::string key;
@@ -151,7 +151,7 @@ struct Failed {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(rank), MOSAIC_FIELD(code), MOSAIC_FIELD(message))
 };
 
-struct Called {
+struct CallFrame {
   static constexpr uint8_t kType = 17;
   uint32_t world = 0;
   uint64_t group = 0, index = 0, history = 0;
@@ -168,7 +168,7 @@ struct CallsQuery {
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(rank), MOSAIC_FIELD(group))
 };
 
-struct Logged {
+struct CallEntry {
   static constexpr size_t kLeast = 20;
   uint64_t index = 0, history = 0;
   std::string description;
@@ -178,7 +178,7 @@ struct Logged {
 struct Calls {
   static constexpr uint8_t kType = 19;
   uint32_t world = 0, query = 0, rank = 0;
-  std::vector<Logged> calls;
+  std::vector<CallEntry> calls;
   MOSAIC_FIELDS(MOSAIC_FIELD(world), MOSAIC_FIELD(query), MOSAIC_FIELD(rank), MOSAIC_FIELD(calls))
 };
 

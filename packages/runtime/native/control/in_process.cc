@@ -9,33 +9,22 @@
 
 namespace mosaic {
 
-const char* const kSameCalls =
-    "; all ranks of a group must call the same collectives in the same order, with the same shapes";
-
 namespace {
 
 constexpr size_t kKeptCalls = 64;
-
-std::string seconds(int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
-  return text;
-}
 
 }  // namespace
 
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
                             const std::vector<CallRecord>& callsOfB) {
   if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
-  const auto text = [&](const std::string& ofA, const std::string& ofB) {
-    return "rank " + std::to_string(a) + " is at " + ofA + ", rank " + std::to_string(b) + " at " + ofB + kSameCalls;
-  };
   for (const CallRecord& call : callsOfA) {
     const auto isSame = [&](const CallRecord& other) { return other.index == call.index; };
     const auto same = std::find_if(callsOfB.begin(), callsOfB.end(), isSame);
-    if (same != callsOfB.end() && same->history != call.history) return text(call.description, same->description);
+    if (same == callsOfB.end() || same->history == call.history) continue;
+    return mismatchText(a, call.description, b, same->description);
   }
-  return text("an earlier collective", "another one");
+  return mismatchText(a, "an earlier collective", b, "another one");
 }
 
 InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs)
@@ -44,16 +33,34 @@ InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs)
 InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32_t rank)
     : world_(std::move(world)), rank_(rank) {
   const Lock lock(world_->mutex_);
-  if (world_->ranks_.at(rank).joined) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: rank " + std::to_string(rank) + " has joined already");
+  if (rank >= world_->size_) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected a rank below " + std::to_string(world_->size_) +
+                                               ", the size of its world, received " + rankName(rank));
+  }
+  if (world_->ranks_[rank].joined) {
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has joined already");
   }
   world_->ranks_[rank].joined = true;
 }
 
-InProcessControl::~InProcessControl() { detach(); }
+InProcessControl::~InProcessControl() {
+  const Lock lock(world_->mutex_);
+  detach();
+  if (hasLeft_) return;
+  InProcessWorld::Rank& self = world_->ranks_[rank_];
+  // One that never took part may be opened again.
+  self.joined = self.lost = hasJoined_;
+  if (!hasJoined_) return;
+  toOthers([&](ControlListener& listener) { listener.onPeerLost(rank_, processOf(rank_)); });
+  world_->changed_.notify_all();
+}
 
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
-void InProcessControl::join() {}
+void InProcessControl::join() {
+  const Lock lock(world_->mutex_);
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  hasJoined_ = true;
+}
 
 void InProcessControl::interrupt() {
   const Lock lock(world_->mutex_);
@@ -62,19 +69,37 @@ void InProcessControl::interrupt() {
 }
 
 void InProcessControl::put(const std::string& key, const std::string& value) {
+  checkValue(key, value);
   const Lock lock(world_->mutex_);
-  world_->values_[key] = value;
+  world_->values_.try_emplace(key, value);
   world_->changed_.notify_all();
+}
+
+std::optional<MosaicFailure> InProcessControl::peerFailure() const {
+  if (world_->failure_ && world_->failure_->first != rank_) return world_->failure_->second;
+  for (uint32_t peer = 0; peer < world_->size_; peer++) {
+    if (!world_->ranks_[peer].lost) continue;
+    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + processOf(peer) + " died while the ranks connected");
+  }
+  return std::nullopt;
 }
 
 std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
-  const auto there = [&] { return interrupted_ || world_->values_.contains(key); };
-  const bool came = world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), there);
+  const auto isOver = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
+  world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isOver);
   if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
-  if (came) return world_->values_[key];
+  if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
+  if (const auto failure = peerFailure()) throw Failure(*failure);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +
                                             ": not all ranks of this process were opened");
+}
+
+/// What a rank has put is here at once.
+std::optional<std::string> InProcessControl::find(const std::string& key, int64_t) {
+  const Lock lock(world_->mutex_);
+  const auto found = world_->values_.find(key);
+  return found == world_->values_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void InProcessControl::attach(ControlListener* listener) {
@@ -85,6 +110,7 @@ void InProcessControl::attach(ControlListener* listener) {
   }
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
     if (world_->ranks_[peer].exited) listener->onPeerExited(peer);
+    if (world_->ranks_[peer].lost) listener->onPeerLost(peer, processOf(peer));
   }
 }
 
@@ -105,6 +131,7 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
   const Lock lock(world_->mutex_);
   if (world_->failure_) return;
   world_->failure_ = {rank_, cause};
+  world_->changed_.notify_all();
   toOthers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
 }
 
@@ -148,7 +175,9 @@ void InProcessControl::requestPositions(uint64_t request, const std::vector<uint
   for (const uint32_t rank : ranks) {
     const InProcessWorld::Rank& peer = world_->ranks_[rank];
     Position position;
-    if (peer.exited) {
+    if (peer.lost) {
+      position.activity = Position::Activity::Failed;
+    } else if (peer.exited) {
       position.activity = Position::Activity::Exited;
       position.last = peer.last;
     } else if (peer.listener) {
@@ -164,6 +193,7 @@ void InProcessControl::requestPositions(uint64_t request, const std::vector<uint
 
 void InProcessControl::leave(const std::string& last) {
   const Lock lock(world_->mutex_);
+  hasLeft_ = true;
   world_->ranks_[rank_].exited = true;
   world_->ranks_[rank_].last = last;
   toOthers([&](ControlListener& listener) { listener.onPeerExited(rank_); });

@@ -20,7 +20,7 @@ class InProcessWorld {
   friend class InProcessControl;
 
   struct Rank {
-    bool joined = false, exited = false;
+    bool joined = false, exited = false, lost = false;
     std::string last;
     ControlListener* listener = nullptr;
   };
@@ -35,8 +35,9 @@ class InProcessWorld {
   const uint32_t size_;
   const int64_t timeoutNs_;
   const std::vector<Member> members_;
+  const std::vector<std::string> hosts_;  // none
 
-  // Recursive: a listener may be detached while another rank's call is delivered on the same thread.
+  // Recursive: a rank whose listener is called under it may be detached by that call, on the same thread.
   std::recursive_mutex mutex_;
   std::condition_variable_any changed_;
   std::vector<Rank> ranks_;
@@ -54,9 +55,12 @@ class InProcessControl : public ControlPlane {
 
   void join() override;
   const std::vector<Member>& members() const override { return world_->members_; }
+  const std::vector<std::string>& hosts() const override { return world_->hosts_; }
+  bool isOneThread() const override { return true; }
   void interrupt() override;
   void put(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key) override;
+  std::optional<std::string> find(const std::string& key, int64_t timeoutNs) override;
   void attach(ControlListener* listener) override;
   void detach() override;
   void reportFailure(const MosaicFailure& cause) override;
@@ -68,19 +72,19 @@ class InProcessControl : public ControlPlane {
  private:
   using Lock = std::unique_lock<std::recursive_mutex>;
   void reportMismatch(uint64_t group, uint32_t a, uint32_t b);
+  /// Under the lock: why the ranks cannot connect any more, if so.
+  std::optional<MosaicFailure> peerFailure() const;
   template <typename Deliver>
   void toOthers(Deliver deliver);
 
   const std::shared_ptr<InProcessWorld> world_;
   const uint32_t rank_;
-  std::atomic<bool> interrupted_{false};
+  // Under the world's lock.
+  bool interrupted_ = false, hasJoined_ = false, hasLeft_ = false;
 };
 
 /// `rank 0 is at <a>, rank 1 at <b>; …`: the first calls in which the logs of two ranks differ.
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
                             const std::vector<CallRecord>& callsOfB);
-
-/// What every message about a mismatch ends in.
-extern const char* const kSameCalls;
 
 }  // namespace mosaic

@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "control/control_plane.h"
+
 namespace mosaic::control {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so is memory");
 
 constexpr uint32_t kMostFrameBytes = 8 << 20;
-constexpr uint32_t kMostTextBytes = 2048;
-constexpr uint32_t kMostValueBytes = 65536;
 constexpr uint32_t kMostRanks = 65536;
 
 /// A byte stream that is none of this protocol.

@@ -42,8 +42,8 @@ std::map<uint8_t, Play> playsOf() {
 }  // namespace
 
 int main() {
-  const auto plays = playsOf<Hello, Join, Welcome, Refused, Closed, Put, Get, Answer, Leave, Exited, Lost, Failed,
-                             Called, CallsQuery, Calls, Mismatch, Split, Colors, PositionsRequest, PositionsQuery,
+  const auto plays = playsOf<Hello, Join, Welcome, Refused, Closed, Put, Get, ValueFrame, Leave, Exited, Lost, Failed,
+                             CallFrame, CallsQuery, Calls, Mismatch, Split, Colors, PositionsRequest, PositionsQuery,
                              PositionsAnswer, Positions>();
   for (std::string line; std::getline(std::cin, line);) {
     const std::string bytes = bytesOf(line);

@@ -146,8 +146,6 @@ class Rank : private ControlListener {
   }
   void onControlLost(const std::string& reason) override {
     Line(id_, "controlLost").text("reason", reason);
-    // Engines interrupt what waits in `get`; so this must not lock up.
-    control_.interrupt();
   }
   Position position() override {
     const std::lock_guard lock(mutex_);

@@ -1,8 +1,6 @@
-import { spawn } from "node:child_process";
-import { createHash } from "node:crypto";
 import { lstatSync, mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { connect, type Socket } from "node:net";
+import type { Socket } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
 import type { Writable } from "node:stream";
@@ -23,24 +21,31 @@ export interface AgentAddress extends Disposable {
 /** `sockaddr_un` holds 107 bytes. */
 const LONGEST_PATH = 107;
 const MOST_ATTEMPTS = 5;
+/** Seconds that an agent may take to start, which usually are a tenth. */
+const LONGEST_START = 60;
 
 /**
  * The agent of this host: the launcher's (MOSAIC_AGENT), else one that the first rank of the host starts, under a path that
  * all ranks of the job derive from `name`, or from MASTER_ADDR, MASTER_PORT, MOSAIC_RUN_ID and MOSAIC_ATTEMPT.
  *
- * @throws OptionError where nothing names the job, and AddonLoadError where the agent cannot be found.
+ * @throws OptionError where nothing names the job, AddonLoadError where the agent cannot be found, and MosaicError where it
+ * does not start, within `timeout` s if that is less than a minute.
  */
-export async function agentAddress(rank: number, name?: string): Promise<AgentAddress> {
+export async function agentAddress(
+  rank: number,
+  name?: string,
+  timeout: number = LONGEST_START,
+): Promise<AgentAddress> {
   const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_TOKEN_FILE, LOCAL_RANK } = process.env;
   const world = name ?? jobName();
   const attempt = Number(MOSAIC_ATTEMPT ?? 0);
   const secret = MOSAIC_TOKEN_FILE === undefined ? "" : secretIn(MOSAIC_TOKEN_FILE);
   if (MOSAIC_AGENT !== undefined) return { path: MOSAIC_AGENT, secret, world, attempt, [Symbol.dispose]() {} };
-  const path = socketPath(JSON.stringify([world, attempt]));
+  const path = await socketPath(JSON.stringify([world, attempt]));
   const isFirst = LOCAL_RANK === undefined ? rank === 0 : Number(LOCAL_RANK) === 0;
-  const hold = new Hold(path);
-  if (isFirst) await hold.ensureAgent();
-  return { path, secret, world, attempt, [Symbol.dispose]: () => hold.release() };
+  const keepAlive = new KeepAlive(path, Math.min(timeout, LONGEST_START));
+  if (isFirst) await keepAlive.ensureAgent();
+  return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }
 
 /** What distinguishes this job from any other. */
@@ -66,7 +71,9 @@ function secretIn(file: string): string {
 }
 
 /** A path in a directory that only this user may enter. */
-function socketPath(job: string): string {
+async function socketPath(job: string): Promise<string> {
+  // Under a launcher no rank needs these modules, which take some milliseconds of its start.
+  const { createHash } = await import("node:crypto");
   const { uid } = userInfo();
   const file = createHash("sha256")
     .update(JSON.stringify([job, uid]))
@@ -91,14 +98,16 @@ function socketPath(job: string): string {
  * A connection without frames, so that the agent stays; where that ends all the same, another agent is started. An agent
  * that was started here reads the end of its standard input if this process ends before a rank has connected.
  */
-class Hold {
+class KeepAlive {
   readonly #path: string;
+  readonly #timeout: number;
   #socket: Socket | undefined;
   #input: Writable | undefined;
   #isReleased = false;
 
-  constructor(path: string) {
+  constructor(path: string, timeout: number) {
     this.#path = path;
+    this.#timeout = timeout;
   }
 
   /** Starts an agent where none listens. */
@@ -106,7 +115,7 @@ class Hold {
     for (let attempt = 0; attempt < MOST_ATTEMPTS; attempt++) {
       const socket = await connectTo(this.#path);
       if (socket !== undefined) return this.#keep(socket);
-      this.#input = await startAgent(this.#path);
+      this.#input = await startAgent(this.#path, this.#timeout);
     }
     throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
   }
@@ -125,7 +134,8 @@ class Hold {
   }
 }
 
-function connectTo(path: string): Promise<Socket | undefined> {
+async function connectTo(path: string): Promise<Socket | undefined> {
+  const { connect } = await import("node:net");
   const socket = connect({ path });
   return new Promise((resolve) => {
     socket.once("connect", () => resolve(socket.unref().resume()));
@@ -137,7 +147,8 @@ function connectTo(path: string): Promise<Socket | undefined> {
  * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
  * input once it, or another agent that was faster, listens.
  */
-function startAgent(path: string): Promise<Writable> {
+async function startAgent(path: string, timeout: number): Promise<Writable> {
+  const { spawn } = await import("node:child_process");
   const { NODE_OPTIONS: _, ...env } = process.env;
   const child = spawn(process.execPath, [agentModule(), path], {
     cwd: "/",
@@ -148,13 +159,20 @@ function startAgent(path: string): Promise<Writable> {
   let [output, errors] = ["", ""];
   child.stderr.on("data", (chunk: Buffer) => (errors += String(chunk)));
   return new Promise((resolve, reject) => {
-    const fail = (reason: string): void =>
+    const fail = (reason: string): void => {
+      clearTimeout(deadline);
       reject(new MosaicError(`connect: the control-plane agent of this host did not start: ${reason}`));
+    };
+    const deadline = setTimeout(() => {
+      fail(`timed out after ${timeout} s: it printed neither "ready" nor "taken"${errors && `; ${errors.trim()}`}`);
+      child.kill("SIGKILL");
+    }, timeout * 1000);
     child.on("error", ({ message }) => fail(message));
     child.on("close", (code) => fail(errors.trim() || `exit code ${code}`));
     child.stdout.on("data", (chunk: Buffer) => {
       output += String(chunk);
       if (!/^(ready|taken)\n/.test(output)) return;
+      clearTimeout(deadline);
       child.stdout.destroy();
       child.stderr.destroy();
       child.unref();

@@ -30,13 +30,12 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
   checkRank({ rank, size });
   const { stream } = device;
   const timeoutSeconds = timeoutOf(options.timeout);
-  const opened = await NativeRank.open(device, {
+  const opened = await NativeRank.open(device, openTransport, {
     ...control,
     ...{ rank, size, timeoutSeconds, drainSeconds },
     connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
-    transport: openTransport(),
   });
   return NativeGroup.world(opened, { rank, size });
 }
@@ -59,7 +58,8 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
       control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
     });
   }
-  using address = await agentAddress(connecting.rank, name);
+  const timeout = timeoutOf(connecting.connectTimeout ?? connecting.timeout);
+  using address = await agentAddress(connecting.rank, name, timeout);
   const { path, secret, world, attempt } = address;
   return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
 }

@@ -75,7 +75,7 @@ export class NativeGroup extends CheckedGroup {
     return this.#self.stopTrace();
   }
 
-  /** Closing the world closes its rank: what was posted is finished first. */
+  /** Closing the world closes its rank: what was posted is finished first. What a part holds is released with its rank. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     if (this.#index === 0) await this.#self.close();

@@ -2,6 +2,9 @@ import type { CollectiveCall, Device, Tensor, TraceEvent, Work } from "@mosaic/c
 import { completions, type EngineHandle, type GroupPart, native, type OpenOptions } from "./addon.ts";
 import { encode } from "./call.ts";
 
+/** What native code is given of a rank, but for its transport. */
+export type RankOptions = Omit<OpenOptions, "transport">;
+
 /** One rank of a job: its engine, through which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
@@ -16,11 +19,12 @@ export class NativeRank {
   }
 
   /** Resolves when this rank is connected with the others. */
-  static async open(device: Device, options: OpenOptions): Promise<NativeRank> {
+  static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
     try {
       await completions.expect(undefined, (completion) => {
-        engine = native((addon) => addon.open(options, completion));
+        // Native code frees the transport, whatever becomes of the rank: nothing may fail between the two calls.
+        engine = native((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       return new NativeRank(device, engine!);
     } catch (error) {
@@ -109,8 +113,8 @@ class Pending implements Work {
 
   wait(): void {
     if (this.#waited) return;
-    this.#waited = true;
     native((addon) => addon.wait(this.#engine, this.number));
+    this.#waited = true;
     // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
     this.release();
   }

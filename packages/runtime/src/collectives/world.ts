@@ -1,5 +1,5 @@
-import { type Collectives, type Context, type Device, type InitOptions, init } from "@mosaic/core";
-import { checkRank } from "./connect.ts";
+import { type Collectives, type ConnectOptions, type Context, type Device, type InitOptions, init } from "@mosaic/core";
+import { checkRank, connectRank, type ConnectRankOptions, type ControlPlane, inProcessControl } from "./connect.ts";
 
 /** What a world of one process takes. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
@@ -11,6 +11,30 @@ export interface WorldOptions extends Omit<InitOptions, "device" | "collectives"
 export interface InProcessCollectives extends Collectives {
   /** Throws unless these collectives serve the device. */
   check(device: Device): void;
+}
+
+/** Seconds: ranks of one thread that are closed one after the other would otherwise wait for one another. */
+const DRAIN_SECONDS = 5;
+
+/** What connects the ranks of one process. */
+export interface InProcessOptions extends Pick<InProcessCollectives, "name" | "check"> {
+  readonly size: number;
+  /** How a rank is connected, but for its control plane. Throws unless these collectives serve its device. */
+  rank(connecting: ConnectOptions): Omit<ConnectRankOptions, "control" | "drainSeconds">;
+}
+
+/** Collectives of one process: rank r of the world is whichever connects as r. */
+export function inProcess({ name, size, check, rank }: InProcessOptions): InProcessCollectives {
+  let control: ControlPlane | undefined;
+  return {
+    name,
+    check,
+    async connect(connecting) {
+      const options = rank(connecting);
+      control ??= inProcessControl(size, options.connectTimeout ?? options.timeout);
+      return connectRank({ ...options, control, drainSeconds: DRAIN_SECONDS });
+    },
+  };
 }
 
 /** Opens all ranks of a world in this process, or none. */

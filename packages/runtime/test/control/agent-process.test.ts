@@ -64,6 +64,22 @@ function commandOf(pid: string): string {
 const gone = (path: string) => vi.waitFor(() => expect(existsSync(path)).toBe(false), { timeout: 5000, interval: 5 });
 
 describe("without a launcher", () => {
+  test("an agent that does not become ready in time is killed", async () => {
+    const [script, pidFile] = [join(directory, "node"), join(directory, "pid")];
+    writeFileSync(script, `#!/bin/sh\necho $$ > ${pidFile}\nexec sleep 600\n`, { mode: 0o755 });
+    const { execPath } = process;
+    process.execPath = script;
+    try {
+      await expect(find(0, "job", 0.5)).rejects.toThrow(
+        /the control-plane agent of this host did not start: timed out after 0\.5 s: it printed neither "ready" nor/,
+      );
+    } finally {
+      process.execPath = execPath;
+    }
+    const pid = readFileSync(pidFile, "utf8").trim();
+    await vi.waitFor(() => expect(commandOf(pid)).toBe(""), { interval: 5 });
+  });
+
   test("the first rank of the host starts an agent, which ends with the last rank", async () => {
     const addresses = [await agentAddress(0), await agentAddress(1)];
     const [{ path, world, attempt, secret }] = addresses as [(typeof addresses)[0]];

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { connect, createServer, type Socket } from "node:net";
 import { join } from "node:path";
-import { encode, MAGIC, PROTOCOL_VERSION, ROLES } from "@mosaic/launcher/agent";
+import { encode, type Frame, MAGIC, PROTOCOL_VERSION, ROLES, type Runs } from "@mosaic/launcher/agent";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { mutated, randomOf } from "./mutations.ts";
 import { RankProcess, socketDirectory, spawnAgent, startWorld } from "./ranks.ts";
@@ -97,6 +97,52 @@ describe("malformed frames end a rank's connection at most", () => {
       for (const id of ids) ranks.send("drop", id);
       for (const id of ids) await ranks.delivered(id, "dropped");
     }
+    expect(megabytesOf(ranks.pid) - before).toBeLessThan(GROWTH_MB);
+  });
+});
+
+describe("a frame that names more ranks than the world has", () => {
+  const gone = { activity: 0, group: 0n, sequence: 0n, index: 0n, operation: "", description: "", last: "" };
+  const world = 0;
+  const all = (size: number): Runs => [[0, size]];
+  // Each list is legal by itself; together they would be gigabytes.
+  const frames: readonly (readonly [string, Frame, RegExp])[] = [
+    ["positions", { kind: "positions", world, request: 1n, places: [{ runs: [[8, 1]], ...gone }] }, /does not have/],
+    [
+      "positions, again and again",
+      {
+        ...{ kind: "positions", world, request: 1n },
+        places: Array.from({ length: 150_000 }, () => ({ runs: all(8), ...gone })),
+      },
+      /more ranks than the world has/,
+    ],
+    ["losses", { kind: "lost", world, losses: [{ runs: all(65_536), reason: "" }] }, /does not have/],
+    [
+      "losses, again and again",
+      { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ runs: all(8), reason: "" })) },
+      /more ranks than the world has/,
+    ],
+    ["exits", { kind: "exited", world, runs: [[7, 2]] }, /does not have/],
+    ["a failure", { kind: "failed", world, rank: 8, code: 1, message: "" }, /does not have/],
+  ];
+
+  test.each(frames)("%s", async (_, frame, reason) => {
+    const welcome = encode({
+      ...{ kind: "welcome", world, hosts: ["n0"] },
+      members: Array.from({ length: 8 }, (__, rank) => ({ host: 0, pid: 70 + rank })),
+    });
+    const path = await listen((socket) => {
+      socket.write(welcome);
+      socket.end(encode(frame));
+    });
+    const ranks = new RankProcess();
+    const before = megabytesOf(ranks.pid);
+    ranks.join("0", { path, rank: 3, size: 8, timeoutMs: 60_000 });
+    await vi.waitFor(() => expect(endsOf(ranks, "0")).toHaveLength(1), { timeout: 10_000, interval: 1 });
+    // It loses the control plane in `join` already, or later.
+    const [end] = endsOf(ranks, "0");
+    expect(String(end?.reason ?? end?.message)).toMatch(reason);
+    expect(ranks.all("0", "positions")).toEqual([]);
     expect(megabytesOf(ranks.pid) - before).toBeLessThan(GROWTH_MB);
   });
 });

@@ -4,7 +4,9 @@ import { basename, join } from "node:path";
 import { promisify } from "node:util";
 
 const root = join(import.meta.dirname, "../..");
-const client = ["agent_client", "agent_delivery", "agent_socket"].map((name) => `native/control/${name}.cc`);
+const client = ["agent_client", "agent_delivery", "agent_socket", "control_plane"].map(
+  (name) => `native/control/${name}.cc`,
+);
 const folders = ["native/control", "native/test", "include/mosaic"];
 /** `thread` or `address,undefined`: what the programs are compiled to check, when it is checked by hand. */
 const { MOSAIC_SANITIZE: sanitize, CXX: compiler = "g++" } = process.env;

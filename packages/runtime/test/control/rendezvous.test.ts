@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { connect } from "node:net";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { encode, type Frame, FrameReader, decode, MAGIC, PROTOCOL_VERSION, ROLES } from "@mosaic/launcher/agent";
 import { describe, expect, test, vi } from "vitest";
 import { RankProcess, socketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
@@ -88,6 +89,19 @@ describe("a rendezvous fails", () => {
         `rendezvous timed out after 0.05 s: no agent listens at ${path}; start the ranks`,
       ),
     });
+  });
+
+  test("waits for as long as a timeout may be", async () => {
+    const agents = await startTree(2);
+    const ranks = new RankProcess();
+    const join = (rank: number): void =>
+      ranks.join(`${rank}`, { path: agents[rank]!.path, rank, size: 2, timeoutMs: 2 ** 31 - 1 });
+    join(1);
+    // Long enough for a timer that has run over.
+    await delay(200);
+    expect(ranks.all("1")).toEqual([]);
+    join(0);
+    for (const rank of [0, 1]) await ranks.delivered(`${rank}`, "joined");
   });
 
   test("where two processes have one rank: all ranks get the text, also those that come later", async () => {

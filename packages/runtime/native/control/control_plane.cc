@@ -1,0 +1,36 @@
+// What both control planes say and check alike.
+#include "control/control_plane.h"
+
+#include <utility>
+
+namespace mosaic {
+
+std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
+
+std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB) {
+  if (a > b) {
+    std::swap(a, b);
+    std::swap(ofA, ofB);
+  }
+  return rankName(a) + " is at " + ofA + ", " + rankName(b) + " at " + ofB +
+         "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+}
+
+std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) const {
+  const auto& all = members();
+  if (rank >= all.size()) return rankName(rank);
+  std::string text = rankName(rank) + " (pid " + std::to_string(all[rank].pid);
+  if (hosts().size() > 1) text += " on " + hosts()[all[rank].host];
+  if (!reason.empty()) text += "; " + reason;
+  return text + ")";
+}
+
+void ControlPlane::checkValue(const std::string& key, const std::string& value) {
+  if (key.size() <= kMostTextBytes && value.size() <= kMostValueBytes) return;
+  throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
+                                           std::to_string(kMostTextBytes) + " bytes and a value of at most " +
+                                           std::to_string(kMostValueBytes) + ", received " +
+                                           std::to_string(key.size()) + " and " + std::to_string(value.size()));
+}
+
+}  // namespace mosaic
