@@ -19,7 +19,7 @@ export async function measureOn(ctx: Context, backend: AttentionBackend, trial: 
     expected: extentOf(whole[name]),
   });
   const results = Object.fromEntries(names.map((name) => [name, measured(name)]));
-  return { trial: trial.name, results, lse: magnitude(whole.lse) };
+  return { trial: trial.name, results, lse: trial.values?.isApart ? 0 : magnitude(whole.lse) };
 }
 
 const yardsticks = new WeakMap<Trial, Promise<AttentionNumbers<ErrorSum>>>();

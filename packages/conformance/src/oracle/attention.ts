@@ -17,9 +17,9 @@ export interface AttentionProblem {
 }
 
 export interface OracleForward {
-  /** [B,H,Sq,D]; 0 in rows that see nothing. */
+  /** [B,H,Sq,D]; 0 in rows that see nothing, or nothing but scores of −Infinity. */
   readonly out: Float64Array;
-  /** [B,H,Sq], natural logarithm; −Infinity in rows that see nothing. */
+  /** [B,H,Sq], natural logarithm; −Infinity in these. */
   readonly lse: Float64Array;
 }
 
@@ -46,13 +46,9 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
   const out = new Float64Array(batch * heads * queries * headDim);
   const lse = new Float64Array(batch * heads * queries);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const max = Math.max(...scores);
-    const sum = scores.reduce((total, score) => total + Math.exp(score - max), 0);
-    lse[row] = seen.length === 0 ? Number.NEGATIVE_INFINITY : max + Math.log(sum);
-    seen.forEach((key, i) => {
-      const weight = Math.exp(scores[i]! - lse[row]!);
-      addScaled(rowOf(out, row, headDim), weight, rowOf(v, keyRow + key, headDim));
-    });
+    const { weights, logSum } = softmax(scores);
+    lse[row] = logSum;
+    seen.forEach((key, i) => addScaled(rowOf(out, row, headDim), weights[i]!, rowOf(v, keyRow + key, headDim)));
   });
   return { out, lse };
 }
@@ -64,14 +60,12 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const dk = new Float64Array(k.length);
   const dv = new Float64Array(v.length);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const max = Math.max(...scores);
-    const exps = scores.map((score) => Math.exp(score - max));
-    const sum = exps.reduce((total, x) => total + x, 0);
+    const { weights } = softmax(scores);
     const dOutRow = rowOf(dOut, row, headDim);
     const dWeights = seen.map((key) => dot(dOutRow, rowOf(v, keyRow + key, headDim)));
-    const delta = dWeights.reduce((total, dWeight, i) => total + (exps[i]! / sum) * dWeight, 0);
+    const delta = dWeights.reduce((total, dWeight, i) => total + weights[i]! * dWeight, 0);
     seen.forEach((key, i) => {
-      const weight = exps[i]! / sum;
+      const weight = weights[i]!;
       const dScore = weight * (dWeights[i]! - delta) * scale;
       addScaled(rowOf(dq, row, headDim), dScore, rowOf(k, keyRow + key, headDim));
       addScaled(rowOf(dk, keyRow + key, headDim), dScore, rowOf(q, row, headDim));
@@ -79,6 +73,15 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
     });
   });
   return { dq, dk, dv };
+}
+
+/** Weights and lse of a row; weights 0 and −Infinity if it sees nothing, or nothing but scores of −Infinity. */
+function softmax(scores: readonly number[]): { readonly weights: readonly number[]; readonly logSum: number } {
+  const max = Math.max(...scores);
+  if (max === Number.NEGATIVE_INFINITY) return { weights: scores.map(() => 0), logSum: max };
+  const exps = scores.map((score) => Math.exp(score - max));
+  const sum = exps.reduce((total, x) => total + x, 0);
+  return { weights: exps.map((x) => x / sum), logSum: max + Math.log(sum) };
 }
 
 interface Row {
@@ -91,7 +94,7 @@ interface Row {
   readonly scores: readonly number[];
 }
 
-function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
+export function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
   const { batch, heads, kvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
   const seenBy = Array.from({ length: queries }, (_, query) =>
     Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
