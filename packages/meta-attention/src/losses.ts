@@ -1,7 +1,7 @@
-import { add, checkOptionNames, fromArray, mul, neg, OptionError, scale, sum, type Tensor } from "@mosaic/core";
+import { checkOptionNames, fromArray, mul, neg, OptionError, scale, sum, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
-import { FORBIDDEN } from "./route/reach.ts";
+import { chosenMask, reachMask } from "./route/score-masks.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
@@ -34,8 +34,9 @@ export function loadBalanceLoss(meta: Meta): Tensor {
  * Scalar, this rank's part.
  */
 export function entropyLoss(meta: Meta): Tensor {
-  const { routing, scores } = meta.router;
-  using logs = logSoftmax(scores);
+  const { routing, scores, chunks } = meta.router;
+  using mask = reachMask(scores.device, chunks);
+  using logs = logSoftmax(scores, mask);
   using terms = mul(routing, logs);
   using total = sum(terms);
   return scale(total, -1 / rowsOf(meta));
@@ -62,19 +63,10 @@ export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
   if (pool !== "peak" && pool !== "mean") {
     throw new OptionError({ where: "massLoss", expected: 'pool "peak" or "mean"', received: JSON.stringify(pool) });
   }
-  const mask = meta.chosen.flatMap((ofBatch) =>
-    chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
-  );
-  using only = fromArray(scores.device, mask, scores.shape);
-  using apart = fromArray(
-    scores.device,
-    mask.map((chosen) => (chosen ? 0 : FORBIDDEN)),
-    scores.shape,
-  );
-  using masked = add(scores, apart);
-  using logs = logSoftmax(masked);
-  using target = mul(mass[pool], only);
-  using terms = mul(logs, target);
+  using mask = chosenMask(scores.device, meta.chosen, chunks);
+  // 0 where a chunk was not chosen: what the mass there is does not count.
+  using logs = logSoftmax(scores, mask);
+  using terms = mul(logs, mass[pool]);
   using total = sum(terms);
   using negative = neg(total);
   return scale(negative, 1 / rowsOf(meta));

@@ -207,7 +207,7 @@ struct FoldBlock {
     return any;
   }
 
-  /// Holds every m as it is from now on. Where it was rounded apart, the sums, relative to it, change by the difference.
+  /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
   MOSAIC_NOINLINE void enlarge(ForwardPanel& panel, int32_t from) {
     panel.large = true;
     for (int32_t r = 0; r < width; ++r) {

@@ -9,7 +9,6 @@ import {
   Module,
   matmul,
   mean,
-  mul,
   ShapeError,
   scale,
   softmax,
@@ -17,7 +16,7 @@ import {
   zeros,
 } from "@mosaic/core";
 import { checkCounts, checkHeads } from "../options.ts";
-import { FORBIDDEN, pairs, type Reach, reachAmong } from "./reach.ts";
+import { pairs, type Reach, reachAmong } from "./reach.ts";
 
 // B batch, N chunks, M length of a summary.
 
@@ -41,7 +40,7 @@ export interface RouteOptions {
 
 /** Where each chunk should look. */
 export interface Routing extends Disposable {
-  /** Scores [B,N,N], row i those of chunk i; −1e9 or less where it may not look: at itself, or ahead if causal. */
+  /** Scores [B,N,N], row i those of chunk i; −Infinity where it may not look: at itself, or ahead if causal. */
   readonly scores: Tensor;
   /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to look. */
   readonly routing: Tensor;
@@ -125,7 +124,7 @@ export class MetaAttention extends Module {
     using products = matmul(q, turned);
     using scaled = scale(products, (this.#size / this.#heads) ** -0.5);
     const rule = (i: number, l: number) => l <= i || !causal;
-    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
+    using mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: -Infinity });
     using masked = add(scaled, mask);
     using weights = softmax(masked);
     using found = matmul(weights, v);
@@ -165,13 +164,10 @@ export class MetaAttention extends Module {
     plain: Tensor,
     { noise, reach: { chunks, may } }: { noise: Tensor | undefined; reach: Reach },
   ): Pick<Routing, "scores" | "routing"> {
-    using mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: FORBIDDEN });
-    using allowed = pairs(this.#ctx, chunks, { rule: may, yes: 1, no: 0 });
+    using mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: -Infinity });
     using added = noise ? add(mask, noise) : mask.detach();
-    const masked = add(plain, added);
-    using weights = softmax(masked);
-    // A chunk with nowhere to look would be routed everywhere.
-    return { scores: masked, routing: mul(weights, allowed) };
+    const scores = add(plain, added);
+    return { scores, routing: softmax(scores) };
   }
 
   #sizes(x: Tensor): { batch: number; chunks: number } {
