@@ -1,4 +1,4 @@
-import { reductions } from "../symbolic/tape.ts";
+import { reduceOps } from "@mosaic/core";
 import type { Batch } from "./batch.ts";
 import { type Content, contentOf, nothingHeld, type Piece } from "./content.ts";
 import type { RankMemory } from "./rank-memory.ts";
@@ -103,12 +103,12 @@ function reduce({ batches, sent, memoryOf }: Meeting, means: StreamMeans): strin
   const { root, op, input } = batches[0]!;
   const odd = batches.findIndex((batch) => batch.root !== root);
   if (odd >= 0)
-    return `${op}: member ${odd} takes the ${reductions[batches[odd]!.root]}, member 0 the ${reductions[root]}`;
+    return `${op}: member ${odd} takes the ${reduceOps[batches[odd]!.root]}, member 0 the ${reduceOps[root]}`;
   const size = sizeOf(memoryOf(0), input);
   const other = batches.findIndex((batch, i) => sizeOf(memoryOf(i), batch.input) !== size);
   if (other >= 0)
     return `${op}: member ${other} has ${sizeOf(memoryOf(other), batches[other]!.input)} elements, member 0 ${size}`;
-  const sum = reductions[root] === "sum" ? summed(sent, means) : nothingHeld;
+  const sum = reduceOps[root] === "sum" ? summed(sent, means) : nothingHeld;
   let start = 0;
   for (const [i, { output, counts }] of batches.entries()) {
     if (op === "allReduce") memoryOf(i).receive(output, sum);
