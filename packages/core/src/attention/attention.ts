@@ -2,6 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
 import type { Mask, Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
+import { resolveSlices } from "../mask/verify.ts";
 import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
@@ -115,7 +116,8 @@ function accumulator(like: Tensor): Tensor {
  * using out = attention(ctx, q, k, v, { mask: causal(), queries: rows, keys: rows });
  * out.shape; // => [1, 4, 10, 8]
  * ```
- * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent.
+ * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent; also for a mask or a layout that
+ * breaks its guarantees (`Mask`, `Placement`), which are verified once for each pair of lengths.
  */
 // oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
 export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
@@ -126,7 +128,7 @@ export function attention(ctx: Context, q: Tensor, k: Tensor, v: Tensor, options
   const backend = ctx.backend(options.backend ?? "local");
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
-  const plan = { ctx, backend, scale, queries, keys, mask: mask.slices(queries.length, keys.length) };
+  const plan = { ctx, backend, scale, queries, keys, mask: resolveSlices(mask, queries.length, keys.length) };
   using rows = denseRows(q);
   using keyRows = denseRows(k);
   using valueRows = denseRows(v);

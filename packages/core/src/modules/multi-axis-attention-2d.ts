@@ -2,6 +2,7 @@ import type { Context } from "../context.ts";
 import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Span } from "../placement/span.ts";
+import { trustLayout } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
@@ -69,7 +70,8 @@ function repeated(outer: Layout, inner: number): Layout {
       ? [{ start: start * inner, length: length * inner, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
   const known = new Map<readonly Span[], readonly Span[]>();
-  return {
+  // What was verified of the outer layout holds for this one.
+  return trustLayout({
     length: outer.length * inner,
     axes: outer.axes,
     spans(at) {
@@ -78,5 +80,5 @@ function repeated(outer: Layout, inner: number): Layout {
       known.set(narrow, wide);
       return wide;
     },
-  };
+  });
 }
