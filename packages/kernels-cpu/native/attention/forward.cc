@@ -200,6 +200,7 @@ class Forward {
 
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
+  expectFits(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   pool.shared().reset();
   Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }
