@@ -83,8 +83,8 @@ test("every partition is accepted, and every change to one span of it is refused
       const [shard, i] = all[at % all.length]!;
       for (const field of ["start", "length", "step"] as const) {
         const changed = shards.map((spans) => spans.map((each) => ({ ...each })));
-        const target = changed[shard]![i]! as { -readonly [K in keyof Span]: number };
-        target[field] += by;
+        const target = changed[shard]![i]!;
+        changed[shard]![i] = { ...target, [field]: target[field] + by };
         const held = changed
           .flatMap((spans) => spans)
           .filter((each) => each.length > 0 && each.step > 0 && each.start >= 0);

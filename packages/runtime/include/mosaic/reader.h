@@ -27,8 +27,8 @@ class Reader {
   /// Throws std::invalid_argument for NaN and what 64 bits cannot hold: the conversion would be undefined.
   int64_t integer() {
     const double value = *next_++;
-    if (!(value >= -0x1p63 && value < 0x1p63)) throw std::invalid_argument("expected an integer, received " + std::to_string(value));
-    return static_cast<int64_t>(value);
+    if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);
+    throw std::invalid_argument("expected an integer, received " + std::to_string(value));
   }
   View view() {
     View view;
