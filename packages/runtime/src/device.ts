@@ -67,8 +67,8 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 
   memory(): MemoryStats {
-    const [allocated, reserved, peak] = this.handle.memory();
-    return { allocated, reserved, peak };
+    const [allocated, reserved, peak, , scratch] = this.handle.memory();
+    return { allocated, reserved, peak, scratch };
   }
 
   resetPeakMemory(): void {

@@ -1,7 +1,8 @@
 import type { Context } from "../context.ts";
+import { ShapeError } from "../errors.ts";
 import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
-import type { Span } from "../placement/span.ts";
+import { type Span, spansLength } from "../placement/span.ts";
 import { trustLayout } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
@@ -57,10 +58,24 @@ export class MultiAxisAttention2D extends SelfAttention {
     const sequence = toSequence(settings.name, x, this.#axes);
     using rows = sequence.rows;
     const [outer, inner] = sequence.lengths as [number, number];
-    const layout = repeated(this.layout(outer, options.sequenceLength), inner);
+    const narrow = this.layout(outer, options.sequenceLength);
+    checkOuterRows(settings.name, narrow, { ctx, rows: outer });
+    const layout = repeated(narrow, inner);
     using out = this.attend(rows, maskOf(settings, options), layout);
     return sequence.restore(out);
   }
+}
+
+/** Of a length that is not the input's the spans of each row would be made, however many there are. */
+function checkOuterRows(where: string, layout: Layout, { ctx, rows }: { ctx: Context; rows: number }): void {
+  const expected = spansLength(layout.spans(ctx.mesh.coordinate));
+  if (rows === expected) return;
+  throw new ShapeError({
+    where: `${where}, rank ${ctx.rank}`,
+    expected: `${expected} rows along axis1, this rank's share of ${layout.length}`,
+    received: String(rows),
+    remedy: "give the placement and the length that the sequence was sharded with",
+  });
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */

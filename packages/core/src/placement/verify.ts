@@ -89,10 +89,11 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
   }
   const total = held.reduce((sum, span) => sum + span.length, 0);
   if (total === length) return;
+  const missing = firstMissing(held, length);
   throw new ShapeError({
     where,
     expected: `all ${length} positions in shards`,
-    received: `${total}; position ${firstMissing(held, length)} is in none`,
+    received: missing === undefined ? String(total) : `${total}; position ${missing} is in none`,
   });
 }
 
@@ -155,38 +156,39 @@ function findSharedAcross(spans: readonly Held[]): Shared | undefined {
   return undefined;
 }
 
-/** The first position that two spans share, `b` not starting before `a`: that of `b` that lies on `a`, within one period. */
+/** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
 function firstCommon(a: Span, b: Span): number | undefined {
-  const end = Math.min(lastOf(a), lastOf(b));
-  for (let i = 0; i < Math.min(b.length, a.step); i++) {
-    const at = b.start + i * b.step;
-    if (at > end) return undefined;
-    if ((at - a.start) % a.step === 0) return at;
+  const distance = b.start - a.start;
+  let [gcd, rest, factor, next] = [b.step, a.step, 1, 0];
+  while (rest > 0) {
+    const quotient = Math.floor(gcd / rest);
+    [gcd, rest] = [rest, gcd - quotient * rest];
+    [factor, next] = [next, factor - quotient * next];
   }
-  return undefined;
+  if (distance % gcd !== 0) return undefined;
+  // b.step · factor ≡ gcd (mod a.step): the first j with b.start + j · b.step on a's progression.
+  const period = BigInt(a.step / gcd);
+  const j = (((BigInt(-distance / gcd) * BigInt(factor)) % period) + period) % period;
+  const at = BigInt(b.start) + j * BigInt(b.step);
+  return at <= BigInt(Math.min(lastOf(a), lastOf(b))) ? Number(at) : undefined;
 }
 
 function lastOf({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
-/** The first position in none of the spans, which are disjoint and do not hold all. */
-function firstMissing(spans: readonly Span[], length: number): number {
-  const active = spans.toSorted((a, b) => a.start - b.start);
-  const expected = new Map<number, Span[]>();
-  let next = 0;
-  for (let at = 0; at < length; at++) {
-    while (active[next]?.start === at) {
-      const span = active[next++]!;
-      expected.set(at, [...(expected.get(at) ?? []), span]);
-    }
-    const here = expected.get(at);
-    if (!here) return at;
-    expected.delete(at);
-    for (const span of here) {
-      const following = at + span.step;
-      if (following <= lastOf(span)) expected.set(following, [...(expected.get(following) ?? []), span]);
-    }
+/** More positions are not searched for one that is missing. */
+const searched = 2 ** 20;
+
+/** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
+function firstMissing(spans: readonly Span[], length: number): number | undefined {
+  const end = Math.min(length, searched);
+  const isHeld = new Uint8Array(end);
+  for (const { start, length: count, step } of spans) {
+    const last = Math.min(end - 1, start + (count - 1) * step);
+    if (step === 1) isHeld.fill(1, Math.min(start, end), last + 1);
+    else for (let at = start; at <= last; at += step) isHeld[at] = 1;
   }
-  return length;
+  const at = isHeld.indexOf(0);
+  return at < 0 ? undefined : at;
 }

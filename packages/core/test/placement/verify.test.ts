@@ -129,6 +129,24 @@ test("a million positions in thousands of strided shards are verified in no time
   expect(performance.now() - begin).toBeLessThan(1000);
 });
 
+test("faults of huge sequences are found in no time", () => {
+  const begin = performance.now();
+  const fault =
+    (length: number, ...spans: Span[]) =>
+    () =>
+      resolveShards(placement(spans), 1, length);
+  expect(fault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(
+    /all 1099511627776 positions in shards, received 1099511627775$/,
+  );
+  expect(fault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in none/);
+  // 1 000 003 · i and 5 + 999 983 · j
+  expect(fault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
+    /position 249996749988 twice in shard 0/,
+  );
+  expect(fault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in none/);
+  expect(performance.now() - begin).toBeLessThan(500);
+});
+
 test("a coordinate outside the mesh is refused, and not taken for another", () => {
   const layout = layoutOf({ mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], length: 10 });
   layout.spans({ node: 1, sp: 0 });

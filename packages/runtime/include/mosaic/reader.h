@@ -83,13 +83,13 @@ class Reader {
     for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
   }
 
-  // JavaScript checks what callers pass (checkTile); these guard the process: kernels divide by steps and index by spans.
+  // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
   void read(Span& span) {
     (*this)(span.start, span.length, span.step);
     const int64_t room = kMaxPosition - span.start;
     const bool fits = span.length <= 1 || (span.step >= 1 && span.step <= room / (span.length - 1));
     if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && fits) return;
-    throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1 within 2^53 positions, received start " +
+    throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1, received start " +
                                 std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " +
                                 std::to_string(span.step));
   }
