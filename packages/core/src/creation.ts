@@ -52,7 +52,7 @@ function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: s
  * using y = x.transpose(0, 1).slice(0, 1);
  * Array.from(await y.read()); // => [2, 5, 3, 6]
  * ```
- * @throws ShapeError if the shape has another number of elements.
+ * @throws ShapeError if the shape has another number of elements; OptionError for an element that is not a number.
  */
 export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
   const device = deviceOf(on, "fromArray");
@@ -63,9 +63,25 @@ export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype
       received: `${formatShape(shape)} (${sizeOf(shape)})`,
     });
   }
+  checkNumbers(values);
   const out = allocate(device, { shape, dtype, where: "fromArray" });
   device.write(out, values);
   return out;
+}
+
+/** Texts and gaps would become NaN. Typed arrays of numbers hold nothing else. */
+function checkNumbers(values: ArrayLike<number>): void {
+  const isTyped = ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
+  if (isTyped) return;
+  for (let i = 0; i < values.length; i++) {
+    const value: unknown = values[i];
+    if (typeof value === "number") continue;
+    throw new OptionError({
+      where: `fromArray: values[${i}]`,
+      expected: "a number",
+      received: typeof value === "string" ? JSON.stringify(value) : `${typeof value} ${String(value)}`,
+    });
+  }
 }
 
 /** A tensor of one value throughout. */
@@ -118,10 +134,12 @@ export interface UniformOptions extends RandomOptions {
  * using y = randn(device, [2, 3], { seed: 7, stream: 1 });
  * String(await x.read()) === String(await y.read()); // => true
  * ```
+ * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no whole number ≥ 0.
  */
 export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor {
   checkOptionNames("randn", options, ["seed", "stream", "dtype", "mean", "std"]);
   const { mean = 0, std = 1, dtype = "float32" } = options;
+  checkDistribution("randn", { kind: "normal", mean, std });
   const device = deviceOf(on, "randn");
   const from = source("randn", on, options);
   const out = allocate(device, { shape, dtype, where: "randn" });
@@ -129,15 +147,38 @@ export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor
   return out;
 }
 
-/** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. */
+/** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
 export function rand(on: On, shape: Shape, options: UniformOptions = {}): Tensor {
   checkOptionNames("rand", options, ["seed", "stream", "dtype", "low", "high"]);
   const { low = 0, high = 1, dtype = "float32" } = options;
+  checkDistribution("rand", { kind: "uniform", low, high });
   const device = deviceOf(on, "rand");
   const from = source("rand", on, options);
   const out = allocate(device, { shape, dtype, where: "rand" });
   device.kernels.random(out, { kind: "uniform", low, high, ...from });
   return out;
+}
+
+/** A distribution by its parameters. */
+type Distribution =
+  | { readonly kind: "normal"; readonly mean: number; readonly std: number }
+  | { readonly kind: "uniform"; readonly low: number; readonly high: number };
+
+/** Throws an OptionError unless mean and std ≥ 0, or low ≤ high, are finite. */
+export function checkDistribution(where: string, spec: Distribution): void {
+  const { isRight, expected, received } =
+    spec.kind === "normal"
+      ? {
+          isRight: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
+          expected: "a finite mean and a finite std ≥ 0",
+          received: `mean ${spec.mean}, std ${spec.std}`,
+        }
+      : {
+          isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
+          expected: "finite low ≤ high",
+          received: `low ${spec.low}, high ${spec.high}`,
+        };
+  if (!isRight) throw new OptionError({ where, expected, received });
 }
 
 const streams = new WeakMap<Device, number>();

@@ -11,6 +11,8 @@ export interface MemoryStats {
   readonly reserved: number;
   /** The most that was allocated at once since the device was made or `resetPeakMemory` was called. */
   readonly peak: number;
+  /** What kernels hold to work in, beside `reserved`: it grows to the largest demand. Both count toward the device's limit. */
+  readonly scratch?: number;
 }
 
 /** A mark in a stream after all work enqueued so far. */

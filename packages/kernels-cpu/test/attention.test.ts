@@ -1,4 +1,4 @@
-import { DTypeError, type Tensor } from "@mosaic/core";
+import { type Device, DeviceError, DTypeError, masks, ShapeError, type Tensor, type Tile } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 
@@ -9,7 +9,8 @@ test("attention refuses to sum in 16 bits: it would write past the end", () => {
   const { kernels } = device;
   const rows = [1, 1, 2, 4];
   const [x, sum, lse] = [make(rows, "bfloat16"), make(rows), make(rows.slice(0, 3))];
-  const tile = { q: [], k: [], mask: [], scale: 1 };
+  const spans = [{ start: 0, length: 2, step: 1 }];
+  const tile = { q: spans, k: spans, mask: [], scale: 1 };
   const keys = { k: x, v: x };
   expect(() => kernels.attend({ out: sum, lse }, x, keys, tile)).not.toThrow();
   expect(() => kernels.attend({ out: x, lse }, x, keys, tile)).toThrow(DTypeError);
@@ -21,4 +22,80 @@ test("attention refuses to sum in 16 bits: it would write past the end", () => {
     const grads = { dq: sum, dk: sum, dv: sum, [odd]: x };
     expect(() => kernels.attendBackward(grads, x, saved, keys, tile)).toThrow(DTypeError);
   }
+});
+
+const rows = [1, 1, 4, 8];
+const whole = [{ start: 0, length: 4, step: 1 }];
+type Changed = Partial<Pick<Tile, "q" | "k" | "mask">>;
+
+/** A forward and a backward of 4 rows, of which the tile is changed. */
+function* callsWith(device: Device, change: () => Changed): Generator<() => void> {
+  const { kernels } = device;
+  const make = (shape: readonly number[]): Tensor => {
+    const x = device.empty(shape, "float32");
+    kernels.fill(x, 0);
+    return x;
+  };
+  const [x, out, lse] = [make(rows), make(rows), make(rows.slice(0, 3))];
+  const tile = () => ({ q: whole, k: whole, mask: masks.causal().slices(4, 4), scale: 1, ...change() });
+  const saved = { dOut: x, lse, delta: lse };
+  yield () => kernels.attend({ out, lse }, x, { k: x, v: x }, tile());
+  yield () => kernels.attendBackward({ dq: out, dk: make(rows), dv: make(rows) }, x, saved, { k: x, v: x }, tile());
+}
+
+const steps = [0, 0.5, -1, Number.NaN, Number.POSITIVE_INFINITY];
+const wrong: Changed[] = [
+  ...steps.flatMap((step) => [{ q: [{ start: 0, length: 4, step }] }, { k: [{ start: 0, length: 4, step }] }]),
+  ...[-1, 0.5, Number.NaN].map((start) => ({ k: [{ start, length: 4, step: 1 }] })),
+  ...[-4, 3, 5, Number.NaN].map((length) => ({ k: [{ start: 0, length, step: 1 }] })),
+  { q: [] },
+  ...[4, -1, 0.5, Number.NaN].map((type) => ({ mask: [{ q0: 0, q1: 4, k0: 0, k1: 4, type: type as 0 }] })),
+  ...[-1, 5, 0.5, Number.NaN].map((q0) => ({ mask: [{ q0, q1: 4, k0: 0, k1: 4, type: 0 as const }] })),
+];
+
+test.each(wrong)("a tile that no kernel can work with is refused: %j", async (change) => {
+  using device = cpu({ threads: 1 });
+  for (const call of callsWith(device, () => change)) expect(call).toThrow(ShapeError);
+  await device.stream.synchronize();
+});
+
+/** The field of an object that is right when it is checked, and wrong when it is read again. */
+function changing<T extends object>(of: T, field: keyof T, then: number): T {
+  let reads = 0;
+  return Object.defineProperty({ ...of }, field, { get: () => (reads++ === 0 ? of[field] : then), enumerable: true });
+}
+
+test.each(steps)("native code guards itself: a step of %d that was not seen ends in an error", async (step) => {
+  using device = cpu({ threads: 1 });
+  for (const call of callsWith(device, () => ({ q: [changing(whole[0]!, "step", step)] }))) {
+    expect(call).toThrow(step === 0.5 || step < 1 ? /step ≥ 1/ : /expected an integer/);
+  }
+  for (const call of callsWith(device, () => ({ k: [changing(whole[0]!, "step", step)] })))
+    expect(call).toThrow(DeviceError);
+  const slice = masks.causal().slices(4, 4)[0]!;
+  for (const call of callsWith(device, () => ({ mask: [changing(slice, "q0", 9)] })))
+    expect(call).toThrow(/0 ≤ q0 ≤ q1/);
+  await device.stream.synchronize();
+});
+
+test("native code guards itself: spans of more positions than rows end in an error", async () => {
+  const device = cpu({ threads: 1 });
+  const [forward] = callsWith(device, () => {
+    let reads = 0;
+    const { start, step } = whole[0]!;
+    return {
+      k: [
+        {
+          start,
+          step,
+          get length() {
+            return reads++ < 2 ? 4 : 4096;
+          },
+        },
+      ],
+    };
+  });
+  forward!();
+  await expect(device.stream.synchronize()).rejects.toThrow(/do not have as many positions/);
+  device[Symbol.dispose]();
 });

@@ -6,7 +6,7 @@ const mebibyte = 2 ** 20;
 
 test("counts what is allocated, reserved, and the peak", () => {
   using device = cpu({ threads: 1 });
-  expect(device.memory()).toEqual({ allocated: 0, reserved: 0, peak: 0 });
+  expect(device.memory()).toEqual({ allocated: 0, reserved: 0, peak: 0, scratch: 0 });
   const x = device.empty([mebibyte], "float32");
   expect(device.memory().allocated).toBe(4 * mebibyte);
   const y = device.empty([1000], "bfloat16");
@@ -88,4 +88,28 @@ test("more than the machine has, and more than there are numbers, is out of memo
     expect(() => device.empty(shape, "float32")).toThrow(OutOfMemoryError);
   }
   expect(device.memory().allocated).toBe(0);
+});
+
+test("what kernels hold to work in is counted, and counts toward the limit", async () => {
+  using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
+  using a = device.empty([1024, 1024], "bfloat16");
+  using b = device.empty([1024, 1024], "bfloat16");
+  using out = device.empty([1024, 1024], "bfloat16");
+  for (const each of [a, b]) device.kernels.fill(each, 1);
+  expect(device.memory().scratch).toBe(0);
+  device.kernels.matmul(out, a, b, false);
+  await device.stream.synchronize();
+  const { scratch, reserved, allocated } = device.memory();
+  expect(scratch).toBeGreaterThanOrEqual(2 * mebibyte);
+  device.kernels.matmul(out, a, b, false);
+  await device.stream.synchronize();
+  expect(device.memory().scratch).toBe(scratch);
+  // What is reserved is filled; only what neither tensors nor kernels hold is left of the limit.
+  using filler = device.empty([(reserved - allocated) / 4], "float32");
+  expect(device.memory()).toMatchObject({ reserved, allocated: reserved, scratch });
+  const room = 64 * mebibyte - reserved - scratch!;
+  expect(() => device.empty([room / 4 + 1], "float32")).toThrow(OutOfMemoryError);
+  expect(() => device.empty([room / 4 + 1], "float32")).toThrow(/held by kernels, the limit is 64\.0 MiB/);
+  using rest = device.empty([room / 4], "float32");
+  expect(filler.size + rest.size).toBe((64 * mebibyte - scratch! - allocated) / 4);
 });

@@ -115,6 +115,12 @@ describe("too many ranks for the open files that the system allows", () => {
 });
 
 describe("an entry", () => {
+  it("reads an empty stdin, as the help says, and times without a unit are seconds there", async () => {
+    expect(await run(["-n", "1", "--exec", "wc", "-c"])).toMatchObject({ code: 0, stdout: "[0] 0\n" });
+    const { stdout } = await run(["--help"]);
+    expect(stdout).toContain("a number without a unit is seconds. Ranks have an empty stdin.");
+  });
+
   it("in TypeScript runs with the project's tsx, and throws where its source says", async () => {
     const outcome = await run(["-n", "2", program("typed.ts")], { cwd: PACKAGE });
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] typed rank 0", "[1] typed rank 1"]);

@@ -4,6 +4,8 @@ import {
   type Mask,
   OptionError,
   type Placement,
+  resolveShards,
+  resolveSlices,
   ShapeError,
   type Slice,
   type Span,
@@ -68,14 +70,14 @@ export function chunksOf(where: string, ctx: Context, call: ChunksCall): Chunks 
   const { axis, placement, perRank, length } = call;
   const ranks = ranksAlong(where, ctx, axis);
   const rank = ctx.mesh.coordinate[axis]!;
-  const shards = Array.from({ length: ranks }, (_, owner) => placement.spans(owner, ranks, length));
+  const shards = resolveShards(placement, ranks, length);
   const pieces = shards.flatMap((shard, owner) => cut(shard, perRank).map((piece) => ({ ...piece, owner })));
   const filled = new Array<number>(ranks).fill(0);
   const all = pieces
     .filter((piece) => piece.length > 0)
     .sort((a, b) => firstOf(a) - firstOf(b))
     .map((piece, index): Chunk => ({ ...piece, index, slot: piece.owner * perRank + filled[piece.owner]!++ }));
-  const mask = call.mask.slices(length, length);
+  const mask = resolveSlices(call.mask, length, length);
   const causal = mask.length > 0 && mask.every(looksBack);
   if (causal) checkOrder(where, all, placement);
   const reach = reachAmong(all.length, { causal, sees: (i, j) => isVisible(all[i]!.spans, all[j]!.spans, mask) });

@@ -1,7 +1,7 @@
 import { checkOptionNames, fromArray, OptionError, scope, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
-import { FORBIDDEN } from "./route/reach.ts";
+import { chosenMask, reachMask } from "./route/score-masks.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
@@ -32,10 +32,10 @@ export function loadBalanceLoss(meta: Meta): Tensor {
  * Scalar, this rank's part.
  */
 export function entropyLoss(meta: Meta): Tensor {
-  const { routing, scores } = meta.router;
+  const { routing, scores, chunks } = meta.router;
   return scope(() =>
     routing
-      .mul(logSoftmax(scores))
+      .mul(logSoftmax(scores, reachMask(scores.device, chunks)))
       .sum()
       .scale(-1 / rowsOf(meta)),
   );
@@ -62,17 +62,12 @@ export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
   if (pool !== "peak" && pool !== "mean") {
     throw new OptionError({ where: "massLoss", expected: 'pool "peak" or "mean"', received: JSON.stringify(pool) });
   }
-  const mask = meta.chosen.flatMap((ofBatch) =>
-    chunks.own.flatMap(({ index }) => chunks.all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 1 : 0))),
-  );
-  const forbidden = mask.map((chosen) => (chosen ? 0 : FORBIDDEN));
-  return scope(() => {
-    const logs = logSoftmax(scores.add(fromArray(scores.device, forbidden, scores.shape)));
-    const target = mass[pool].mul(fromArray(scores.device, mask, scores.shape));
-    return logs
-      .mul(target)
+  // 0 where a chunk was not chosen: what the mass there is does not count.
+  return scope(() =>
+    logSoftmax(scores, chosenMask(scores.device, meta.chosen, chunks))
+      .mul(mass[pool])
       .sum()
       .neg()
-      .scale(1 / rowsOf(meta));
-  });
+      .scale(1 / rowsOf(meta)),
+  );
 }

@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { chunksToAdd } from "../src/certificate/extend.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { reachAmong } from "../src/route/reach.ts";
-import { cut, dot, logSumExp } from "./reference/rows.ts";
+import { cut, dot } from "./reference/rows.ts";
 import { chunksOf, shardsOf, whole } from "./cut.ts";
 import { makeWorld } from "./world.ts";
 
@@ -18,6 +18,8 @@ interface Case {
   readonly length: number;
   readonly loudness: number;
   readonly seed: number;
+  /** The score of every pair, whatever the input: queries and keys are biases. Default: projections of the input. */
+  readonly score?: number;
 }
 
 function valuesOf({ options, batch, length, loudness, seed }: Case): Float64Array {
@@ -26,8 +28,9 @@ function valuesOf({ options, batch, length, loudness, seed }: Case): Float64Arra
 
 /** What a forward promised, and all that is needed to check it. */
 async function promised(ctx: Context, given: Case) {
-  const { options, batch, length } = given;
+  const { options, batch, length, score } = given;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
+  if (score !== undefined) setScore(module, options, score);
   using all = fromArray(ctx, valuesOf(given), [batch, length, options.embedDim]);
   using x = shard(ctx, all, 1, { placement: options.placement ?? "contiguous" });
   using result = await module.forward(x);
@@ -39,6 +42,23 @@ async function promised(ctx: Context, given: Case) {
     positions: shardsOf(given, ctx.size)[ctx.rank]!,
     values: await result.meta.certificate!.missedMass.read(),
   };
+}
+
+/** Makes every query √|s|·e and every key ±√|s|·e for a vector e of length D^¼: their scaled product is s. */
+function setScore(
+  { qkvProjection }: HierarchicalMetaAttention,
+  { embedDim, numHeads }: HierarchicalMetaAttentionOptions,
+  score: number,
+): void {
+  const { weight, bias } = qkvProjection;
+  const size = embedDim / numHeads;
+  const each = Math.sqrt(Math.abs(score)) * size ** 0.25;
+  const at = (i: number) => (i % size > 0 || i >= 2 * embedDim ? 0 : i < embedDim ? each : Math.sign(score) * each);
+  weight.device.kernels.fill(weight, 0);
+  weight.device.write(
+    bias!,
+    Float32Array.from({ length: bias!.size }, (_, i) => at(i)),
+  );
 }
 
 /** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
@@ -62,8 +82,11 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const score = (token: number) =>
         dot(head(rows[at]!, h), head(rows[b * length + token]!, kvHead)) / Math.sqrt(size);
+      const most = Math.max(...visible.map(score));
+      const share = (tokens: readonly number[]) =>
+        tokens.reduce((sum, token) => sum + Math.exp(score(token) - most), 0);
       const out = visible.filter((token) => !looked.has(chunkOf[token]!));
-      missed[at * numHeads + h] = Math.exp(logSumExp(out.map(score)) - logSumExp(visible.map(score)));
+      missed[at * numHeads + h] = visible.length === 0 ? 0 : share(out) / share(visible);
     }
   }
   return missed;
@@ -158,8 +181,34 @@ test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is neede
   }
 });
 
+const loud = [1e4, 2e8, 1e10, 1e20, 1e31, 1e37].flatMap((score) => [score, -score]);
+
+test.each(loud)("the bound holds, and is not 0, where every score is %d", async (score) => {
+  await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
+  const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, chunksPerRank: 4 };
+  const base = { ranks: 1, batch: 1, length: 12, loudness: 1, seed: 5, score };
+  for (const combine of ["soft", "exact"] as const) {
+    for (const mask of [
+      masks.full(),
+      masks.causal(),
+      masks.documents([3, 9]),
+      masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: 0 }]),
+    ]) {
+      const given: Case = { ...base, options: { ...sizes, combine, mask, topK: 0 } };
+      const promise = await promised(ctx, given);
+      check(given, promise.values, missedMass(given, promise));
+      // The last row of four equal chunks, of which it looked at its own.
+      if (mask.name === "full") expect(promise.values.at(-1)).toBeGreaterThanOrEqual(0.75);
+      const limited: Case = { ...given, options: { ...given.options, maxMissedMass: 0.01 } };
+      const all = await promised(ctx, limited);
+      check(limited, all.values, missedMass(limited, all));
+      if (mask.name === "full") expect(all.chosen[0]!.map(({ length }) => length)).toEqual([3, 3, 3, 3]);
+    }
+  }
+});
+
 test("chunks are added, the most suspicious first, and no more than needed", () => {
-  const none = -1e9;
+  const none = Number.NEGATIVE_INFINITY;
   const shares = [none, 0.2, 0.1, 0.05].map((share) => (share > 0 ? Math.log(share) : none));
   const worst = Float32Array.from([...shares, ...new Array<number>(12).fill(none)]);
   const chosen = [[[], [], [], []]];

@@ -10,6 +10,7 @@ export type { WhereOptions } from "./layers/where.ts";
 export { crossEntropy, type CrossEntropyOptions, crossEntropyTerms } from "./losses/cross-entropy.ts";
 export { lossTerms, meanOverMesh } from "./losses/mean-over-mesh.ts";
 export { mseLoss, mseLossTerms } from "./losses/mse-loss.ts";
+export { NonFiniteError } from "./optimizers/non-finite.ts";
 export { AdamW } from "./optimizers/adamw.ts";
 export { clipGradNorm } from "./optimizers/clip.ts";
 export {
@@ -17,6 +18,7 @@ export {
   type OptimizerOptions,
   type OptimizerSlot,
   type OptimizerState,
+  type StepOptions,
   type ParameterOverrides,
 } from "./optimizers/optimizer.ts";
 export { ScheduleFreeAdamW, type ScheduleFreeOptions } from "./optimizers/schedule-free.ts";

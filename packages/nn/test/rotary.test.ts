@@ -5,6 +5,7 @@ import {
   fromArray,
   mul,
   MultiAxisAttention,
+  OutOfMemoryError,
   type PlacementName,
   reduceGradients,
   shard,
@@ -13,6 +14,7 @@ import {
   type Tensor,
   unshard,
 } from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
 import { RotaryEmbedding } from "../src/index.ts";
 import { derivative, numbers, worst } from "./reference/numbers.ts";
@@ -127,4 +129,41 @@ test("says what does not fit", () =>
     expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);
     using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
     expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]/);
+  }));
+
+test("tables are made for what is encoded, within the device's limit, and a head size alone takes nothing", async () => {
+  const before = process.memoryUsage();
+  const rotary = [2 ** 31, 2 ** 40, Number.MAX_SAFE_INTEGER - 1].map((headDim) => new RotaryEmbedding(headDim));
+  const { rss, arrayBuffers } = process.memoryUsage();
+  expect(arrayBuffers - before.arrayBuffers).toBeLessThan(2 ** 20);
+  expect(rss - before.rss).toBeLessThan(2 ** 26);
+  for (const each of rotary) each.dispose();
+
+  using device = cpu({ threads: 1, memoryLimit: 2 ** 26 });
+  using small = new RotaryEmbedding(4);
+  // A million rows, all of one head's first features: 16 MiB, of which the two tables are 8 each.
+  using x = device.empty([1, 1, 2 ** 20, 4], "float32");
+  const at = (start: number): readonly Span[] => [{ start, length: 2 ** 20, step: 1 }];
+  const held = device.memory().allocated;
+  using y = device.empty([2 ** 22], "float32");
+  using z = device.empty([2 ** 22], "float32");
+  using w = device.empty([2 ** 21], "float32");
+  expect(() => small.encode(x, at(0))).toThrow(OutOfMemoryError);
+  for (const each of [y, z, w]) each.dispose();
+  expect(device.memory().allocated).toBe(held);
+});
+
+test("tables in several chunks are those of one", () =>
+  alone(async (ctx) => {
+    const [rows, size] = [70_001, 8];
+    using rotary = new RotaryEmbedding(size);
+    using x = fromArray(ctx, new Float32Array(rows * size).fill(1), [1, 1, rows, size]);
+    using out = rotary.encode(x, [{ start: 3, length: rows, step: 2 }]);
+    const found = await out.read();
+    for (const row of [0, 65_535, 65_536, rows - 1]) {
+      for (let pair = 0; pair < size / 2; pair++) {
+        const angle = (3 + 2 * row) * 10_000 ** ((-2 * pair) / size);
+        expect(found[row * size + pair]).toBeCloseTo(Math.cos(angle) - Math.sin(angle), 5);
+      }
+    }
   }));

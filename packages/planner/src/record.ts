@@ -13,6 +13,7 @@ import {
   omitAxes,
   OptionError,
   type Placement,
+  resolveSlices,
   type Slice,
   spansLength,
   type Tensor,
@@ -122,7 +123,7 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
   const { axes } = backend;
   const queries = layoutOf({ mesh, axes, placement, length: tokens });
   const keys = keyTokens === tokens ? queries : layoutOf({ mesh, axes, placement, length: keyTokens });
-  const slices = mask.slices(tokens, keyTokens);
+  const slices = resolveSlices(mask, tokens, keyTokens);
   // Every rank asks the mask for its slices: told once, they are known by identity.
   const told: Mask = { name: mask.name, slices: () => slices };
   const world = symbolicWorld({ mesh });

@@ -68,8 +68,8 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 
   memory(): MemoryStats {
-    const [allocated, reserved, peak] = this.handle.memory();
-    return { allocated, reserved, peak };
+    const [allocated, reserved, peak, , scratch] = this.handle.memory();
+    return { allocated, reserved, peak, scratch };
   }
 
   resetPeakMemory(): void {

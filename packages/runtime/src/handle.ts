@@ -101,12 +101,14 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
     this.native.account(this.#external);
   }
 
-  /** Bytes: allocated, reserved, peak, limit. */
-  memory(): readonly [number, number, number, number] {
+  /** Bytes: allocated, reserved, peak, limit, scratch. */
+  memory(): readonly [number, number, number, number, number] {
     this.begin("memory");
+    // An addon whose kernels hold nothing of their own leaves it.
+    this.results[4] = 0;
     this.native.memory();
-    const [allocated, reserved, peak, limit] = this.results;
-    return [allocated!, reserved!, peak!, limit!];
+    const [allocated, reserved, peak, limit, scratch] = this.results;
+    return [allocated!, reserved!, peak!, limit!, scratch!];
   }
 
   /** What was submitted still runs, then all memory goes. */
@@ -117,12 +119,13 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> {
   }
 
   #outOfMemory(byteLength: number, where: string): OutOfMemoryError {
-    const [allocated, reserved, , limit] = this.memory();
+    const [allocated, reserved, , limit, scratch] = this.memory();
+    const held = scratch > 0 ? `, ${mebibytes(scratch)} held by kernels` : "";
     const bound = limit > 0 ? `, the limit is ${mebibytes(limit)}` : "";
     return new OutOfMemoryError({
       where: `${this.name}: ${where}`,
       expected: `room for ${mebibytes(byteLength)}`,
-      received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${bound}`,
+      received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${held}${bound}`,
       remedy: this.#remedy,
     });
   }

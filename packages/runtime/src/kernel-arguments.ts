@@ -1,5 +1,6 @@
 import {
   checkFeatures,
+  checkTile,
   compileKernel,
   type Device,
   type DType,
@@ -36,7 +37,7 @@ export interface KernelHost {
 }
 
 /** Names that the source of methods uses, beside the parameters. */
-const free = ["device", "host", "call", "checkFeatures", "codes", "rejectDType", "rejectValue"] as const;
+const free = ["device", "host", "call", "checkFeatures", "checkTile", "codes", "rejectDType", "rejectValue"] as const;
 
 /** Whose features `checkFeatures` asks for. */
 type Featured = Pick<Device, "type" | "index" | "features">;
@@ -51,7 +52,7 @@ function methodSource(kernel: KernelName): string {
   // Errors name a call by what the user called: "add", not "binary".
   const where = "enum" in first ? first.name : JSON.stringify(kernel);
   return [
-    parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);" : "",
+    parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);\ncheckTile(q, kv, tile);" : "",
     `const scratch = host.begin(${where});`,
     ...parameters.map((field) => writing(field, field.name, `${kernel}: ${field.name}`)),
     "host.launch(call);",
@@ -114,13 +115,14 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
 
 /**
  * The kernels of a native device: each call writes its arguments into the scratch array and submits one native work.
- * Attention that asks for a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tensor
+ * Attention that asks for a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
+ * does not fit with a ShapeError (`checkTile`), a tensor
  * of a dtype that the schema does not allow with a DTypeError.
  */
 export function nativeKernels(device: Featured, host: KernelHost): Kernels {
   const methods = factories.map(([name, factory]) => {
     const call = host.native[name];
-    return [name, factory({ device, host, call, checkFeatures, codes, rejectDType, rejectValue })] as const;
+    return [name, factory({ device, host, call, checkFeatures, checkTile, codes, rejectDType, rejectValue })] as const;
   });
   return Object.fromEntries(methods) as unknown as Kernels;
 }

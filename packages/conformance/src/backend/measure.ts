@@ -18,7 +18,7 @@ export async function measureOn(ctx: Context, backend: AttentionBackend, trial: 
     expected: extents[name],
   });
   const results = Object.fromEntries(names.map((name) => [name, measured(name)]));
-  return { trial: trial.name, results, lse };
+  return { trial: trial.name, results, lse: trial.values?.isApart ? 0 : lse };
 }
 
 /** What a rank's errors are held to. */

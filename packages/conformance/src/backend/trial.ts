@@ -1,4 +1,5 @@
 import type { Coordinate, DType, Placement, Slice } from "@mosaic/core";
+import { check, magnitude } from "../check.ts";
 import {
   type AttentionProblem,
   attentionOracle,
@@ -8,6 +9,8 @@ import {
   type Sees,
 } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
+import { smallestGap } from "../oracle/scores.ts";
+import type { Values } from "./values.ts";
 
 /** Attention over whole sequences that some ranks shall compute together, and what is right. */
 export interface Trial {
@@ -28,6 +31,8 @@ export interface Trial {
   readonly keys: { readonly length: number; readonly placement: Placement };
   /** Seed of all values. */
   readonly seed: number;
+  /** What becomes of the queries and keys; they stay normal numbers if absent. */
+  readonly values?: Values;
 }
 
 /** The whole tensors of a trial, rounded to its dtype, and float64's answer. */
@@ -43,8 +48,9 @@ const answers = new WeakMap<Sees, Map<string, Answer>>();
  * who holds which rows.
  */
 export function answerOf(trial: Trial): Answer {
-  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees, queries, keys } = trial;
-  const problem = [batch, numHeads, numKvHeads, headDim, dtype, scale, seed, queries.length, keys.length].join();
+  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees, queries, keys, values } = trial;
+  const sizes = [batch, numHeads, numKvHeads, headDim, scale, seed, queries.length, keys.length];
+  const problem = [...sizes, dtype, values?.name].join();
   const known = answers.get(sees) ?? new Map<string, Answer>();
   answers.set(sees, known);
   const answer = known.get(problem) ?? solve(trial);
@@ -58,7 +64,7 @@ function solve(trial: Trial): Answer {
   const keys = trial.keys.length;
   const rows = batch * numHeads * queries * headDim;
   const keyRows = batch * numKvHeads * keys * headDim;
-  const problem: AttentionProblem = {
+  const normal: AttentionProblem = {
     batch,
     numHeads,
     numKvHeads,
@@ -71,6 +77,10 @@ function solve(trial: Trial): Answer {
     k: normals(keyRows, 4 * seed + 1, dtype),
     v: normals(keyRows, 4 * seed + 2, dtype),
   };
+  const { values } = trial;
+  const problem = values ? { ...normal, ...values.change(normal, dtype) } : normal;
+  const isApart = !values?.isApart || smallestGap(problem) > 1e-5 * magnitude(problem.q);
+  check(isApart, `${trial.name}: two scores are too close to tell which is larger in float32`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

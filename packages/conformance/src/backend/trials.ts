@@ -2,6 +2,7 @@ import type { AttentionBackend, Context, Coordinate, DType, Placement } from "@m
 import { check } from "../check.ts";
 import { maskTrials } from "./masks.ts";
 import type { Trial } from "./trial.ts";
+import { extremeValues, type Values } from "./values.ts";
 
 /** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
 export interface Arrangement {
@@ -15,7 +16,7 @@ export interface TrialOptions {
   readonly dtype: DType;
   /** Seed of the values and of the random masks. */
   readonly seed: number;
-  /** Default: lengths that divide nothing, shorter than most worlds, different for queries and keys, and none. */
+  /** Default: lengths that divide nothing, shorter than most worlds, different for queries and keys, and none; extreme scores. */
   readonly extents?: readonly Extents[];
 }
 
@@ -25,14 +26,17 @@ export interface Extents {
   readonly keys: number;
   /** The masks to try on them, by the names of their constructors; all if absent. */
   readonly masks?: readonly string[];
+  /** What becomes of the values; they stay normal numbers if absent. */
+  readonly values?: Values;
 }
 
-/** Lengths that divide nothing, shorter than the world, different for queries and keys, and none. */
+/** Lengths that divide nothing, shorter than the world, different for queries and keys, and none; extreme scores. */
 const irregular: readonly Extents[] = [
   { queries: 41, keys: 41 },
   { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
   { queries: 23, keys: 38, masks: ["causal", "slidingWindow", "bidirectionalCausal"] },
   { queries: 38, keys: 23, masks: ["full", "causal", "prefix"] },
+  ...extremeValues.map((values) => ({ queries: 11, keys: 13, masks: ["causal"], values })),
   { queries: 5, keys: 0, masks: ["full"] },
 ];
 
@@ -46,16 +50,17 @@ const sizes = [
 /** Every mask on one placement, with heads grouped and not. */
 export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">, options: TrialOptions): Trial[] {
   const { placement, dtype, seed, extents = irregular } = options;
-  const cases = extents.flatMap(({ queries, keys, masks }) =>
+  const cases = extents.flatMap(({ queries, keys, masks, values }) =>
     maskTrials(queries, keys, seed)
       .filter(({ mask }) => !masks || masks.includes(mask.name.replace(/\(.*/, "")))
-      .map(({ mask, sees }) => ({ queries, keys, mask, sees })),
+      .map(({ mask, sees }) => ({ queries, keys, mask, sees, values })),
   );
-  return cases.map(({ queries, keys, mask, sees }, i) => {
+  return cases.map(({ queries, keys, mask, sees, values }, i) => {
     const size = sizes[i % sizes.length]!;
     const { numHeads, numKvHeads, headDim } = size;
+    const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
     return {
-      name: `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
+      name: `${heading}, ${values ? `${values.name}, ` : ""}${placement.name}, ${dtype}`,
       mesh,
       axes,
       ...size,
@@ -66,6 +71,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
       queries: { length: queries, placement },
       keys: { length: keys, placement },
       seed: seed + i,
+      ...(values && { values }),
     };
   });
 }

@@ -2,11 +2,17 @@ import {
   attention,
   type AttentionBackend,
   type Context,
+  contiguous,
   type Coordinate,
   type DType,
   layoutOf,
+  type Mask,
+  masks,
+  type Placement,
   randn,
   type Shape,
+  type Slice,
+  type Span,
   type Tensor,
 } from "@mosaic/core";
 import type { Case } from "../case.ts";
@@ -86,10 +92,63 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
     ...(["attend", "attendBackward"] as const).flatMap((half) => [...sumMistakes(half), ...disposals(half)]),
   ];
   const { name } = backend("sp");
-  return mistakes.map((mistake) => ({
-    name: `${name}, ${mistake.half}: ${mistake.what} is refused on every rank before anything is sent`,
-    run: () => refused(makeWorld, backend("sp"), mistake),
-  }));
+  return [
+    ...mistakes.map((mistake) => ({
+      name: `${name}, ${mistake.half}: ${mistake.what} is refused on every rank before anything is sent`,
+      run: () => refused(makeWorld, backend("sp"), mistake),
+    })),
+    ...brokenGuarantees.map((broken) => ({
+      name: `${name}: ${broken.what} is refused on every rank before anything is sent`,
+      run: () => guaranteeRefused(makeWorld, backend("sp"), broken),
+    })),
+  ];
+}
+
+/** A placement or a mask of somebody's own that does not keep what its contract says, over 10 tokens on two ranks. */
+interface BrokenGuarantee {
+  readonly what: string;
+  readonly shards?: readonly [readonly Span[], readonly Span[]];
+  readonly slices?: readonly Slice[];
+  readonly message: RegExp;
+}
+
+const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
+const slice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: 0, ...change });
+
+const brokenGuarantees: readonly BrokenGuarantee[] = [
+  ...[0, 0.5, -1, Number.NaN].map((step) => ({
+    what: `a placement with a step of ${step}`,
+    shards: [[span(0, 5)], [span(5, 5, step)]] as const,
+    message: new RegExp(`step ≥ 1.*step ${step}`),
+  })),
+  { what: "a placement that overlaps", shards: [[span(0, 5)], [span(4, 5)]], message: /position 4 in shards 0 and 1/ },
+  { what: "a placement with a gap", shards: [[span(0, 5)], [span(6, 4)]], message: /position 5 is in none/ },
+  { what: "a placement that reaches outside", shards: [[span(0, 5)], [span(6, 5)]], message: /before position 10/ },
+  { what: "a mask whose slices overlap", slices: [slice({}), slice({ q0: 9 })], message: /pairs covered twice/ },
+  { what: "a mask with NaN", slices: [slice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
+  { what: "a mask that reaches outside", slices: [slice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
+  { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type from 0 to 3/ },
+];
+
+async function guaranteeRefused(
+  makeWorld: MakeWorld,
+  backend: AttentionBackend,
+  { shards, slices, message }: BrokenGuarantee,
+): Promise<void> {
+  await onWorld(makeWorld, { size: 2 }, async (ctx) => {
+    using x = randn(ctx, shapes.q);
+    const placement = shards ? { name: "mine", spans: (index: number) => shards[index]! } : contiguous();
+    const mask = slices ? { name: "mine", slices: () => slices } : masks.full();
+    const run = (how: Placement, shown: Mask): Tensor => {
+      const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement: how, length: 10 });
+      return attention(ctx, x, x, x, { backend, mask: shown, queries: layout, keys: layout });
+    };
+    await checkThrows(() => run(placement, mask), "ShapeError", message);
+    const { messagesSent } = ctx.world.traffic();
+    check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it refused the call`);
+    using out = run(contiguous(), masks.full());
+    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a right call fails after one that was refused`);
+  });
 }
 
 async function refused(makeWorld: MakeWorld, backend: AttentionBackend, mistake: Mistake): Promise<void> {

@@ -1,6 +1,6 @@
 import type { Device } from "@mosaic/core";
 import type { Case } from "../case.ts";
-import { checkClose } from "../check.ts";
+import { checkClose, checkEqual } from "../check.ts";
 import { epsilon, normals } from "../oracle/numbers.ts";
 import { type MakeDevice, onDevice } from "./on-device.ts";
 import { placed } from "./place.ts";
@@ -9,7 +9,10 @@ const minusInfinity = Number.NEGATIVE_INFINITY;
 
 /** merge: the algebra of states. */
 export function mergeCases(make: MakeDevice): Case[] {
-  return [{ name: "merge: two states over disjoint keys, either of them empty", run: () => onDevice(make, merge) }];
+  return [
+    { name: "merge: two states over disjoint keys, either of them empty", run: () => onDevice(make, merge) },
+    { name: "merge: two states of large lse, equal and apart", run: () => onDevice(make, mergeLarge) },
+  ];
 }
 
 async function merge(device: Device): Promise<void> {
@@ -37,6 +40,17 @@ async function merge(device: Device): Promise<void> {
   });
   checkClose(await lse.read(), total, 90 * 4 * epsilon.float32, "lse");
   checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
+}
+
+async function mergeLarge(device: Device): Promise<void> {
+  const [large, larger] = [Math.fround(1e20), Math.fround(3e38)];
+  using out = placed(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
+  using lse = placed(device, [large, -large, -larger, larger], { shape: [1, 1, 4] });
+  using fromOut = placed(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
+  using fromLse = placed(device, [large, -large, larger, -larger], { shape: [1, 1, 4] });
+  device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
+  checkEqual(await lse.read(), [large, -large, larger, larger], "lse");
+  checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
 }
 
 function logSum(a: number, b: number): number {

@@ -3,6 +3,7 @@ import type { Case } from "../case.ts";
 import { poisoned } from "../disturb/device.ts";
 import { attentionCases } from "./attention.ts";
 import { elementwiseCases } from "./elementwise.ts";
+import { extremeScoreCases } from "./extreme-scores.ts";
 import { matmulCases } from "./matmul.ts";
 import { memoryCases } from "./memory.ts";
 import { mergeCases } from "./merge.ts";
@@ -50,5 +51,6 @@ export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError =
     ...trainingCases(makePoisoned),
     ...mergeCases(makePoisoned),
     ...attentionCases(makePoisoned, attentionTolerance),
+    ...extremeScoreCases(makePoisoned, attentionTolerance),
   ];
 }

@@ -19,7 +19,7 @@ export interface Measurement {
   readonly trial: string;
   /** By the name of the result: out, dq, … */
   readonly results: Readonly<Record<string, Measured>>;
-  /** The largest |lse|. */
+  /** The largest |lse|; 0 where its rounding does not show in the results. */
   readonly lse: number;
   /** A digest of what all ranks must have in common to the last bit. */
   readonly common?: string;

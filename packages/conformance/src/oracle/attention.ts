@@ -17,9 +17,9 @@ export interface AttentionProblem {
 }
 
 export interface OracleForward {
-  /** [B,H,Sq,D]; 0 in rows that see nothing. */
+  /** [B,H,Sq,D]; 0 in rows that see nothing, or nothing but scores of −Infinity. */
   readonly out: Float64Array;
-  /** [B,H,Sq], natural logarithm; −Infinity in rows that see nothing. */
+  /** [B,H,Sq], natural logarithm; −Infinity in these. */
   readonly lse: Float64Array;
 }
 
@@ -42,15 +42,14 @@ export interface OracleBackward {
  * ```
  */
 export function attentionOracle(problem: AttentionProblem): OracleForward {
-  const { batch, numHeads, queries, headDim, v } = problem;
+  const { batch, numHeads, queries, keys, headDim, v } = problem;
+  const weights = new Float64Array(keys);
   const out = new Float64Array(batch * numHeads * queries * headDim);
   const lse = new Float64Array(batch * numHeads * queries);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const { max, sum } = softmaxTerms(scores, seen.length);
-    const rowLse = seen.length === 0 ? Number.NEGATIVE_INFINITY : max + Math.log(sum);
-    lse[row] = rowLse;
+    lse[row] = softmaxInto(weights, scores, seen.length);
     for (let i = 0; i < seen.length; i++) {
-      addScaled({ x: out, row }, Math.exp(scores[i]! - rowLse), { x: v, row: keyRow + seen[i]! }, headDim);
+      addScaled({ x: out, row }, weights[i]!, { x: v, row: keyRow + seen[i]! }, headDim);
     }
   });
   return { out, lse };
@@ -65,10 +64,9 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const { max, sum } = softmaxTerms(scores, seen.length);
+    softmaxInto(weights, scores, seen.length);
     let delta = 0;
     for (let i = 0; i < seen.length; i++) {
-      weights[i] = Math.exp(scores[i]! - max) / sum;
       dWeights[i] = dot({ x: dOut, row }, { x: v, row: keyRow + seen[i]! }, headDim);
       delta += weights[i]! * dWeights[i]!;
     }
@@ -94,7 +92,7 @@ interface Row {
   readonly scores: Float64Array;
 }
 
-function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
+export function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
   const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
   const seenBy = Array.from({ length: queries }, (_, query) =>
     Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
@@ -112,13 +110,19 @@ function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
   }
 }
 
-/** The largest of the first `count` scores, and the sum of the exponentials of their distances from it. */
-function softmaxTerms(scores: Float64Array, count: number): { readonly max: number; readonly sum: number } {
+/** Weights of the first `count` scores; returns their lse. 0 and −Infinity if there is none, or none but −Infinity. */
+function softmaxInto(weights: Float64Array, scores: Float64Array, count: number): number {
   let max = Number.NEGATIVE_INFINITY;
   for (let i = 0; i < count; i++) max = Math.max(max, scores[i]!);
+  weights.fill(0, 0, count);
+  if (max === Number.NEGATIVE_INFINITY) return max;
   let sum = 0;
-  for (let i = 0; i < count; i++) sum += Math.exp(scores[i]! - max);
-  return { max, sum };
+  for (let i = 0; i < count; i++) {
+    weights[i] = Math.exp(scores[i]! - max);
+    sum += weights[i]!;
+  }
+  for (let i = 0; i < count; i++) weights[i]! /= sum;
+  return max + Math.log(sum);
 }
 
 /** One row of a dense matrix. */

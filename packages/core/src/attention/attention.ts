@@ -2,6 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
 import type { Mask, Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
+import { resolveSlices } from "../mask/verify.ts";
 import { checkOptionNames } from "../options.ts";
 import { layoutOf } from "../placement/layout-of.ts";
 import type { Layout } from "../placement/layout.ts";
@@ -143,7 +144,8 @@ function accumulator(like: Tensor): Tensor {
  * const { lse } = attention(ctx, q, k, v, { returnLse: true });
  * lse.shape; // => [1, 4, 10]
  * ```
- * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent.
+ * @throws ShapeError, DTypeError or OptionError, on this rank and before anything is sent; also for a mask or a layout that
+ * breaks its guarantees (`Mask`, `Placement`), which are verified once for each pair of lengths.
  */
 export function attention(
   ctx: Context,
@@ -176,7 +178,7 @@ export function attention(
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const returned: { lse?: Tensor } = {};
-  const slices = mask.slices(queries.length, keys.length);
+  const slices = resolveSlices(mask, queries.length, keys.length);
   const plan = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { returned }) };
   using rows = denseRows(q);
   using keyRows = denseRows(k);

@@ -4,6 +4,7 @@ import type { Mask } from "../mask/slice.ts";
 import { checkDevice } from "../ops/operands.ts";
 import type { Layout } from "../placement/layout.ts";
 import { spansLength } from "../placement/span.ts";
+import { verifyLayout } from "../placement/verify.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionBackend } from "./backend.ts";
@@ -24,9 +25,13 @@ export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Te
   const where = `${nameOf(call.backend)}, rank ${call.ctx.rank}`;
   for (const x of Object.values(qkv)) x.assertUsable(where);
   checkTensors(where, qkv);
+  checkLayout(`${where}: queries`, call.queries);
+  checkLayout(`${where}: keys`, call.keys);
+  checkAxes(where, call);
+  verifyLayout(`${where}: queries`, call.queries, call.ctx.mesh.shape);
+  verifyLayout(`${where}: keys`, call.keys, call.ctx.mesh.shape);
   checkRows(where, "queries", { shape: qkv.q.shape, layout: call.queries, call });
   checkRows(where, "keys", { shape: qkv.k.shape, layout: call.keys, call });
-  checkAxes(where, call);
   if (Number.isFinite(call.scale)) return;
   throw new OptionError({ where, expected: "a finite scale", received: String(call.scale) });
 }
@@ -39,6 +44,13 @@ export function checkMask(where: string, mask: Mask): void {
     expected: "a Mask, such as masks.causal() or masks.documents([3, 5])",
     received: typeof mask === "string" ? `"${mask}"` : String(mask),
   });
+}
+
+/** That a layout is one, and not an option left out. Throws an OptionError. */
+function checkLayout(where: string, layout: Layout): void {
+  const { axes, spans } = (layout ?? {}) as Partial<Layout>;
+  if (Array.isArray(axes) && typeof spans === "function") return;
+  throw new OptionError({ where, expected: "a Layout, as layoutOf returns", received: String(layout) });
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */

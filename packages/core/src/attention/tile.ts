@@ -1,6 +1,10 @@
+import { ShapeError } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
-import type { Span } from "../placement/span.ts";
+import { verifyWellFormed } from "../mask/verify.ts";
+import { type Span, spansLength } from "../placement/span.ts";
+import { verifySpan } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
+import type { KvBlock } from "./state.ts";
 
 /**
  * What an attention call asks for beyond plain attention. Each is off if absent, and is a feature that a device may not have
@@ -46,4 +50,34 @@ export interface Tile {
   /** Factor on q·k before the softmax. */
   readonly scale: number;
   readonly modifiers?: AttentionModifiers | undefined;
+}
+
+/**
+ * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of whole numbers with a step
+ * of at least 1, as many positions as rows, and slices of whole numbers with a type. The kernels `attend` and `attendBackward`
+ * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
+ *
+ * @example
+ * ```ts
+ * import { checkTile } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = device.empty([1, 1, 8, 64], "float32");
+ * const spans = [{ start: 0, length: 8, step: 1 }];
+ * checkTile(x, { k: x, v: x }, { q: spans, k: spans, mask: [], scale: 1 }); // => undefined
+ * checkTile(x, { k: x, v: x }, { q: spans, k: [{ start: 0, length: 8, step: 0 }], mask: [], scale: 1 }); // throws step 0
+ * ```
+ */
+export function checkTile(q: Tensor, { k }: KvBlock, tile: Tile): void {
+  checkPositions("attention: queries", tile.q, q.shape[2]!);
+  checkPositions("attention: keys", tile.k, k.shape[2]!);
+  verifyWellFormed("attention: mask", tile.mask);
+  for (const slices of tile.modifiers?.sampleMasks ?? []) verifyWellFormed("attention: sample mask", slices);
+}
+
+function checkPositions(where: string, spans: readonly Span[], rows: number): void {
+  for (const span of spans) verifySpan(where, span);
+  const count = spansLength(spans);
+  if (count === rows) return;
+  throw new ShapeError({ where, expected: `spans of ${rows} positions, one for each row`, received: String(count) });
 }

@@ -1,6 +1,6 @@
 import { OptionError, ShapeError } from "../errors.ts";
-import { findOverlap } from "./overlap.ts";
 import type { Mask, Slice } from "./slice.ts";
+import { verifySlice, verifySlices } from "./verify.ts";
 
 // Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
 // the position q + shift among the keys, shift = keys − queries. Decoding with a cache needs it so.
@@ -139,48 +139,11 @@ export function prefix(count: number): Mask {
 export function fromSlices(list: readonly Slice[]): Mask {
   const name = `fromSlices(${list.length})`;
   const slices = list.map((slice) => ({ ...slice }));
-  for (const slice of slices) checkSlice(name, slice);
-  let disjoint = false;
+  for (const slice of slices) verifySlice(name, slice);
   return mask(name, (queries, keys) => {
-    for (const slice of slices)
-      if (slice.q1 > queries || slice.k1 > keys) throw outside(name, slice, { queries, keys });
-    disjoint ||= checkDisjoint(name, slices);
+    verifySlices(name, slices, { queries, keys });
     return slices;
   });
-}
-
-function checkDisjoint(where: string, slices: readonly Slice[]): true {
-  const overlap = findOverlap(slices);
-  if (!overlap) return true;
-  throw new ShapeError({
-    where,
-    expected: "slices that share no (query, key) pair",
-    received: `pairs covered twice, by ${overlap.map(formatSlice).join(" and ")}`,
-    remedy: "cut one of them",
-  });
-}
-
-function outside(where: string, slice: Slice, { queries, keys }: { queries: number; keys: number }): ShapeError {
-  return new ShapeError({
-    where,
-    expected: `slices within ${queries} queries and ${keys} keys`,
-    received: formatSlice(slice),
-  });
-}
-
-function checkSlice(where: string, slice: Slice): void {
-  const { q0, q1, k0, k1, type } = slice;
-  const whole = [q0, q1, k0, k1].every((at) => Number.isSafeInteger(at) && at >= 0);
-  if (whole && q0 <= q1 && k0 <= k1 && [0, 1, 2, 3].includes(type)) return;
-  throw new ShapeError({
-    where,
-    expected: "whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3",
-    received: formatSlice(slice),
-  });
-}
-
-function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${type}`;
 }
 
 function checkCount(where: string, count: number, least: number): void {

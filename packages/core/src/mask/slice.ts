@@ -11,9 +11,16 @@ export interface Slice {
   readonly type: 0 | 1 | 2 | 3;
 }
 
-/** Which (query, key) pairs count: a rule that gives disjoint slices for sequences of given lengths. */
+/**
+ * Which (query, key) pairs count: a rule that gives disjoint slices for sequences of given lengths. A mask of your own must
+ * guarantee this, and attention verifies it (`resolveSlices`) before anything is sent, once for each pair of lengths:
+ *
+ * - the same lengths give the same slices, on every rank; `slices` is called once for them;
+ * - q0, q1, k0 and k1 are whole numbers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is 0, 1, 2 or 3;
+ * - no two slices cover the same pair: it would count twice.
+ */
 export interface Mask {
   readonly name: string;
-  /** Slices over `queries` × `keys` positions; throws if the mask reaches outside them or covers a pair twice. */
+  /** Slices over `queries` × `keys` positions. */
   slices(queries: number, keys: number): readonly Slice[];
 }

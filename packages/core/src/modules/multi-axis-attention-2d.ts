@@ -1,7 +1,9 @@
 import type { Context } from "../context.ts";
+import { ShapeError } from "../errors.ts";
 import { checkOptionNames } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
-import type { Span } from "../placement/span.ts";
+import { type Span, spansLength } from "../placement/span.ts";
+import { trustLayout } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
@@ -55,9 +57,23 @@ export class MultiAxisAttention2D extends SelfAttention {
     checkInput(settings, x, settings.embed);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
-    const layout = repeated(this.layout(outer, options.sequenceLength), inner);
+    const narrow = this.layout(outer, options.sequenceLength);
+    checkOuterRows(settings.name, narrow, { ctx, rows: outer });
+    const layout = repeated(narrow, inner);
     return sequence.restore(this.attend(sequence.rows, maskOf(settings, options), layout));
   }
+}
+
+/** Of a length that is not the input's the spans of each row would be made, however many there are. */
+function checkOuterRows(where: string, layout: Layout, { ctx, rows }: { ctx: Context; rows: number }): void {
+  const expected = spansLength(layout.spans(ctx.mesh.coordinate));
+  if (rows === expected) return;
+  throw new ShapeError({
+    where: `${where}, rank ${ctx.rank}`,
+    expected: `${expected} rows along axis1, this rank's share of ${layout.length}`,
+    received: String(rows),
+    remedy: "give the placement and the length that the sequence was sharded with",
+  });
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */
@@ -67,7 +83,8 @@ function repeated(outer: Layout, inner: number): Layout {
       ? [{ start: start * inner, length: length * inner, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
   const known = new Map<readonly Span[], readonly Span[]>();
-  return {
+  // What was verified of the outer layout holds for this one.
+  return trustLayout({
     length: outer.length * inner,
     axes: outer.axes,
     spans(at) {
@@ -76,5 +93,5 @@ function repeated(outer: Layout, inner: number): Layout {
       known.set(narrow, wide);
       return wide;
     },
-  };
+  });
 }

@@ -1,5 +1,5 @@
 import type { Context } from "../context.ts";
-import { empty } from "../creation.ts";
+import { checkDistribution, empty } from "../creation.ts";
 import type { DType } from "../dtype.ts";
 import { checkOptionNames } from "../options.ts";
 import { keep } from "../scope.ts";
@@ -22,10 +22,13 @@ export interface ParameterOptions {
  * A new parameter, equal on all ranks. No scope releases it. Its values follow from the context's seed and the order of creation alone, not
  * from the mesh, so that training can be compared across meshes; rank 0's are broadcast, in case devices round apart.
  * Collective.
+ *
+ * @throws OptionError, before anything is sent, for a distribution that does not exist, such as one of negative std.
  */
 export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
   checkOptionNames("createParameter", options, ["initial", "dtype"] satisfies (keyof ParameterOptions)[]);
   const { initial, dtype = "float32" } = options;
+  if (initial.kind !== "constant") checkDistribution("createParameter", initial);
   const parameter = keep(empty(ctx, shape, dtype));
   const { kernels } = ctx.device;
   if (initial.kind === "constant") kernels.fill(parameter, initial.value);

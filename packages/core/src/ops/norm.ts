@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import { ShapeError } from "../errors.ts";
+import { OptionError, ShapeError } from "../errors.ts";
 import { checkOptionNames } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -66,7 +66,7 @@ const rmsNormOp = defineOp({
 
 /** What normalisations take. */
 export interface NormOptions {
-  /** Added to the variance under the root. */
+  /** Added to the variance under the root; finite and ≥ 0. */
   readonly epsilon?: number;
 }
 
@@ -110,5 +110,7 @@ function checkNorm(
       received: formatShape(parameter.shape),
     });
   }
-  return options.epsilon;
+  const { epsilon } = options;
+  if (epsilon === undefined || (Number.isFinite(epsilon) && epsilon >= 0)) return epsilon;
+  throw new OptionError({ where, expected: "a finite epsilon ≥ 0", received: String(epsilon) });
 }

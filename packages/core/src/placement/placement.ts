@@ -2,8 +2,13 @@ import { OptionError, ShapeError } from "../errors.ts";
 import type { Span } from "./span.ts";
 
 /**
- * How a sequence is cut into shards: which global positions shard `index` of `count` holds, and in which order. Shards of
- * one placement are disjoint and together hold every position; lengths need not divide anything, and shards may be empty.
+ * How a sequence is cut into shards: which global positions shard `index` of `count` holds, and in which order. Lengths need
+ * not divide anything, and shards may be empty. A placement of your own must guarantee this, and it is verified
+ * (`resolveShards`) before anything is sent, once for each number of shards and length:
+ *
+ * - the same arguments give the same spans, on every rank; `spans` is called once for them;
+ * - start, length and step are whole numbers: start ≥ 0, length ≥ 0, step ≥ 1;
+ * - each position from 0 to length − 1 is in exactly one shard, once, and no other position is in any.
  */
 export interface Placement {
   readonly name: string;
@@ -30,9 +35,26 @@ function piece(index: number, count: number, length: number): Span {
  * ```
  */
 export function contiguous(lengths?: readonly number[]): Placement {
-  if (!lengths) return { name: "contiguous", spans: (index, count, length) => [piece(index, count, length)] };
-  return ofLengths([...lengths]);
+  return lengths ? ofLengths([...lengths]) : equalPieces;
 }
+
+// Made once: what is verified of them is kept by identity.
+const equalPieces: Placement = Object.freeze<Placement>({
+  name: "contiguous",
+  spans: (index, count, length) => [piece(index, count, length)],
+});
+
+const mirrored: Placement = Object.freeze<Placement>({
+  name: "zigzag",
+  spans: (index, count, length) => [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)],
+});
+
+const interleaved: Placement = Object.freeze<Placement>({
+  name: "striped",
+  spans: (index, count, length) => [
+    { start: index, length: Math.max(0, Math.ceil((length - index) / count)), step: count },
+  ],
+});
 
 function ofLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
@@ -70,20 +92,12 @@ function ofLengths(lengths: readonly number[]): Placement {
  * ```
  */
 export function zigzag(): Placement {
-  return {
-    name: "zigzag",
-    spans: (index, count, length) => [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)],
-  };
+  return mirrored;
 }
 
 /** Shard r holds positions r, r + count, …: as balanced as zigzag, at every scale. Brandon et al. 2023, "Striped Attention". */
 export function striped(): Placement {
-  return {
-    name: "striped",
-    spans: (index, count, length) => [
-      { start: index, length: Math.max(0, Math.ceil((length - index) / count)), step: count },
-    ],
-  };
+  return interleaved;
 }
 
 /** A placement by name, as options take it. */
@@ -93,8 +107,8 @@ const named: Readonly<Record<PlacementName, () => Placement>> = { contiguous: ()
 
 /** The placement itself, or the one of that name; throws an OptionError that lists the names. */
 export function placementOf(nameOrValue: PlacementName | Placement): Placement {
-  if (typeof nameOrValue !== "string") return nameOrValue;
-  if (Object.hasOwn(named, nameOrValue)) return named[nameOrValue]();
+  if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;
+  if (typeof nameOrValue === "string" && Object.hasOwn(named, nameOrValue)) return named[nameOrValue]();
   throw new OptionError({
     where: "placement",
     expected: `${Object.keys(named).join(", ")} or a Placement`,

@@ -1,6 +1,9 @@
 import { ShapeError } from "../errors.ts";
 
-/** Global positions start, start + step, … (`length` of them). A shard is an ordered list of spans. */
+/**
+ * Global positions start, start + step, … (`length` of them), whole numbers: start ≥ 0, length ≥ 0, step ≥ 1. A shard is an
+ * ordered list of spans.
+ */
 export interface Span {
   readonly start: number;
   readonly length: number;

@@ -258,6 +258,19 @@ describe("bad input says what would be right", () => {
     );
   });
 
+  test("a length that is not the input's is refused before spans are made for each of its rows", async () => {
+    const module = new MultiAxisAttention2D(ctx, {
+      embedDim: 8,
+      numHeads: 2,
+      axis1: 1,
+      axis2: 2,
+      placement: "striped",
+    });
+    expect(() => module.forward(input([1, 4, 2, 8]), { sequenceLength: 2 ** 31 })).toThrow(
+      /MultiAxisAttention2D, rank 0: expected 2147483648 rows along axis1, this rank's share of 2147483648, received 4/,
+    );
+  });
+
   test("dtype, a disposed tensor, a closed context", async () => {
     const module = attn();
     const x = input([1, 2, 8]);

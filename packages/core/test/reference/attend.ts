@@ -6,6 +6,8 @@ import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";
 
 // One score at a time. B batch, H heads, Hkv key heads, Sq and Sk rows, D head size.
+//
+// Scores are float32, as on any device: of 1e9 the difference to a float32 lse is right only if both were rounded.
 
 /** For each local query the local keys it sees; a pair covered by two slices is a fault of the caller. */
 function visible({ q, k, mask }: Tile): number[][] {
@@ -63,18 +65,18 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
         n++;
         if (seen.length === 0) return;
         const query = queries.row(at).row;
-        const scores = seen.map((j) => tile.scale * dot(query, keys.row([...head, j]).row));
+        const scores = seen.map((j) => memory.float32(tile.scale * dot(query, keys.row([...head, j]).row)));
         const most = Math.max(lse[n]!, ...scores);
+        if (most === -Infinity) return;
         const sum = scores.reduce((total, score) => total + Math.exp(score - most), Math.exp(lse[n]! - most));
-        const merged = most + Math.log(sum);
         const { first, row } = out.row(at);
-        const before = lse[n] === -Infinity ? 0 : Math.exp(lse[n]! - merged);
+        const before = Math.exp(lse[n]! - most) / sum;
         for (const d of row.keys()) out.values[first + d] = before === 0 ? 0 : row[d]! * before;
         for (const [i, j] of seen.entries()) {
-          const weight = Math.exp(scores[i]! - merged);
+          const weight = Math.exp(scores[i]! - most) / sum;
           for (const [d, value] of values.row([...head, j]).row.entries()) out.values[first + d]! += weight * value;
         }
-        lse[n] = merged;
+        lse[n] = most + Math.log(sum);
       });
       memory.store(state.out, out.values);
       memory.store(state.lse, lse);
@@ -91,7 +93,8 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
         const dOut = dOuts.row(at).row;
         for (const j of seen) {
           const { row: key, first: firstKey } = keys.row([...head, j]);
-          const weight = Math.exp(tile.scale * dot(query, key) - lse[n]!);
+          const score = memory.float32(tile.scale * dot(query, key));
+          const weight = lse[n] === -Infinity ? 0 : Math.min(1, Math.exp(score - lse[n]!));
           const dScore = weight * (dot(dOut, values.row([...head, j]).row) - delta[n]!) * tile.scale;
           for (const d of query.keys()) {
             dq.values[first + d]! += dScore * key[d]!;
@@ -109,15 +112,21 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
       const d = into.out.shape.at(-1)!;
       const [a, b] = [memory.load(into.lse), memory.load(from.lse)];
       const [x, y] = [memory.load(into.out), memory.load(from.out)];
-      const merged = a.map((lse, i) => {
+      const sums = a.map((lse, i) => {
         const most = Math.max(lse, b[i]!);
-        return most === -Infinity ? most : most + Math.log(Math.exp(lse - most) + Math.exp(b[i]! - most));
+        const [own, other] = [lse, b[i]!].map((each) => (each === most ? 1 : Math.exp(each - most)));
+        return { most, own: own!, other: other! };
       });
-      const share = (lse: number, n: number) => (lse === -Infinity ? 0 : Math.exp(lse - merged[n]!));
-      const row = (i: number) => Math.floor(i / d);
+      const merged = sums.map(({ most, own, other }) => (most === -Infinity ? most : most + Math.log(own + other)));
       memory.store(
         into.out,
-        x.map((value, i) => value * share(a[row(i)]!, row(i)) + y[i]! * share(b[row(i)]!, row(i))),
+        x.map((value, i) => {
+          const row = Math.floor(i / d);
+          const { own, other } = sums[row]!;
+          // What lies in `out` of a row that has seen nothing is not looked at.
+          if (b[row] === -Infinity) return value;
+          return a[row] === -Infinity ? y[i]! : (own * value + other * y[i]!) / (own + other);
+        }),
       );
       memory.store(into.lse, merged);
     },

@@ -74,6 +74,11 @@ export class Memory {
     return addresses(x, shape).map((at) => block[at]!);
   }
 
+  /** A number as a kernel that computes in float32 has it. */
+  float32(value: number): number {
+    return this.#round.float32(value);
+  }
+
   store(out: Tensor, values: ArrayLike<number>): void {
     const block = this.block(out);
     const round = this.#round[out.dtype];

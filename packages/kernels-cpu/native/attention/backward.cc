@@ -36,6 +36,7 @@ struct TurnGuard {
 void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   const AttentionKernels& kernels = attentionKernels(isa);
+  expectFits(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   const Plan plan(args.tile);
   pool.shared().reset();
   const PanelPlan panels(plan, args.q.shape[2], kernels.width, pool.shared());

@@ -1,14 +1,20 @@
 // Forward: folding one block of keys into a panel.
 //
-// The running maximum is *lazy*: 2^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
+// The running maximum m is *lazy*: e^(s − m) is taken at once, in registers, with the m at hand. Only if some s − m
 // exceeds kLazy is the block done again with m raised. That is exact: float32 has exponents to spare for sums of
 // 2^kLazy, and relative precision does not depend on m. On real data it happens in the first few blocks of a row, if at
 // all. m is subtracted after the product, not where it starts: partial sums as large as m would cost digits.
+//
+// Exponents are taken for base 2: (s − m) · log2 e. Of ordinary m, up to kOrdinary, that is one multiply-add: the
+// product m · log2 e is rounded once, and what is summed is relative to the rounded one. Of a large m that rounding is
+// itself an exponent, of up to 2^64 for m = 1e9. There m stays as it is, a score or the lse of a state, and is
+// subtracted first: exactly, where the difference is small.
 #pragma once
 
 #include "attention/kernels.h"
 #include "attention/pack.h"
 #include "attention/tile.h"
+#include "simd/exp2.h"
 
 namespace mosaic {
 
@@ -17,22 +23,23 @@ struct FoldBlock {
   using Vec = typename V::Vec;
   static constexpr int N = V::tileVectors, R = V::tileRows, L = V::lanes;
   static constexpr int width = N * L;
-  static constexpr float kLazy = 40;       // log2 units
-  static constexpr int32_t kFirst = 16;    // keys that give a row its first m
-  static constexpr float kSeen = 1e-30f;   // any sum over at least one key is far larger
-  static constexpr float kLowest = -3e38f;
+  static constexpr float kLazy = 40;     // of (s − m) · log2 e
+  static constexpr int32_t kFirst = 16;  // keys that give a row its first m
+  static constexpr float kSeen = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
-  MOSAIC_NOINLINE void fold(const ForwardPanel& panel, const KeyBlock& keys) {
+  MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KeyBlock& keys) {
     int32_t done = 0;
     if (fresh(panel)) {
       done = keys.count < kFirst ? keys.count : kFirst;
       settleKeys(panel, keys, 0, done);
     }
-    if (fresh(panel) || !foldFused(panel, keys, done)) settleKeys(panel, keys, done, keys.count);
+    if (fresh(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
+      settleKeys(panel, keys, done, keys.count);
+    }
     accumulate(panel, keys);
   }
 
-  MOSAIC_NOINLINE void foldMasked(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
+  MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
     mask(panel, keys, visible, blockMax);
@@ -52,26 +59,34 @@ struct FoldBlock {
     return any;
   }
 
-  /// p ← 2^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
+  /// (s − m) · log2 e
+  template <bool large>
+  MOSAIC_INLINE Vec exponent(Vec s, Vec negMax) {
+    return large ? V::mul(V::add(s, negMax), V::set1(kLog2e)) : V::fma(s, V::set1(kLog2e), negMax);
+  }
+
+  /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass. False, with sum as before, if m lags too far.
+  template <bool large>
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KeyBlock& keys, int32_t from) {
     float blockMax[width], blockSum[width];
     for (int n = 0; n < N; ++n) {
       V::store(blockSum + n * L, V::zero());
-      V::store(blockMax + n * L, V::set1(kLowest));
+      V::store(blockMax + n * L, V::zero());
     }
     forTiles<R>(from, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
-      Tile::addToRows(c, panel.negMax);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
+        const Vec negMax = V::load(panel.negMax + n * L);
         Vec top = V::load(blockMax + n * L), sum = V::load(blockSum + n * L);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
-          top = V::max(top, c.at[r][n]);
-          const Vec p = V::exp2(c.at[r][n]);
+          const Vec x = exponent<large>(c.at[r][n], negMax);
+          top = V::max(top, x);
+          const Vec p = V::exp2(x);
           sum = V::add(sum, p);
           V::store(panel.p + (j + r) * width + n * L, p);
         }
@@ -87,13 +102,13 @@ struct FoldBlock {
   }
 
   /// The same for keys [from, to), first raising m where it must be.
-  MOSAIC_NOINLINE void settleKeys(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
+  MOSAIC_NOINLINE void settleKeys(ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
     float blockMax[width];
     scores(panel, keys, from, to, blockMax);
     settle(panel, from, to, blockMax);
   }
 
-  /// p ← s − m and its maximum over keys [from, to).
+  /// p ← s and its maximum over keys [from, to).
   MOSAIC_INLINE void scores(const ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to,
                             float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
@@ -102,7 +117,6 @@ struct FoldBlock {
       Tile c;
       Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
-      Tile::addToRows(c, panel.negMax);
       Tile::store(c, panel.p + j * width, width);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -134,17 +148,36 @@ struct FoldBlock {
     for (int32_t i = 0; i < count; ++i) V::store(at + i * width, V::mul(V::load(at + i * width), factor));
   }
 
-  /// Raises m where it must be, then p ← 2^(s − m), sum += p.
-  MOSAIC_INLINE void settle(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
+  /// Raises m where it must be, then p ← e^(s − m), sum += p.
+  MOSAIC_INLINE void settle(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
+    if (!panel.large && becomesLarge(panel, blockMax)) enlarge(panel, from);
+    if (panel.large) {
+      settleAs<true>(panel, from, to, blockMax);
+    } else {
+      settleAs<false>(panel, from, to, blockMax);
+    }
+  }
+
+  /// The m of rows that get one or a higher one, as it is held; 0 where a row has still seen nothing.
+  template <bool large>
+  MOSAIC_INLINE Vec raised(Vec top) {
+    const Vec m = V::select(V::less(top, V::set1(-__FLT_MAX__)), V::zero(), top);
+    return large ? m : V::mul(m, V::set1(kLog2e));
+  }
+
+  template <bool large>
+  MOSAIC_INLINE void settleAs(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
-      const auto fresh = V::less(before, V::set1(kSeen));
-      const Vec first = V::select(V::less(top, V::set1(kLowest)), V::zero(), top);  // −∞: still nothing seen
-      const Vec later = V::select(V::less(V::set1(kLazy), top), top, V::zero());
-      const Vec rise = V::select(fresh, first, later);
-      V::store(panel.negMax + n * L, V::sub(V::load(panel.negMax + n * L), rise));
-      if (V::any(V::less(V::zero(), later))) {
-        const Vec shrink = V::select(fresh, V::zero(), V::exp2(V::sub(V::zero(), later)));
+      const Vec old = V::load(panel.negMax + n * L);
+      const auto fresh = V::less(before, V::set1(kSeen)), lags = V::less(V::set1(kLazy), exponent<large>(top, old));
+      const Vec next = V::sub(V::zero(), raised<large>(top));
+      const Vec negMax = V::select(fresh, next, V::select(lags, next, old));
+      V::store(panel.negMax + n * L, negMax);
+      if (V::any(lags)) {
+        const Vec rise = V::sub(negMax, old);
+        const Vec kept = V::exp2(large ? V::mul(rise, V::set1(kLog2e)) : rise);
+        const Vec shrink = V::select(fresh, V::zero(), kept);
         V::store(panel.sum + n * L, V::mul(before, shrink));
         shrinkRows(panel.out + n * L, panel.depth, shrink);
         shrinkRows(panel.p + n * L, from, shrink);  // taken with the old m, not yet in `out`
@@ -153,11 +186,38 @@ struct FoldBlock {
 #pragma GCC unroll 2
       for (int32_t j = from; j < to; ++j) {
         float* at = panel.p + j * width + n * L;
-        const Vec p = V::exp2(V::sub(V::load(at), rise));
+        const Vec p = V::exp2(exponent<large>(V::load(at), negMax));
         sum = V::add(sum, p);
         V::store(at, p);
       }
       addSum(panel, n, sum);
+    }
+  }
+
+  /// Whether the m of some row is about to be large.
+  MOSAIC_INLINE bool becomesLarge(const ForwardPanel& panel, const float* blockMax) {
+    bool any = false;
+    for (int n = 0; n < N; ++n) {
+      const Vec top = V::load(blockMax + n * L);
+      const auto fresh = V::less(V::load(panel.sum + n * L), V::set1(kSeen));
+      const auto lags = V::less(V::set1(kLazy), exponent<false>(top, V::load(panel.negMax + n * L)));
+      const Vec next = V::select(fresh, raised<true>(top), V::select(lags, top, V::zero()));
+      any |= V::any(V::less(V::set1(kOrdinary), next)) || V::any(V::less(next, V::set1(-kOrdinary)));
+    }
+    return any;
+  }
+
+  /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
+  MOSAIC_NOINLINE void enlarge(ForwardPanel& panel, int32_t from) {
+    panel.large = true;
+    for (int32_t r = 0; r < width; ++r) {
+      constexpr double kLog2eExact = 1.4426950408889634;
+      const double held = panel.negMax[r];
+      panel.negMax[r] = static_cast<float>(held / kLog2eExact);
+      const float factor = static_cast<float>(__builtin_exp2(panel.negMax[r] * kLog2eExact - held));
+      panel.sum[r] *= factor;
+      for (int32_t d = 0; d < panel.depth; ++d) panel.out[d * width + r] *= factor;
+      for (int32_t j = 0; j < from; ++j) panel.p[j * width + r] *= factor;
     }
   }
 

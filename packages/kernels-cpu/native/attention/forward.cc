@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kGroupPanels = 16;           // enough to hide the cost of reading a block
 constexpr int64_t kGroupBytes = 224 << 10;      // of q and out, which should stay in the second-level cache
 constexpr int64_t kTasksPerThread = 4;          // for balance
-constexpr double kLog2e = std::numbers::log2e;  // lse is natural, scores are in units of log2
+constexpr double kLog2e = std::numbers::log2e;
 
 struct Panel {
   ForwardPanel at;
@@ -80,7 +80,7 @@ class Forward {
       if (segments.empty()) continue;
       const int64_t size = depth_ * k_.width;
       panels.push_back({{arena.take<float>(size), arena.take<float>(size), arena.take<float>(k_.width),
-                         arena.take<float>(k_.width), weights, static_cast<int32_t>(depth_)},
+                         arena.take<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
                         panelPlan_.rows(p),
                         segments});
       load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
@@ -125,7 +125,7 @@ class Forward {
     }
   }
 
-  void foldSegment(const ForwardPanel& panel, const Segment& s, const KeyBlock& keys) const {
+  void foldSegment(ForwardPanel& panel, const Segment& s, const KeyBlock& keys) const {
     const int32_t begin = keys.first, end = keys.first + keys.count;
     const auto clipped = [&](int32_t from, int32_t to, auto fold) {
       from = std::max(from, begin), to = std::min(to, end);
@@ -137,23 +137,24 @@ class Forward {
     clipped(s.coreEnd, s.end, masked);
   }
 
-  /// Queries, and the state so far: m = lse, Σ = 1, out as it is. The rounding of m goes into Σ.
-  void load(const Panel& panel, const HeadRows& rows, float* rowBuffer) const {
-    const ForwardPanel& at = panel.at;
+  /// Queries, and the state so far: m = lse, Σ = 1, out as it is. Where m is multiplied by log2 e, and rounded, what it
+  /// lost goes into Σ.
+  void load(Panel& panel, const HeadRows& rows, float* rowBuffer) const {
+    ForwardPanel& at = panel.at;
     const int32_t count = panel.rows.count;
-    const float factor = static_cast<float>(a_.tile.scale * kLog2e);
     k_.unpack(rowsOf(a_.q, rows), count, depth_, rowBuffer, rowStride_);
-    k_.toPanel(rowBuffer, rowStride_, count, depth_, factor, at.q);
+    k_.toPanel(rowBuffer, rowStride_, count, depth_, a_.tile.scale, at.q);
 
     std::fill(at.negMax, at.negMax + k_.width, 0.0f);
     std::fill(at.sum, at.sum + k_.width, 0.0f);
     const FloatRows lse(a_.state.lse, rows);
     bool any = false;
+    for (int32_t r = 0; r < count; ++r) at.large |= isLarge(lse(r));
     for (int32_t r = 0; r < count; ++r) {
+      if (lse(r) == -INFINITY) continue;
       const double state = lse(r) * kLog2e;
-      if (state == -INFINITY) continue;
-      at.negMax[r] = static_cast<float>(-state);
-      at.sum[r] = static_cast<float>(std::exp2(state + at.negMax[r]));
+      at.negMax[r] = at.large ? -lse(r) : static_cast<float>(-state);
+      at.sum[r] = at.large ? 1 : static_cast<float>(std::exp2(state + at.negMax[r]));
       any = true;
     }
     if (!any) {
@@ -178,8 +179,8 @@ class Forward {
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       const auto saw = [r](const Segment& s) { return s.visible.lo[r] < s.visible.hi[r]; };
       if (at.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), saw)) continue;
-      const double total = std::log2(static_cast<double>(at.sum[r])) - at.negMax[r];
-      lse(r) = static_cast<float>(total / kLog2e);
+      const double sum = at.sum[r], total = std::log2(sum) - at.negMax[r];
+      lse(r) = static_cast<float>(at.large ? std::log(sum) - at.negMax[r] : total / kLog2e);
       const float* row = rowBuffer + r * rowStride_;
       for (int64_t d = 0; d < depth_; ++d) out(r, d) = row[d];
     }
@@ -199,6 +200,7 @@ class Forward {
 
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
+  expectFits(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   pool.shared().reset();
   Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }

@@ -1,12 +1,16 @@
 // Backward: what one block of keys and one panel of rows contribute to dq, and a block of keys to dk and dv.
 //
-// Row statistics are added to the finished product: −lse gives log2 p, −delta gives ds / p, and neither costs digits
+// Row statistics are added to the finished product: −lse gives ln p, −delta gives ds / p, and neither costs digits
 // while sums are under way. FlashAttention-2 (Dao 2023), algorithm 2.
+//
+// Of a large lse the difference to a score is taken first, as in the forward (fold_block.h), where the score came out
+// with the same bits. Where another kernel rounded it apart p is still at most 1, as it must be: gradients stay finite.
 #pragma once
 
 #include "attention/kernels.h"
 #include "attention/pack.h"
 #include "attention/tile.h"
+#include "simd/exp2.h"
 
 namespace mosaic {
 
@@ -17,13 +21,13 @@ struct GradientBlock {
   static constexpr int width = N * L;
 
   MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KeyBlock& keys) {
-    weights(panel, keys);
+    weightsOf(panel, keys);
     weightGradients(panel, keys);
     queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KeyBlock& keys, const Visible& visible) {
-    weights(panel, keys);
+    weightsOf(panel, keys);
     weightGradients(panel, keys);
     mask(panel, keys, visible);
     if (Pack<V>::finite(keys.k, keys.kStride, keys.count, panel.depth)) {
@@ -52,18 +56,36 @@ struct GradientBlock {
   }
 
  private:
-  /// p ← 2^(s − lse)
+  MOSAIC_INLINE void weightsOf(const BackwardPanel& panel, const KeyBlock& keys) {
+    if (panel.large) {
+      weights<true>(panel, keys);
+    } else {
+      weights<false>(panel, keys);
+    }
+  }
+
+  /// (s − lse) · log2 e
+  template <bool large>
+  MOSAIC_INLINE Vec exponent(Vec s, Vec negLse) {
+    const Vec log2e = V::set1(kLog2e);
+    return large ? V::min(V::zero(), V::mul(V::add(s, negLse), log2e)) : V::fma(s, log2e, negLse);
+  }
+
+  /// p ← e^(s − lse)
+  template <bool large>
   MOSAIC_INLINE void weights(const BackwardPanel& panel, const KeyBlock& keys) {
     forTiles<R>(0, keys.count, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, rows, N>;
       Tile c;
       Tile::clear(c);
       Tile::multiply(c, keys.k + j * keys.kStride, keys.kStride, 1, panel.q, width, panel.depth);
-      Tile::addToRows(c, panel.negLse);
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) V::store(panel.p + (j + r) * panel.stride + n * L, V::exp2(c.at[r][n]));
+      for (int n = 0; n < N; ++n) {
+        const Vec negLse = V::load(panel.negLse + n * L);
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+          V::store(panel.p + (j + r) * panel.stride + n * L, V::exp2(exponent<large>(c.at[r][n], negLse)));
+        }
       }
     });
   }

@@ -59,7 +59,7 @@ class GradientGroup {
       panels_[p].dOut = dOut + first * rowStride_;
       panels_[p].at = {arena.take<float>(size), arena.take<float>(size), arena.take<float>(size),
                        arena.take<float>(k_.width), arena.take<float>(k_.width), weights_ + first,
-                       weightGradients_ + first, rows, depth_};
+                       weightGradients_ + first, rows, depth_, false};
     }
   }
 
@@ -99,10 +99,9 @@ class GradientGroup {
     if (used == 0) return false;
 
     const HeadRows at{task_.batch, task_.head, first};
-    const float log2Scale = static_cast<float>(a_.tile.scale * std::numbers::log2e);
     k_.unpack(rowsOf(a_.q, at), count, depth_, panel.q, rowStride_);
     k_.unpack(rowsOf(a_.saved.dOut, at), count, depth_, panel.dOut, rowStride_);
-    k_.toPanel(panel.q, rowStride_, count, depth_, log2Scale, panel.at.q);
+    k_.toPanel(panel.q, rowStride_, count, depth_, a_.tile.scale, panel.at.q);
     k_.toPanel(panel.dOut, rowStride_, count, depth_, 1.0f, panel.at.dOut);
     std::memset(panel.at.dq, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
     loadStatistics(panel, at);
@@ -114,13 +113,15 @@ class GradientGroup {
     return true;
   }
 
-  void loadStatistics(const Panel& panel, const HeadRows& at) const {
+  void loadStatistics(Panel& panel, const HeadRows& at) const {
     const FloatRows lse(a_.saved.lse, at), delta(a_.saved.delta, at);
     std::fill(panel.at.negLse, panel.at.negLse + k_.width, -INFINITY);
     std::fill(panel.at.negDelta, panel.at.negDelta + k_.width, 0.0f);
+    panel.at.large = false;
+    for (int32_t r = 0; r < panel.rows.count; ++r) panel.at.large |= isLarge(lse(r));
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       if (lse(r) == -INFINITY) continue;
-      panel.at.negLse[r] = static_cast<float>(-lse(r) * std::numbers::log2e);
+      panel.at.negLse[r] = panel.at.large ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
       panel.at.negDelta[r] = -delta(r);
     }
   }
@@ -203,7 +204,8 @@ class GradientGroup {
       for (next = strip + 1; next * kStrip < keys.count && strips[next] == range;) ++next;
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
-      const int32_t rows = (range.last - range.first + 1) * k_.width;
+      // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
+      const int32_t rows = (range.last - range.first) * k_.width + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * kStrip, end = std::min(next * kStrip, keys.count);
       const KeyBlock some = part(keys, keys.first + begin, keys.first + end);
       k_.keyGradient(valueTerm(panel, begin, rows, some));

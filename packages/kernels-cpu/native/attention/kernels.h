@@ -32,24 +32,30 @@ struct Visible {
   const int32_t *lo, *hi;  // [width]
 };
 
-/// A panel while keys are folded into it. Scores are in units of log2: s = (q · k) · scale · log2 e.
+/// An m or lse beyond this is large: it is not multiplied by log2 e, for the product's rounding would count.
+inline constexpr float kOrdinary = 128;
+inline bool isLarge(float lse) { return lse > kOrdinary || (lse < -kOrdinary && lse >= -__FLT_MAX__); }
+
+/// A panel while keys are folded into it. A score s is q · k of a q that was multiplied by the scale.
 struct ForwardPanel {
-  float* q;       // [D][width], times scale · log2 e
-  float* out;     // [D][width], Σ 2^(s − m) v
-  float* negMax;  // [width], −m. m may lag behind the true maximum, see fold_block.h
-  float* sum;     // [width], Σ 2^(s − m); 0 when nothing has been seen
+  float* q;       // [D][width], times scale
+  float* out;     // [D][width], Σ e^(s − m) v
+  float* negMax;  // [width], −m · log2 e, or −m where `large`. m may lag behind the true maximum, see fold_block.h
+  float* sum;     // [width], Σ e^(s − m); 0 when nothing has been seen
   float* p;       // [keys][width], scratch
   int32_t depth;  // D
+  bool large;     // whether some row has, or had, a large m
 };
 
 /// A panel while its share of the gradients is computed. p and ds hold one block: [keys][stride].
 struct BackwardPanel {
-  float *q, *dOut;           // [D][width]; q times scale · log2 e
+  float *q, *dOut;           // [D][width]; q times scale
   float* dq;                 // [D][width], Σ ds k, not yet times scale
-  float *negLse, *negDelta;  // [width]; −lse in log2 units, −∞ for a row that sees nothing
-  float *p, *ds;             // p = 2^(s − lse), ds = p (dOut · v − delta)
+  float *negLse, *negDelta;  // [width]; −lse · log2 e, or −lse where `large`; −∞ for a row that sees nothing
+  float *p, *ds;             // p = e^(s − lse), ds = p (dOut · v − delta)
   int64_t stride;
   int32_t depth;
+  bool large;  // whether some row has a large lse
 };
 
 /// One term of dk or dv: a float32 matrix [key][depth] += factor · coefficients [key][row] · rows [row][depth].
@@ -78,9 +84,9 @@ struct AttentionKernels {
   void (*fromPanel)(const float* panel, const float* factor, int64_t depth, float* rows, int64_t stride);
 
   /// Folds a block that every row sees in full.
-  void (*fold)(const ForwardPanel& panel, const KeyBlock& keys);
+  void (*fold)(ForwardPanel& panel, const KeyBlock& keys);
   /// Folds a block of which rows see parts. A NaN reaches only rows that see it.
-  void (*foldMasked)(const ForwardPanel& panel, const KeyBlock& keys, const Visible& visible);
+  void (*foldMasked)(ForwardPanel& panel, const KeyBlock& keys, const Visible& visible);
 
   /// p, ds and dq of a block that every row sees in full.
   void (*gradient)(const BackwardPanel& panel, const KeyBlock& keys);

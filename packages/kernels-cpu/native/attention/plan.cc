@@ -1,6 +1,7 @@
 #include "attention/plan.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace mosaic {
 namespace {
@@ -19,6 +20,16 @@ int64_t countBefore(const Span& span, int64_t position) {
 }
 
 }  // namespace
+
+void expectFits(const Tile& tile, int64_t rows, int64_t keys) {
+  const auto count = [](std::span<const Span> spans) {
+    int64_t sum = 0;
+    for (const Span& span : spans) sum += span.length;
+    return sum;
+  };
+  if (count(tile.q) == rows && count(tile.k) == keys) return;
+  throw std::invalid_argument("attention: the spans of a tile do not have as many positions as its tensors have rows");
+}
 
 Plan::Plan(const Tile& tile) : q_(tile.q) {
   int64_t offset = 0;

@@ -33,6 +33,10 @@ struct PanelRows {
   int32_t count, width;
 };
 
+/// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys: what they
+/// say is an index into them.
+void expectFits(const Tile& tile, int64_t rows, int64_t keys);
+
 /// Where a tile puts its rows and keys and which of them meet.
 class Plan {
  public:

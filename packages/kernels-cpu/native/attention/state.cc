@@ -12,12 +12,12 @@ struct Weights {
   float into, from, lse;
 };
 
-/// exp(lse − merged lse) of both sides. Differences are taken only where the larger side is finite: −∞ − (−∞) is NaN.
+/// exp(lse − merged lse) of both sides. The larger side has weight 1 without a difference, which of infinities is NaN.
 Weights mergeWeights(float into, float from) {
   const double high = std::fmax(into, from);
   if (std::isnan(into) || std::isnan(from)) return {NAN, NAN, NAN};
   if (high == -INFINITY) return {1, 0, -INFINITY};
-  const double a = std::exp(into - high), b = std::exp(from - high);
+  const double a = into == high ? 1 : std::exp(into - high), b = from == high ? 1 : std::exp(from - high);
   return {static_cast<float>(a / (a + b)), static_cast<float>(b / (a + b)), static_cast<float>(high + std::log(a + b))};
 }
 

@@ -90,14 +90,16 @@ napi_value account(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-// memory: scratch = device → scratch = allocated, reserved, peak, limit.
+// memory: scratch = device → scratch = allocated, reserved, peak, limit, what kernels hold to work in.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  const Allocator& memory = addon.device().memory();
+  Device& device = addon.device();
+  const Allocator& memory = device.memory();
   addon.scratch[0] = static_cast<double>(memory.stats().allocated);
   addon.scratch[1] = static_cast<double>(memory.stats().reserved);
   addon.scratch[2] = static_cast<double>(memory.stats().peak);
   addon.scratch[3] = static_cast<double>(memory.limit());
+  addon.scratch[4] = static_cast<double>(device.scratch());
   return nullptr;
 }
 

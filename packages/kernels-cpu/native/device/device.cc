@@ -10,8 +10,8 @@ namespace mosaic {
 Device::Device(const DeviceOptions& options)
     : isa(options.isa),
       kernels(kernelsFor(options.isa)),
-      pool_(std::make_unique<Pool>(options.threads)),
-      memory_(std::make_unique<Allocator>(options.memoryLimit)) {}
+      pool_(std::make_unique<Pool>(options.threads, &scratch_)),
+      memory_(std::make_unique<Allocator>(options.memoryLimit, &scratch_)) {}
 
 std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   try {

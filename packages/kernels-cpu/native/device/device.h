@@ -1,6 +1,7 @@
 // One CPU device: a stream with its thread, a pool of workers, and memory.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -35,6 +36,8 @@ class Device : public std::enable_shared_from_this<Device> {
   Pool& pool() { return *pool_; }
   /// Only from the host, and not after `close`.
   Allocator& memory() { return *memory_; }
+  /// Bytes that kernels hold to work in, beside `memory`.
+  size_t scratch() const { return scratch_.load(); }
 
   /// Gives `release` back to the system once all work so far is done.
   void releaseInOrder(Release&& release);
@@ -47,6 +50,7 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   void end();
 
+  std::atomic<size_t> scratch_{0};  // bytes that kernels hold to work in
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Allocator> memory_;
   std::mutex mutex_;

@@ -54,7 +54,7 @@ Release::~Release() {
   for (const Range& range : ranges_) munmap(range.base, range.size);
 }
 
-Allocator::Allocator(size_t limit) : limit_(limit) {}
+Allocator::Allocator(size_t limit, const std::atomic<size_t>* others) : limit_(limit), others_(others) {}
 
 Allocator::~Allocator() {
   for (auto& segment : segments_) {
@@ -91,8 +91,8 @@ Block* Allocator::reserve(size_t bytes, bool large) {
   const size_t least = roundUp(bytes, kHuge);
   if (least > systemMemory()) return nullptr;
   size_t size = large ? std::max(least, kLargeSegment) : least;
-  if (limit_ && stats_.reserved + size > limit_) size = least;
-  if (limit_ && stats_.reserved + size > limit_) return nullptr;
+  if (exceedsLimit(size)) size = least;
+  if (exceedsLimit(size)) return nullptr;
   std::byte* base = mapAligned(size);
   if (!base) return nullptr;
   madvise(base, size, MADV_HUGEPAGE);
@@ -101,6 +101,10 @@ Block* Allocator::reserve(size_t bytes, bool large) {
   stats_.reserved += size;
   segments_.push_back(std::move(segment));
   return segments_.back()->first;
+}
+
+bool Allocator::exceedsLimit(size_t more) const {
+  return limit_ && stats_.reserved + (others_ ? others_->load() : 0) + more > limit_;
 }
 
 void Allocator::split(Block* block, size_t bytes) {

@@ -5,6 +5,7 @@
 // system must wait for the stream; `Release` carries that.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -50,8 +51,8 @@ class Release {
 /// by huge pages where the system grants them. Blocks are aligned to 64 bytes. Not thread-safe: it belongs to the host.
 class Allocator {
  public:
-  /// `limit` bounds what is reserved from the system, in bytes; 0 means no bound.
-  explicit Allocator(size_t limit);
+  /// `limit` bounds what is reserved from the system, in bytes, and what `others` hold, if given; 0 means no bound.
+  explicit Allocator(size_t limit, const std::atomic<size_t>* others = nullptr);
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -80,7 +81,10 @@ class Allocator {
   void split(Block* block, size_t bytes);
   void join(Block* left);
 
+  bool exceedsLimit(size_t more) const;
+
   size_t limit_;
+  const std::atomic<size_t>* others_;
   MemoryStats stats_;
   std::vector<std::unique_ptr<Segment>> segments_;
   Pool small_, large_;

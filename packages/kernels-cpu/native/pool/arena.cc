@@ -12,6 +12,7 @@ constexpr size_t kSmallestBlock = size_t{1} << 20;
 }  // namespace
 
 Arena::~Arena() {
+  if (held_) held_->fetch_sub(capacity());
   for (const Block& block : blocks_) ::operator delete(block.data, std::align_val_t{kAlign});
 }
 
@@ -36,6 +37,7 @@ void* Arena::bytes(size_t size) {
     const size_t blockSize = std::max({size, kSmallestBlock, capacity()});  // doubling: few blocks, little waste
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlign})), blockSize});
+    if (held_) held_->fetch_add(blockSize);
   }
   void* taken = blocks_[current_].data + used_;
   used_ += size;

@@ -1,6 +1,7 @@
 // Scratch memory of one worker: taken in pieces, given back all at once, kept for the next task.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -11,7 +12,8 @@ namespace mosaic {
 /// in its first step only. Memory is not cleared. Not thread-safe: one arena per worker.
 class Arena {
  public:
-  Arena() = default;
+  /// `held`, if given, counts the bytes that are held from the system, together with those of other arenas.
+  explicit Arena(std::atomic<size_t>* held = nullptr) : held_(held) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -35,6 +37,7 @@ class Arena {
   };
   void* bytes(size_t size);
 
+  std::atomic<size_t>* held_;
   std::vector<Block> blocks_;
   size_t current_ = 0;  // index into blocks_
   size_t used_ = 0;     // of the current block

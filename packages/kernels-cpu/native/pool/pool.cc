@@ -15,8 +15,8 @@ constexpr int64_t kSpin = 50'000;  // ns; waking a parked thread costs 20â€“25 Â
 
 }  // namespace
 
-Pool::Pool(int threads) {
-  for (int i = 0; i <= std::max(threads, 1); ++i) arenas_.push_back(std::make_unique<Arena>());
+Pool::Pool(int threads, std::atomic<size_t>* scratch) {
+  for (int i = 0; i <= std::max(threads, 1); ++i) arenas_.push_back(std::make_unique<Arena>(scratch));
   workers_.reserve(static_cast<size_t>(std::max(threads - 1, 0)));
   try {
     for (int i = 1; i < threads; ++i) workers_.push_back(startThread("mosaic-pool", [this, i] { workerMain(i); }));

@@ -22,8 +22,9 @@ namespace mosaic {
 /// which thread computed them.
 class Pool {
  public:
-  /// `threads` ≥ 1 counts the caller. Throws std::system_error if the system gives fewer.
-  explicit Pool(int threads);
+  /// `threads` ≥ 1 counts the caller; `scratch`, if given, counts the bytes that arenas hold. Throws std::system_error
+  /// if the system gives fewer threads.
+  explicit Pool(int threads, std::atomic<size_t>* scratch = nullptr);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;

@@ -3,6 +3,9 @@
 
 namespace mosaic {
 
+/// 2^(x · kLog2e) is e^x.
+inline constexpr float kLog2e = 1.44269504088896341f;
+
 /// On [−½, ½], for traits that round to the nearest integer. The first is exactly 1, so that exp2(0) = 1.
 inline constexpr float kExp2Centred[7] = {1.0f,           0.693147202855174f,   0.24022647913620052f,
                                           0.05550332470865087f, 0.009618437357982703f, 0.0013398874524877882f,

@@ -16,7 +16,7 @@ ${rows.join("\n")}
 
 Every option is also read from MOSAIC_<NAME> (but --node-arg, --import and --env), then mosaic.launch.json, then
 PET_<NAME> or SLURM.
-TIME is 500ms, 30s, 2m or 1h. Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken,
-70 launcher bug, 124 timeout.
+TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds. Ranks have an empty stdin.
+Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken, 70 launcher bug, 124 timeout.
 `;
 }

@@ -5,7 +5,7 @@ import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
 import { runsWhere } from "../runs.ts";
 import { Holder } from "../holder.ts";
-import { addLse } from "./lse.ts";
+import { addLse } from "../logarithms.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";
 import { headsOf, rowsOf } from "./views.ts";
 

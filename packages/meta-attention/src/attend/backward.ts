@@ -4,7 +4,7 @@ import { Holder } from "../holder.ts";
 import type { Attending } from "./attending.ts";
 import type { Gradients } from "./gradients.ts";
 import { lookBackward } from "./look-backward.ts";
-import { shareOf } from "./lse.ts";
+import { shareOf } from "../logarithms.ts";
 import { tileOf } from "./plan.ts";
 import { headsOf, headsOfZeros, rounded, rowsOf, zerosLike } from "./views.ts";
 

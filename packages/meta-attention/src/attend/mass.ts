@@ -1,7 +1,7 @@
 import type { Tensor } from "@mosaic/core";
 import { reduceInto } from "../reduce.ts";
 import type { Attending, Looked } from "./attending.ts";
-import { shareOf } from "./lse.ts";
+import { shareOf } from "../logarithms.ts";
 import { pairOf, rowsOf, zerosLike } from "./views.ts";
 
 /** The share of the softmax over everything looked at that lies on the chunk of a look, for each of its rows [b,H,S]. */

@@ -2,10 +2,11 @@ import { fromArray, type Tensor } from "@mosaic/core";
 import type { Attending } from "../attend/attending.ts";
 import { rowsOf, zerosLike } from "../attend/views.ts";
 import type { Chunk } from "../chunks.ts";
+import { LOWEST, limitTo } from "../logarithms.ts";
 import { reduceInto } from "../reduce.ts";
 import type { Chosen } from "../route/choose.ts";
-import { FORBIDDEN } from "../route/reach.ts";
 import { Holder } from "../holder.ts";
+import { rootOf } from "./key-statistics.ts";
 
 /** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
 export interface KnownKeys {
@@ -13,14 +14,12 @@ export interface KnownKeys {
   readonly start: number;
 }
 
-/** Stands for the lse of a row that saw nothing: less than any other, and more than what is added where nothing was left out. */
-const SAW_NOTHING = -1e8;
-
 // B batch, H heads in Hkv groups of G, each with a key head; L rows of a query chunk, D head size, N chunks.
 
 /**
  * For each row of a query chunk, each head and each chunk j that it did not look at though it might have: a bound on the
- * logarithm of (softmax mass on j : mass looked at), u_j − l in docs/algorithms.md. [B,H,L,N]; −1e9 for all other chunks.
+ * logarithm of (softmax mass on j : mass looked at), u_j − l in docs/algorithms.md. [B,H,L,N]; −Infinity for all other chunks, and Infinity
+ * where a row saw nothing that it looked at.
  */
 export function leftOut(
   attending: Attending,
@@ -43,21 +42,22 @@ export function leftOut(
   // τ·(q·μ + ‖q‖·reach), reach = r + slack·(‖μ‖ + r)
   const bound = empty(...groups, count);
   kernels.matmul(bound, rows, centres, false);
+  // Where it overflows a bound may be larger; −∞ + ∞ would be NaN.
+  kernels.scalar("max", bound, bound, LOWEST);
   const norms = empty(...groups);
   kernels.rowDot(norms, rows, rows);
-  kernels.unary("sqrt", norms, norms);
+  rootOf(norms, size);
   const reach = reachOf({ centres, radii }, (size + 16) * 2 ** -22, holder);
   const most = empty(...groups, count);
   kernels.binary("mul", most, hold(norms.reshape([...groups, 1])), reach);
   kernels.binary("add", bound, bound, most);
   kernels.scalar("mul", bound, bound, plan.scale);
 
-  // ln n_j where j was left out; − l + 2⁻²⁰·(1 + |l|)
-  kernels.binary("add", bound, bound, hold(lengthsWhere(attending, chosen, chunk)));
-  const seen = empty(...groups, 1);
-  kernels.scalar("max", seen, lse, SAW_NOTHING);
-  kernels.binary("sub", bound, bound, seen);
-  kernels.binary("add", bound, bound, hold(roundingOf(seen)));
+  // + ln n_j − l + 2⁻²⁰·(1 + |l|), where j was left out
+  kernels.binary("add", bound, bound, hold(lengthsOf(attending)));
+  kernels.binary("sub", bound, bound, lse);
+  kernels.binary("add", bound, bound, hold(roundingOf(lse)));
+  limitTo(bound, hold(negativeLimits(attending, chosen, chunk)));
   return bound.reshape([batch, plan.numHeads, chunk.length, count]);
 }
 
@@ -86,20 +86,26 @@ function reachOf({ centres, radii }: { centres: Tensor; radii: Tensor }, slack: 
   const squares = holder.hold(device.empty(shape, "float32"));
   device.kernels.binary("mul", squares, centres, centres);
   reduceInto("sum", reach, squares);
-  device.kernels.unary("sqrt", reach, reach);
+  rootOf(reach, shape[3]!);
   device.kernels.binary("add", reach, reach, radii);
   device.kernels.scalar("mul", reach, reach, slack);
   device.kernels.binary("add", reach, reach, radii);
   return reach;
 }
 
-/** [B,1,1,1,N]: ln n_j where chunk j might have been looked at and was not, −1e9 elsewhere. */
-function lengthsWhere({ plan, q }: Attending, chosen: Chosen, query: Chunk): Tensor {
+/** [1,1,1,1,N]: ln n_j. */
+function lengthsOf({ plan, q }: Attending): Tensor {
+  const values = plan.chunks.all.map(({ length }) => Math.log(length) + 2 ** -20);
+  return fromArray(q.device, values, [1, 1, 1, 1, values.length]);
+}
+
+/** [B,1,1,1,N]: minus what the bound is at most; −Infinity, no limit, where chunk j might have been looked at and was not. */
+function negativeLimits({ plan, q }: Attending, chosen: Chosen, query: Chunk): Tensor {
   const { all, reach } = plan.chunks;
   const values = chosen.flatMap((ofBatch) =>
-    all.map(({ index, length }) => {
+    all.map(({ index }) => {
       const isLeftOut = reach.may(query.index, index) && !ofBatch[query.index]!.includes(index);
-      return isLeftOut ? Math.log(length) + 2 ** -20 : FORBIDDEN;
+      return isLeftOut ? -Infinity : Infinity;
     }),
   );
   return fromArray(q.device, values, [chosen.length, 1, 1, 1, all.length]);

@@ -3,7 +3,7 @@ import type { Attending } from "../attend/attending.ts";
 import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 import type { Chosen } from "../route/choose.ts";
-import { FORBIDDEN } from "../route/reach.ts";
+import { LOWEST, limitTo } from "../logarithms.ts";
 import { type KnownKeys, leftOut } from "./bounds.ts";
 
 /** How much may have been missed. */
@@ -35,12 +35,17 @@ function leastBound({ plan, q }: Attending, chosen: Chosen, { index }: Chunk): T
   return fromArray(q.device, least, [chosen.length, 1, 1, 1]);
 }
 
+/** Where the sigmoid is 1 in float32, by far. */
+const ALL = 128;
+
 /** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `least` and at most 1. */
 function writeShare(out: Tensor, shares: Tensor, least: Tensor): void {
   const { kernels } = shares.device;
+  limitTo(shares, -ALL);
   using most = shares.device.empty(shares.shape.with(-1, 1), "float32");
   using sum = shares.device.empty(most.shape, "float32");
   reduceInto("max", most, shares);
+  kernels.scalar("max", most, most, LOWEST);
   kernels.binary("sub", shares, shares, most);
   kernels.unary("exp", shares, shares);
   reduceInto("sum", sum, shares);
@@ -48,19 +53,18 @@ function writeShare(out: Tensor, shares: Tensor, least: Tensor): void {
   kernels.binary("add", sum, sum, most);
   kernels.unary("sigmoid", sum, sum);
   kernels.binary("max", sum, sum, least);
-  // The smaller of two is minus the larger of their negatives.
-  kernels.scalar("mul", sum, sum, -(1 + 2 ** -20));
-  kernels.scalar("max", sum, sum, -1);
-  kernels.scalar("mul", out, sum, -1);
+  kernels.scalar("mul", sum, sum, 1 + 2 ** -20);
+  limitTo(sum, -1);
+  kernels.copy(out, sum);
 }
 
-/** [B,perRank,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads; −1e9 where there is no chunk. */
+/** [B,perRank,N]: for each of this rank's chunks the largest `leftOut` over its rows and heads; −Infinity where there is no chunk. */
 export function worstLeftOut(attending: Attending, chosen: Chosen, known: KnownKeys): Tensor {
   const { plan, q } = attending;
   const batch = q.shape[0]!;
   const count = plan.chunks.all.length;
   const worst = q.device.empty([batch, plan.chunks.perRank, count], "float32");
-  if (plan.chunks.own.length < plan.chunks.perRank) q.device.kernels.fill(worst, FORBIDDEN);
+  if (plan.chunks.own.length < plan.chunks.perRank) q.device.kernels.fill(worst, -Infinity);
   for (const query of plan.chunks.own.keys()) {
     using shares = leftOut(attending, chosen, { known, query });
     using row = worst.slice(1, query, query + 1);

@@ -38,5 +38,11 @@ function writeStatistics(keys: Tensor, centre: Tensor, radius: Tensor): void {
   kernels.binary("sub", apart, keys, centre);
   kernels.rowDot(squares, apart, apart);
   reduceInto("max", radius, squares);
-  kernels.unary("sqrt", radius, radius);
+  rootOf(radius, shape[3]!);
+}
+
+/** x ← √x, for sums x of `count` squares, and not less because squares below 2⁻¹²⁶ are rounded to 0. */
+export function rootOf(x: Tensor, count: number): void {
+  x.device.kernels.unary("sqrt", x, x);
+  x.device.kernels.scalar("add", x, x, Math.sqrt(count) * 2 ** -63);
 }

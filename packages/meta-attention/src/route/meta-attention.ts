@@ -10,7 +10,7 @@ import {
   zeros,
 } from "@mosaic/core";
 import { checkCounts, checkHeads } from "../options.ts";
-import { FORBIDDEN, pairs, type Reach, reachAmong } from "./reach.ts";
+import { pairs, type Reach, reachAmong } from "./reach.ts";
 
 // B batch, N chunks, M length of a summary.
 
@@ -34,7 +34,7 @@ export interface RouteOptions {
 
 /** Where each chunk should look. */
 export interface Routing extends Disposable {
-  /** Scores [B,N,N], row i those of chunk i; −1e9 or less where it may not look: at itself, or ahead if causal. */
+  /** Scores [B,N,N], row i those of chunk i; −Infinity where it may not look: at itself, or ahead if causal. */
   readonly scores: Tensor;
   /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to look. */
   readonly routing: Tensor;
@@ -111,7 +111,7 @@ export class MetaAttention extends Module {
     const qkv = this.qkvProjection.forward(normal);
     const [q, k, v] = [this.#head(qkv, 0), this.#head(qkv, 1), this.#head(qkv, 2)];
     const rule = (i: number, l: number) => l <= i || !causal;
-    const mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: FORBIDDEN });
+    const mask = pairs(this.#ctx, chunks, { rule, yes: 0, no: -Infinity });
     const scores = q.matmul(k.transpose(-2, -1)).scale((this.#size / this.#heads) ** -0.5);
     const weights = scores.add(mask).softmax();
     const merged = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normal.shape);
@@ -143,11 +143,9 @@ export class MetaAttention extends Module {
     plain: Tensor,
     { noise, reach: { chunks, may } }: { noise: Tensor | undefined; reach: Reach },
   ): Pick<Routing, "scores" | "routing"> {
-    const mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: FORBIDDEN });
-    const allowed = pairs(this.#ctx, chunks, { rule: may, yes: 1, no: 0 });
+    const mask = pairs(this.#ctx, chunks, { rule: may, yes: 0, no: -Infinity });
     const scores = plain.add(noise ? mask.add(noise) : mask);
-    // A chunk with nowhere to look would be routed everywhere.
-    return { scores, routing: scores.softmax().mul(allowed) };
+    return { scores, routing: scores.softmax() };
   }
 
   #sizes(x: Tensor): { batch: number; chunks: number } {

@@ -1,9 +1,5 @@
 import { type Context, fromArray, type Tensor } from "@mosaic/core";
 
-// What is added to a score so that it does not count: finite, so that no infinity is ever multiplied by 0, and so far below
-// any score that its exponential is exactly 0.
-export const FORBIDDEN = -1e9;
-
 /** Which chunks each chunk may be routed to: never to itself. */
 export interface Reach {
   /** How many chunks there are. */

@@ -3,10 +3,10 @@ import type { AttendPlan, Combine } from "../attend/plan.ts";
 import type { Chunks } from "../chunks.ts";
 import { ownRowsOf } from "../runs.ts";
 import type { Chosen } from "./choose.ts";
-import { chosenOnly } from "./chosen-only.ts";
 import { type Gathered, gatherSummaries } from "./gather.ts";
 import { logSoftmax } from "./log-softmax.ts";
 import type { MetaAttention, Routing } from "./meta-attention.ts";
+import { chosenMask, reachMask } from "./score-masks.ts";
 
 /** Normal noise on the scores: that of a module and a step, apart from what parameters and ranks draw. */
 export interface NoiseSpec {
@@ -50,8 +50,11 @@ export function routerNumbers(
   { combine, chosen, chunks }: { combine: Combine; chosen: Chosen; chunks: Chunks },
 ): Tensor {
   using own = ownRowsOf(scores, chunks);
-  if (combine === "exact") return logSoftmax(own);
-  using mask = chosenOnly(ctx, chosen, chunks);
+  if (combine === "exact") {
+    using reachable = reachMask(ctx, chunks);
+    return logSoftmax(own, reachable);
+  }
+  using mask = chosenMask(ctx, chosen, chunks);
   using masked = add(own, mask);
   return softmax(masked);
 }

@@ -46,7 +46,7 @@ const EPSILON = 1e-8;
 
 /**
  * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
- * Gini, maximum, mass of the five largest weights). Independent of the order of the tokens; nothing is larger than the
+ * maximum, Gini, mass of the five largest weights, in this order). Independent of the order of the tokens; nothing is larger than the
  * chunk itself. docs/algorithms.md has the formulas. Computes in float32, whatever the tokens are in.
  *
  * Parameters: query [G,E], value [G,E/G,E], and the layers statistics_in, statistics_out and combine.

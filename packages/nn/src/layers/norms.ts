@@ -25,7 +25,8 @@ function checkSize(where: string, dim: number, epsilon: number): void {
   if (!Number.isSafeInteger(dim) || dim < 1) {
     throw new OptionError({ where, expected: "dim a whole number ≥ 1", received: String(dim) });
   }
-  if (!(epsilon >= 0)) throw new OptionError({ where, expected: "epsilon ≥ 0", received: String(epsilon) });
+  if (Number.isFinite(epsilon) && epsilon >= 0) return;
+  throw new OptionError({ where, expected: "a finite epsilon ≥ 0", received: String(epsilon) });
 }
 
 /**

@@ -3,7 +3,6 @@ import {
   defineOp,
   type Device,
   formatShape,
-  fromArray,
   keep,
   OptionError,
   type PositionEncoding,
@@ -68,6 +67,40 @@ function turned(x: Tensor, { cos, sin, interleaved }: Turn, op: "sub" | "add"): 
   return out;
 }
 
+/** Numbers of a table that are on the host at a time. */
+const chunk = 2 ** 18;
+
+/** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
+function makeAngles(device: Device, rows: Int32Array, { headDim, base }: { headDim: number; base: number }): Angles {
+  const pairs = headDim / 2;
+  const cos = device.empty([rows.length, pairs], "float32");
+  let sin: Tensor | undefined;
+  try {
+    sin = device.empty([rows.length, pairs], "float32");
+    const frequencies = Float64Array.from({ length: pairs }, (_, i) => base ** ((-2 * i) / headDim));
+    const angles = new Float64Array(Math.min(chunk, cos.size));
+    for (let from = 0; from < cos.size; from += chunk) {
+      const part = angles.subarray(0, Math.min(chunk, cos.size - from));
+      for (let i = 0; i < part.length; i++) {
+        part[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
+      }
+      writeAt(cos, from, part.map(Math.cos));
+      writeAt(sin, from, part.map(Math.sin));
+    }
+    return { cos, sin };
+  } catch (error) {
+    cos.dispose();
+    sin?.dispose();
+    throw error;
+  }
+}
+
+/** Writes values to the elements of a dense tensor that begin at an offset. */
+function writeAt(out: Tensor, offset: number, values: Float64Array): void {
+  using part = out.view({ shape: [values.length], strides: [1], offset });
+  out.device.write(part, values);
+}
+
 /** Tables kept, of the layouts used last. */
 const keptTables = 4;
 
@@ -88,11 +121,13 @@ const keptTables = 4;
  * using out = attn.forward(x);
  * out.shape; // => [1, 10, 16]
  * ```
- * @throws OptionError for a head size that is not even.
+ * Tables are made for the positions that are encoded, when they are, and the four used last are kept.
+ *
+ * @throws OptionError for a head size that is not even; from `encode`, OutOfMemoryError for tables beyond the device's limit.
  */
 export class RotaryEmbedding implements PositionEncoding, Disposable {
   readonly headDim: number;
-  readonly #frequencies: Float64Array;
+  readonly #base: number;
   readonly #interleaved: boolean;
   readonly #tables = new Map<string, Angles & { readonly device: Device }>();
 
@@ -107,7 +142,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
       });
     }
     this.headDim = headDim;
-    this.#frequencies = Float64Array.from({ length: headDim / 2 }, (_, i) => base ** ((-2 * i) / headDim));
+    this.#base = base;
     this.#interleaved = interleaved;
   }
 
@@ -129,16 +164,11 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     if (known?.device === device) return known;
     known?.cos.dispose();
     known?.sin.dispose();
-    const rows = positions(spans);
-    const pairs = this.#frequencies.length;
-    const angles = new Float64Array(rows.length * pairs);
-    for (let i = 0; i < angles.length; i++) angles[i] = rows[Math.floor(i / pairs)]! * this.#frequencies[i % pairs]!;
-    // The tables outlive the forward whose scope they are made in.
-    const cos = keep(fromArray(device, angles.map(Math.cos), [rows.length, pairs]));
-    const sin = keep(fromArray(device, angles.map(Math.sin), [rows.length, pairs]));
-    this.#tables.set(key, { cos, sin, device });
+    const made = makeAngles(device, positions(spans), { headDim: this.headDim, base: this.#base });
+    // They outlive the forward whose scope they are made in.
+    this.#tables.set(key, { cos: keep(made.cos), sin: keep(made.sin), device });
     this.#forgetOldest();
-    return { cos, sin };
+    return made;
   }
 
   #forgetOldest(): void {

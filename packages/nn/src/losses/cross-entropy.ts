@@ -79,6 +79,13 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options: Cros
       received: String(labelSmoothing),
     });
   }
+  if (!Number.isSafeInteger(ignoreIndex)) {
+    throw new OptionError({
+      where: "crossEntropy",
+      expected: "ignoreIndex, a whole number",
+      received: String(ignoreIndex),
+    });
+  }
   targets.assertUsable("crossEntropy");
   if (logits.rank < 1 || !sameShape(logits.shape.slice(0, -1), targets.shape) || logits.shape.at(-1) === 0) {
     throw new ShapeError({

@@ -51,8 +51,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
 /** Elements squared and summed by one thread at a time. */
 const run = 8192;
 
-/** √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
-function normOf(gradients: readonly Tensor[]): Tensor {
+/** The norm of all gradients together, a scalar float32: √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
+export function normOf(gradients: readonly Tensor[]): Tensor {
   const { device } = gradients[0]!;
   const counts = gradients.map(({ size }) => Math.ceil(size / run));
   const total = counts.reduce((sum, count) => sum + count, 0);

@@ -10,6 +10,7 @@ import {
   StateError,
   Tensor,
 } from "@mosaic/core";
+import { FiniteCheck } from "./non-finite.ts";
 import type { Schedule } from "./schedules.ts";
 
 /** What a parameter may have of its own. */
@@ -37,6 +38,18 @@ export interface OptimizerOptions {
    * `forParameter: (name, { rank }) => (rank < 2 ? { weightDecay: 0 } : {})`.
    */
   readonly forParameter?: (name: string, parameter: Tensor) => ParameterOverrides;
+  /**
+   * Stops training at a loss or a gradient norm that is NaN or infinite, with a NonFiniteError that names step and parameters.
+   * Norms are measured on the device and nothing waits for them, so the error comes as that of an asynchronous device does:
+   * from the first `step`, `stateDict` or `assertFinite` after they are known. Default false.
+   */
+  readonly errorIfNonFinite?: boolean;
+}
+
+/** What one step may be given. */
+export interface StepOptions {
+  /** The loss, a scalar: with `errorIfNonFinite` it must be finite, too. Not kept. */
+  readonly loss?: Tensor;
 }
 
 export const optimizerNames: readonly string[] = [
@@ -46,6 +59,7 @@ export const optimizerNames: readonly string[] = [
   "epsilon",
   "betas",
   "forParameter",
+  "errorIfNonFinite",
 ] as const satisfies readonly (keyof OptimizerOptions)[];
 
 /** What an optimizer remembers: tensors by name, and numbers. */
@@ -81,6 +95,7 @@ export abstract class Optimizer implements Disposable {
   readonly #kind: string;
   readonly #firstName: string;
   readonly #schedule: Schedule;
+  readonly #finiteness: FiniteCheck | undefined;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
@@ -93,6 +108,7 @@ export abstract class Optimizer implements Disposable {
     this.lr = options.lr ?? lr;
     this.#schedule = options.schedule ?? (() => 1);
     this.slots = slotsOf(model, options);
+    this.#finiteness = options.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
   }
 
   /** The learning rate of the coming step. */
@@ -100,8 +116,19 @@ export abstract class Optimizer implements Disposable {
     return this.lr * this.#schedule(this.steps);
   }
 
-  /** Moves every parameter that has a gradient. The gradients stay as they are. */
-  step(): void {
+  /**
+   * Moves every parameter that has a gradient. The gradients stay as they are.
+   *
+   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it;
+   * DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
+   */
+  step(options: StepOptions = {}): void {
+    const where = `${this.#kind}.step ${this.steps}`;
+    checkOptionNames(where, options, ["loss"] satisfies (keyof StepOptions)[]);
+    for (const { parameter } of this.slots) parameter.assertUsable(where);
+    checkNumbers(where, { "a finite learning rate, lr · schedule(step),": this.learningRate });
+    this.#finiteness?.throwIfFailed();
+    this.#finiteness?.watch(this.steps, this.slots, options.loss);
     for (const slot of this.slots) {
       const { parameter, first, second, master, lrScale, weightDecay } = slot;
       if (!parameter.requiresGrad || !parameter.grad) continue;
@@ -124,8 +151,15 @@ export abstract class Optimizer implements Disposable {
     }
   }
 
+  /** Waits until the losses and gradients of all steps so far are known to be finite. At once without `errorIfNonFinite`. */
+  async assertFinite(): Promise<void> {
+    await this.#finiteness?.known;
+    this.#finiteness?.throwIfFailed();
+  }
+
   /** The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. */
   stateDict(): OptimizerState {
+    this.#finiteness?.throwIfFailed();
     return { kind: this.#kind, tensors: this.#tensors(), numbers: { steps: this.steps, ...this.numbers() } };
   }
 
@@ -208,7 +242,10 @@ function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "mast
 /** Options that every optimizer checks alike. */
 export function checkOptimizer(where: string, options: OptimizerOptions, legal: readonly string[]): void {
   checkOptionNames(where, options, legal);
-  const { lr = 0, weightDecay = 0, epsilon = 0, betas = [0, 0] } = options;
+  const { lr = 0, weightDecay = 0, epsilon = 0, betas = [0, 0], errorIfNonFinite = false } = options;
+  if (typeof errorIfNonFinite !== "boolean") {
+    throw new OptionError({ where, expected: "errorIfNonFinite true or false", received: String(errorIfNonFinite) });
+  }
   checkNumbers(where, { lr, weightDecay, epsilon });
   if (betas.length === 2 && betas.every((beta) => beta >= 0 && beta < 1)) return;
   throw new OptionError({ where, expected: "two betas from 0 to below 1", received: `[${betas.join(", ")}]` });

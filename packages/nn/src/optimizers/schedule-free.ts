@@ -7,6 +7,7 @@ import {
   type OptimizerOptions,
   type OptimizerState,
   type OptimizerSlot,
+  type StepOptions,
 } from "./optimizer.ts";
 
 /** What schedule-free AdamW takes beside what every optimizer takes. */
@@ -76,10 +77,10 @@ export class ScheduleFreeAdamW extends Optimizer {
     return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmup || 1));
   }
 
-  override step(): void {
+  override step(options: StepOptions = {}): void {
     this.#assertTraining("step");
     const { lrMax, weight } = this.#weight();
-    super.step();
+    super.step(options);
     this.#lrMax = lrMax;
     this.#weightSum += weight;
   }

@@ -49,13 +49,14 @@ interface Part {
  * metadata.get("note"); // => "a layer"
  * layer.loadStateDict(tensors);
  * ```
- * @throws the system's error if the file cannot be written.
+ * @throws OptionError for metadata that is not text, which no reader takes; the system's error if the file cannot be written.
  */
 export async function writeSafetensors(
   path: string,
   tensors: Savable,
   metadata: Readonly<Record<string, string>> = {},
 ): Promise<void> {
+  checkMetadata(metadata);
   const parts = partsOf(tensors);
   const header = headerOf(parts, metadata);
   const { draft, forget } = draftOf(path);
@@ -73,6 +74,18 @@ export async function writeSafetensors(
     forget();
   }
   await flushFolder(dirname(path));
+}
+
+function checkMetadata(metadata: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(metadata) as [string, unknown][]) {
+    if (typeof value === "string") continue;
+    throw new OptionError({
+      where: `writeSafetensors: metadata "${name}"`,
+      expected: "text",
+      received: `${typeof value} ${String(value)}`,
+      remedy: "convert it with String or JSON.stringify",
+    });
+  }
 }
 
 /** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */

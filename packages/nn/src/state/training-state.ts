@@ -1,4 +1,4 @@
-import { type Context, fromArray, type Module, MosaicError, StateError, type Tensor } from "@mosaic/core";
+import { type Context, fromArray, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
@@ -35,6 +35,8 @@ interface Facts {
  * could not be written.
  *
  * The model's tensors are named "model." and what its `stateDict` says, the optimizer's "optimizer." and its names.
+ *
+ * @throws OptionError that names the place in `data` of what JSON would drop or change: a function, NaN, a Map.
  */
 export async function saveCheckpoint(
   ctx: Context,
@@ -51,10 +53,38 @@ export async function saveCheckpoint(
     optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
     data,
   };
-  const metadata = { format: "pt", mosaic: JSON.stringify(facts) };
   await together(ctx, `saveCheckpoint: ${path}`, async () => {
+    checkJson("saveCheckpoint: data", data);
+    const metadata = { format: "pt", mosaic: JSON.stringify(facts) };
     if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
   });
+}
+
+/** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
+function checkJson(where: string, value: unknown, within: readonly unknown[] = []): void {
+  const refuse = (received: string): never => {
+    throw new OptionError({
+      where,
+      expected: "what JSON can hold: null, booleans, finite numbers, texts, arrays and plain objects of these",
+      received,
+      remedy: "convert it before, or leave it out",
+    });
+  };
+  if (value === null || typeof value === "boolean" || typeof value === "string") return;
+  if (typeof value === "number" && Number.isFinite(value)) return;
+  if (typeof value !== "object") return refuse(typeof value === "function" ? "a function" : String(value));
+  if (within.includes(value)) return refuse("an object that holds itself");
+  const deeper = [...within, value];
+  if (Array.isArray(value)) {
+    for (let i = 0; i < value.length; i++) checkJson(`${where}[${i}]`, value[i], deeper);
+    return;
+  }
+  const prototype: unknown = Object.getPrototypeOf(value);
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  if (!isPlain) return refuse(`a ${value.constructor.name}`);
+  for (const [name, each] of Object.entries(value)) {
+    if (each !== undefined) checkJson(`${where}.${name}`, each, deeper);
+  }
 }
 
 function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {

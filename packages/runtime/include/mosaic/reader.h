@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -22,7 +24,12 @@ class Reader {
   }
 
   double number() { return *next_++; }
-  int64_t integer() { return static_cast<int64_t>(*next_++); }
+  /// Throws std::invalid_argument for NaN and what 64 bits cannot hold: the conversion would be undefined.
+  int64_t integer() {
+    const double value = *next_++;
+    if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);
+    throw std::invalid_argument("expected an integer, received " + std::to_string(value));
+  }
   View view() {
     View view;
     read(view);
@@ -35,6 +42,8 @@ class Reader {
   void read(T& value) {
     if constexpr (std::is_class_v<T>) {
       value.read(*this);
+    } else if constexpr (std::is_integral_v<T>) {
+      value = static_cast<T>(integer());
     } else {
       value = static_cast<T>(number());
     }
@@ -74,8 +83,22 @@ class Reader {
     for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
   }
 
-  void read(Span& span) { (*this)(span.start, span.length, span.step); }
-  void read(Slice& slice) { (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type); }
+  // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
+  void read(Span& span) {
+    (*this)(span.start, span.length, span.step);
+    const int64_t room = kMaxPosition - span.start;
+    const bool fits = span.length <= 1 || (span.step >= 1 && span.step <= room / (span.length - 1));
+    if (span.start >= 0 && span.start <= kMaxPosition && span.length >= 0 && span.step >= 1 && fits) return;
+    throw std::invalid_argument("expected a span of start ≥ 0, length ≥ 0 and step ≥ 1, received start " +
+                                std::to_string(span.start) + ", length " + std::to_string(span.length) + ", step " +
+                                std::to_string(span.step));
+  }
+  void read(Slice& slice) {
+    (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type);
+    const bool ordered = slice.q0 >= 0 && slice.q0 <= slice.q1 && slice.k0 >= 0 && slice.k0 <= slice.k1;
+    if (ordered && slice.q1 <= kMaxPosition && slice.k1 <= kMaxPosition && slice.type >= 0 && slice.type <= 3) return;
+    throw std::invalid_argument("expected a slice with 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3");
+  }
 
   template <class T>
   void read(std::vector<T>& list) {
@@ -87,6 +110,8 @@ class Reader {
   void read(std::optional<T>& value) {
     if (number() != 0) read(value.emplace());
   }
+
+  static constexpr int64_t kMaxPosition = int64_t{1} << 53;
 
   const double* next_;
 };

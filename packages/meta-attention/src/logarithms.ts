@@ -1,9 +1,13 @@
 import type { Tensor } from "@mosaic/core";
 
-// Logarithms of sums of exponentials, as attention leaves them: −Infinity where a row saw nothing.
+// Arithmetic with logarithms: of sums of exponentials, as attention leaves them, and of shares. The logarithm of nothing is
+// −Infinity, and no number stands for it: whatever is finite is a logarithm of something.
 
-/** Below the lse of any row that saw something; subtracted in place of −Infinity, from which only NaN would come. */
-const NOTHING = -1e30;
+/**
+ * The least finite float32. −∞ − (−∞) is NaN; subtracting at least this leaves every finite logarithm what it is, and −∞ what
+ * it is.
+ */
+export const LOWEST: number = -(2 - 2 ** -23) * 2 ** 127;
 
 /** into ← ln(e^into + e^from). */
 export function addLse(into: Tensor, from: Tensor): void {
@@ -11,7 +15,7 @@ export function addLse(into: Tensor, from: Tensor): void {
   using most = into.device.empty(into.shape, "float32");
   using other = into.device.empty(into.shape, "float32");
   kernels.binary("max", most, into, from);
-  kernels.scalar("max", most, most, NOTHING);
+  kernels.scalar("max", most, most, LOWEST);
   kernels.binary("sub", other, from, most);
   kernels.unary("exp", other, other);
   kernels.binary("sub", into, into, most);
@@ -25,8 +29,17 @@ export function addLse(into: Tensor, from: Tensor): void {
 export function shareOf(part: Tensor, whole: Tensor): Tensor {
   const { kernels } = part.device;
   const share = part.device.empty(part.shape, "float32");
-  kernels.scalar("max", share, whole, NOTHING);
+  kernels.scalar("max", share, whole, LOWEST);
   kernels.binary("sub", share, part, share);
   kernels.unary("exp", share, share);
   return share;
+}
+
+/** x ← min(x, −negativeLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
+export function limitTo(x: Tensor, negativeLimit: Tensor | number): void {
+  const { kernels } = x.device;
+  kernels.scalar("mul", x, x, -1);
+  if (typeof negativeLimit === "number") kernels.scalar("max", x, x, negativeLimit);
+  else kernels.binary("max", x, x, negativeLimit);
+  kernels.scalar("mul", x, x, -1);
 }

@@ -1,0 +1,93 @@
+import { ShapeError } from "../errors.ts";
+import { findOverlap } from "./overlap.ts";
+import type { Mask, Slice } from "./slice.ts";
+
+// What a mask promises, verified before anything is sent: once for each pair of lengths.
+
+/** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
+const MOST = 64;
+
+/** Lists whose slices are well-formed. */
+const wellFormed = new WeakSet<readonly Slice[]>();
+
+const verified = new WeakMap<Mask, Map<string, readonly Slice[]>>();
+
+/**
+ * The slices of a mask over `queries` × `keys`, verified: whole numbers within the sequences, a type from 0 to 3, and no
+ * pair in two of them. `mask.slices` is called once for each pair of lengths, and the same list is returned every time.
+ *
+ * @example
+ * ```ts
+ * import { masks, resolveSlices } from "@mosaic/core";
+ * const mask = masks.causal();
+ * resolveSlices(mask, 4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
+ * resolveSlices(mask, 4, 4) === resolveSlices(mask, 4, 4); // => true
+ * ```
+ * @throws ShapeError that names the slices.
+ */
+export function resolveSlices(mask: Mask, queries: number, keys: number): readonly Slice[] {
+  const known = verified.get(mask) ?? new Map<string, readonly Slice[]>();
+  verified.set(mask, known);
+  const key = `${queries},${keys}`;
+  let slices = known.get(key);
+  if (!slices) {
+    slices = mask.slices(queries, keys);
+    verifySlices(`mask ${mask.name}`, slices, { queries, keys });
+    wellFormed.add(slices);
+    if (known.size >= MOST) known.clear();
+    known.set(key, slices);
+  }
+  return slices;
+}
+
+/** Throws a ShapeError unless slices are well-formed, lie within the sequences and share no pair. */
+export function verifySlices(
+  where: string,
+  slices: readonly Slice[],
+  lengths: { queries: number; keys: number },
+): void {
+  if (!Array.isArray(slices)) {
+    throw new ShapeError({ where, expected: "a list of slices", received: typeof slices });
+  }
+  for (const slice of slices) {
+    verifySlice(where, slice);
+    if (slice.q1 <= lengths.queries && slice.k1 <= lengths.keys) continue;
+    throw new ShapeError({
+      where,
+      expected: `slices within ${lengths.queries} queries and ${lengths.keys} keys`,
+      received: formatSlice(slice),
+    });
+  }
+  const overlap = findOverlap(slices);
+  if (!overlap) return;
+  throw new ShapeError({
+    where,
+    expected: "slices that share no (query, key) pair",
+    received: `pairs covered twice, by ${overlap.map(formatSlice).join(" and ")}`,
+    remedy: "cut one of them",
+  });
+}
+
+/** Throws a ShapeError unless each slice is well-formed; what `resolveSlices` returned is not looked at again. */
+export function verifyWellFormed(where: string, slices: readonly Slice[]): void {
+  if (wellFormed.has(slices)) return;
+  for (const slice of slices) verifySlice(where, slice);
+}
+
+/** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a type from 0 to 3. */
+export function verifySlice(where: string, slice: Slice): void {
+  const { q0, q1, k0, k1, type } = slice;
+  const isWhole =
+    Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
+  const hasType = type === 0 || type === 1 || type === 2 || type === 3;
+  if (isWhole && hasType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
+  throw new ShapeError({
+    where,
+    expected: "whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3",
+    received: formatSlice(slice),
+  });
+}
+
+function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
+  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${type}`;
+}

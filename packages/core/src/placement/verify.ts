@@ -1,0 +1,194 @@
+import { ShapeError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
+import type { Layout } from "./layout.ts";
+import type { Placement } from "./placement.ts";
+import type { Span } from "./span.ts";
+
+// Backends, kernels and the ranks of a group rely on what a placement promises. One that breaks its promise would give wrong
+// numbers without a word, so every placement is verified before anything is sent: once for each number of shards and length.
+
+/** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
+const MOST = 64;
+
+const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
+const verifiedLayouts = new WeakSet<Layout>();
+
+/**
+ * The spans of every shard of a placement, verified: whole numbers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
+ * the sequence in exactly one shard, once. `placement.spans` is called once for each shard, number of shards and length.
+ *
+ * @example
+ * ```ts
+ * import { contiguous, resolveShards } from "@mosaic/core";
+ * resolveShards(contiguous(), 2, 5)[1]; // => [{ start: 3, length: 2, step: 1 }]
+ * ```
+ * @throws ShapeError that names the shards and a position that two of them hold, or none.
+ */
+export function resolveShards(placement: Placement, count: number, length: number): readonly (readonly Span[])[] {
+  const known = verifiedShards.get(placement) ?? new Map<string, readonly (readonly Span[])[]>();
+  verifiedShards.set(placement, known);
+  const key = `${count},${length}`;
+  let shards = known.get(key);
+  if (!shards) {
+    shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
+    verifyShards(`placement ${placement.name}`, shards, length);
+    if (known.size >= MOST) known.clear();
+    known.set(key, shards);
+  }
+  return shards;
+}
+
+/** Verifies a layout that was not made by `layoutOf`, once: its shards along its axes hold each position once. */
+export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): void {
+  if (verifiedLayouts.has(layout)) return;
+  const { axes, length } = layout;
+  let places: Coordinate[] = [{}];
+  for (const axis of axes) {
+    const values = Array.from({ length: mesh[axis] ?? 1 }, (_, i) => i);
+    places = places.flatMap((place) => values.map((value) => ({ ...place, [axis]: value })));
+  }
+  const shards = places.map((place) => layout.spans(place));
+  verifyShards(where, shards, length);
+  verifiedLayouts.add(layout);
+}
+
+/** Notes that a layout follows from verified placements. */
+export function trustLayout(layout: Layout): Layout {
+  verifiedLayouts.add(layout);
+  return layout;
+}
+
+/** A span of one shard. */
+interface Held extends Span {
+  readonly shard: number;
+}
+
+function verifyShards(where: string, shards: readonly (readonly Span[])[], length: number): void {
+  const held: Held[] = [];
+  for (const [shard, spans] of shards.entries()) {
+    if (!Array.isArray(spans)) {
+      throw new ShapeError({
+        where,
+        expected: "a list of spans for every shard",
+        received: `${typeof spans} for shard ${shard}`,
+      });
+    }
+    for (const span of spans as readonly Span[]) {
+      verifySpan(`${where}, shard ${shard} of ${shards.length}`, span, length);
+      if (span.length > 0) held.push({ ...span, shard });
+    }
+  }
+  const shared = findShared(held);
+  if (shared) {
+    const [a, b] = [Math.min(shared.a.shard, shared.b.shard), Math.max(shared.a.shard, shared.b.shard)];
+    throw new ShapeError({
+      where,
+      expected: "every position in one shard, once",
+      received: a === b ? `position ${shared.at} twice in shard ${a}` : `position ${shared.at} in shards ${a} and ${b}`,
+    });
+  }
+  const total = held.reduce((sum, span) => sum + span.length, 0);
+  if (total === length) return;
+  const missing = firstMissing(held, length);
+  throw new ShapeError({
+    where,
+    expected: `all ${length} positions in shards`,
+    received: missing === undefined ? String(total) : `${total}; position ${missing} is in none`,
+  });
+}
+
+/**
+ * That a span has whole numbers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
+ *
+ * @throws ShapeError
+ */
+export function verifySpan(where: string, span: Span, length: number = Number.MAX_SAFE_INTEGER): void {
+  const { start, length: count, step } = span;
+  const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(count) && Number.isSafeInteger(step);
+  const isInside = count === 0 || start + (count - 1) * step < length;
+  if (isWhole && start >= 0 && count >= 0 && step >= 1 && isInside) return;
+  throw new ShapeError({
+    where,
+    expected: `spans of whole numbers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
+    received: `start ${start}, length ${count}, step ${step}`,
+  });
+}
+
+interface Shared {
+  readonly a: Held;
+  readonly b: Held;
+  /** A position that both have. */
+  readonly at: number;
+}
+
+/** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
+function findShared(spans: readonly Held[]): Shared | undefined {
+  const bySteps = new Map<number, Held[]>();
+  for (const span of spans) {
+    // A single position is one of any step.
+    const step = span.length === 1 ? 1 : span.step;
+    const same = bySteps.get(step);
+    if (same) same.push(span);
+    else bySteps.set(step, [span]);
+  }
+  for (const [step, same] of bySteps) {
+    same.sort((a, b) => (a.start % step) - (b.start % step) || a.start - b.start);
+    for (let i = 1; i < same.length; i++) {
+      const [a, b] = [same[i - 1]!, same[i]!];
+      if (a.start % step === b.start % step && b.start <= lastOf(a)) return { a, b, at: b.start };
+    }
+  }
+  return bySteps.size > 1 ? findSharedAcross(spans) : undefined;
+}
+
+/** The same among spans of different steps: in order of their starts, each with those that have not ended. */
+function findSharedAcross(spans: readonly Held[]): Shared | undefined {
+  let open: Held[] = [];
+  for (const b of spans.toSorted((x, y) => x.start - y.start)) {
+    open = open.filter((a) => lastOf(a) >= b.start);
+    for (const a of open) {
+      if (a.step === b.step && a.length > 1 && b.length > 1) continue;
+      const at = firstCommon(a, b);
+      if (at !== undefined) return { a, b, at };
+    }
+    open.push(b);
+  }
+  return undefined;
+}
+
+/** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
+function firstCommon(a: Span, b: Span): number | undefined {
+  const distance = b.start - a.start;
+  let [gcd, rest, factor, next] = [b.step, a.step, 1, 0];
+  while (rest > 0) {
+    const quotient = Math.floor(gcd / rest);
+    [gcd, rest] = [rest, gcd - quotient * rest];
+    [factor, next] = [next, factor - quotient * next];
+  }
+  if (distance % gcd !== 0) return undefined;
+  // b.step · factor ≡ gcd (mod a.step): the first j with b.start + j · b.step on a's progression.
+  const period = BigInt(a.step / gcd);
+  const j = (((BigInt(-distance / gcd) * BigInt(factor)) % period) + period) % period;
+  const at = BigInt(b.start) + j * BigInt(b.step);
+  return at <= BigInt(Math.min(lastOf(a), lastOf(b))) ? Number(at) : undefined;
+}
+
+function lastOf({ start, length, step }: Span): number {
+  return start + (length - 1) * step;
+}
+
+/** More positions are not searched for one that is missing. */
+const searched = 2 ** 20;
+
+/** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
+function firstMissing(spans: readonly Span[], length: number): number | undefined {
+  const end = Math.min(length, searched);
+  const isHeld = new Uint8Array(end);
+  for (const { start, length: count, step } of spans) {
+    const last = Math.min(end - 1, start + (count - 1) * step);
+    if (step === 1) isHeld.fill(1, Math.min(start, end), last + 1);
+    else for (let at = start; at <= last; at += step) isHeld[at] = 1;
+  }
+  const at = isHeld.indexOf(0);
+  return at < 0 ? undefined : at;
+}

@@ -1,0 +1,162 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { attention } from "../../src/attention/attention.ts";
+import { init } from "../../src/init.ts";
+import { fromArray } from "../../src/creation.ts";
+import { OptionError, ShapeError } from "../../src/errors.ts";
+import type { Layout } from "../../src/placement/layout.ts";
+import { layoutOf } from "../../src/placement/layout-of.ts";
+import { contiguous, type Placement, placementOf, striped, zigzag } from "../../src/placement/placement.ts";
+import { positions, type Span } from "../../src/placement/span.ts";
+import { resolveShards } from "../../src/placement/verify.ts";
+import { ReferenceDevice } from "../reference/index.ts";
+
+const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
+const placement = (...shards: (readonly Span[])[]): Placement => ({ name: "mine", spans: (index) => shards[index]! });
+
+describe("a placement that breaks its guarantees is refused", () => {
+  const cases: [what: string, shards: (readonly Span[])[], message: RegExp][] = [
+    ["a step of 0", [[span(0, 5, 0)], [span(5, 5)]], /shard 0 of 2: .*step ≥ 1.*received start 0, length 5, step 0/],
+    ["a step of 0.5", [[span(0, 5, 0.5)], [span(5, 5)]], /received start 0, length 5, step 0.5/],
+    ["a step of −1", [[span(0, 5)], [span(9, 5, -1)]], /shard 1 of 2: .*received start 9, length 5, step -1/],
+    ["a step of NaN", [[span(0, 5, Number.NaN)], [span(5, 5)]], /step NaN/],
+    ["a start of NaN", [[span(0, 5)], [span(Number.NaN, 5)]], /start NaN/],
+    ["a length of NaN", [[span(0, 5)], [span(5, Number.NaN)]], /length NaN/],
+    ["a negative start", [[span(-1, 6)], [span(5, 5)]], /start -1/],
+    ["a negative length", [[span(0, 10)], [span(10, -1)]], /length -1/],
+    ["positions outside", [[span(0, 5)], [span(5, 6)]], /end before position 10, received start 5, length 6/],
+    ["an overlap", [[span(0, 6)], [span(5, 5)]], /position 5 in shards 0 and 1/],
+    [
+      "an overlap of strides",
+      [[span(0, 5, 2)], [span(1, 2, 2), span(4, 1), span(5, 3, 2)]],
+      /position 4 in shards 0 and 1/,
+    ],
+    ["an overlap of different strides", [[span(0, 4, 3)], [span(1, 2), span(4, 2, 2)]], /position 6 in shards 0 and 1/],
+    ["a shard that holds a position twice", [[span(0, 5), span(4, 1)], [span(5, 5)]], /position 4 twice in shard 0/],
+    ["a gap", [[span(0, 5)], [span(6, 4)]], /all 10 positions in shards, received 9; position 5 is in none/],
+    ["an empty placement", [[], []], /received 0; position 0 is in none/],
+    ["no list", [[span(0, 10)], undefined as never], /a list of spans for every shard, received undefined for shard 1/],
+  ];
+  test.each(cases)("%s", (_, shards, message) => {
+    const options = { mesh: { sp: 2 }, axes: ["sp"], placement: placement(...shards), length: 10 };
+    expect(() => layoutOf(options)).toThrow(ShapeError);
+    expect(() => layoutOf(options)).toThrow(message);
+  });
+
+  test("also in a layout that was not made by layoutOf", async () => {
+    await using ctx = await init({ device: new ReferenceDevice(), rank: 0, worldSize: 1 });
+    using x = fromArray(ctx, new Array<number>(16).fill(1), [1, 1, 4, 4]);
+    const rows = layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 4 });
+    const keys = (held: Span): Layout => ({ length: 4, axes: [], spans: () => [held] });
+    const call = (layout: unknown) => attention(ctx, x, x, x, { queries: rows, keys: layout as Layout });
+    expect(() => call(keys(span(0, 4, 0)))).toThrow(/keys.*step 0/);
+    expect(() => call(keys(span(1, 4)))).toThrow(/end before position 4/);
+    expect(() => call(undefined)).toThrow(OptionError);
+    call(keys(span(0, 4))).dispose();
+  });
+});
+
+/** Shards that hold each position once, in spans of several steps. */
+const partitions = fc
+  .array(
+    fc.record({ shard: fc.nat(3), step: fc.integer({ min: 1, max: 4 }), blocks: fc.integer({ min: 1, max: 4 }) }),
+    {
+      minLength: 1,
+      maxLength: 8,
+    },
+  )
+  .map((pieces) => {
+    const shards: Span[][] = [[], [], [], []];
+    let start = 0;
+    for (const { shard, step, blocks } of pieces) {
+      for (let i = 0; i < step; i++) shards[(shard + i) % 4]!.push(span(start + i, blocks, step));
+      start += step * blocks;
+    }
+    return { shards, length: start };
+  });
+
+test("every partition is accepted, and every change to one span of it is refused", () => {
+  fc.assert(
+    fc.property(partitions, fc.nat(), fc.integer({ min: -3, max: 3 }), ({ shards, length }, at, by) => {
+      expect(resolveShards(placement(...shards), 4, length)).toEqual(shards);
+      const all = shards.flatMap((spans, shard) => spans.map((_, i) => [shard, i] as const));
+      const [shard, i] = all[at % all.length]!;
+      for (const field of ["start", "length", "step"] as const) {
+        const changed = shards.map((spans) => spans.map((each) => ({ ...each })));
+        const target = changed[shard]![i]!;
+        changed[shard]![i] = { ...target, [field]: target[field] + by };
+        const held = changed
+          .flatMap((spans) => spans)
+          .filter((each) => each.length > 0 && each.step > 0 && each.start >= 0);
+        const isRight =
+          changed.flat().every((each) => each.start >= 0 && each.length >= 0 && each.step >= 1) &&
+          [...positions(held)].toSorted((a, b) => a - b).join() === Array.from({ length }, (_, n) => n).join();
+        const resolve = () => resolveShards(placement(...changed), 4, length);
+        if (isRight) expect(resolve()).toEqual(changed);
+        else expect(resolve).toThrow(ShapeError);
+      }
+    }),
+    { numRuns: 500 },
+  );
+});
+
+test("a placement is verified once for each number of shards and length, and used as it was verified", () => {
+  let calls = 0;
+  const counted: Placement = {
+    name: "counted",
+    spans: (index, count, length) => {
+      calls++;
+      return contiguous().spans(index, count, length);
+    },
+  };
+  const options = { mesh: { sp: 3 }, axes: ["sp"], placement: counted };
+  for (let i = 0; i < 5; i++) layoutOf({ ...options, length: 10 }).spans({ sp: 1 });
+  expect(calls).toBe(3);
+  layoutOf({ ...options, length: 11 });
+  expect(calls).toBe(6);
+  expect([contiguous(), zigzag(), striped()].map((each) => placementOf(each.name as "zigzag") === each)).toEqual([
+    true,
+    true,
+    true,
+  ]);
+});
+
+test("a million positions in thousands of strided shards are verified in no time", () => {
+  const [count, length] = [4096, 2 ** 30 + 5];
+  const begin = performance.now();
+  resolveShards({ ...striped() }, count, length);
+  resolveShards({ ...zigzag() }, count, length);
+  expect(performance.now() - begin).toBeLessThan(1000);
+});
+
+test("faults of huge sequences are found in no time", () => {
+  const begin = performance.now();
+  const fault =
+    (length: number, ...spans: Span[]) =>
+    () =>
+      resolveShards(placement(spans), 1, length);
+  expect(fault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(
+    /all 1099511627776 positions in shards, received 1099511627775$/,
+  );
+  expect(fault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in none/);
+  // 1 000 003 · i and 5 + 999 983 · j
+  expect(fault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
+    /position 249996749988 twice in shard 0/,
+  );
+  expect(fault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in none/);
+  expect(performance.now() - begin).toBeLessThan(500);
+});
+
+test("a coordinate outside the mesh is refused, and not taken for another", () => {
+  const layout = layoutOf({ mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], length: 10 });
+  layout.spans({ node: 1, sp: 0 });
+  for (const sp of [2, 3, 5, -1, 0.5, Number.NaN]) {
+    expect(() => layout.spans({ node: 0, sp })).toThrow(/Layout.spans: expected sp, a whole number from 0 to 1/);
+  }
+  for (const sp of [0, -1, 1.5, Number.NaN]) {
+    expect(() => layoutOf({ mesh: { sp }, axes: ["sp"], length: 10 })).toThrow(
+      /mesh axis "sp": expected a whole number ≥ 1/,
+    );
+  }
+  for (const wrong of [undefined, null, 3, {}]) expect(() => placementOf(wrong as never)).toThrow(OptionError);
+});

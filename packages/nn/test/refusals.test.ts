@@ -1,0 +1,79 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { fromArray, Linear, OptionError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import {
+  crossEntropy,
+  Embedding,
+  LayerNorm,
+  loadCheckpoint,
+  RMSNorm,
+  saveCheckpoint,
+  writeSafetensors,
+} from "../src/index.ts";
+import { folder } from "./reference/folder.ts";
+import { alone } from "./reference/world.ts";
+
+test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refused", async (ignoreIndex) => {
+  await alone(async (ctx) => {
+    using logits = fromArray(ctx, [1, 2], [1, 2]);
+    using targets = fromArray(ctx, [0], [1]);
+    expect(() => crossEntropy(ctx, logits, targets, { ignoreIndex })).toThrow(/ignoreIndex, a whole number, received/);
+  });
+});
+
+test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are refused", async (value) => {
+  await alone(async (ctx) => {
+    expect(() => new LayerNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
+    expect(() => new RMSNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
+    expect(() => new Embedding(ctx, 4, 4, { std: value })).toThrow(OptionError);
+  });
+});
+
+const circle: { self?: unknown } = {};
+circle.self = circle;
+const unsavable: [what: string, data: unknown, message: RegExp][] = [
+  ["a function", { epoch: 1, schedule: () => 1 }, /data\.schedule: .* received a function/],
+  ["NaN", { curve: [1, Number.NaN] }, /data\.curve\[1\]: .* received NaN/],
+  ["a hole", { curve: [1, undefined] }, /data\.curve\[1\]: .* received undefined/],
+  ["a bigint", [1n], /data\[0\]: .* received 1/],
+  ["a Map", { seen: new Map() }, /data\.seen: .* received a Map/],
+  ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
+  ["a date", new Date(0), /data: .* received a Date/],
+  ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
+  ["an object within itself", circle, /data\.self: .* received an object that holds itself/],
+];
+
+test.each(unsavable)("%s is not saved in silence", async (_, data, message) => {
+  await alone(async (ctx) => {
+    using model = new Linear(ctx, 2, 1);
+    const path = join(folder(), "refused.safetensors");
+    await expect(saveCheckpoint(ctx, path, { model, data })).rejects.toThrow(OptionError);
+    await expect(saveCheckpoint(ctx, path, { model, data })).rejects.toThrow(message);
+    expect(existsSync(path)).toBe(false);
+  });
+});
+
+test("what JSON can hold comes back as it was", async () => {
+  await alone(async (ctx) => {
+    using model = new Linear(ctx, 2, 1);
+    const path = join(folder(), "kept.safetensors");
+    const shared = { loss: [1.5, -2e-9], note: "ä", none: null, done: true };
+    const data = {
+      shared,
+      again: shared,
+      absent: undefined,
+      bare: Object.assign(Object.create(null), { a: 1 }) as object,
+    };
+    await saveCheckpoint(ctx, path, { model, data });
+    expect((await loadCheckpoint(ctx, path, { model })).data).toEqual({ shared, again: shared, bare: { a: 1 } });
+  });
+});
+
+test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (note) => {
+  const path = join(folder(), "metadata.safetensors");
+  await expect(writeSafetensors(path, new Map(), { note: note as never })).rejects.toThrow(
+    /metadata "note": expected text/,
+  );
+  expect(existsSync(path)).toBe(false);
+});
