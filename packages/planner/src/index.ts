@@ -10,7 +10,7 @@ export { type AttentionRecord, type Ends, record, type RecordedRank, type Record
 export type { SymbolicContext } from "./symbolic/context.ts";
 export type { SymbolicDevice } from "./symbolic/device.ts";
 export type { Members, SymbolicGroup } from "./symbolic/group.ts";
-export type { Box, Look, View } from "./symbolic/looks.ts";
+export type { Box, StridedLayout, View } from "./symbolic/strided-layout.ts";
 export type { Names } from "./symbolic/names.ts";
 export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
 export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";

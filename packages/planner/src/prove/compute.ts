@@ -117,8 +117,8 @@ export class Compute {
 
   copy(event: Reader): void {
     const [out, x] = [event.arg(0), event.arg(1)];
-    const { box } = this.#memory.view(out).look;
-    const from = this.#memory.view(x).look.box;
+    const { box } = this.#memory.view(out).layout;
+    const from = this.#memory.view(x).layout.box;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
     const only = same ? this.#memory.only(x) : undefined;
     if (only) this.#memory.put(out, only.value, only.rows);
@@ -144,7 +144,7 @@ export class Compute {
     const entries: Entry[] = [];
     const { zeros } = this.#means;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
-    const columns = this.#memory.view(event.arg(1)).look.box.sizes[3];
+    const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
     for (const [x, y] of pairsOf(a, b, true)) {
       const sum = sumIn(y.value, "out", zeros);
       if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;

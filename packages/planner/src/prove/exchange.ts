@@ -123,5 +123,5 @@ function reduce({ batches, sent, memoryOf }: Meeting, means: StreamMeans): strin
 }
 
 function sizeOf(memory: RankMemory, view: number): number {
-  return memory.view(view).look.size;
+  return memory.view(view).layout.size;
 }

@@ -1,13 +1,13 @@
 /** What is wrong with a record, and where. */
 export interface Fault {
   /**
-   * - twice, missing: pairs of queries and keys that count more than once, or never
+   * - duplicate, missing: pairs of queries and keys that count more than once, or never
    * - data: a kernel or a result has other rows than it should
    * - race: compute touches what a collective that was not waited for reads or writes, or one writes where it also reads
    * - message: a send without a receive, or with one of another size; collectives that do not fit
    * - cycle: ranks that wait for each other
    */
-  readonly kind: "twice" | "missing" | "data" | "race" | "message" | "cycle";
+  readonly kind: "duplicate" | "missing" | "data" | "race" | "message" | "cycle";
   readonly rank: number;
   /** A sentence that names the place: rank, phase, tile or message. */
   readonly message: string;

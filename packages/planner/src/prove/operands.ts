@@ -1,7 +1,7 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { Completeness } from "./complete.ts";
-import type { Judging } from "./judging.ts";
+import type { VerifierContext } from "./context.ts";
 import type { Entry, Read } from "./content.ts";
 import { fits, type Joining } from "./entries.ts";
 import type { Fault, Faults } from "./fault.ts";
@@ -11,7 +11,7 @@ import { type Tile, tileText } from "./sums.ts";
 import { describe, isFill, isSource, positionsText, type Rows, type SourceName, valueOf } from "./values.ts";
 
 /** What the ranks of a proof share. */
-export interface Means extends Judging, Joining {
+export interface Means extends VerifierContext, Joining {
   readonly complete: Completeness;
   readonly faults: Faults;
 }
@@ -84,7 +84,7 @@ export class Operands implements Tile {
     }
     this.each = each;
     this.parts = undefined;
-    const count = this.#memory.view(views.k).look.box.sizes[1]!;
+    const count = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (count === 1 || each === this.#group) return this.#added(0);
     // Shares of heads that begin within a group: each key head meets others of its own.
     this.parts = Array.from({ length: count }, (_, head) => this.#added(head));
@@ -151,8 +151,8 @@ export class Operands implements Tile {
 
   /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
   #headsEach({ q, k }: { readonly q: number; readonly k: number }): number {
-    const a = this.#memory.view(q).look.box.sizes;
-    const b = this.#memory.view(k).look.box.sizes;
+    const a = this.#memory.view(q).layout.box.sizes;
+    const b = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
     const each = a[1]! / b[1]!;
     // Where the first and the last key head's are, in their groups; those between lie between.

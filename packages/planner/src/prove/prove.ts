@@ -7,7 +7,7 @@ import { RankMemory } from "./rank-memory.ts";
 import { Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { Streams } from "./streams.ts";
-import { whyStuck } from "./stuck.ts";
+import { findDeadlock } from "./deadlock.ts";
 import { Sums, Tiles } from "./sums.ts";
 import { type Rows, type Side, valueOf, Zeros } from "./values.ts";
 import { Visibility } from "./visibility.ts";
@@ -48,8 +48,8 @@ export function prove(record: AttentionRecord, options: ProveOptions = {}): Proo
   const faults = new Faults(limit);
   const positions = new PositionsTable(names);
   const tiles = new Tiles(positions, names);
-  const judging = { record, positions, tiles, sums: new Sums(), visibility: new Visibility(names) };
-  const means = { ...judging, zeros: new Zeros(names), complete: new Completeness(judging), faults };
+  const context = { record, positions, tiles, sums: new Sums(), visibility: new Visibility(names) };
+  const means = { ...context, zeros: new Zeros(names), complete: new Completeness(context), faults };
   const memories = record.ranks.map((recorded) => given(record, recorded, positions));
   const streams = new Streams(record, { ...means, memories });
   const replays = record.ranks.map((recorded, rank) => {
@@ -57,7 +57,7 @@ export function prove(record: AttentionRecord, options: ProveOptions = {}): Proo
   });
   for (const { rank } of replays.toReversed()) streams.free(rank); // what is free last goes on first
   for (let rank = streams.takeFree(); rank !== undefined; rank = streams.takeFree()) replays[rank]!.run();
-  for (const fault of whyStuck(record, streams)) faults.report(fault);
+  for (const fault of findDeadlock(record, streams)) faults.report(fault);
   for (const [rank, recorded] of record.ranks.entries()) {
     if (replays[rank]!.ended) checkResults(means, recorded, memories[rank]!);
   }

@@ -1,6 +1,6 @@
 import { dtypeBytes } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
-import type { View } from "../symbolic/looks.ts";
+import type { View } from "../symbolic/strided-layout.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import type { Content } from "./content.ts";
@@ -158,8 +158,8 @@ export class Streams {
   #met(sending: Batch, sent: number, receiving: Batch, received: number): void {
     const a = this.#means.memories[sending.rank]!.view(sent);
     const b = this.#means.memories[receiving.rank]!.view(received);
-    if (a.look.size !== b.look.size || a.dtype !== b.dtype) {
-      const bytes = ({ look, dtype }: View): string => `${look.size * dtypeBytes[dtype]} bytes of ${dtype}`;
+    if (a.layout.size !== b.layout.size || a.dtype !== b.dtype) {
+      const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
       const sizes = `sends ${bytes(a)}, ${this.textOf(receiving)} expects ${bytes(b)}`;
       const message = `${this.textOf(sending)} to rank ${receiving.rank} ${sizes}`;
       this.#means.faults.report({ kind: "message", rank: sending.rank, message });

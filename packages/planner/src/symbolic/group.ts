@@ -15,7 +15,7 @@ import {
 import { type Caller, checkRank, checkReduceOp, checkSelfTransfers } from "@mosaic/core/native";
 import { checkShares, checkTensor, tapedShares } from "./checks.ts";
 import type { SymbolicDevice } from "./device.ts";
-import type { View } from "./looks.ts";
+import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
 import { codeOf, type Op, reductions } from "./tape.ts";
 

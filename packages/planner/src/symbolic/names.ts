@@ -1,13 +1,13 @@
 import type { Slice, Span } from "@mosaic/core";
-import { Looks } from "./looks.ts";
-import { mixed } from "./mixed.ts";
+import { StridedLayouts } from "./strided-layout.ts";
+import { mixed } from "./hash.ts";
 
 /** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
 export class Names {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
   readonly words: string[] = [];
-  readonly looks: Looks = new Looks();
+  readonly layouts: StridedLayouts = new StridedLayouts();
   readonly #lists = new WeakMap<readonly Span[], number>();
   readonly #rows = new Lists<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new Lists<readonly Slice[]>(this.masks, sameMask);

@@ -1,5 +1,5 @@
 import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
-import { isLook, type View } from "./looks.ts";
+import { isLayout, type View } from "./strided-layout.ts";
 import type { Names } from "./names.ts";
 import { codeOf, type Reader, Tape } from "./tape.ts";
 
@@ -8,7 +8,7 @@ export class SymbolicStorage extends Storage {
   readonly id: number;
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
   override readonly net = undefined;
-  /** Where among its views to look first. */
+  /** Where among its views to layout first. */
   next = 0;
   /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
   readonly views: number[] = [];
@@ -96,12 +96,12 @@ export class RankRecord {
     for (let i = 0, at = next; i < views.length; i++, at++) {
       if (at >= views.length) at -= views.length;
       const view = this.views[views[at]!]!;
-      if (view.dtype !== dtype || !isLook(view.look, shape, strides, offset)) continue;
+      if (view.dtype !== dtype || !isLayout(view.layout, shape, strides, offset)) continue;
       (storage as SymbolicStorage).next = at + 1;
       return views[at]!;
     }
-    const { looks } = this.names;
-    const number = this.views.push(looks.view(looks.look(shape, strides, offset), dtype)) - 1;
+    const { layouts } = this.names;
+    const number = this.views.push(layouts.view(layouts.layout(shape, strides, offset), dtype)) - 1;
     this.storageOf.push(id);
     views.push(number);
     return number;

@@ -1,7 +1,7 @@
 import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
 import { visiblePairs } from "../prove/area.ts";
 import type { Names } from "../symbolic/names.ts";
-import type { View } from "../symbolic/looks.ts";
+import type { View } from "../symbolic/strided-layout.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { AttentionSpeed, KernelSpeeds, Profile } from "./profile.ts";
@@ -84,9 +84,9 @@ export class KernelTimes {
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
-    const [batch, heads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
+    const [batch, heads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
     const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
-    const { sizes, strides } = k.look.box;
+    const { sizes, strides } = k.layout.box;
     const interleaved = strides[2]! > headDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, heads: batch * heads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
@@ -105,12 +105,12 @@ export class KernelTimes {
     if (this.#names.words[event.arg(0)] !== "matmul") {
       return used.reduce((sum, view) => sum + bytesOf(view), 0) / kernels.bandwidth;
     }
-    const inner = used[1]!.look.shape.at(-1)!;
-    return (2 * used[0]!.look.size * inner) / kernels.matmul;
+    const inner = used[1]!.layout.shape.at(-1)!;
+    return (2 * used[0]!.layout.size * inner) / kernels.matmul;
   }
 }
 
 /** Bytes of a view's elements. */
-export function bytesOf({ look, dtype }: View): number {
-  return look.size * dtypeBytes[dtype];
+export function bytesOf({ layout, dtype }: View): number {
+  return layout.size * dtypeBytes[dtype];
 }

@@ -224,7 +224,7 @@ export class Machine {
     for (const work of node.works) this.#rerate(work);
   }
 
-  /** Does what was done so far, and looks how fast it goes on. */
+  /** Does what was done so far, and sees how fast it goes on. */
   #rerate(work: Work): void {
     const rate = this.#rateOf(work);
     if (rate === work.rate && work.place >= 0) return;

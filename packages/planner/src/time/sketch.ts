@@ -152,7 +152,7 @@ function bytesOf(
 ): Bytes {
   const none = () => ({ out: 0, into: 0, messages: 0 });
   const bytes: Bytes = { self: none(), "intra-node": none(), "inter-node": none() };
-  const size = (view: number): number => (view < 0 ? 0 : views[view]!.look.size * dtypeBytes[views[view]!.dtype]);
+  const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
   if (event.op === "sendRecv") {
     for (let i = 3; i < event.count; i += 3) {
       const tally = bytes[linkClass(profile, rank, event.arg(i))];

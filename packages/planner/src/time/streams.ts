@@ -195,7 +195,7 @@ export class Streams {
       op,
       root: batch.arg(3),
       counts,
-      size: whole?.look.size ?? 0,
+      size: whole?.layout.size ?? 0,
       elementBytes: whole ? dtypeBytes[whole.dtype] : 0,
     };
   }

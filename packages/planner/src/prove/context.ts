@@ -5,7 +5,7 @@ import type { Side } from "./values.ts";
 import type { Visibility } from "./visibility.ts";
 
 /** What sums are judged by. */
-export interface Judging {
+export interface VerifierContext {
   readonly record: AttentionRecord;
   readonly positions: PositionsTable;
   readonly visibility: Visibility;
@@ -14,7 +14,7 @@ export interface Judging {
 }
 
 /** A sum over the other side of some rows: what is judged. */
-export interface Question {
+export interface Query {
   readonly tiles: readonly number[];
   readonly side: Side;
   readonly rows: Positions;
