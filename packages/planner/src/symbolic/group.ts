@@ -22,6 +22,8 @@ import { codeOf, type Op, reductions } from "./tape.ts";
 /** A group as all its members share it. */
 export interface Members {
   readonly id: number;
+  /** The same for all groups along one axis of the mesh. */
+  readonly family: number;
   readonly name: string;
   /** World ranks, by rank in the group. */
   readonly ranks: readonly number[];

@@ -36,7 +36,7 @@ export interface Sketch {
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
-  const record = recordRanks(options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
+  const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
   const site = { profile: checked, times, record, rates: ratesOf(checked, size) };
   const alone = record.ranks.map((recorded) => paceOf(recorded, site));
