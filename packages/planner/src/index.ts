@@ -1,3 +1,5 @@
+export { type ClassOptions, recordClasses } from "./classes/record-classes.ts";
+export type { Digit, Translations } from "./classes/translations.ts";
 export { type Count, count, type Flow, type Volume } from "./count.ts";
 export { formatBytes, formatSeconds, formatShare } from "./draw/format.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";

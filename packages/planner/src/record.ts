@@ -157,6 +157,10 @@ export class Recorder {
     this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
   }
 
+  get names(): Names {
+    return this.#world.names;
+  }
+
   /** Runs the backend on a rank. */
   rank(rank: number): RecordedRank {
     return recordRank(this.#world.context(rank), this.#run);

@@ -17,6 +17,7 @@ export class Invariance {
   readonly #slices: readonly Slice[];
   readonly #sorted: SortedSlices;
   #own: Fingerprints | undefined;
+  #uniform: boolean | undefined;
 
   constructor(queries: Shards, keys: Shards, slices: readonly Slice[]) {
     this.#queries = queries;
@@ -38,10 +39,10 @@ export class Invariance {
   /** Whether shards see as many pairs of each other as their images do. False where spans have steps that are not followed. */
   keepsPairs(permutation: Permutation): boolean {
     if (this.#seesEverything()) return this.keepsRows(permutation);
-    const { count } = this.#keys;
-    this.#own ??= this.#fingerprints(weights(count));
-    const own = this.#own;
-    if (!own.isKnown) return false;
+    if (!this.#fingerprintsOf().isKnown) return false;
+    this.#uniform ??= this.#isUniform();
+    if (this.#uniform) return true;
+    const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
     const drawn = weights(count);
     const moved = drawn.map((each) => new Float64Array(count)) as [Float64Array, Float64Array];
     for (const [i, each] of drawn.entries()) {
@@ -66,6 +67,28 @@ export class Invariance {
     const after = rectangle([queries.leastLast, this.#queries.layout.length], [0, keys.mostFirst + 1]);
     const before = rectangle([0, queries.mostFirst + 1], [keys.leastLast, this.#keys.layout.length]);
     return [after, before].some(({ q, k }) => visiblePairs([q], [k], this.#slices) === q.length * k.length);
+  }
+
+  /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
+  #isUniform(): boolean {
+    const { count } = this.#keys;
+    const [own, drawn] = [this.#fingerprintsOf(), weights(count)];
+    const pairs = (q: number, k: number): number =>
+      visiblePairs(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % PRIME;
+    const [same, others] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
+    const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % PRIME, 0));
+    for (let shard = 0; shard < count; shard++) {
+      const found = own.of(shard);
+      for (const [i, each] of drawn.entries()) {
+        const rest = (totals[i]! - each[shard]! + PRIME) % PRIME;
+        if (found[i] !== (((others * rest) % PRIME) + ((same * each[shard]!) % PRIME)) % PRIME) return false;
+      }
+    }
+    return true;
+  }
+
+  #fingerprintsOf(): Fingerprints {
+    return (this.#own ??= this.#fingerprints(weights(this.#keys.count)));
   }
 
   #seesEverything(): boolean {

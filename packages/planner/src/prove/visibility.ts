@@ -1,6 +1,6 @@
 import type { Slice } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
-import { pairsWithin } from "./area.ts";
+import { pairsWithin, visiblePairs } from "./area.ts";
 import type { Positions } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
@@ -52,5 +52,22 @@ export class SortedSlices {
       else high = middle;
     }
     return low;
+  }
+}
+
+/** How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks. Each is counted once. */
+export class PairCounts {
+  readonly #names: Names;
+  /** By mask, rows of queries, rows of keys. */
+  readonly #known: number[][][] = [];
+
+  constructor(names: Names) {
+    this.#names = names;
+  }
+
+  of(queries: number, keys: number, mask: number): number {
+    const { rows, masks } = this.#names;
+    const known = ((this.#known[mask] ??= [])[queries] ??= []);
+    return (known[keys] ??= visiblePairs(rows[queries]!, rows[keys]!, masks[mask]!));
   }
 }

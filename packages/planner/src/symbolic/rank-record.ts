@@ -58,6 +58,11 @@ export class RankRecord {
     this.#tape.set(at, arg);
   }
 
+  /** How many events the tape has. */
+  get events(): number {
+    return this.#tape.events;
+  }
+
   read(): Reader {
     return this.#tape.reader();
   }

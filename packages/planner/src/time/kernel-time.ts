@@ -1,5 +1,5 @@
 import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
-import { visiblePairs } from "../prove/area.ts";
+import { PairCounts } from "../prove/visibility.ts";
 import type { Names } from "../symbolic/names.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
@@ -55,12 +55,12 @@ function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #names: Names;
-  /** By mask, rows of queries, rows of keys. */
-  readonly #pairs: number[][][] = [];
+  readonly #pairs: PairCounts;
 
   constructor(profile: Profile, names: Names) {
     this.#profile = profile;
     this.#names = names;
+    this.#pairs = new PairCounts(names);
   }
 
   seconds(event: Reader, { views }: RankRecord): number {
@@ -85,17 +85,11 @@ export class KernelTimes {
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
     const [batch, heads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
-    const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const pairs = this.#pairs.of(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.layout.box;
     const interleaved = strides[2]! > headDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, heads: batch * heads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
-  }
-
-  #visible(q: number, k: number, mask: number): number {
-    const { rows, masks } = this.#names;
-    const known = ((this.#pairs[mask] ??= [])[q] ??= []);
-    return (known[k] ??= visiblePairs(rows[q]!, rows[k]!, masks[mask]!));
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
