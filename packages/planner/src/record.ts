@@ -76,6 +76,8 @@ export interface AttentionRecord {
   readonly ranks: readonly RecordedRank[];
   /** Which ranks do what a recorded one does, in its place of the mesh. Of a record of all ranks, none but itself. */
   readonly classes: Translations;
+  /** Runs the backend on a rank, recorded or not. */
+  readonly recordRank: (rank: number) => RecordedRank;
 }
 
 /** One rank of a record. */
@@ -170,7 +172,17 @@ export class Recorder {
   recordOf(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
     const { options, queries, keys, slices } = this;
     const { names, groups } = this.#world;
-    return { options, queries, keys, slices, names, groups, ranks, classes: classes ?? noTranslations(options.mesh) };
+    return {
+      options,
+      queries,
+      keys,
+      slices,
+      names,
+      groups,
+      ranks,
+      classes: classes ?? noTranslations(options.mesh),
+      recordRank: (rank) => this.rank(rank),
+    };
   }
 }
 

@@ -15,6 +15,7 @@ export class Quotient {
   readonly #groups: readonly Members[];
   readonly #orbits: (number | undefined)[] = [];
   readonly #members: (readonly number[] | undefined)[] = [];
+  readonly #places: (ReadonlyMap<number, number> | undefined)[] = [];
 
   constructor({ ranks, classes, groups }: AttentionRecord) {
     this.classes = classes;
@@ -50,5 +51,21 @@ export class Quotient {
   /** The numbers of a group's classes, each once. */
   classesOf(group: number): readonly number[] {
     return (this.#members[group] ??= [...new Set(this.#groups[group]!.ranks.map((rank) => this.index(rank)))]);
+  }
+
+  /** The place of a rank in a group. */
+  place(group: number, rank: number): number {
+    const places = (this.#places[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
+    return places.get(rank)!;
+  }
+
+  /** The rank at a place of a group. */
+  rankAt(group: number, place: number): number {
+    return this.#groups[group]!.ranks[place]!;
+  }
+
+  /** What all groups along one axis have in common. */
+  family(group: number): number {
+    return this.#groups[group]!.family;
   }
 }

@@ -5,7 +5,7 @@ import { type AttentionRecord, MOST_RECORDED, type RecordedRank, Recorder, type 
 import { behaveAlike } from "./behaviour.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { Action, type Digit, digitsOf, stepsOverNodes, Translations } from "./translations.ts";
+import { Action, type Digit, digitsOf, spreadRanks, stepsOverNodes, Translations } from "./translations.ts";
 
 export interface ClassOptions {
   /**
@@ -188,7 +188,7 @@ class ClassSearch {
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairs };
     const most = EVENTS_COMPARED / Math.max(...record.ranks.map(({ tape }) => tape.events));
-    return spread(classes.ranks, Math.max(4, Math.floor(most))).every((rank) => {
+    return spreadRanks(classes.ranks, Math.max(4, Math.floor(most))).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
       return behaveAlike(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
@@ -226,11 +226,4 @@ function gridsOf({ axis, stride, length }: Digit): Digit[][] {
 
 function divisorsOf(n: number): number[] {
   return Array.from({ length: n }, (_, i) => i + 1).filter((divisor) => n % divisor === 0);
-}
-
-/** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */
-function spread(size: number, count: number): number[] {
-  if (count >= size) return Array.from({ length: size }, (_, rank) => rank);
-  const ratio = (Math.sqrt(5) - 1) / 2;
-  return [...new Set(Array.from({ length: count }, (_, i) => Math.floor((((i + 1) * ratio) % 1) * size)))];
 }

@@ -170,3 +170,10 @@ export class Action {
     return moved;
   }
 }
+
+/** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */
+export function spreadRanks(size: number, count: number): number[] {
+  if (count >= size) return Array.from({ length: size }, (_, rank) => rank);
+  const ratio = (Math.sqrt(5) - 1) / 2;
+  return [...new Set(Array.from({ length: count }, (_, i) => Math.floor((((i + 1) * ratio) % 1) * size)))];
+}

@@ -1,16 +1,12 @@
 import { clipKeys, clipQueries, type Slice } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
 import { Families } from "./families.ts";
-import type { Fault } from "./fault.ts";
 import { findDuplicate } from "./duplicates.ts";
-import type { VerifierContext, Query } from "./context.ts";
+import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
 import { missingText } from "./missing.ts";
 import type { Positions } from "./positions.ts";
 import { tileText } from "./sums.ts";
 import type { Side } from "./values.ts";
-
-/** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
-export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
 
 /** A verdict, and what it was asked of. */
 interface Known {
@@ -20,7 +16,7 @@ interface Known {
 }
 
 /** Says of sums whether they are complete. Many ranks hold the same sum, so verdicts are kept. */
-export class Completeness {
+export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
   readonly #families: Families;
   readonly #known = new Map<number, Known[]>();
@@ -48,6 +44,10 @@ export class Completeness {
     const verdict = this.#judge({ tiles: this.#context.sums.tilesOf(sum), side, rows });
     known.push({ side, rows, verdict });
     return verdict;
+  }
+
+  sees(queries: Positions, keys: Positions, mask: number): boolean {
+    return this.#context.visibility.pairs(queries, keys, mask) > 0;
   }
 
   #judge(query: Query): Verdict {

@@ -1,3 +1,4 @@
+import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { Batch } from "./batch.ts";
 import type { Fault } from "./fault.ts";
@@ -12,19 +13,23 @@ export function findDeadlock(record: AttentionRecord, streams: Streams): Fault[]
   if (heads.length === 0) return [];
   const unmatched = findUnmatched(record);
   if (unmatched.length > 0) return unmatched;
-  const byRank = new Map(heads.map((head) => [head.rank, head]));
-  const cycle = findCycle(heads, (head) => next(streams, byRank, head));
+  const byIndex = new Map(heads.map((head) => [head.index, head]));
+  const cycle = findCycle(heads, (head) => next(streams, byIndex, head));
   if (!cycle)
-    return heads.filter((head) => next(streams, byRank, head).length === 0).map((head) => unattended(streams, head));
-  const links = cycle.map((head, i) => `${streams.textOf(head)} waits for rank ${cycle[(i + 1) % cycle.length]!.rank}`);
+    return heads.filter((head) => next(streams, byIndex, head).length === 0).map((head) => unattended(streams, head));
+  const links = cycle.map((head, i) => {
+    const { index } = cycle[(i + 1) % cycle.length]!;
+    const peer = streams.peersOf(head).find((rank) => streams.indexOf(rank) === index);
+    return `${streams.textOf(head)} waits for rank ${peer}`;
+  });
   return [{ kind: "cycle", rank: cycle[0]!.rank, message: links.join("; ") }];
 }
 
-/** The collectives whose turn it is on the ranks that one waits for; none where a rank has nothing under way. */
+/** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
 function next(streams: Streams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
   return streams
     .peersOf(head)
-    .map((rank) => heads.get(rank))
+    .map((rank) => heads.get(streams.indexOf(rank)))
     .filter((batch) => batch !== undefined);
 }
 
@@ -61,7 +66,7 @@ function findCycle(all: readonly Batch[], nextOf: (batch: Batch) => Batch[]): Ba
 }
 
 interface Channel {
-  readonly group: number;
+  readonly family: number;
   readonly from: number;
   readonly to: number;
   sends: number;
@@ -70,27 +75,31 @@ interface Channel {
 
 /** The first message of every pair of ranks whose other half no tape has. Messages meet in order, so counting suffices. */
 function findUnmatched(record: AttentionRecord): Fault[] {
+  const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  walk(record, ({ group, from, to, sent }) => {
-    const name = `${group},${from},${to}`;
-    const channel = channels.get(name) ?? { group, from, to, sends: 0, receives: 0 };
+  walk(record, ({ family, from, to, sent }) => {
+    const { sender, key } = quotient.channel(family, from, to);
+    const name = `${sender},${key}`;
+    const channel = channels.get(name) ?? { family, from, to, sends: 0, receives: 0 };
     channels.set(name, channel);
     channel[sent ? "sends" : "receives"]++;
     return false;
   });
   return [...channels.values()]
     .filter(({ sends, receives }) => sends !== receives)
-    .map((each) => surplus(record, each));
+    .map((each) => surplus(record, quotient, each));
 }
 
-function surplus(record: AttentionRecord, channel: Channel): Fault {
-  const { group, from, to, sends, receives } = channel;
+function surplus(record: AttentionRecord, quotient: Quotient, channel: Channel): Fault {
+  const { sends, receives } = channel;
   const sent = sends > receives;
-  const [rank, peer] = sent ? [from, to] : [to, from];
+  const own = quotient.channel(channel.family, channel.from, channel.to);
   let left = Math.min(sends, receives);
-  let place = "";
+  let [rank, place, peer] = [0, "", 0];
   walk(record, (half) => {
-    if (half.group !== group || half.from !== from || half.to !== to || half.sent !== sent || left-- > 0) return false;
+    const { sender, key } = quotient.channel(half.family, half.from, half.to);
+    if (sender !== own.sender || key !== own.key || half.sent !== sent || left-- > 0) return false;
+    [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
     place = `rank ${rank}, ${half.phase}, ${half.label} #${half.work}`;
     return true;
   });
@@ -101,7 +110,7 @@ function surplus(record: AttentionRecord, channel: Channel): Fault {
 }
 
 interface Half {
-  readonly group: number;
+  readonly family: number;
   readonly from: number;
   readonly to: number;
   readonly sent: boolean;
@@ -111,14 +120,15 @@ interface Half {
 }
 
 /** Visits the halves of all messages, rank by rank, until `visit` says that it has found what it looked for. */
-function walk({ ranks, names: { words } }: AttentionRecord, visit: (half: Half) => boolean): void {
+function walk({ ranks, groups, names: { words } }: AttentionRecord, visit: (half: Half) => boolean): void {
   for (const { tape } of ranks) {
     const event = tape.read();
     let phase = "";
     while (event.next()) {
       if (event.op === "mark") phase = words[event.arg(0)]!;
       if (event.op !== "sendRecv") continue;
-      const place = { work: event.arg(0), group: event.arg(1), label: words[event.arg(2)]!, phase };
+      const { family } = groups[event.arg(1)]!;
+      const place = { work: event.arg(0), family, label: words[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
         const sent = event.arg(i + 1) === 1;
         const [from, to] = sent ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];

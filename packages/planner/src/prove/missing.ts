@@ -9,16 +9,17 @@ export function missingText(
   query: Query,
   { short, mask }: { readonly short: number; readonly mask: number },
 ): string {
-  const { record, tiles } = context;
+  const { record, tiles, relabelling } = context;
   const { side } = query;
   const other = side === "queries" ? "keys" : "queries";
   const group = side === "keys" ? record.options.heads / record.options.kvHeads : 1;
-  const shards = new Set(record.ranks.map(({ at }) => record[other].spans(at)));
-  const missing = [...shards].flat().filter((span) => {
+  const shards = relabelling.shards[other];
+  const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
+  const missing = spans.filter((span) => {
     let found = 0;
     for (const id of query.tiles) {
-      const spans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
-      const common = spans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
+      const own = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
+      const common = own.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
       found += (side === "keys" ? tiles.headsOf(id) : 1) * pairs(context, query, common, tiles.maskOf(id));
     }
     return found < group * pairs(context, query, [span], mask);
