@@ -1,5 +1,6 @@
 import { type Coordinate, OptionError } from "@mosaic/core";
 import { checkCount, checkFields } from "../options.ts";
+import { sendAlike } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, MOST_RECORDED, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
 import { behaveAlike } from "./behaviour.ts";
@@ -16,7 +17,8 @@ export interface ClassOptions {
 }
 
 /** Events of ranks that are recorded only to be compared with the representatives of their classes. */
-const EVENTS_COMPARED = 1_500_000;
+const EVENTS_COMPARED = 600_000;
+const MOST_COMPARED = 32;
 
 /**
  * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
@@ -167,8 +169,10 @@ class ClassSearch {
     return false;
   }
 
-  /** Whether the backend does on neighbours and opposites what it does on rank 0. */
+  /** Whether the backend does on neighbours and opposites what it does on rank 0, and sends what it sends there. */
   #isSymmetry(translations: Translations): boolean {
+    const first = this.#rank(0);
+    const others: RecordedRank[] = [];
     const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairs };
     // Inner digits first: neighbours along a row tell most grids apart.
     for (const { stride, length, step } of translations.digits.toReversed()) {
@@ -176,10 +180,12 @@ class ClassSearch {
       for (const by of new Set([1, count - 1, count >> 1])) {
         const rank = (by % count) * step * stride;
         if (rank === 0) continue;
-        if (!behaveAlike(this.#rank(0), this.#rank(rank), comparison)) return false;
+        const other = this.#rank(rank);
+        if (!behaveAlike(first, other, comparison)) return false;
+        others.push(other);
       }
     }
-    return true;
+    return sendAlike(first, others, this.#recorder.recordOf([first], translations));
   }
 
   /** Whether ranks all over the mesh do what the representatives of their classes do. */
@@ -188,7 +194,7 @@ class ClassSearch {
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairs };
     const most = EVENTS_COMPARED / Math.max(...record.ranks.map(({ tape }) => tape.events));
-    return spreadRanks(classes.ranks, Math.max(4, Math.floor(most))).every((rank) => {
+    return spreadRanks(classes.ranks, Math.min(MOST_COMPARED, Math.max(4, Math.floor(most)))).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
       return behaveAlike(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);

@@ -27,17 +27,18 @@ export class Journal {
     this.#quotient = quotient;
   }
 
-  send(family: number, { from, to }: Ends, message: Content): void {
-    const { sender, key } = this.#quotient.channel(family, from, to);
+  /** A message within a group. */
+  send(group: number, { from, to }: Ends, message: Content): void {
+    const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
     const sent = (this.#sent[sender] ??= new Map<number, Content[]>());
     const messages = sent.get(key);
     if (messages) messages.push(message);
     else sent.set(key, [message]);
   }
 
-  /** The messages from one rank to another, in order, as the representative of the one sent them. */
-  sent(family: number, { from, to }: Ends): readonly Content[] {
-    const { sender, key } = this.#quotient.channel(family, from, to);
+  /** The messages from one rank of a group to another, in order, as the representative of the one sent them. */
+  sent(group: number, { from, to }: Ends): readonly Content[] {
+    const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
     return this.#sent[sender]?.get(key) ?? none;
   }
 

@@ -31,7 +31,8 @@ export interface Proof {
 }
 
 /** Events of ranks that are replayed only to be compared with the representatives of their classes. */
-const EVENTS_COMPARED = 4_000_000;
+const EVENTS_COMPARED = 600_000;
+const MOST_COMPARED = 32;
 
 /**
  * Replays a record and checks that
@@ -74,7 +75,7 @@ function proveRanks(run: AttentionRecord, limit: number): Proof {
 export function proveClasses(run: AttentionRecord, limit: number, replayed?: number): Proof {
   const { ranks, order } = run.classes;
   const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
-  const count = replayed ?? (ranks > MOST_RECORDED ? Math.max(4, Math.floor(EVENTS_COMPARED / events)) : ranks);
+  const count = replayed ?? (ranks > MOST_RECORDED ? Math.min(MOST_COMPARED, Math.max(4, Math.floor(EVENTS_COMPARED / events))) : ranks);
   const faults = new Faults(limit, order);
   const context = verifierContext(run);
   const quotient = new Quotient(run);

@@ -1,14 +1,16 @@
 import { behaveAlike } from "../classes/behaviour.ts";
-import type { Quotient } from "../classes/quotient.ts";
-import type { RecordedRank } from "../record.ts";
+import { Quotient } from "../classes/quotient.ts";
+import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import { isSame } from "./box.ts";
 import { type Content, nothingHeld, type Piece } from "./content.ts";
-import type { ReplayContext } from "./context.ts";
+import { SumCompleteness } from "./complete.ts";
+import { type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
 import { exchange, memberOf } from "./exchange.ts";
-import type { Journal } from "./journal.ts";
+import { Faults } from "./fault.ts";
+import { Journal } from "./journal.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { Positions } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
@@ -42,7 +44,7 @@ export function checkRank(recorded: RecordedRank, solved: Solved): string | unde
   const whose = `rank ${representative.tape.rank}, which stands for its class`;
   if (!behaveAlike(representative, recorded, comparison)) return `${where} does other than ${whose}`;
   const memory = givenMemory(record, recorded, context.positions);
-  const streams = new SuppliedStreams(recorded, memory, solved);
+  const streams = new LoneStreams(recorded, memory, solved, new Supply(solved));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
@@ -51,21 +53,121 @@ export function checkRank(recorded: RecordedRank, solved: Solved): string | unde
   return undefined;
 }
 
+/**
+ * Whether a rank sends what its representative, the only rank of the record, does: of its inputs, and of what it makes of them.
+ * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
+ */
+export function sendAlike(one: RecordedRank, others: readonly RecordedRank[], record: AttentionRecord): boolean {
+  const faults = new Faults(0);
+  const verifier = verifierContext(record);
+  const context = { ...verifier, faults, complete: new SumCompleteness(verifier) };
+  const quotient = new Quotient(record);
+  const journal = new Journal(quotient);
+  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): LoneStreams => {
+    const memory = givenMemory(record, recorded, context.positions);
+    const streams = new LoneStreams(recorded, memory, { context, quotient, journal, memories: [] }, peers(memory));
+    new Replay(context, recorded, { index: 0, memory, streams }).run();
+    return streams;
+  };
+  run(one, () => new Writer(journal));
+  return others.every((other) => run(other, () => noSupply).difference === undefined);
+}
+
+/** What becomes of the collectives of a rank whose peers are not there. */
+interface Peers {
+  /** Whether what it sends is compared with what was written down; if not, it is given here. */
+  readonly compares: boolean;
+  send(batch: Batch, to: number, content: Content): void;
+  join(batch: Batch, input: Content): void;
+  /** The message of that number from a rank. */
+  arriving(batch: Batch, from: number, number: number): Content;
+  /** Carries a collective out for the rank. */
+  exchange(batch: Batch, memory: RankMemory, input: Content): void;
+}
+
+/** Nothing arrives. */
+const noSupply: Peers = {
+  compares: true,
+  send() {},
+  join() {},
+  arriving: () => nothingHeld,
+  exchange() {},
+};
+
+/** Writes down what is sent; nothing arrives. */
+class Writer implements Peers {
+  readonly compares = false;
+  readonly #journal: Journal;
+
+  constructor(journal: Journal) {
+    this.#journal = journal;
+  }
+
+  send({ rank, group }: Batch, to: number, content: Content): void {
+    this.#journal.send(group, { from: rank, to }, content);
+  }
+
+  join(batch: Batch, input: Content): void {
+    this.#journal.join(batch, input);
+  }
+
+  arriving(): Content {
+    return nothingHeld;
+  }
+
+  exchange(): void {}
+}
+
+/** What arrives if all ranks do what their representatives did. */
+class Supply implements Peers {
+  readonly compares = true;
+  readonly #solved: Solved;
+
+  constructor(solved: Solved) {
+    this.#solved = solved;
+  }
+
+  send(): void {}
+
+  join(): void {}
+
+  arriving({ rank, group }: Batch, from: number, number: number): Content {
+    const { context, journal, quotient } = this.#solved;
+    const message = journal.sent(group, { from, to: rank })[number] ?? nothingHeld;
+    return context.relabelling.content(message, quotient.classes.to(from));
+  }
+
+  exchange(batch: Batch, memory: RankMemory, input: Content): void {
+    const { quotient, context, journal, memories } = this.#solved;
+    const { group, call, rank } = batch;
+    const me = quotient.place(group, rank);
+    const members = context.record.groups[group]!.ranks.map((other) => {
+      const joined = journal.joined(other, group, call)!;
+      return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
+    });
+    members[me] = { batch, memory, input, translation: 0, place: (i) => i, at: (i) => i };
+    exchange({ members, receivers: [me] }, context);
+  }
+}
+
 /** The communication of a rank whose peers are not there: what it posts is done at once. */
-class SuppliedStreams {
+class LoneStreams {
   /** Where it first sent something else than was supposed. */
   difference: string | undefined;
   readonly #recorded: RecordedRank;
   readonly #memory: RankMemory;
   readonly #solved: Solved;
+  readonly #peers: Peers;
   readonly #comparison: ContentComparison;
   /** How many messages went each way so far, by family and peer. */
   readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
-  constructor(recorded: RecordedRank, memory: RankMemory, solved: Solved) {
+  // oxlint-disable-next-line max-params -- whose, and who is there
+  constructor(recorded: RecordedRank, memory: RankMemory, solved: Solved, peers: Peers) {
     this.#recorded = recorded;
     this.#memory = memory;
     this.#solved = solved;
+    this.#peers = peers;
     this.#comparison = new ContentComparison(solved.context);
   }
 
@@ -85,53 +187,49 @@ class SuppliedStreams {
   }
 
   #transfer(batch: Batch): void {
-    const { quotient, context, journal } = this.#solved;
-    const { rank } = batch;
-    const family = quotient.family(batch.group);
-    const { classes } = quotient;
+    const { context, journal, quotient } = this.#solved;
+    const { rank, group } = batch;
     for (let i = 0; i < batch.uses; i++) {
       if (!batch.sends(i)) continue;
-      const ends = { from: rank, to: batch.peer(i) };
-      const supposed = journal.sent(family, ends)[this.#count("sent", family, ends.to)];
-      const moved = supposed && context.relabelling.content(supposed, classes.to(rank));
-      this.#compare(batch, this.#memory.message(batch.view(i)), moved);
+      const to = batch.peer(i);
+      const content = this.#memory.message(batch.view(i));
+      const number = this.#count("sent", group, to);
+      this.#peers.send(batch, to, content);
+      if (!this.#peers.compares) continue;
+      const supposed = journal.sent(group, { from: rank, to })[number];
+      this.#compare(batch, content, supposed && context.relabelling.content(supposed, quotient.classes.to(rank)));
     }
     for (let i = 0; i < batch.uses; i++) {
       if (batch.sends(i)) continue;
-      const ends = { from: batch.peer(i), to: rank };
-      const message = journal.sent(family, ends)[this.#count("received", family, ends.from)] ?? nothingHeld;
-      this.#memory.receive(batch.view(i), context.relabelling.content(message, classes.to(ends.from)));
+      const from = batch.peer(i);
+      this.#memory.receive(batch.view(i), this.#peers.arriving(batch, from, this.#count("received", group, from)));
     }
   }
 
-  #count(way: "sent" | "received", family: number, peer: number): number {
+  #count(way: "sent" | "received", group: number, peer: number): number {
     const counts = this.#counts[way];
-    const key = family * this.#solved.quotient.size + peer;
+    const key = this.#solved.quotient.family(group) * this.#solved.quotient.size + peer;
     const count = counts.get(key) ?? 0;
     counts.set(key, count + 1);
     return count;
   }
 
-  /** All others bring what their representatives brought. */
+  /** What it brings for each member is compared with what its representative brings for the one in that place. */
   #meet(batch: Batch): void {
     const { quotient, context, journal, memories } = this.#solved;
     const { group, call, rank } = batch;
-    const { ranks } = context.record.groups[group]!;
-    const me = quotient.place(group, rank);
-    const own = batch.input < 0 ? nothingHeld : this.#memory.message(batch.input);
-    const members = ranks.map((other) => {
-      const joined = journal.joined(other, group, call)!;
-      return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
-    });
-    // What it brings for each member is compared with what its representative brings for the one in that place.
-    const supposed = members[me]!;
-    for (const [from, end, start] of sharesOf(batch, supposed.batch, ranks.length, (i) => supposed.place(i))) {
-      const moved = context.relabelling.content(supposed.input.range(from, end), supposed.translation);
-      this.#compare(batch, own.range(start, start + end - from), moved);
+    const input = batch.input < 0 ? nothingHeld : this.#memory.message(batch.input);
+    this.#peers.join(batch, input);
+    const joined = this.#peers.compares ? journal.joined(rank, group, call) : undefined;
+    if (joined) {
+      const { length } = context.record.groups[group]!.ranks;
+      const supposed = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
+      for (const [from, end, start] of sharesOf(batch, joined.batch, length, supposed.place)) {
+        const moved = context.relabelling.content(joined.input.range(from, end), supposed.translation);
+        this.#compare(batch, input.range(start, start + end - from), moved);
+      }
     }
-    const here = { batch, memory: this.#memory, input: own, translation: 0 };
-    members[me] = { ...here, place: (i) => i, at: (i) => i };
-    exchange({ members, receivers: [me] }, context);
+    this.#peers.exchange(batch, this.#memory, input);
   }
 
   #compare(batch: Batch, content: Content, supposed: Content | undefined): void {

@@ -167,7 +167,7 @@ export class Streams {
   #send(channel: Channel, batch: Batch, i: number): void {
     const [peer, view] = [batch.peer(i), batch.view(i)];
     const message = this.#context.memories[batch.index]!.message(view);
-    this.#context.journal?.send(this.#record.groups[batch.group]!.family, { from: batch.rank, to: peer }, message);
+    this.#context.journal?.send(batch.group, { from: batch.rank, to: peer }, message);
     const half = { batch, peer, view, message };
     const other = channel.receives.shift();
     if (!other) channel.sends.push(half);
