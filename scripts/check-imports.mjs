@@ -6,7 +6,7 @@ import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { cyclesOf, importsOf } from "./imports.mjs";
-import { APART, KNOTS, LAYERS, layerOf } from "./layers.mjs";
+import { APART, KNOTS, LAYERS, layerOf, PROCESSES } from "./layers.mjs";
 import { filesOf, packagesOf } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
@@ -31,7 +31,7 @@ function checkPlace({ path, folder, isProgram }) {
 
 function checkManifest(one, { byName }) {
   return Object.keys(one.manifest.dependencies ?? {})
-    .filter((name) => byName.has(name))
+    .filter((name) => byName.has(name) && !PROCESSES[one.folder]?.includes(byName.get(name).folder))
     .flatMap((name) => refusal(one, byName.get(name)))
     .map((why) => `${one.path}/package.json: ${why}`);
 }

@@ -16,12 +16,13 @@ const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 /** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
 export async function checkPackages(root) {
   const packages = packagesOf(root).filter((one) => !one.isProgram);
+  const contents = contentsOf(root, packages);
   const faults = [];
   for (const one of packages) {
     const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
     const found = [
       ...manifestFaults(one, packages[0].manifest.version),
-      ...contentFaults(one, contentsOf(one.dir)),
+      ...contentFaults(one, contents.get(one.name)),
       ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
     ];
     faults.push(...found.map((fault) => `${one.name}: ${fault}`));
@@ -29,15 +30,15 @@ export async function checkPackages(root) {
   return faults;
 }
 
-/** The paths in the tarball of the package in `dir`. */
-function contentsOf(dir) {
-  const { stdout, status, stderr } = spawnSync("npm", ["pack", "--dry-run", "--json", "--ignore-scripts"], {
-    cwd: dir,
-    encoding: "utf8",
-  });
-  if (status !== 0) throw new Error(`npm pack failed in ${dir}:\n${stderr}`);
+/** By name, the paths in the tarballs of packages. */
+function contentsOf(root, packages) {
+  const folders = packages.map(({ path }) => `./${path}`);
+  const pack = ["pack", "--dry-run", "--json", "--ignore-scripts", ...folders];
+  const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
+  if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
   const packed = JSON.parse(stdout);
-  return (Array.isArray(packed) ? packed[0] : Object.values(packed)[0]).files.map((file) => file.path);
+  const tarballs = Array.isArray(packed) ? packed : Object.values(packed);
+  return new Map(tarballs.map(({ name, files }) => [name, files.map((file) => file.path)]));
 }
 
 function manifestFaults({ manifest }, version) {

@@ -7,14 +7,18 @@
  */
 export const LAYERS = [
   ["core"],
+  ["runtime"],
   ["kernels-*", "collectives-*"],
   ["backend-*", "nn", "planner"],
   ["strategies", "meta-attention"],
   ["attention"],
 ];
 
-/** Beside the layers: the suites know core alone, the launcher knows nobody; only tests and programs use either. */
-export const APART = { conformance: ["core"], launcher: [] };
+/** Beside the layers: the suites import core and runtime, the launcher imports nothing; only tests and programs import either. */
+export const APART = { conformance: ["core", "runtime"], launcher: [] };
+
+/** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
+export const PROCESSES = { runtime: ["launcher"] };
 
 /**
  * Interfaces that speak of each other by nature: a device makes tensors, a tensor lies on a device. Among the files of one
@@ -22,7 +26,7 @@ export const APART = { conformance: ["core"], launcher: [] };
  */
 export const KNOTS = {
   core: [
-    ["src/device.ts", "src/kernels.ts", "src/tensor.ts", "src/attention/state.ts"],
+    ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/state.ts"],
     ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],
     ["src/context.ts", "src/attention/backend.ts"],
   ],

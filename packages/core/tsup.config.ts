@@ -4,7 +4,6 @@ export default defineConfig({
   entry: {
     index: "src/index.ts",
     "context-parallel/index": "src/context-parallel/index.ts",
-    "native/index": "src/native/index.ts",
   },
   format: ["esm"],
   target: "node20",

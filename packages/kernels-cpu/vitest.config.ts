@@ -1,1 +1,3 @@
-export { default } from "../../vitest.shared.ts";
+import { inOneProcess } from "../../vitest.shared.ts";
+
+export default inOneProcess(["test/lifetime.test.ts", "test/matmul.test.ts"]);

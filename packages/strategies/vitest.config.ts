@@ -1,4 +1,4 @@
 import { mergeConfig } from "vitest/config";
-import shared from "../../vitest.shared.ts";
+import { inOneProcess } from "../../vitest.shared.ts";
 
-export default mergeConfig(shared, { test: { globalSetup: "test/build.ts" } });
+export default mergeConfig(inOneProcess(), { test: { globalSetup: "test/build.ts" } });

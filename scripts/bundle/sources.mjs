@@ -2,7 +2,17 @@ import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 
-const TOP = ["package.json", "tsconfig.base.json", "vitest.shared.ts", "README.md", "LICENSE", "docs", "scripts"];
+const TOP = [
+  "package.json",
+  "tsconfig.base.json",
+  "vitest.program.ts",
+  "vitest.setup.ts",
+  "vitest.shared.ts",
+  "README.md",
+  "LICENSE",
+  "docs",
+  "scripts",
+];
 
 /** Paths of what people wrote, as git knows it: of the packages, and what they share. */
 export function sourcesOf(root, packages) {

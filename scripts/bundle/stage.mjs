@@ -11,7 +11,7 @@ const PROGRAMS = ["apps/quickstart", "benchmarks"];
 /** What a build leaves in a package. */
 const BUILT = ["dist", "prebuilds", "build-emulated"];
 /** What tests and scripts need besides the packages themselves. */
-const TOOLS = ["vitest", "fast-check", "tsx", "node-addon-api", "node-api-headers"];
+const TOOLS = ["vitest", "esbuild", "fast-check", "tsx", "node-addon-api", "node-api-headers"];
 
 /** Lays out the archive's contents in `folder`, as in this repository so that everything works as it does here. */
 export function stage(root, folder) {

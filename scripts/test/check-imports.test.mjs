@@ -27,6 +27,16 @@ test("a sound repository has no fault", () => {
   expect(faults).toEqual([]);
 });
 
+test("what is started as a process is a dependency, and not imported", () => {
+  const launcher = pack("launcher");
+  const manifest = { dependencies: ["@mosaic/core", "@mosaic/launcher"] };
+  expect(faultsOf(pack("runtime", manifest, { "src/index.ts": 'import "@mosaic/core";' }), launcher)).toEqual([]);
+  expect(faultsOf(pack("runtime", manifest, { "src/index.ts": 'import "@mosaic/launcher";' }), launcher)).toEqual([
+    expect.stringMatching(/@mosaic\/launcher is for tests and programs/),
+  ]);
+  expect(faultsOf(pack("nn", { dependencies: ["@mosaic/launcher"] }), launcher)).toHaveLength(1);
+});
+
 const planted = {
   "an upward import": [
     pack("kernels-cpu", { dependencies: ["@mosaic/attention"] }, { "src/index.ts": 'import "@mosaic/attention";' }),

@@ -26,18 +26,18 @@ const GAIN = 0.9;
  * Turns bases into queries, keys and values, the same numbers for a position wherever it is computed.
  *
  * A token's embedding is the sum of its six bases' seeded random vectors, so similar tokens lie close together. Seeded
- * projections make q, k and v of it; as they are linear they are applied once to each of the 4⁶ tokens. Position
+ * projections make q, k and v of it; as they are linear they are applied once to each token that occurs. Position
  * enters q and k as rotations (RoFormer, Su et al. 2021), which need the global positions that a shard carries.
  */
 export class Embedder {
   readonly #genome: Bases;
   readonly #options: EmbedOptions;
-  readonly #tables: Projected;
+  readonly #vocabulary: Vocabulary;
 
   constructor(genome: Bases, options: EmbedOptions) {
     this.#genome = genome;
     this.#options = options;
-    this.#tables = projectVocabulary(options);
+    this.#vocabulary = new Vocabulary(options);
   }
 
   /** q, k and v at the given global positions. */
@@ -47,14 +47,14 @@ export class Embedder {
     const result = { q: make(), k: make(), v: make() };
     const turn = new Float64Array(dim);
     positions.forEach((position, row) => {
-      const token = tokenAt(this.#genome, position);
+      const projected = this.#vocabulary.project(tokenAt(this.#genome, position));
       rotationOf(position, turn);
       for (let head = 0; head < heads; head++) {
-        const from = (token * heads + head) * dim;
+        const from = head * dim;
         const to = (head * positions.length + row) * dim;
-        rotate(result.q, to, this.#tables.q, from, turn);
-        rotate(result.k, to, this.#tables.k, from, turn);
-        for (let d = 0; d < dim; d++) result.v[to + d] = this.#tables.v[from + d]!;
+        rotate(result.q, to, projected.q, from, turn);
+        rotate(result.k, to, projected.k, from, turn);
+        for (let d = 0; d < dim; d++) result.v[to + d] = projected.v[from + d]!;
       }
     });
     return result;
@@ -78,47 +78,55 @@ function rotate(out: Float32Array, to: number, x: Float32Array, from: number, tu
   }
 }
 
-/** The projections of every token, each [V,H,D]. */
-function projectVocabulary({ heads, dim, seed }: EmbedOptions): Projected {
-  const width = heads * dim;
-  const draw = (stream: number, count: number): Float64Array => normals(seed * 8 + stream, count);
-  const embedding = embedVocabulary(draw(0, WORD * 4 * EMBED));
-  const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED * width)) as [
-    Float64Array,
-    Float64Array,
-    Float64Array,
-  ];
-  const wk = wq.map((w, i) => LIKENESS * w + Math.sqrt(1 - LIKENESS ** 2) * own[i]!);
-  return { q: project(embedding, wq, GAIN), k: project(embedding, wk, GAIN), v: project(embedding, wv, 1) };
+/** The projections of tokens, each computed when it is first needed: a shard has few of the 4⁶. */
+class Vocabulary {
+  readonly #bases: Float64Array;
+  readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
+  readonly #projected = new Map<number, Projected>();
+
+  constructor({ heads, dim, seed }: EmbedOptions) {
+    const width = heads * dim;
+    const draw = (stream: number, count: number): Float64Array => normals(seed * 8 + stream, count);
+    this.#bases = draw(0, WORD * 4 * EMBED);
+    const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED * width)) as [
+      Float64Array,
+      Float64Array,
+      Float64Array,
+    ];
+    const wk = wq.map((w, i) => LIKENESS * w + Math.sqrt(1 - LIKENESS ** 2) * own[i]!);
+    this.#weights = { q: wq, k: wk, v: wv };
+  }
+
+  /** q, k and v of a token, each [H,D]. */
+  project(token: number): Projected {
+    const known = this.#projected.get(token);
+    if (known) return known;
+    const embedding = embed(token, this.#bases);
+    const { q, k, v } = this.#weights;
+    const projected = { q: project(embedding, q, GAIN), k: project(embedding, k, GAIN), v: project(embedding, v, 1) };
+    this.#projected.set(token, projected);
+    return projected;
+  }
 }
 
-/** [V,E]: the sum of six vectors, one for each place and base, with unit variance. */
-function embedVocabulary(vectors: Float64Array): Float64Array {
-  const vocabulary = 4 ** WORD;
-  const out = new Float64Array(vocabulary * EMBED);
-  for (let token = 0; token < vocabulary; token++) {
-    for (let place = 0; place < WORD; place++) {
-      const base = (token >> (2 * (WORD - 1 - place))) & 3;
-      const from = (place * 4 + base) * EMBED;
-      for (let e = 0; e < EMBED; e++) out[token * EMBED + e]! += vectors[from + e]! / Math.sqrt(WORD);
-    }
+/** [E]: the sum of six vectors, one for each place and base, with unit variance. */
+function embed(token: number, bases: Float64Array): Float64Array {
+  const out = new Float64Array(EMBED);
+  for (let place = 0; place < WORD; place++) {
+    const base = (token >> (2 * (WORD - 1 - place))) & 3;
+    const from = (place * 4 + base) * EMBED;
+    for (let e = 0; e < EMBED; e++) out[e]! += bases[from + e]! / Math.sqrt(WORD);
   }
   return out;
 }
 
-/** x [V,E] · w [E,H·D] · gain/√E, rounded once. */
+/** x [E] · w [E,H·D] · gain/√E, rounded once. */
 function project(x: Float64Array, w: Float64Array, gain: number): Float32Array<ArrayBuffer> {
-  const rows = x.length / EMBED;
   const width = w.length / EMBED;
-  const out = new Float32Array(rows * width);
   const sum = new Float64Array(width);
-  for (let row = 0; row < rows; row++) {
-    sum.fill(0);
-    for (let e = 0; e < EMBED; e++) {
-      const factor = (x[row * EMBED + e]! * gain) / Math.sqrt(EMBED);
-      for (let i = 0; i < width; i++) sum[i]! += factor * w[e * width + i]!;
-    }
-    out.set(sum, row * width);
+  for (let e = 0; e < EMBED; e++) {
+    const factor = (x[e]! * gain) / Math.sqrt(EMBED);
+    for (let i = 0; i < width; i++) sum[i]! += factor * w[e * width + i]!;
   }
-  return out;
+  return Float32Array.from(sum);
 }

@@ -57,8 +57,16 @@ async function vanished(ended: Ended): Promise<void> {
 }
 
 interface Manifest {
-  readonly name: string;
-  readonly dependencies: Readonly<Record<string, string>>;
+  readonly dependencies?: Readonly<Record<string, string>>;
+}
+
+/** A package and all that it needs. */
+function closureOf(name: string, found: Set<string> = new Set()): Set<string> {
+  if (found.has(name)) return found;
+  found.add(name);
+  const { dependencies = {} } = createRequire(import.meta.url)(`${name}/package.json`) as Manifest;
+  for (const each of Object.keys(dependencies)) closureOf(each, found);
+  return found;
 }
 
 describe("an installation without the native addon", () => {
@@ -67,8 +75,7 @@ describe("an installation without the native addon", () => {
 
   beforeAll(() => {
     const require = createRequire(import.meta.url);
-    const { name, dependencies } = require("@mosaic/attention/package.json") as Manifest;
-    for (const each of [name, ...Object.keys(dependencies)]) {
+    for (const each of closureOf("@mosaic/attention")) {
       const from = dirname(require.resolve(`${each}/package.json`));
       const to = join(folder, "node_modules", each);
       mkdirSync(to, { recursive: true });

@@ -52,7 +52,7 @@ describe("init", () => {
   it("connects to the other ranks of the environment by itself", async () => {
     vi.stubEnv("WORLD_SIZE", "2");
     vi.stubEnv("RANK", "0");
-    await expect(mosaic.init()).rejects.toThrow(/local collectives: .*start the ranks with mosaic-run/);
+    await expect(mosaic.init()).rejects.toThrow(/connect: expected the name of a job.*start the ranks with mosaic-run/);
   });
 
   it("says how to start a program of several ranks", async () => {

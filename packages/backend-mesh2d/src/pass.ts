@@ -85,12 +85,13 @@ export type KvAndGrads = PlacedKv & Pick<QkvGrads, "dk" | "dv">;
 export function forwardPass(context: ExecutionContext, call: Call, { out, lse }: AttentionState): TiledPass<PlacedKv> {
   const { ctx, inner } = context;
   const { kernels } = ctx.device;
+  const { at, scale, mask } = call;
   return passOf(context, call, {
     backward: false,
     queries: { ...merging(kernels), inputs: [call.q], sums: [out, lse] },
     keys: ({ k, v }) => ({ ...adding(kernels), inputs: [k, v], sums: [] }),
-    compute(here, { inputs: [q], sums }, { inputs: [k, v] }, from) {
-      inner.attend(ctx, { ...here, q: q! }, stateOf(sums), { k: k!, v: v!, from });
+    compute({ queries, keys }, { inputs: [q], sums }, { inputs: [k, v] }, from) {
+      inner.attend(ctx, { q: q!, at, scale, mask, queries, keys }, stateOf(sums), { k: k!, v: v!, from });
     },
   });
 }
@@ -103,31 +104,32 @@ export function backwardPass(
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
   const summing = adding(ctx.device.kernels);
+  const { at, scale, mask } = call;
   return passOf<KvAndGrads>(context, call, {
     backward: true,
     queries: { ...summing, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
     keys: ({ k, v, dk, dv }) => ({ ...summing, inputs: [k, v], sums: [dk, dv] }),
-    compute(here, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums: [dk, dv] }, from) {
-      const saved = { q: q!, dOut: dOut!, lse: lse!, delta: delta! };
-      inner.attendBackward(ctx, { ...here, ...saved }, { dq: dq!, dk: dk!, dv: dv! }, { k: k!, v: v!, from });
+    compute({ queries, keys }, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums }, from) {
+      const tile = { q: q!, at, scale, mask, queries, keys, dOut: dOut!, lse: lse!, delta: delta! };
+      inner.attendBackward(ctx, tile, { dq: dq!, dk: sums[0]!, dv: sums[1]! }, { k: k!, v: v!, from });
     },
   });
 }
 
 type Moved = Omit<Operand, "peers" | "meanRows">;
+type ChunkLayouts = Pick<Call, "queries" | "keys">;
 
 /** What a forward and a backward differ in. */
 interface PassParts<Kv extends PlacedKv> {
   readonly backward: boolean;
   readonly queries: Moved;
   keys(kv: Kv): Moved;
-  /** `here`: the call, with the layouts of these chunks. */
-  compute(here: Omit<Call, "q">, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
+  /** `layouts`: those of these chunks. */
+  compute(layouts: ChunkLayouts, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
 }
 
 function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, parts: PassParts<Kv>): TiledPass<Kv> {
   const { ctx, axis, grid, tiles, label } = context;
-  const { at, scale, mask } = call;
   const [queriesOf, keysOf] = [layoutsOf(call.queries, axis), layoutsOf(call.keys, axis)];
   const peers = joinedPeers(tiles.map(({ queries }) => queries));
   const meanKeys = meanRows(ctx, call.keys);
@@ -143,8 +145,7 @@ function passOf<Kv extends PlacedKv>(context: ExecutionContext, call: Call, part
       last: i === tiles.length - 1,
       keys: { ...parts.keys(kv), peers: tiles[i]!.keys, meanRows: meanKeys },
       compute(queries, keys) {
-        const here = { at, scale, mask, queries: queriesOf(queries.ranks), keys: keysOf(keys.ranks) };
-        parts.compute(here, queries, keys, kv.from);
+        parts.compute({ queries: queriesOf(queries.ranks), keys: keysOf(keys.ranks) }, queries, keys, kv.from);
       },
     }),
   };

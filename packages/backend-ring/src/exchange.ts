@@ -1,4 +1,4 @@
-import type { ProcessGroup, Transfer, Work } from "@mosaic/core";
+import type { Transfer } from "@mosaic/core";
 import {
   type Chunk,
   type ChunkBuffers,
@@ -28,14 +28,14 @@ export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step:
   return right === owner || needsKv(right, owner) ? right : owner;
 }
 
-/** Posts the messages without which `step` could not be taken, in one batch: two chunks leave at most, one arrives. */
-export function postKv(
-  group: ProcessGroup,
+/** The messages without which `step` could not be taken: two chunks leave at most, one arrives. */
+export function kvTransfers(
   dependencies: DependencyTable,
+  rank: number,
   step: number,
   { own, current, next }: Readonly<Record<"own" | "current" | "next", Chunk>>,
-): Work | undefined {
-  const { rank, size } = group;
+): readonly Transfer[] {
+  const { size } = dependencies;
   const right = modulo(rank + 1, size);
   const along = modulo(rank + step, size); // who works on this rank's own keys at that step
   const from = recvPeer(dependencies, rank, step);
@@ -43,52 +43,52 @@ export function postKv(
   if (recvPeer(dependencies, right, step) === rank) transfers.push(...sends(current, right));
   if (along !== right && recvPeer(dependencies, along, step) === rank) transfers.push(...sends(own, along));
   if (from !== undefined) transfers.push(...receives(next, from));
-  return transfers.length > 0 ? group.sendRecv(transfers, { label: `ring(${dependencies.axis})` }) : undefined;
+  return transfers;
 }
 
-/** Gradient sums under way to this rank. */
-export interface PendingGradients {
-  readonly work: Work;
+/** The messages that carry gradient sums on, and where those arrive that come to this rank. */
+export interface GradientTransfers {
+  readonly transfers: readonly Transfer[];
   /** Sums over the keys of the next step. */
   readonly toNext: Chunk | undefined;
   /** Sums over this rank's own keys. */
   readonly toOwner: Chunk | undefined;
 }
 
-/** Posts the messages that carry the sums of `step` on, in one batch: one chunk leaves at most, two arrive. */
-export function postGradients(
-  group: ProcessGroup,
+/** The messages that carry the sums of `step` on: one chunk leaves at most, two arrive. */
+export function gradientTransfers(
   dependencies: DependencyTable,
+  rank: number,
   step: number,
   { own, current, buffers }: { readonly own: Chunk; readonly current: Chunk; readonly buffers: ChunkBuffers },
-): PendingGradients | undefined {
-  const { rank, size } = group;
+): GradientTransfers {
+  const { size, keyRows } = dependencies;
   const left = modulo(rank - 1, size);
   const along = modulo(rank + step, size); // who worked on this rank's own keys at that step
   const to = sendPeer(dependencies, rank, step);
-  const buffer = (name: string, source: number) => buffers.slot(name, own.tensors, dependencies.keyRows(source));
-  const isNext = left !== along && sendPeer(dependencies, left, step) === rank;
-  const toNext = isNext ? buffer("arriving", modulo(left - step, size)) : undefined;
-  // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
-  const isOwner = sendPeer(dependencies, along, step) === rank;
-  const toOwner = isOwner ? buffer(toNext ? "arriving beside" : "arriving", rank) : undefined;
-  const transfers: Transfer[] = [
-    ...(to === undefined ? [] : sends(current, to)),
-    ...(toNext ? receives(toNext, left) : []),
-    ...(toOwner ? receives(toOwner, along) : []),
-  ];
-  if (transfers.length === 0) return undefined;
-  return { work: group.sendRecv(transfers, { label: `ring(${dependencies.axis})` }), toNext, toOwner };
+  const transfers: Transfer[] = to === undefined ? [] : sends(current, to);
+  let toNext: Chunk | undefined;
+  let toOwner: Chunk | undefined;
+  if (left !== along && sendPeer(dependencies, left, step) === rank) {
+    toNext = buffers.slot("arriving", own.tensors, keyRows(modulo(left - step, size)));
+    transfers.push(...receives(toNext, left));
+  }
+  if (sendPeer(dependencies, along, step) === rank) {
+    // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
+    toOwner = buffers.slot(toNext ? "arriving beside" : "arriving", own.tensors, keyRows(rank));
+    transfers.push(...receives(toOwner, along));
+  }
+  return { transfers, toNext, toOwner };
 }
 
-/** Whether any other rank receives this one's chunk. */
-export function isSent({ rank, size }: ProcessGroup, { needsKv }: DependencyTable): boolean {
+/** Whether any other rank receives the chunk of `rank`. */
+export function isSent({ size, needsKv }: DependencyTable, rank: number): boolean {
   for (let other = 0; other < size; other++) if (other !== rank && needsKv(other, rank)) return true;
   return false;
 }
 
-/** Keys in the longest chunk that this rank computes on, or owns. */
-export function mostRows({ rank, size }: ProcessGroup, { needsCompute, keyRows }: DependencyTable): number {
+/** Keys in the longest chunk that `rank` computes on, or owns. */
+export function mostRows({ size, needsCompute, keyRows }: DependencyTable, rank: number): number {
   let most = keyRows(rank);
   for (let source = 0; source < size; source++) {
     if (needsCompute(rank, source)) most = Math.max(most, keyRows(source));

@@ -7,7 +7,7 @@ import {
   local,
   type ProcessGroup,
   type QkvGrads,
-  type Tensor,
+  type Transfer,
   type Work,
 } from "@mosaic/core";
 import {
@@ -18,7 +18,7 @@ import {
   modulo,
   validator,
 } from "@mosaic/core/context-parallel";
-import { isSent, mostRows, type PendingGradients, postGradients, postKv } from "./exchange.ts";
+import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, mostRows } from "./exchange.ts";
 
 export interface RingOptions {
   /** The mesh axis along which keys rotate; "sp" if absent. */
@@ -66,37 +66,41 @@ export function ring(options: RingOptions = {}): AttentionBackend {
       validate.attend(ctx, call, state, kv);
       const group = ctx.mesh.group(axis);
       const dependencies = dependenciesOf(ctx, call, kv.from);
-      using parts = inParts(inner, blocksOf(group, dependencies, kv.from));
-      for (const { source, visible, k, v } of rotate(group, kv, dependencies))
-        if (visible) parts.attend(ctx, call, state, { k, v, from: { ...kv.from, [axis]: source } });
+      const blocks = blocksOf(group, dependencies, kv.from);
+      using parts = inParts(inner, blocks.filter(isBlock));
+      for (const { step, visible, k, v } of rotate(group, kv, dependencies))
+        if (visible) parts.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
 
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
       const group = ctx.mesh.group(axis);
       const dependencies = dependenciesOf(ctx, call, kv.from);
+      const blocks = blocksOf(group, dependencies, kv.from);
       const steps = rotate(group, kv, dependencies);
-      using parts = inParts(inner, blocksOf(group, dependencies, kv.from));
-      for (const { source, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies)) {
-        const from = { ...kv.from, [axis]: source };
-        if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from });
-      }
+      using parts = inParts(inner, blocks.filter(isBlock));
+      for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, dependencies))
+        if (visible) parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
   };
 }
 
-/** Where the blocks come from that this rank attends to, in the order of its steps. */
+/** By step: where the block comes from that this rank attends to; nothing where it attends to none. */
 function blocksOf(
   { rank, size }: ProcessGroup,
   { axis, needsCompute }: DependencyTable,
   from: Coordinate,
-): Coordinate[] {
-  const blocks: Coordinate[] = [];
+): (Coordinate | undefined)[] {
+  const blocks: (Coordinate | undefined)[] = [];
   for (let step = 0; step < size; step++) {
     const source = modulo(rank - step, size);
-    if (needsCompute(rank, source)) blocks.push({ ...from, [axis]: source });
+    blocks.push(needsCompute(rank, source) ? { ...from, [axis]: source } : undefined);
   }
   return blocks;
+}
+
+function isBlock(block: Coordinate | undefined): block is Coordinate {
+  return block !== undefined;
 }
 
 /** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
@@ -123,9 +127,10 @@ export function* rotate(
 ): Generator<Step, void, undefined> {
   const { rank, size, device } = group;
   const { needsCompute, needsKv, keyRows } = dependencies;
-  using buffers = new ChunkBuffers({ device, slotRows: mostRows(group, dependencies) });
+  const label = `ring(${dependencies.axis})`;
+  using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
   const like = [kv.k, kv.v];
-  const own: Chunk = isSent(group, dependencies) ? buffers.dense(like) : { tensors: like, wire: [] };
+  const own: Chunk = isSent(dependencies, rank) ? buffers.dense(like) : { tensors: like, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
   const bufferFor = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));
@@ -138,9 +143,9 @@ export function* rotate(
       const source = modulo(rank - step, size);
       const isLast = step === size - 1;
       const next = isLast ? own : bufferFor(modulo(source - 1, size), step + 1);
-      if (!isLast) work = postKv(group, dependencies, step + 1, { own, current, next }); // send
-      const [k, v] = current.tensors as [Tensor, Tensor];
-      yield { step, source, visible: needsCompute(rank, source), k, v }; // compute
+      if (!isLast) work = post(group, kvTransfers(dependencies, rank, step + 1, { own, current, next }), label); // send
+      const { tensors } = current;
+      yield { step, source, visible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
       current = next; // swap
@@ -169,29 +174,37 @@ export function* rotateGradients(
   dependencies: DependencyTable,
 ): Generator<GradientStep, void, undefined> {
   const { rank, device } = group;
-  using buffers = new ChunkBuffers({ device, slotRows: mostRows(group, dependencies) });
+  const label = `ring(${dependencies.axis})`;
+  using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
   const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
   const zeroed = (source: number, step: number): Chunk => {
     const sums = buffers.slot(parity(step), own.tensors, dependencies.keyRows(source));
     for (const sum of sums.tensors) device.kernels.fill(sum, 0);
     return sums;
   };
-  let pending: PendingGradients | undefined;
+  let arriving: GradientTransfers | undefined;
+  let work: Work | undefined;
   try {
+    // To take the next of `steps` swaps k and v: see rotate.
     for (const { step, source, visible, k, v } of steps) {
       const current = source !== rank && visible ? zeroed(source, step) : own;
-      const [dk, dv] = current.tensors as [Tensor, Tensor];
-      yield { step, source, visible, k, v, dk, dv }; // compute
-      pending?.work.wait(); // wait
-      add(current, pending?.toNext);
-      add(own, pending?.toOwner);
-      pending = undefined;
-      pending = postGradients(group, dependencies, step, { own, current, buffers }); // send
+      const { tensors } = current;
+      yield { step, source, visible, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
+      work?.wait(); // wait
+      work = undefined;
+      add(current, arriving?.toNext);
+      add(own, arriving?.toOwner);
+      arriving = gradientTransfers(dependencies, rank, step, { own, current, buffers });
+      work = post(group, arriving.transfers, label); // send
     }
   } finally {
-    pending?.work.wait();
+    work?.wait();
   }
-  add(own, pending?.toOwner);
+  add(own, arriving?.toOwner);
+}
+
+function post(group: ProcessGroup, transfers: readonly Transfer[], label: string): Work | undefined {
+  return transfers.length > 0 ? group.sendRecv(transfers, { label }) : undefined;
 }
 
 /** Chunks of even and of odd steps take turns in two buffers. */

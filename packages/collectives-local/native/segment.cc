@@ -10,15 +10,16 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <utility>
 
 namespace mosaic {
 
 namespace {
 
-constexpr uint64_t kSegmentMagic = 0x0001'636f'7361'6d6f;  // changes with the layout
-// Together about 64 MiB, more only from 34 ranks on, where each is the least that it may be: pages are touched only by
-// pairs that talk to each other. Each no larger than what stays in cache.
-constexpr uint64_t kAllChannels = 64ull << 20, kLeastChannel = 64ull << 10, kMostChannel = 1ull << 20;
+constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the layout
+// Together about 64 MiB, more only from 34 ranks on, where each is the smallest allowed: pages are touched only by
+// pairs that communicate. Each no larger than what stays in cache.
+constexpr uint64_t kAllChannels = 64ull << 20, kSmallestChannel = 64ull << 10, kLargestChannel = 1ull << 20;
 
 const char* const kOtherVersion =
     "the shared memory of rank 0 has another layout; run the same version of Mosaic on all ranks";
@@ -27,10 +28,10 @@ uint64_t pairs(uint64_t size) { return size * (size - 1); }
 
 uint64_t channelCapacity(uint64_t size) {
   const uint64_t share = kAllChannels / std::max<uint64_t>(pairs(size), 1);
-  return std::bit_floor(std::clamp(share, kLeastChannel, kMostChannel));
+  return std::bit_floor(std::clamp(share, kSmallestChannel, kLargestChannel));
 }
 
-uint64_t indexOffset(uint64_t size) { return sizeof(SegmentHeader) + size * sizeof(ControlPage); }
+uint64_t indexOffset(uint64_t size) { return sizeof(SegmentHeader) + size * sizeof(RankPage); }
 
 uint64_t dataOffset(uint64_t size) {
   const uint64_t end = indexOffset(size) + pairs(size) * sizeof(ChannelIndex);
@@ -39,12 +40,14 @@ uint64_t dataOffset(uint64_t size) {
 
 uint64_t segmentBytes(uint64_t size) { return dataOffset(size) + pairs(size) * channelCapacity(size); }
 
+std::runtime_error systemError(const std::string& what) {
+  return std::runtime_error(what + ": " + std::strerror(errno));
+}
+
 uint8_t* map(uint64_t bytes, int fd) {
   const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) {
-    throw std::runtime_error("cannot map " + std::to_string(bytes) + " shared bytes: " + std::strerror(errno));
-  }
+  if (base == MAP_FAILED) throw systemError("cannot map " + std::to_string(bytes) + " shared bytes");
   return static_cast<uint8_t*>(base);
 }
 
@@ -59,47 +62,21 @@ void format(uint8_t* base, uint32_t size) {
 
 }  // namespace
 
-void SharedPosition::store(const Position& position) {
-  uint64_t words[kWords];
-  std::memcpy(words, &position, sizeof position);
-  const uint64_t version = version_.load(std::memory_order_relaxed);
-  version_.store(version + 1);
-  for (size_t i = 0; i < kWords; i++) words_[i].store(words[i]);
-  version_.store(version + 2);
-}
-
-Position SharedPosition::load() const {
-  uint64_t words[kWords];
-  // A rank that dies while it writes leaves an odd version behind: take what is there after a while.
-  for (int attempt = 0; attempt < 1000; attempt++) {
-    const uint64_t version = version_.load();
-    for (size_t i = 0; i < kWords; i++) words[i] = words_[i].load();
-    if (version % 2 == 0 && version_.load() == version) break;
-    relax();
-  }
-  Position position;
-  std::memcpy(&position, words, sizeof position);
-  position.groupName[sizeof position.groupName - 1] = 0;
-  return position;
-}
-
 std::shared_ptr<Segment> Segment::anonymous(uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   uint8_t* base = map(bytes, -1);
   format(base, size);
-  auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, -1));
-  for (uint32_t rank = 0; rank < size; rank++) segment->page(rank).pid = getpid();
-  return segment;
+  return std::shared_ptr<Segment>(new Segment(base, bytes, -1));
 }
 
 std::shared_ptr<Segment> Segment::create(uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   const int fd = memfd_create("mosaic-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw std::runtime_error(std::string("cannot create shared memory: ") + std::strerror(errno));
+  if (fd < 0) throw systemError("cannot create shared memory");
   uint8_t* base = nullptr;
   try {
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("cannot size shared memory");
-    // Nobody can shrink it under another rank's feet.
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw systemError("cannot size shared memory");
+    // No rank can shrink it while another uses it.
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     base = map(bytes, fd);
   } catch (...) {
@@ -110,42 +87,43 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
   return std::shared_ptr<Segment>(new Segment(base, bytes, fd));
 }
 
-std::shared_ptr<Segment> Segment::open(int fd, uint32_t size) {
+std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) throw systemError("cannot open the shared memory of rank 0, " + path);
   struct stat info {};
   const uint64_t bytes = segmentBytes(size);
-  if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+  uint8_t* base = nullptr;
+  const bool fits = fstat(fd, &info) == 0 && info.st_uid == geteuid() && static_cast<uint64_t>(info.st_size) == bytes;
+  try {
+    if (!fits) throw std::runtime_error(kOtherVersion);
+    base = map(bytes, fd);
+  } catch (...) {
     ::close(fd);
-    throw std::runtime_error(kOtherVersion);
+    throw;
   }
-  uint8_t* base = map(bytes, fd);
-  auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, fd));
-  if (segment->header().magic != kSegmentMagic || segment->header().size != size) {
-    throw std::runtime_error(kOtherVersion);
-  }
+  ::close(fd);
+  auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, -1));
+  if (segment->header().magic != kSegmentMagic || segment->size() != size) throw std::runtime_error(kOtherVersion);
+  segment->header().opened++;
   return segment;
 }
 
 Segment::~Segment() {
   munmap(base_, bytes_);
-  closeFd();
+  closeFile();
 }
 
-void Segment::closeFd() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
+void Segment::closeFile() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
+
+std::string Segment::path() const { return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd_); }
 
 Channel Segment::channel(uint32_t from, uint32_t to) const {
   const uint64_t size = header().size, capacity = header().capacity;
   const uint64_t pair = uint64_t{from} * (size - 1) + (to > from ? to - 1 : to);
   auto* index = reinterpret_cast<ChannelIndex*>(base_ + indexOffset(size)) + pair;
   return Channel(index, base_ + dataOffset(size) + pair * capacity, capacity);
-}
-
-void Segment::ringAll(uint32_t self) const {
-  for (uint32_t rank = 0; rank < size(); rank++) {
-    if (rank != self) page(rank).doorbell.ring();
-  }
 }
 
 }  // namespace mosaic

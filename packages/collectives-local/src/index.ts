@@ -1,3 +1,3 @@
 export { local, type LocalOptions } from "./local.ts";
-export type { WorldOptions } from "@mosaic/core/native";
+export type { WorldOptions } from "@mosaic/runtime";
 export { world } from "./world.ts";

@@ -1,12 +1,21 @@
-import type { Context } from "@mosaic/core";
-import { NativeGroup, NativeRank, openWorld, timeoutOf, type Together, type WorldOptions } from "@mosaic/core/native";
-import { LocalEngine } from "./engine.ts";
-import { native, type Segment } from "./native.ts";
-import { checkWorld, streamOf } from "./options.ts";
+import { type Context, type Device, OptionError } from "@mosaic/core";
+import {
+  checkDeviceType,
+  connectRank,
+  type ControlPlane,
+  inProcessControl,
+  type InProcessCollectives,
+  openWorld,
+  type WorldOptions,
+} from "@mosaic/runtime";
+import { openTransport } from "./addon.ts";
+
+/** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
+const drainSeconds = 5;
 
 /**
  * Many ranks in this process, all driven by this thread: no rank ever blocks the host, so one may post for rank 0, then
- * for rank 1, and so on. What tests, notebooks and debuggers run on.
+ * for rank 1, and so on. What tests, notebooks and debuggers run on. No socket, no other process.
  *
  * @example
  * ```ts
@@ -19,28 +28,33 @@ import { checkWorld, streamOf } from "./options.ts";
  * Array.from(await shares[2]!.read()); // => [6, 6]
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
+ * @throws OptionError for a size that cannot be, or a device of another type than "cpu".
  */
 export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
-  checkWorld({ rank: 0, size });
-  return openWorld(size, together(size), options);
+  checkSize(size);
+  return openWorld(size, inProcess(size), options);
 }
 
-/** Collectives over memory of this process: rank r of the world is whoever connects as r. */
-function together(size: number): Together {
-  let segment: Segment | undefined;
+/** Collectives over memory of this process: rank r of the world is whichever connects as r. */
+export function inProcess(size: number): InProcessCollectives {
+  let control: ControlPlane | undefined;
   return {
     name: "local",
-    check: streamOf,
-    async connect(options) {
-      checkWorld(options);
-      const { device, rank, timeout } = options;
-      const stream = streamOf(device);
-      const seconds = timeoutOf(timeout);
-      const member = native((addon) => {
-        segment ??= addon.openSegment(size);
-        return addon.joinSegment(segment, rank, stream, seconds);
-      });
-      return NativeGroup.world(new NativeRank(device, new LocalEngine(member)), { rank, size });
+    check: checkDevice,
+    connect(connecting) {
+      checkDevice(connecting.device);
+      control ??= inProcessControl(size, connecting.timeout);
+      return connectRank({ ...connecting, openTransport, control, drainSeconds });
     },
   };
+}
+
+/** Rings of bytes grow with the square of the ranks. */
+export function checkSize(size: number): void {
+  if (size <= 1024) return;
+  throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: String(size) });
+}
+
+export function checkDevice(device: Device): void {
+  checkDeviceType(device, "cpu", "local collectives");
 }

@@ -14,6 +14,6 @@ test("without its addon the package says what may be wrong and what to do", asyn
   const connecting = local({ name: "nobody" }).connect({ device, rank: 0, size: 2 });
   await expect(connecting).rejects.toThrow(AddonLoadError);
   await expect(connecting).rejects.toThrow(
-    /cannot load its native addon for linux-.*npm run build.*C\+\+20 compiler and CMake/s,
+    /cannot load the transport over shared memory.*npm run build.*g\+\+ and CMake/s,
   );
 });

@@ -13,6 +13,7 @@ test("bad operands are refused before anything is sent, and the group goes on", 
   const disposed = device!.empty([1], "float32");
   disposed[Symbol.dispose]();
   const half = device!.empty([6], "bfloat16");
+  const pair = device!.empty([2], "float32");
   const foreign = other!.empty([6], "float32");
   const refusals: [() => unknown, new (...args: never[]) => Error, RegExp][] = [
     [() => group!.allReduce(disposed), DisposedError, /rank 0: allReduce \(world\)/],
@@ -29,6 +30,18 @@ test("bad operands are refused before anything is sent, and the group goes on", 
     [() => group!.allGather(x, x, { counts: [7, -1] }), ShapeError, /whole numbers/],
     [() => group!.reduceScatter(x, tensor(device!, [1, 2, 3], [3])), ShapeError, /share equally.*3.*counts/],
     [() => group!.allToAll(x, x, { send: [2, 4], receive: [3, 3] }), OptionError, /itself the 2 elements.*3/],
+    [() => group!.allGather(pair, pair.slice(0, 1, 2)), ShapeError, /share of this rank in place.*overlap/],
+    [() => group!.reduceScatter(pair.slice(0, 1, 2), pair), ShapeError, /in place, received.*overlap/],
+    [() => group!.allToAll(pair, pair), ShapeError, /separate memory, received \[2\] and \[2\] that overlap/],
+    [
+      () =>
+        group!.sendRecv([
+          { tensor: pair, to: 1 },
+          { tensor: pair.slice(0, 1, 2), from: 1 },
+        ]),
+      ShapeError,
+      /memory that no other transfer of the batch uses/,
+    ],
     [() => group!.broadcast(x, 2), OptionError, /a rank from 0 to 1.*2/],
     [() => group!.broadcast(x, 0.5), OptionError, /a rank from 0 to 1/],
     [() => group!.sendRecv([{ tensor: x, to: -1 }]), OptionError, /a rank from 0 to 1/],

@@ -23,7 +23,7 @@ test("what a rank sent before it left arrives, though nobody waited for it then"
   const [outcome] = await readAll([b]);
   expect(outcome).toBeInstanceOf(PeerLostError);
   expect((outcome as Error).message).toBe(
-    "ring(sp): rank 0 left after sendRecv #1 (world); rank 1 needed it in sendRecv #2 (world)",
+    "ring(sp): rank 0 exited after sendRecv #1 (world); rank 1 needed it in sendRecv #2 (world)",
   );
 });
 

@@ -44,7 +44,7 @@ test("peers are named by world rank, groups by name", async () => {
   await using ranks = await openRanks(4, { timeout: 0.2, mesh: { dp: 2, sp: 2 } });
   const x = tensor(ranks.devices[3]!, [1], [1]);
   ranks.contexts[3]!.mesh.group("sp").allReduce(x).wait();
-  await expect(x.read()).rejects.toThrow(/rank 3 waits in allReduce #1 \(sp\); rank 2 has called nothing/);
+  await expect(x.read()).rejects.toThrow(/rank 3 waits in allReduce #1 \(sp\); rank 2 is in no collective/);
 });
 
 test("many worlds at once do not meet", async () => {

@@ -1,4 +1,6 @@
 import { createHash } from "node:crypto";
+import { tmpdir, userInfo } from "node:os";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Job } from "@mosaic/conformance";
 import { build } from "tsup";
@@ -10,17 +12,19 @@ await build({ entry, outDir, format: "esm", target: "node20", external: [/^@mosa
 /** What each rank runs. */
 export const script: string = `${outDir}rank.js`;
 
-/** By what the jobs of this file meet: parts of the names of abstract sockets. */
-export const names: string[] = [];
+/** The sockets of the agents of this file's jobs. */
+export const sockets: string[] = [];
 
-/** What a launcher would set for the ranks of one job: they meet by a name made of it. */
+/** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
 export async function openJob(size: number): Promise<Job> {
-  const run = `test-${process.pid}-${names.length}`;
-  const name = createHash("sha256").update(JSON.stringify(["127.0.0.1", "29500", run, "0"]));
-  names.push(name.digest("hex").slice(0, 32));
+  const run = `test-${process.pid}-${sockets.length}`;
+  const { uid } = userInfo();
+  const name = createHash("sha256").update(JSON.stringify([JSON.stringify([run, 0]), uid]));
+  sockets.push(join(tmpdir(), `mosaic-${uid}`, name.digest("hex").slice(0, 32)));
   return {
     env: (rank) => ({
       RANK: String(rank),
+      XDG_RUNTIME_DIR: "",
       WORLD_SIZE: String(size),
       LOCAL_WORLD_SIZE: String(size),
       MASTER_ADDR: "127.0.0.1",

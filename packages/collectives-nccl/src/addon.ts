@@ -1,54 +1,20 @@
 import { fileURLToPath } from "node:url";
-import type { TraceEvent } from "@mosaic/core";
-import { Letters, loadAddon, platform, type SplitResult, translated } from "@mosaic/core/native";
+import { loadAddon, platform, translated } from "@mosaic/runtime";
 import { candidates } from "./library.ts";
 
-/** One rank's engine, as native code holds it. */
-export type Member = { readonly member: unique symbol };
-
-/** Where the ranks of a world meet, and NCCL's id of it. */
-export interface Meeting {
-  readonly host: string;
-  readonly port: number;
-  readonly token: string;
-  readonly id: Uint8Array;
-}
-
-/** What `connect` takes; addresses are numbers. */
-export interface Joining extends Meeting {
-  readonly rank: number;
-  readonly size: number;
+/** How a transport uses NCCL; 0 and "" leave it to NCCL. */
+export interface TransportOptions {
   readonly minCtas: number;
   readonly maxCtas: number;
   readonly network: string;
   readonly warmUp: boolean;
-  readonly connectSeconds: number;
-  readonly timeoutSeconds: number;
-  readonly drainSeconds: number;
-  readonly stream: number;
-  readonly device: number;
 }
 
-/** The exports of native/binding, which says what each does. Failures are errors whose `code` is a number. */
-export interface Native {
+/** The exports of native/addon.cc, which says what each does. Failures are errors whose `code` is a number. */
+interface Native {
   readonly protocol: number;
-  bind(deliver: (letter: number, code: number, message: string) => void): void;
   load(candidates: readonly string[]): readonly [version: string, path: string];
-  uniqueId(): Uint8Array;
-  openHub(size: number, host: string, seconds: number): readonly [port: number, token: string];
-  connect(joining: Joining, letter: number): Member;
-  close(member: Member, letter: number): void;
-  forget(member: Member): void;
-  abortAll(): void;
-  post(member: Member, group: number, words: Float64Array, label: string): number;
-  wait(member: Member, operation: number): void;
-  completed(member: Member): number;
-  split(...splitting: [member: Member, group: number, color: number, name: string, letter: number]): number;
-  part(member: Member, operation: number): SplitResult;
-  traffic(member: Member, group: number): readonly [number, number, number];
-  startTrace(member: Member): void;
-  stopTrace(member: Member, letter: number): void;
-  takeTrace(letter: number): readonly TraceEvent[];
+  open(options: TransportOptions): number;
 }
 
 /** Where the addon of this platform lies. */
@@ -56,32 +22,26 @@ export const addonPath: string = fileURLToPath(
   new URL(`../prebuilds/${platform}/mosaic_collectives_nccl.node`, import.meta.url),
 );
 
-/** What native code promised. */
-export const letters: Letters = new Letters();
 let loaded: Native | undefined;
 
 /** The addon, loaded when it is first needed; it needs neither CUDA nor NCCL. */
-export function addon(): Native {
-  if (loaded) return loaded;
-  loaded = loadAddon<Native>({
+function addon(): Native {
+  loaded ??= loadAddon<Native>({
     packageName: "@mosaic/collectives-nccl",
-    what: "the native half of the NCCL collectives",
+    what: "the transport over NCCL",
     path: addonPath,
-    protocol: 1, // `kProtocol` in native/binding/addon.h
+    protocol: 2, // `kProtocol` in native/addon.cc
     needs: "g++ and CMake",
   });
-  loaded.bind(letters.deliver);
-  // Streams that wait for an operation would otherwise hold up the end of the process.
-  process.once("exit", loaded.abortAll);
   return loaded;
-}
-
-/** Runs a native call; what it throws becomes the error class that its code stands for. */
-export function native<T>(call: (addon: Native) => T): T {
-  return translated(() => call(addon()));
 }
 
 /** Loads NCCL, once for the process: its version, and where it was found. */
 export function loadNccl(): readonly [version: string, path: string] {
-  return native((addon) => addon.load(candidates()));
+  return translated(() => addon().load(candidates()));
+}
+
+/** Makes the transport of one rank: the address of a `MosaicTransport`. NCCL must have been loaded. */
+export function openTransport(options: TransportOptions): number {
+  return translated(() => addon().open(options));
 }

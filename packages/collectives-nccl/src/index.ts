@@ -1,5 +1,4 @@
 export { nccl } from "./nccl.ts";
 export type { NcclOptions } from "./options.ts";
-export type { Store } from "./store.ts";
 export { type NcclSystem, ncclSystem } from "./system.ts";
 export { type NcclWorldOptions, world } from "./world.ts";

@@ -1,7 +1,5 @@
-import { type ConnectOptions, type Device, OptionError } from "@mosaic/core";
-import { checkOptionNames } from "@mosaic/core";
-import { timeoutOf } from "@mosaic/core/native";
-import type { Store } from "./store.ts";
+import { checkOptionNames, type Device, OptionError } from "@mosaic/core";
+import { timeoutOf } from "@mosaic/runtime";
 
 /** How NCCL is used. All of it has defaults. */
 export interface NcclOptions {
@@ -26,8 +24,6 @@ export interface NcclOptions {
   readonly warmUp?: boolean;
   /** This rank's host, as NCCL sees it (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's. */
   readonly hostId?: string;
-  /** By what the ranks find one another. Default: the launcher's store. */
-  readonly store?: Store;
 }
 
 const known = [
@@ -39,7 +35,6 @@ const known = [
   "network",
   "warmUp",
   "hostId",
-  "store",
 ] as const satisfies readonly (keyof NcclOptions)[];
 
 /** @throws OptionError that names the first option that will not do. */
@@ -72,14 +67,5 @@ export function checkDevice(device: Device): void {
     expected: "a device of type cuda",
     received: device.type,
     remedy: 'connect ranks on CPUs with local() of "@mosaic/collectives-local"',
-  });
-}
-
-export function checkWorld({ rank, size }: Pick<ConnectOptions, "rank" | "size">): void {
-  if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
-  throw new OptionError({
-    where: "nccl collectives",
-    expected: "a rank below the size",
-    received: `rank ${rank} of ${size}`,
   });
 }

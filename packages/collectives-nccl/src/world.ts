@@ -1,8 +1,14 @@
 import type { Context } from "@mosaic/core";
-import { openWorld, type Together, type WorldOptions } from "@mosaic/core/native";
-import type { Meeting } from "./addon.ts";
-import { join, type Way } from "./join.ts";
-import { checkDevice, checkOptions, checkWorld, type NcclOptions } from "./options.ts";
+import {
+  connectRank,
+  type ControlPlane,
+  inProcessControl,
+  type InProcessCollectives,
+  openWorld,
+  type WorldOptions,
+} from "@mosaic/runtime";
+import { rankOptions } from "./nccl.ts";
+import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
 
 /** Ranks of one thread that are closed one after the other would otherwise wait for one another. */
 const drainSeconds = 5;
@@ -19,26 +25,25 @@ export interface NcclWorldOptions extends WorldOptions {
  */
 export async function world(size: number, { nccl = {}, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
   checkOptions(nccl);
-  checkWorld({ rank: 0, size });
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";
   // Of the same process, NCCL would look into tensors, which lie in a pool that only their own GPU reaches.
   process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
   // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
-  return openWorld(size, together(nccl), options);
+  return openWorld(size, inProcess(size, nccl), options);
 }
 
-/** Ranks of one process tell one another directly where they meet. */
-function together(options: NcclOptions): Together {
-  let opened: Meeting | undefined;
-  const way: Way = {
-    host: "127.0.0.1",
-    drainSeconds,
-    meet: async (open) => {
-      opened ??= open();
-      return opened;
+/** Collectives between GPUs of this process: rank r of the world is whichever connects as r. */
+function inProcess(size: number, options: NcclOptions): InProcessCollectives {
+  let control: ControlPlane | undefined;
+  return {
+    name: "nccl",
+    check: checkDevice,
+    async connect(connecting) {
+      const rank = rankOptions(connecting, options);
+      control ??= inProcessControl(size, rank.connectTimeout);
+      return connectRank({ ...rank, control, drainSeconds });
     },
   };
-  return { name: "nccl", check: checkDevice, connect: (connecting) => join(connecting, options, way) };
 }

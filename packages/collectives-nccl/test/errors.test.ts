@@ -3,8 +3,8 @@ import { promisify } from "node:util";
 import { expect, test } from "vitest";
 import { standIns } from "./emulated.ts";
 
-// Each in a process of its own, for a process loads NCCL once. What goes wrong is asked of the stand-ins.
-interface Trouble {
+// Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings say.
+interface FailureCase {
   readonly what: string;
   /** On top of the stand-ins'. */
   readonly env: Readonly<Record<string, string>>;
@@ -19,7 +19,7 @@ const use = `const contexts = ${open};
   for (let i = 0; i < 3; i++) for (const ctx of contexts) ctx.world.allReduce(xs[ctx.rank]).wait();
   await xs[0].read()`;
 
-const troubles: readonly Trouble[] = [
+const failureCases: readonly FailureCase[] = [
   {
     what: "no NCCL",
     env: { MOSAIC_NCCL_LIBRARY: "/nonexistent/libnccl.so.2" },
@@ -46,28 +46,30 @@ const troubles: readonly Trouble[] = [
     env: { MOSAIC_STANDIN_NCCL_HANG: "init" },
     code: open,
     name: "CollectiveTimeoutError",
-    message: /rank [01]: NCCL has not connected the ranks within 1 s; NCCL_DEBUG=INFO shows what it tries/,
+    message:
+      /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries$/,
   },
   {
     what: "an asynchronous error",
     env: { MOSAIC_STANDIN_NCCL_ERROR: "5" },
     code: use,
     name: "PeerLostError",
-    message: /rank [01], group world: NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
+    message:
+      /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
   },
   {
-    what: "a collective that never ends",
+    what: "a collective that never completes",
     env: { MOSAIC_STANDIN_NCCL_HANG: "5" },
     code: use,
     name: "CollectiveTimeoutError",
-    message: /no end within 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in it too/,
+    message: /timed out after 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in it, too/,
   },
   {
-    what: "a split that never ends",
+    what: "a split that never completes",
     env: { MOSAIC_STANDIN_NCCL_HANG: "split" },
     code: `const contexts = ${open}; await Promise.all(contexts.map((ctx) => ctx.world.split(0)))`,
     name: "CollectiveTimeoutError",
-    message: /no end within 1 s: rank [01] waits in split #1 \(world\)/,
+    message: /timed out after 1 s: rank [01] waits in split #1 \(world\)/,
   },
   {
     what: "a device that fails",
@@ -77,15 +79,15 @@ const troubles: readonly Trouble[] = [
     message: /illegal memory access/,
   },
   {
-    what: "no launcher",
-    env: { MOSAIC_STORE: "" },
+    what: "no job",
+    env: {},
     code: "await nccl().connect({ device: cuda(), rank: 0, size: 2 })",
     name: "OptionError",
-    message: /expected a store to meet in, .*; start the ranks with mosaic-run, or pass nccl\(\{ store \}\)/,
+    message: /neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start the ranks with mosaic-run/,
   },
 ];
 
-test.each(troubles)("says what to do about $what", async ({ env, code, name, message }) => {
+test.each(failureCases)("says what to do about $what", async ({ env, code, name, message }) => {
   const error = await errorOf(code, env);
   expect(error.message).toMatch(message);
   expect(error.name).toBe(name);
@@ -100,7 +102,7 @@ test("tells what NCCL there is", async () => {
 });
 
 /** What `code` throws in a process with that environment; a hang is killed. */
-async function errorOf(code: string, env: Trouble["env"]): Promise<{ name: string; message: string }> {
+async function errorOf(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { nccl, ncclSystem, world } = await import(${at("../dist/index.js")});
     const { cuda } = await import(${at("@mosaic/kernels-cuda")});

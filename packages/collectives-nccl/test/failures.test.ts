@@ -1,8 +1,10 @@
 import { failureSuite } from "@mosaic/conformance";
+import { CollectiveMismatchError, type Tensor } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
-import { test } from "vitest";
+import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
 import { emulate } from "./emulated.ts";
+import { openRanks, tensor } from "./ranks.ts";
 
 // NCCL takes one rank of a process on one GPU, and there may be but one.
 emulate();
@@ -14,3 +16,90 @@ const suite = failureSuite(
 );
 
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+const sameCalls = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+
+/** Ranks 0 and 1 wait in operations of which neither can complete. */
+async function mismatchOf(xs: readonly Tensor[]): Promise<string> {
+  const errors = await Promise.all(xs.slice(0, 2).map((x) => x.read().catch((error: unknown) => error)));
+  expect(errors.map((error) => (error as Error).constructor)).toEqual([
+    CollectiveMismatchError,
+    CollectiveMismatchError,
+  ]);
+  const [first, second] = errors.map((error) => (error as Error).message);
+  expect(second).toBe(first);
+  return first!;
+}
+
+test("messages of different sizes: the two ranks are named once neither makes progress", async () => {
+  await using ranks = await openRanks(2);
+  const xs = ranks.devices.map((device) => tensor(device, new Float32Array(20_000), [20_000]));
+  const half = xs[0]!.slice(0, 0, 10_000);
+  ranks.groups[0]!.sendRecv([{ tensor: half, to: 1 }], { label: "ring(sp)" });
+  ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, from: 1 }], { label: "ring(sp)" }).wait();
+  ranks.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 0 }], { label: "ring(sp)" }).wait();
+  expect(await mismatchOf(xs)).toBe(
+    "ring(sp): rank 0 is at sendRecv #1 (world) float32 [10000], rank 1 at sendRecv #1 (world) float32 [20000]" +
+      sameCalls,
+  );
+});
+
+test("shares of an allGather that differ between ranks", async () => {
+  await using ranks = await openRanks(2);
+  const outs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(4 + rank), [4 + rank]));
+  for (const [rank, { group, out }] of ranks.groups.map((group, i) => ({ group, out: outs[i]! })).entries()) {
+    const counts = rank === 0 ? [1, 3] : [3, 2];
+    group.allGather(out, tensor(group.device, new Float32Array(counts[rank]!), [counts[rank]!]), { counts }).wait();
+  }
+  expect(await mismatchOf(outs)).toBe(
+    `rank 0 is at allGather #1 (world) float32 [1], rank 1 at allGather #1 (world) float32 [2]${sameCalls}`,
+  );
+});
+
+test("what a rank of an allToAll sends is not what the other expects", async () => {
+  await using ranks = await openRanks(2);
+  const outs = ranks.devices.map((device) => tensor(device, new Float32Array(3), [3]));
+  const [three, four] = ranks.devices.map((device, rank) => tensor(device, new Float32Array(3 + rank), [3 + rank]));
+  ranks.groups[0]!.allToAll(outs[0]!, three!, { send: [1, 2], receive: [1, 2] }).wait();
+  ranks.groups[1]!.allToAll(outs[1]!, four!, { send: [3, 1], receive: [2, 1] }).wait();
+  for (const group of ranks.groups) group.barrier().wait();
+  expect(await mismatchOf(outs)).toBe(
+    `rank 0 is at allToAll #1 (world) float32 [3], rank 1 at allToAll #1 (world) float32 [4]${sameCalls}`,
+  );
+});
+
+test("a rank that exited is missing for nothing that it has called", async () => {
+  await using ranks = await openRanks(3);
+  const [sent, late] = [tensor(ranks.devices[0]!, [1], [1]), tensor(ranks.devices[1]!, [2], [1])];
+  const received = tensor(ranks.devices[2]!, [0, 0], [2]);
+  ranks.groups[0]!.broadcast(sent, 0);
+  ranks.groups[0]!.sendRecv([{ tensor: sent, to: 2 }]);
+  await ranks.groups[0]![Symbol.asyncDispose]();
+  // Rank 2 needs rank 0, which has exited, and rank 1, which is not there yet.
+  ranks.groups[2]!.broadcast(received.slice(0, 0, 1), 0);
+  ranks.groups[2]!.sendRecv([
+    { tensor: received.slice(0, 0, 1), from: 0 },
+    { tensor: received.slice(0, 1, 2), from: 1 },
+  ]).wait();
+  const read = received.read();
+  ranks.groups[1]!.broadcast(tensor(ranks.devices[1]!, [0], [1]), 0);
+  ranks.groups[1]!.sendRecv([{ tensor: late, to: 2 }]);
+  expect(Array.from(await read)).toEqual([1, 2]);
+  ranks.groups[1]!.broadcast(late, 0, { label: "sync" }).wait();
+  await expect(late.read()).rejects.toThrow(
+    /^sync: rank 0 exited after sendRecv #2 \(world\); rank 1 needed it in broadcast #3 \(world\)$/,
+  );
+});
+
+test("ranks in one collective are at the same, however many sendRecv each has called", async () => {
+  await using ranks = await openRanks(3, { timeout: 0.5 });
+  const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
+  ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, to: 1 }]).wait();
+  ranks.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 0 }]).wait();
+  for (const rank of [0, 2]) ranks.groups[rank]!.allReduce(xs[rank]!).wait();
+  const { name, message } = (await xs[0]!.read().catch((error: unknown) => error)) as Error;
+  expect(name).toBe("CollectiveTimeoutError");
+  expect(message).toMatch(/^timed out after 0\.5 s: rank [02] waits in allReduce #[12] \(world\); /);
+  expect(message).toMatch(/; rank [02] waits in it, too/);
+  expect(message).toContain("; rank 1 is in no collective, last collective: sendRecv #1 (world)");
+});

@@ -1,7 +1,7 @@
 import { cuda } from "@mosaic/kernels-cuda";
 import { expect, test } from "vitest";
 import { nccl } from "../src/index.ts";
-import { openRanks } from "./ranks.ts";
+import { openRanks, tensor } from "./ranks.ts";
 
 test("one thread that posts for many GPUs tells NCCL and CUDA to wait for none of them", async () => {
   for (const name of ["NCCL_RUNTIME_CONNECT", "NCCL_P2P_DIRECT_DISABLE", "CUDA_MODULE_LOADING"])
@@ -26,4 +26,27 @@ test.each([
   await using group = await nccl({ warmUp }).connect({ device, rank: 0, size: 1 });
   expect(group.size).toBe(1);
   expect(process.env.NCCL_RUNTIME_CONNECT).toBe(expected);
+});
+
+test("a trace has each operation in the time of its GPU, on the clock of the host", async () => {
+  await using ranks = await openRanks(2);
+  const xs = ranks.devices.map((device, rank) => tensor(device, [rank, rank, rank], [3]));
+  const before = Number(process.hrtime.bigint());
+  for (const group of ranks.groups) group.startTrace();
+  for (const label of ["step 1", "step 2"]) {
+    ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!, "sum", { label }).wait());
+  }
+  for (const group of ranks.groups) {
+    const events = await group.stopTrace();
+    const after = Number(process.hrtime.bigint());
+    expect(events.map(({ name, label, lane }) => [name, label, lane])).toEqual([
+      ["allReduce", "step 1", "communication"],
+      ["allReduce", "step 2", "communication"],
+    ]);
+    const times = events.flatMap(({ start, end }) => [start, end]);
+    expect(times.toSorted((a, b) => a - b)).toEqual(times);
+    expect(times[0]).toBeGreaterThan(before);
+    expect(times.at(-1)).toBeLessThan(after);
+    for (const event of events) expect(event).toMatchObject({ bytesSent: 12, bytesReceived: 12 });
+  }
 });

@@ -1,5 +1,5 @@
 import type { AttentionBackend } from "./attention/backend.ts";
-import type { ProcessGroup } from "./collectives.ts";
+import type { ProcessGroup } from "./collectives/process-group.ts";
 import type { Device } from "./device.ts";
 import type { DeviceMesh } from "./mesh.ts";
 import type { TraceEvent } from "./trace.ts";

@@ -1,5 +1,6 @@
 import type { DType } from "./dtype.ts";
-import type { Kernels } from "./kernels.ts";
+import type { KernelFeature } from "./kernels/fields.ts";
+import type { Kernels } from "./kernels/kernels.ts";
 import type { Shape } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 import type { TraceEvent } from "./trace.ts";
@@ -37,6 +38,8 @@ export interface Device extends Disposable {
   readonly index: number;
   readonly stream: Stream;
   readonly kernels: Kernels;
+  /** What its attention has beyond what every device must: a call that needs more is refused. Absent: nothing. */
+  readonly features?: readonly KernelFeature[];
   /** Uninitialised memory, ordered by the stream: what is freed may be handed out again at once. */
   empty(shape: Shape, dtype: DType): Tensor;
   /** Copies host values (row-major; taken at the call) into a tensor of any strides, rounding to its dtype. */

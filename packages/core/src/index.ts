@@ -2,18 +2,31 @@ export { attention, type AttentionOptions, emptyState } from "./attention/attent
 export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
-export type { Tile } from "./attention/tile.ts";
+export type * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition, type Saved } from "./autograd/define-op.ts";
 export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
-export type * from "./collectives.ts";
+export {
+  CheckedGroup,
+  type CollectiveCall,
+  type CollectiveOp,
+  collectiveOps,
+  reduceOps,
+} from "./collectives/checked-group.ts";
+export type * from "./collectives/process-group.ts";
+export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
 export * from "./creation.ts";
 export type * from "./device.ts";
-export { type DType, dtypeBytes } from "./dtype.ts";
+export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
 export { init, type InitOptions } from "./init.ts";
-export type * from "./kernels.ts";
+export { compileKernel } from "./kernels/compile.ts";
+export { checkFeatures } from "./kernels/features.ts";
+export type * from "./kernels/fields.ts";
+export type * from "./kernels/kernels.ts";
+export { type Operand, operandsOf, tensorOf } from "./kernels/operands.ts";
+export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
 export * from "./mask/clip.ts";
 export * from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
@@ -56,7 +69,6 @@ export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export * from "./shape.ts";
-export { solo } from "./solo.ts";
 export { lostTensors, Storage } from "./storage.ts";
 export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
 export type { TraceEvent } from "./trace.ts";

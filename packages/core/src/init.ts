@@ -1,13 +1,13 @@
 import type { AttentionBackend } from "./attention/backend.ts";
 import { local } from "./attention/local.ts";
 import { drawn } from "./autograd/draws.ts";
-import type { Collectives, ProcessGroup } from "./collectives.ts";
+import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import { checkOptionNames } from "./options.ts";
-import { solo } from "./solo.ts";
+import { singleRankGroup } from "./collectives/single-rank-group.ts";
 import type { TraceEvent } from "./trace.ts";
 
 /** What `init` takes. */
@@ -80,7 +80,7 @@ export async function init(options: InitOptions): Promise<Context> {
   }
   const shape = meshShape(options, size);
   const backends = byName(options.backends ?? []);
-  const collectives = options.collectives ?? (size === 1 ? solo() : missingCollectives(size));
+  const collectives = options.collectives ?? (size === 1 ? singleRankGroup() : missingCollectives(size));
   const { device, timeout } = options;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
@@ -99,7 +99,7 @@ function checkOptions(options: InitOptions): void {
       where: "init",
       expected: "a device",
       received: "none",
-      remedy: 'pass device: cpu() of "@mosaic/kernels-cpu"',
+      remedy: "pass a Device, such as the one that cpu() of a kernels package makes",
     });
   }
   if (!Number.isSafeInteger(seed) || seed < 0) {
@@ -145,7 +145,7 @@ function missingCollectives(size: number): never {
     where: "init",
     expected: `collectives for ${size} ranks`,
     received: "none",
-    remedy: 'pass collectives: local() of "@mosaic/collectives-local", or another engine',
+    remedy: "pass collectives that connect the ranks of a job",
   });
 }
 

@@ -1,4 +1,4 @@
-import type { ProcessGroup } from "./collectives.ts";
+import type { ProcessGroup } from "./collectives/process-group.ts";
 import { OptionError, ShapeError } from "./errors.ts";
 
 /** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */

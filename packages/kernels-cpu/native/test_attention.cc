@@ -149,10 +149,10 @@ void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Is
     const int64_t first = c.keys() * f / c.folds, count = c.keys() * (f + 1) / c.folds - first;
     const std::vector<Span> k = clip(c.k, first, count);
     const Tile tile{c.q, k, c.mask, scale};
-    attend({t.q.view(), t.k.rows(first, count), t.v.rows(first, count), x.out.view(), x.lse.view(), tile}, isa, pool);
-    attendBackward({t.q.view(), t.k.rows(first, count), t.v.rows(first, count), t.dOut.view(), lse.view(), delta.view(),
-                    x.dq.view(), x.dk.rows(first, count), x.dv.rows(first, count), tile},
-                   isa, pool);
+    const KvBlock kv{t.k.rows(first, count), t.v.rows(first, count)};
+    const QkvGrads grads{x.dq.view(), x.dk.rows(first, count), x.dv.rows(first, count)};
+    attend({{x.out.view(), x.lse.view()}, t.q.view(), kv, tile}, isa, pool);
+    attendBackward({grads, t.q.view(), {t.dOut.view(), lse.view(), delta.view()}, kv, tile}, isa, pool);
   }
 }
 

@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url";
-import { type DeviceCalls, type KernelCall, loadAddon, platform } from "@mosaic/core/native";
+import { type DeviceCalls, type KernelCall, loadAddon, platform } from "@mosaic/runtime";
 
 /** The exports of native/binding. */
 export interface Native extends DeviceCalls {

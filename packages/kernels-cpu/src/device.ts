@@ -1,4 +1,4 @@
-import { NativeDevice, NativeHandle } from "@mosaic/core/native";
+import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import type { Native } from "./addon.ts";
 import { checkOptions, type CpuOptions, memoryLimit, threadCount } from "./options.ts";
 import { type Isa, instructionSets, runtime } from "./runtime.ts";

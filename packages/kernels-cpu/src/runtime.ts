@@ -1,5 +1,5 @@
 import { AddonLoadError, OptionError } from "@mosaic/core";
-import { NativeRuntime } from "@mosaic/core/native";
+import { NativeRuntime } from "@mosaic/runtime";
 import { loadCpu, type Native } from "./addon.ts";
 
 let loaded: NativeRuntime<Native> | undefined;

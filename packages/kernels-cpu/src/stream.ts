@@ -1,5 +1,5 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
-import type { NativeHandle } from "@mosaic/core/native";
+import type { NativeHandle } from "@mosaic/runtime";
 import type { Native } from "./addon.ts";
 
 class CpuFence implements Fence {
@@ -13,7 +13,7 @@ class CpuFence implements Fence {
   }
 }
 
-/** The queue of one CPU device; its `handle` is a `MosaicStream *` (packages/core/include/mosaic/stream.h). */
+/** The queue of one CPU device; its `handle` is a `MosaicStream *` (packages/runtime/include/mosaic/stream.h). */
 export class CpuStream implements Stream {
   readonly handle: bigint;
   readonly #device: NativeHandle<Native>;

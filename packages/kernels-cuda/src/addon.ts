@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url";
-import { type DeviceCalls, loadAddon, platform } from "@mosaic/core/native";
+import { type DeviceCalls, loadAddon, platform } from "@mosaic/runtime";
 
 /** A mark in a stream. */
 export type Event = { readonly __brand: "mosaic.cuda.event" };

@@ -1,5 +1,5 @@
 import { OptionError } from "@mosaic/core";
-import { NativeDevice, NativeHandle } from "@mosaic/core/native";
+import { NativeDevice, NativeHandle } from "@mosaic/runtime";
 import type { Native } from "./addon.ts";
 import { runtime } from "./runtime.ts";
 import { CudaStream } from "./stream.ts";
@@ -34,7 +34,7 @@ export class CudaDevice extends NativeDevice<Native> {
       remedy: "dispose tensors, or cut the sequence over more ranks",
     });
     super(index, handle);
-    this.capability = handle.facts[0]!;
+    this.capability = handle.deviceInfo[0]!;
     this.stream = new CudaStream(handle);
   }
 }

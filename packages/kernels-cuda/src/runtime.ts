@@ -1,4 +1,4 @@
-import { NativeRuntime } from "@mosaic/core/native";
+import { NativeRuntime } from "@mosaic/runtime";
 import { loadCuda, type Native } from "./addon.ts";
 
 let loaded: NativeRuntime<Native> | undefined;

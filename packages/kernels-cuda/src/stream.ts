@@ -1,6 +1,6 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
 import type { Event, Native } from "./addon.ts";
-import { type NativeHandle, translated } from "@mosaic/core/native";
+import { type NativeHandle, translated } from "@mosaic/runtime";
 
 class CudaFence implements Fence {
   readonly stream: CudaStream;
@@ -21,7 +21,7 @@ export class CudaStream implements Stream {
   constructor(device: NativeHandle<Native>) {
     this.#device = device;
     this.handle = device.streamAddress;
-    this.port = BigInt(device.facts[1]!);
+    this.port = BigInt(device.deviceInfo[1]!);
   }
 
   record(): Fence {

@@ -1,4 +1,4 @@
-import { translated } from "@mosaic/core/native";
+import { translated } from "@mosaic/runtime";
 import { runtime } from "./runtime.ts";
 
 /** One GPU that the driver shows. */

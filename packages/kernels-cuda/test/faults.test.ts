@@ -3,14 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { faults, hopperFaults } from "./fault-list.ts";
-import { compileRest, hopper, portable, verdictOn } from "./faults.ts";
+import { compileEngine, hopper, portable, verdictOn } from "./faults.ts";
 
 // The tests of the tests: a kernel with a mistake in it must not pass. Each costs a compilation, so only one of each kind
 // runs by default; MOSAIC_FAULTS=all runs every one.
 const all = process.env.MOSAIC_FAULTS === "all";
 const folder = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
 
-beforeAll(() => compileRest(folder), 300_000);
+beforeAll(() => compileEngine(folder), 300_000);
 afterAll(() => rmSync(folder, { recursive: true }));
 
 describe.each([

@@ -1,14 +1,16 @@
 import { execFile } from "node:child_process";
-import { cpSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
+import { emulatedDriver } from "./emulated.ts";
 import type { Fault } from "./fault-list.ts";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const compiler = process.env.CXX ?? "c++";
 const exec = promisify(execFile);
 const options = ["-std=c++20", "-O1", "-fPIC", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
+const includes = ["native", "native/emulation", "../runtime/include"].flatMap((path) => ["-I", join(root, path)]);
 
 /** What kernels are compiled for one dtype and head size, on which pretended GPU, and how many keys exercise them. */
 export interface Family {
@@ -49,33 +51,26 @@ EMULATED_KERNEL(attendQueriesHopper_bfloat16_64, AttendBackwardHopperParameters)
 `,
 };
 
-/** Compiles what no fault touches, once. */
-export async function compileRest(folder: string): Promise<void> {
-  const driver = readdirSync(join(root, "native/emulation/driver")).filter((name) => name.endsWith(".cc"));
-  const sources = [
-    ...driver.map((name) => `emulation/driver/${name}`),
-    "kernels/elementwise.cu",
-    "kernels/rows.cu",
-    "kernels/ranks.cu",
-  ];
-  for (const [i, source] of sources.entries()) {
-    await compile(join(root, "native"), join(root, "native", source), join(folder, `rest${i}.o`));
-  }
+/** Compiles the engine of the emulation, which no fault touches, once. */
+export async function compileEngine(folder: string): Promise<void> {
+  writeFileSync(join(folder, "engine.h"), '#include "kernels/ptx.cuh"\n#include "kernels/ptx_sm90.cuh"\n');
+  await exec(compiler, [...options, ...includes, "-x", "c++-header", join(folder, "engine.h")]);
 }
 
 /** What the suite's trial says of kernels with that fault, or without any: "" if it finds nothing wrong. */
 export async function verdictOn(fault: Fault | null, family: Family, folder: string): Promise<string> {
-  const native = join(folder, "native");
-  cpSync(join(root, "native"), native, { recursive: true });
-  if (fault) plant(fault, join(native, "kernels", fault.file));
-  const one = join(native, "kernels", "one.cu");
-  writeFileSync(one, family.kernels);
-  await compile(native, one, join(folder, "one.o"));
-  const library = join(folder, "libcuda_faulty.so");
-  const objects = readdirSync(folder)
-    .filter((name) => name.endsWith(".o"))
-    .map((name) => join(folder, name));
-  await exec(compiler, ["-shared", "-o", library, ...objects, "-lpthread"]);
+  // The faulty file is found before the right one, which stays where it is.
+  const faulty = join(folder, "faulty");
+  rmSync(faulty, { recursive: true, force: true });
+  mkdirSync(join(faulty, "kernels"), { recursive: true });
+  if (fault) writeFileSync(join(faulty, "kernels", fault.file), withFault(fault));
+  const [source, object, library] = ["one.cu", "one.o", "libcuda_faulty.so"].map((name) => join(folder, name));
+  writeFileSync(source!, family.kernels);
+  const inputs = ["-include", join(folder, "engine.h"), "-I", faulty, ...includes];
+  await exec(compiler, [...options, ...inputs, "-x", "c++", "-c", source!, "-o", object!]);
+  // Kernels of a library that is loaded later replace those of the same name: all else is the stand-in's.
+  const standIn = ["-Wl,--no-as-needed", emulatedDriver, `-Wl,-rpath,${dirname(emulatedDriver)}`];
+  await exec(compiler, ["-shared", "-o", library!, object!, ...standIn]);
   const capability = String(family.capability);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
   const node = ["--input-type=module", "--eval", trialOf(family)];
@@ -86,16 +81,11 @@ export async function verdictOn(fault: Fault | null, family: Family, folder: str
   return found.stdout && (/^emulated GPU: (.*)$/m.exec(found.stderr)?.[1] ?? found.stdout);
 }
 
-function plant({ name, file, old, wrong, nth = 0 }: Fault, path: string): void {
-  const parts = readFileSync(path, "utf8").split(old);
+function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
+  const parts = readFileSync(join(root, "native/kernels", file), "utf8").split(old);
   if (parts.length < nth + 2) throw new Error(`fault "${name}": ${file} has no ${nth + 1}th "${old}"`);
   const before = parts.slice(0, nth + 1).join(old);
-  writeFileSync(path, `${before}${wrong}${parts.slice(nth + 1).join(old)}`);
-}
-
-async function compile(native: string, source: string, object: string): Promise<void> {
-  const includes = [native, join(native, "emulation"), join(root, "../core/include")].flatMap((path) => ["-I", path]);
-  await exec(compiler, [...options, ...includes, "-x", "c++", "-c", source, "-o", object]);
+  return `${before}${wrong}${parts.slice(nth + 1).join(old)}`;
 }
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */

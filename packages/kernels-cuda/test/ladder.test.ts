@@ -25,7 +25,7 @@ let climbed: readonly Rung[] = [];
 
 beforeAll(async () => {
   const options = ["-std=c++20", "-O1", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
-  const includes = ["native", "native/emulation", "ladder", "../core/include"].flatMap((path) => [
+  const includes = ["native", "native/emulation", "ladder", "../runtime/include"].flatMap((path) => [
     "-I",
     join(root, path),
   ]);

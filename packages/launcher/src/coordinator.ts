@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Agent as ControlAgent } from "./agent/agent.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { Plan } from "./plan.ts";
 import type { RankRecord } from "./report/diagnose.ts";
@@ -19,6 +20,8 @@ export interface Assignment {
   readonly host: string;
   readonly port: number;
   readonly tokenFile: string;
+  /** Socket of this node's control-plane agent. */
+  readonly agent: string;
 }
 
 /**
@@ -42,35 +45,41 @@ export interface Agent {
   run(assignment: Assignment): Promise<readonly RankRecord[]>;
 }
 
+/** The path of a socket has at most 107 bytes. */
+const LONGEST_TMPDIR = 80;
+
 /** The coordinator of a job that lives on this machine alone. */
 export class LocalCoordinator implements Coordinator {
   readonly #plan: Plan;
   readonly #store: StoreServer;
+  readonly #agent: ControlAgent;
   readonly privateDir: string;
 
-  private constructor(plan: Plan, store: StoreServer) {
+  private constructor(plan: Plan, store: StoreServer, agent: ControlAgent, privateDir: string) {
     this.#plan = plan;
     this.#store = store;
-    this.privateDir = mkdtempSync(join(tmpdir(), "mosaic-run-"));
+    this.#agent = agent;
+    this.privateDir = privateDir;
     writeFileSync(this.#tokenFile, `${store.token}\n`, { mode: 0o600 });
   }
 
-  /** Binds the store. Throws RendezvousError when its port is taken, naming who has it; UsageError when nobody may have it. */
+  /**
+   * Binds the store, and the control plane's socket. Throws RendezvousError when the store's port is taken, naming who has
+   * it; UsageError when nobody may have it.
+   */
   static async open(plan: Plan): Promise<LocalCoordinator> {
+    const base = Buffer.byteLength(tmpdir()) <= LONGEST_TMPDIR ? tmpdir() : "/tmp";
+    const privateDir = mkdtempSync(join(base, "mosaic-run-"));
+    let store: StoreServer | undefined;
     try {
-      const store = await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
-      return new LocalCoordinator(plan, store);
+      store = await openStore(plan);
+      const path = join(privateDir, "agent");
+      const agent = await ControlAgent.listen({ path, secret: store.token, host: plan.node });
+      return new LocalCoordinator(plan, store, agent, privateDir);
     } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === "EACCES")
-        throw new UsageError(
-          `--master-port ${plan.masterPort}: the system keeps this port for root; choose one from 1024`,
-        );
-      if (code !== "EADDRINUSE") throw error;
-      const owner = portOwner(plan.masterPort) ?? "another process";
-      throw new RendezvousError(
-        `port ${plan.masterPort} is held by ${owner}; leave out --master-port to use any free port`,
-      );
+      await store?.close();
+      rmSync(privateDir, { recursive: true, force: true });
+      throw error;
     }
   }
 
@@ -86,11 +95,30 @@ export class LocalCoordinator implements Coordinator {
     this.#store.beginAttempt(attempt);
     const { host, port } = this.#store;
     const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1 };
-    return { attempt, worldSize: this.#plan.nproc, ...place, host, port, tokenFile: this.#tokenFile };
+    const { path: agent } = this.#agent;
+    return { attempt, worldSize: this.#plan.nproc, ...place, host, port, tokenFile: this.#tokenFile, agent };
   }
 
   async close(): Promise<void> {
+    await this.#agent.close();
     await this.#store.close();
     rmSync(this.privateDir, { recursive: true, force: true });
+  }
+}
+
+async function openStore(plan: Plan): Promise<StoreServer> {
+  try {
+    return await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EACCES")
+      throw new UsageError(
+        `--master-port ${plan.masterPort}: the system keeps this port for root; choose one from 1024`,
+      );
+    if (code !== "EADDRINUSE") throw error;
+    const owner = portOwner(plan.masterPort) ?? "another process";
+    throw new RendezvousError(
+      `port ${plan.masterPort} is held by ${owner}; leave out --master-port to use any free port`,
+    );
   }
 }

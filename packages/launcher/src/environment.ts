@@ -35,6 +35,7 @@ export function rankContract(
     MOSAIC_NODE_ADDR: assignment.host,
     MOSAIC_STORE: `${assignment.host}:${assignment.port}`,
     MOSAIC_TOKEN_FILE: assignment.tokenFile,
+    MOSAIC_AGENT: assignment.agent,
     MOSAIC_THREADS: plan.threads,
   };
 }

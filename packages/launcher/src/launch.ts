@@ -60,7 +60,7 @@ export function start(options: LaunchOptions): Job {
 /** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
 export function unassigned(plan: Plan): Parameters<typeof rankContract>[1] {
   const place = { attempt: 0, worldSize: plan.nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
-  return { ...place, host: "127.0.0.1", port: plan.masterPort, tokenFile: "<private file>" };
+  return { ...place, host: "127.0.0.1", port: plan.masterPort, tokenFile: "<private file>", agent: "<private socket>" };
 }
 
 /** Why a job ends before its ranks do. */

@@ -6,7 +6,9 @@ import { join } from "node:path";
 export default function build(): void {
   const root = join(import.meta.dirname, "..");
   const newest = Math.max(...sources(join(root, "src")).map((path) => statSync(path).mtimeMs));
-  const built = ["cli.js", "index.js", "preload.cjs"].map((name) => join(root, "dist", name));
+  const built = ["agent.js", "agent-process.js", "cli.js", "index.js", "preload.cjs"].map((name) =>
+    join(root, "dist", name),
+  );
   if (built.every((path) => existsSync(path) && statSync(path).mtimeMs >= newest)) return;
   execFileSync("npx", ["--no-install", "tsup"], { cwd: root, stdio: "ignore" });
 }

@@ -89,7 +89,7 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [turned, "nothing that is known"],
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
-    const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v }) });
+    const backend = meddledRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
     expect(faultsOf(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
   }
 });

@@ -1,5 +1,14 @@
 import { ring } from "@mosaic/backend-ring";
-import { DTypeError, type DType, local, OptionError, type ReduceOp, ShapeError } from "@mosaic/core";
+import {
+  type AttentionModifiers,
+  DTypeError,
+  type DType,
+  local,
+  OptionError,
+  type ReduceOp,
+  ShapeError,
+  type Tile,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import { predict, profiles, prove, record, type RecordOptions, symbolicWorld } from "../src/index.ts";
 
@@ -34,6 +43,33 @@ const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
 const [ctx, other] = [contexts[0]!, contexts[1]!];
 const x = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
 
+test("attention with a feature that the symbolic device does not have", () => {
+  const size = (...shape: number[]) => ctx.device.empty(shape, "float32");
+  const state = { out: size(1, 1, 4, 2), lse: size(1, 1, 4) };
+  const [q, k, v] = [size(1, 1, 4, 2), size(1, 1, 4, 2), size(1, 1, 4, 3)];
+  const saved = { dOut: q, lse: state.lse, delta: state.lse };
+  const rows = [{ start: 0, length: 4, step: 1 }];
+  const tile: Tile = { q: rows, k: rows, mask: [], scale: 1 };
+  const { kernels } = ctx.device;
+  expect(() => kernels.attend(state, q, { k, v: k }, tile)).not.toThrow();
+  expect(() => kernels.attend(state, q, { k, v }, tile)).toThrow(/symbolic:0.*valueHeadSize.*size 2, values of 3/);
+  const modifiers: AttentionModifiers[] = [
+    { softcap: 30 },
+    { slopes: size(1) },
+    { dropout: { probability: 0.1, seed: 0, stream: 0 } },
+    { sampleMasks: [[]] },
+  ];
+  for (const each of modifiers) {
+    const [[feature]] = Object.entries(each) as [[string, unknown]];
+    const refused = new RegExp(`attention on symbolic:0: expected a call without ${feature}.*leave it out`);
+    const asked = { ...tile, modifiers: each };
+    const grads = { dq: q, dk: k, dv: k };
+    expect(() => kernels.attend(state, q, { k, v: k }, asked)).toThrow(refused);
+    expect(() => kernels.attendBackward(grads, q, saved, { k, v: k }, asked)).toThrow(refused);
+  }
+  expect(() => kernels.attend(state, q, { k, v: k }, { ...tile, modifiers: {} })).not.toThrow();
+});
+
 // The same that groups of real devices refuse: see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
   ["shares that are not equal", () => ctx.world.allToAll(x(7), x(7)), ShapeError],
@@ -43,7 +79,7 @@ test.each<[string, () => unknown, new (...args: never[]) => Error]>([
   ["a share that is not out's", () => ctx.world.reduceScatter(x(1), x(4), "sum", { counts: [2, 2] }), ShapeError],
   ["two dtypes", () => ctx.world.allGather(x(4), x(2, "bfloat16")), DTypeError],
   ["an unknown reduction", () => ctx.world.allReduce(x(4), "median" as ReduceOp), OptionError],
-  ["to keep other than it gives", () => ctx.world.allToAll(x(4), x(4), { send: [1, 3] }), ShapeError],
+  ["to keep other than it gives", () => ctx.world.allToAll(x(4), x(4), { send: [1, 3] }), OptionError],
   ["another rank's tensor", () => ctx.world.broadcast(other.device.empty([4], "float32"), 0), OptionError],
   ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: x(1), to: 0 }]), ShapeError],
   ["shares that a tape cannot hold", () => ctx.world.allGather(x(2 ** 33), x(2 ** 32)), ShapeError],

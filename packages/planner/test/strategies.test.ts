@@ -29,7 +29,7 @@ function callOf({ slices, queries, keys }: AttentionRecord, at: Readonly<Record<
 const sizes = { ...ragged, dtype: "bfloat16" } as const;
 
 describe.each(gridsUpTo(8))("mesh2d of %d × %d", (rows, columns) => {
-  test.each(ways)("is right and sends what its closed form says, in the form $form", (way) => {
+  test.each(ways)("is right and sends what its closed form says, by the schedule $schedule", (way) => {
     const mesh = { sp: rows * columns };
     const shape = [rows, columns] as const;
     for (const arrangement of arrangements) {

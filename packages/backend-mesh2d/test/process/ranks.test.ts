@@ -7,9 +7,10 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { checkMeasurements, type Measurement } from "@mosaic/conformance";
 import { expect, test } from "vitest";
+import { bundled } from "../../../../vitest.program.ts";
 
 const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
-const script = fileURLToPath(new URL("rank.ts", import.meta.url));
+const script = await bundled(new URL("rank.ts", import.meta.url));
 
 /** Runs the ranks of a grid as processes; resolves to what each of them measured. */
 async function measured(rows: number, columns: number, folder: string): Promise<Measurement[][]> {

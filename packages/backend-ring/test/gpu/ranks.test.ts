@@ -2,9 +2,10 @@ import { fileURLToPath } from "node:url";
 import { checkMeasurements, joined, type Measurement } from "@mosaic/conformance";
 import { launch } from "@mosaic/launcher";
 import { expect, test } from "vitest";
+import { bundled } from "../../../../vitest.program.ts";
 
 const built = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
-const script = fileURLToPath(new URL("rank.ts", import.meta.url));
+const script = await bundled(new URL("rank.ts", import.meta.url));
 
 // The stand-ins for the driver, which runs the kernels that are shipped under emulation, and for NCCL.
 if (process.env.MOSAIC_TEST_GPU !== "1") {

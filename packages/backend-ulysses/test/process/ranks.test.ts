@@ -8,9 +8,10 @@ import { fileURLToPath } from "node:url";
 import { checkMeasurements, formatMesh, type Measurement, ranksOf } from "@mosaic/conformance";
 import type { Coordinate } from "@mosaic/core";
 import { expect, test } from "vitest";
+import { bundled } from "../../../../vitest.program.ts";
 
 const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
-const script = fileURLToPath(new URL("rank.ts", import.meta.url));
+const script = await bundled(new URL("rank.ts", import.meta.url));
 
 /** Runs the ranks of a mesh as processes; resolves to what each of them measured. */
 async function measured(mesh: Coordinate, folder: string): Promise<Measurement[][]> {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "../binding/mailbox.h"
+#include "task_queue.h"
 #include "stream.h"
 
 namespace mosaic::test {
@@ -12,10 +12,10 @@ namespace mosaic::test {
 namespace {
 
 using StreamHandle = Napi::External<Stream>;
-using Shared = std::shared_ptr<Mailbox>;
+using Shared = std::shared_ptr<TaskQueue>;
 
 Stream& streamOf(const Napi::CallbackInfo& info) { return *info[0].As<StreamHandle>().Data(); }
-Mailbox& mailboxOf(Napi::Env env) { return **env.GetInstanceData<Shared>(); }
+TaskQueue& tasksOf(Napi::Env env) { return **env.GetInstanceData<Shared>(); }
 
 uint8_t* addressOf(Napi::Value value) {
   return reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(value.As<Napi::Number>().Int64Value()));
@@ -53,14 +53,14 @@ void write(const Napi::CallbackInfo& info) {
 }
 
 struct Fence {
-  std::shared_ptr<Mailbox> mailbox;
+  std::shared_ptr<TaskQueue> tasks;
   Napi::Promise::Deferred promise;
   std::optional<MosaicFailure> failure;
 };
 
 // fence(stream): a promise of [code, message], code 0 when all work so far succeeded.
 Napi::Value fence(const Napi::CallbackInfo& info) {
-  mailboxOf(info.Env()).expect();
+  tasksOf(info.Env()).expect();
   auto* arg = new Fence{*info.Env().GetInstanceData<Shared>(), Napi::Promise::Deferred::New(info.Env()), {}};
   const auto promise = arg->promise.Promise();
   const MosaicWork work{"fence",
@@ -70,7 +70,7 @@ Napi::Value fence(const Napi::CallbackInfo& info) {
                         },
                         [](void* fence) {
                           const std::shared_ptr<Fence> done(static_cast<Fence*>(fence));
-                          done->mailbox->deliver([done](Napi::Env env) {
+                          done->tasks->deliver([done](Napi::Env env) {
                             auto outcome = Napi::Array::New(env, 2);
                             outcome.Set(0u, Napi::Number::New(env, done->failure ? done->failure->code : 0));
                             outcome.Set(1u, Napi::String::New(env, done->failure ? done->failure->message : ""));
@@ -99,7 +99,7 @@ void fail(const Napi::CallbackInfo& info) { streamOf(info).fail("attend: the tes
 }  // namespace
 
 static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  env.SetInstanceData(new Shared(std::make_shared<Mailbox>(env)));
+  env.SetInstanceData(new Shared(std::make_shared<TaskQueue>(env)));
   exports.Set("open", Napi::Function::New(env, open));
   exports.Set("close", Napi::Function::New(env, close));
   exports.Set("address", Napi::Function::New(env, address));

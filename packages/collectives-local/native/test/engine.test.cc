@@ -1,15 +1,14 @@
-// The engine without Node: collectives of every size over threads, faults, and what ThreadSanitizer sees of it.
-//   g++ -std=c++20 -fsanitize=thread …; see CMakeLists.txt, target collectives-test.
-#include "../engine.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+// The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer
+// finds. See CMakeLists.txt, targets collectives-test and collectives-tsan.
+#include <collectives/engine.h>
+#include <control/in_process.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
 
+#include "../transport.h"
 #include "stream.h"
 
 namespace mosaic::test {
@@ -22,7 +21,7 @@ void check(bool condition, const std::string& what) {
   std::printf("FAILED: %s\n", what.c_str());
 }
 
-bool says(const std::optional<MosaicFailure>& failure, const char* text) {
+bool contains(const std::optional<MosaicFailure>& failure, const char* text) {
   if (failure && std::strstr(failure->message, text)) return true;
   std::printf("message: %s\n", failure ? failure->message : "none");
   return false;
@@ -30,24 +29,26 @@ bool says(const std::optional<MosaicFailure>& failure, const char* text) {
 
 struct Rank {
   std::unique_ptr<Stream> stream = std::make_unique<Stream>();
-  std::unique_ptr<Engine> engine;
-  std::shared_ptr<Group> group;
+  std::shared_ptr<Engine> engine;
 
-  uint64_t post(Call call, const char* label = "test") {
-    return engine->post({group, std::move(call), label, stream.get(), nullptr});
-  }
-  void postAndWait(Call call) { engine->wait(post(std::move(call)), *stream); }
+  uint64_t post(Call call, const char* label = "test") { return engine->post(0, call, label); }
+  void postAndWait(Call call) { engine->wait(post(std::move(call))); }
 };
 
 struct World {
-  explicit World(uint32_t n, int64_t timeoutNs = 20'000'000'000) : segment(Segment::anonymous(n)), ranks(n) {
+  explicit World(uint32_t n, int64_t timeoutNs = 20'000'000'000) : ranks(n) {
+    const auto world = std::make_shared<InProcessWorld>(n, timeoutNs);
+    std::atomic<uint32_t> connected{0};
     for (uint32_t r = 0; r < n; r++) {
-      ranks[r].engine = std::make_unique<Engine>(segment, r, EngineOptions{timeoutNs, -1});
-      ranks[r].group = std::make_shared<Group>();
-      ranks[r].group->name = "world";
-      ranks[r].group->rank = r;
-      for (uint32_t i = 0; i < n; i++) ranks[r].group->ranks.push_back(i);
+      Compute compute;
+      compute.stream = ranks[r].stream.get();
+      ranks[r].engine = Engine::open(*openSharedMemory(), compute, std::make_unique<InProcessControl>(world, r),
+                                     {r, n, timeoutNs, -1}, [&](const MosaicFailure* failure) {
+                                       check(!failure, failure ? failure->message : "");
+                                       connected++;
+                                     });
     }
+    while (connected < n) std::this_thread::yield();
   }
   std::optional<MosaicFailure> synchronize() {
     std::optional<MosaicFailure> first;
@@ -56,7 +57,6 @@ struct World {
     }
     return first;
   }
-  std::shared_ptr<Segment> segment;
   std::vector<Rank> ranks;
 };
 
@@ -74,7 +74,7 @@ Floats valuesOf(uint32_t rank, uint64_t count) {
 Call basic(OpKind op, uint64_t count) {
   Call call;
   call.op = op;
-  call.dtype = DType::Float32;
+  call.dtype = static_cast<uint8_t>(DType::Float32);
   call.shape = {count};
   return call;
 }
@@ -135,8 +135,9 @@ void testBatches(uint32_t n, uint32_t seed) {
       const uint32_t from = random() % n, to = random() % n;
       const uint64_t count = random() % 5 == 0 ? 0 : random() % 300'000;
       auto& buffer = *buffers.emplace_back(new Buffer{valuesOf(from + m, count), Floats(count, NAN)});
-      calls[from].transfers.push_back({true, to, bytes(buffer.sent), DType::Float32, {count}});
-      calls[to].transfers.push_back({false, from, bytes(buffer.received), DType::Float32, {count}});
+      constexpr auto kFloat = static_cast<uint8_t>(DType::Float32);
+      calls[from].transfers.push_back({true, to, bytes(buffer.sent), kFloat, {count}});
+      calls[to].transfers.push_back({false, from, bytes(buffer.received), kFloat, {count}});
     }
     for (uint32_t r = 0; r < n; r++) world.ranks[r].postAndWait(calls[r]);
   }
@@ -154,7 +155,7 @@ void testMismatch() {
   }
   const auto failure = world.synchronize();
   check(failure && failure->code == MOSAIC_FAILURE_MISMATCH, "shapes differ: mismatch");
-  check(says(failure, "rank 2"), "names rank 2");
+  check(contains(failure, "rank 2"), "names rank 2");
 }
 
 void testTimeout() {
@@ -166,7 +167,7 @@ void testTimeout() {
   }
   const auto failure = world.synchronize();
   check(failure && failure->code == MOSAIC_FAILURE_TIMEOUT, "late rank: timeout");
-  check(says(failure, "rank 2 has called nothing yet"), "gives positions");
+  check(contains(failure, "rank 2 is in no collective, last collective: none"), "gives positions");
 }
 
 void testUpstream() {
@@ -175,14 +176,14 @@ void testUpstream() {
   world.ranks[0].stream->fail("attend: illegal instruction");
   Call send, receive;
   send.op = receive.op = OpKind::SendRecv;
-  send.transfers = {{true, 1, bytes(a), DType::Float32, {10}}};
-  receive.transfers = {{false, 0, bytes(b), DType::Float32, {10}}};
+  send.transfers = {{true, 1, bytes(a), static_cast<uint8_t>(DType::Float32), {10}}};
+  receive.transfers = {{false, 0, bytes(b), static_cast<uint8_t>(DType::Float32), {10}}};
   world.ranks[0].postAndWait(send);
   world.ranks[1].postAndWait(receive);
   check(world.ranks[0].stream->synchronize()->code == MOSAIC_FAILURE_DEVICE, "own failure stays");
   const auto failure = world.ranks[1].stream->synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "peer hears of it");
-  check(says(failure, "illegal instruction"), "with the cause");
+  check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "a peer fails with it");
+  check(contains(failure, "illegal instruction"), "with the cause");
 }
 
 void testLeave() {
@@ -190,8 +191,8 @@ void testLeave() {
   Floats a = valuesOf(0, 5000), b(5000, NAN);
   Call send, receive;
   send.op = receive.op = OpKind::SendRecv;
-  send.transfers = {{true, 1, bytes(a), DType::Float32, {5000}}};
-  receive.transfers = {{false, 0, bytes(b), DType::Float32, {5000}}};
+  send.transfers = {{true, 1, bytes(a), static_cast<uint8_t>(DType::Float32), {5000}}};
+  receive.transfers = {{false, 0, bytes(b), static_cast<uint8_t>(DType::Float32), {5000}}};
   world.ranks[0].post(send);
   std::atomic<bool> left{false};
   world.ranks[0].engine->close([&] { left = true; });
@@ -201,7 +202,7 @@ void testLeave() {
   world.ranks[1].postAndWait(receive);
   const auto failure = world.ranks[1].stream->synchronize();
   check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "after that it is lost");
-  check(says(failure, "rank 0 left after sendRecv #1 (world)"), "names who left");
+  check(contains(failure, "rank 0 exited after sendRecv #1 (world)"), "names who left");
 }
 
 void testAbort() {
@@ -214,17 +215,24 @@ void testAbort() {
   check(failure && failure->code == MOSAIC_FAILURE_CLOSED, "aborted");
 }
 
-/// A process that died, and was waited for, before rank 0 could look when it began.
-void testDeadBeforeIntroduced() {
-  const auto segment = Segment::anonymous(2);
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  waitpid(child, nullptr, 0);
-  segment->page(1).pid = child;
-  segment->page(1).bornAt = processStart(child);
-  Peers peers(segment, 0);
-  peers.refresh();
-  check(peers.dead(1), "a rank that died before it was introduced is dead");
+/// Ranks post from threads of their own while others open and close groups.
+void testSplits(uint32_t n) {
+  World world(n);
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < n; r++) {
+    threads.emplace_back([&, r] {
+      Rank& rank = world.ranks[r];
+      std::atomic<bool> over{false};
+      const uint64_t number = rank.engine->split(0, r % 2, "part", [&](const MosaicFailure* failure) {
+        check(!failure, "split does not fail");
+        over = true;
+      });
+      while (!over) std::this_thread::yield();
+      const auto part = rank.engine->groupOf(rank.engine->partOf(number));
+      check(part->size() == (n + 1 - r % 2) / 2, "the part has the ranks of one color");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace mosaic::test
@@ -243,7 +251,7 @@ int main() {
   testUpstream();
   testLeave();
   testAbort();
-  testDeadBeforeIntroduced();
+  for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits(n);
   std::printf(failures ? "%d checks failed\n" : "all good\n", failures);
   return failures != 0;
 }

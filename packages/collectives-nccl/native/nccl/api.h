@@ -1,4 +1,4 @@
-// What we use of NCCL, declared here so that nothing of it is needed to build.
+// What we use of NCCL, declared here so that nothing of it is needed to build. A stream is a handle of the device's.
 // Names, values and layouts are those of NVIDIA's "NCCL User Guide", version 2.18; NCCL keeps them for good.
 #pragma once
 
@@ -9,7 +9,6 @@
 extern "C" {
 
 typedef struct ncclComm* ncclComm_t;
-typedef struct CUstream_st* CUstream;
 
 enum ncclResult_t : int {
   ncclSuccess = 0,
@@ -26,7 +25,7 @@ struct ncclUniqueId {
   char internal[128];
 };
 
-/// The layout of 2.18. `size` and `version` tell a younger NCCL which fields there are; it fills in the others.
+/// The layout of 2.18. A newer NCCL reads from `size` and `version` which fields there are, and fills in the others.
 struct ncclConfig_t {
   size_t size;
   unsigned magic, version;
@@ -68,13 +67,13 @@ constexpr int kBytes = 1;
   X(ncclResult_t, groupStart, ncclGroupStart, ())                                                                     \
   X(ncclResult_t, groupEnd, ncclGroupEnd, ())                                                                         \
   X(ncclResult_t, send, ncclSend,                                                                                     \
-    (const void* data, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))                           \
+    (const void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream))                           \
   X(ncclResult_t, recv, ncclRecv,                                                                                     \
-    (void* data, size_t count, int type, int peer, ncclComm_t comm, CUstream stream))                                 \
+    (void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream))                                 \
   X(ncclResult_t, allGather, ncclAllGather,                                                                           \
-    (const void* in, void* out, size_t count, int type, ncclComm_t comm, CUstream stream))                            \
+    (const void* in, void* out, size_t count, int type, ncclComm_t comm, void* stream))                            \
   X(ncclResult_t, broadcast, ncclBroadcast,                                                                           \
-    (const void* in, void* out, size_t count, int type, int root, ncclComm_t comm, CUstream stream))
+    (const void* in, void* out, size_t count, int type, int root, ncclComm_t comm, void* stream))
 
 /// NCCL's functions, found at run time.
 struct Functions {

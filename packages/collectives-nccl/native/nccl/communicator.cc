@@ -1,7 +1,8 @@
 #include "nccl/communicator.h"
 
-#include <memory>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "mosaic/thread.h"
 
@@ -39,54 +40,57 @@ void Communicator::begin(uint32_t size, const ncclUniqueId& id, uint32_t rank, c
   ncclConfig_t config = configOf(settings);
   const auto result = library().functions.commInitRankConfig(&comm_, static_cast<int>(size), id,
                                                              static_cast<int>(rank), &config);
-  check(result, *this, "connecting the ranks");
+  check(result, *this);
 }
 
 void Communicator::split(Communicator& part, int color, int key, const Settings& settings) {
   ncclConfig_t config = configOf(settings);
-  check(library().functions.commSplit(comm_, color, key, &part.comm_, &config), *this, "split");
+  const auto result = library().functions.commSplit(comm_, color, key, &part.comm_, &config);
+  check(result, *this);
+  part.parent_ = this;
 }
 
-ncclResult_t Communicator::state() const {
+ncclResult_t Communicator::state() {
+  if (parent_) {
+    if (const ncclResult_t ofParent = parent_->state(); ofParent != ncclSuccess) return ofParent;
+    parent_ = nullptr;
+  }
   ncclResult_t error = ncclSuccess;
-  const ncclResult_t asked = library().functions.commGetAsyncError(comm_, &error);
-  return asked == ncclSuccess ? error : asked;
+  const ncclResult_t result = library().functions.commGetAsyncError(comm_, &error);
+  return result == ncclSuccess ? error : result;
 }
 
-void Communicator::finalize() {
-  if (comm_) library().functions.commFinalize(comm_);
-}
+void Communicator::finalize() { library().functions.commFinalize(comm_); }
 
-void Communicator::destroy() {
-  if (comm_) library().functions.commDestroy(std::exchange(comm_, nullptr));
-}
+void Communicator::destroy() { library().functions.commDestroy(std::exchange(comm_, nullptr)); }
 
 void Communicator::abort() {
   if (comm_) library().functions.commAbort(std::exchange(comm_, nullptr));
 }
 
-AbortTogether::~AbortTogether() {
-  for (std::thread& thread : threads_) thread.join();
-}
-
-void AbortTogether::add(Communicator& communicator) {
-  if (!communicator.open()) return;
-  const auto held = std::make_shared<Communicator>(std::move(communicator));
-  try {
-    threads_.push_back(quietThread("mosaic-abort", [held, enter = enter_] {
-      enter();
-      held->abort();
-    }));
-  } catch (const std::system_error&) {
-    held->abort();  // no thread is to be had
+void abortTogether(const std::vector<Communicator*>& communicators, const std::function<void()>& enter) {
+  std::vector<std::thread> threads;
+  for (Communicator* const each : communicators) {
+    if (each->isPending()) continue;
+    try {
+      threads.push_back(quietThread("mosaic-abort", [each, &enter] {
+        enter();
+        each->abort();
+      }));
+    } catch (const std::system_error&) {
+      each->abort();  // the system gives no thread
+    }
   }
+  for (std::thread& thread : threads) thread.join();
+  // Their parents have ended, so NCCL does not write to them any more.
+  for (Communicator* const each : communicators) each->abort();
 }
 
-Failure failureOf(ncclResult_t result, const Communicator& communicator, const std::string& where) {
+Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const Functions& nccl = library().functions;
   const char* last = nccl.getLastError(communicator.get());
   const std::string detail = last && *last ? std::string("; ") + last : "";
-  const std::string what = where + ": NCCL: " + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
+  const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
   if (result == ncclRemoteError || result == ncclSystemError) {
     return {MOSAIC_FAILURE_PEER_LOST,
             what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names the "
@@ -99,8 +103,8 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator, const s
   return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN says more"};
 }
 
-void check(ncclResult_t result, const Communicator& communicator, const std::string& where) {
-  if (!sound(result)) throw failureOf(result, communicator, where);
+void check(ncclResult_t result, const Communicator& communicator) {
+  if (!sound(result)) throw failureOf(result, communicator);
 }
 
 }  // namespace mosaic::nccl

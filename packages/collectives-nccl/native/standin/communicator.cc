@@ -4,17 +4,17 @@
 
 #include <ctime>
 
-#include "standin/knobs.h"
+#include "standin/settings.h"
 
 namespace standin {
 
 namespace {
 
-using LaunchHostFunc = int (*)(CUstream stream, void (*function)(void*), void* data);
+using LaunchHostFunc = int (*)(void* stream, void (*function)(void*), void* data);
 
 LaunchHostFunc launchHostFunc() {
   static const auto found = [] {
-    const std::string named = knob("MOSAIC_CUDA_LIBRARY");
+    const std::string named = setting("MOSAIC_CUDA_LIBRARY");
     void* driver = dlopen(named.empty() ? "libcuda.so.1" : named.c_str(), RTLD_NOW);
     return driver ? reinterpret_cast<LaunchHostFunc>(dlsym(driver, "cuLaunchHostFunc")) : nullptr;
   }();
@@ -69,7 +69,7 @@ ncclResult_t Communicator::attach() {
   return ncclSuccess;
 }
 
-ncclResult_t Communicator::launch(Work work, CUstream stream) {
+ncclResult_t Communicator::launch(Work work, void* stream) {
   if (!launchHostFunc()) return ncclUnhandledCudaError;
   const int number = ++launches;
   auto* launch =

@@ -1,4 +1,4 @@
-// A communicator of the pretended NCCL.
+// A communicator of the stand-in for NCCL.
 #pragma once
 
 #include <functional>
@@ -28,14 +28,14 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   /// Waits until `condition`, or until stopped.
   bool await(const std::function<bool()>& condition) const;
   ncclResult_t attach();
-  ncclResult_t launch(Work work, CUstream stream);
+  ncclResult_t launch(Work work, void* stream);
   /// Whatever waits gives up; then waits for all that was launched, wherever on its stream it lies.
   void stop();
 };
 
 }  // namespace standin
 
-/// What NCCL's callers hold.
+/// What callers of NCCL hold.
 struct ncclComm {
   std::shared_ptr<standin::Communicator> of;
 };

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "standin/communicator.h"
-#include "standin/knobs.h"
+#include "standin/settings.h"
 
 #define STANDIN_DECLARE(type, name, symbol, parameters) extern "C" type symbol parameters;
 MOSAIC_NCCL(STANDIN_DECLARE)
@@ -27,8 +27,8 @@ struct Group {
   int depth = 0;
   ncclResult_t result = ncclSuccess;
   // In order: a group may use several streams and communicators.
-  std::vector<std::pair<std::shared_ptr<Communicator>, CUstream>> order;
-  std::map<std::pair<Communicator*, CUstream>, Work> work;
+  std::vector<std::pair<std::shared_ptr<Communicator>, void*>> order;
+  std::map<std::pair<Communicator*, void*>, Work> work;
 };
 
 thread_local Group group;
@@ -49,13 +49,13 @@ ncclResult_t note(ncclResult_t result) {
 
 /// Adds to the group under way, or is a group of its own.
 template <typename Add>
-ncclResult_t enqueue(ncclComm_t comm, CUstream stream, Add add) {
+ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
   if (!comm) return note(ncclInvalidArgument);
   // As NCCL does: a call before the last has had its effect is a mistake.
   if (comm->of->state != ncclSuccess) return note(ncclInvalidArgument);
   const bool alone = group.depth == 0;
   if (alone) ncclGroupStart();
-  const std::pair<Communicator*, CUstream> key{comm->of.get(), stream};
+  const std::pair<Communicator*, void*> key{comm->of.get(), stream};
   if (!group.work.contains(key)) group.order.emplace_back(comm->of, stream);
   add(*comm->of, group.work[key]);
   return alone ? ncclGroupEnd() : ncclSuccess;
@@ -178,19 +178,19 @@ ncclResult_t ncclGroupEnd() {
   return result;
 }
 
-ncclResult_t ncclSend(const void* data, size_t count, int, int peer, ncclComm_t comm, CUstream stream) {
+ncclResult_t ncclSend(const void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
     move(of, work, Kind::Message, true, static_cast<uint32_t>(peer), bytes(data), count);
   });
 }
 
-ncclResult_t ncclRecv(void* data, size_t count, int, int peer, ncclComm_t comm, CUstream stream) {
+ncclResult_t ncclRecv(void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
     move(of, work, Kind::Message, false, static_cast<uint32_t>(peer), data, count);
   });
 }
 
-ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclComm_t comm, CUstream stream) {
+ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
     work.copies.push_back({bytes(out) + of.rank * count, bytes(in), count});
     for (uint32_t peer = 0; peer < of.size; peer++) {
@@ -201,7 +201,7 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclCom
   });
 }
 
-ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, int, int root, ncclComm_t comm, CUstream stream) {
+ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, int, int root, ncclComm_t comm, void* stream) {
   return enqueue(comm, stream, [&](Communicator& of, Work& work) {
     const auto from = static_cast<uint32_t>(root);
     if (of.rank != from) return move(of, work, Kind::Broadcast, false, from, out, count);

@@ -85,7 +85,7 @@ export function partOf(
   const q = { rows: trial.queries.length, width: trial.headDim };
   const k = { rows: trial.keys.length, width: trial.headDim };
   const take = (values: ArrayLike<number>, positions: readonly number[], size: MatrixSize) =>
-    takeRows(Float64Array.from(values), positions, size);
+    takeRows(values, positions, size);
   return {
     out: take(out, rows.queries, q),
     lse: take(lse, rows.queries, { ...q, width: 1 }),

@@ -8,7 +8,7 @@ export function positionsOf(spans: readonly Span[]): number[] {
 
 /** Some rows of each of a stack of matrices [stack, rows, width], dense. */
 export function takeRows(
-  values: Float64Array,
+  values: ArrayLike<number>,
   positions: readonly number[],
   { rows, width }: MatrixSize,
 ): Float64Array {
@@ -17,8 +17,7 @@ export function takeRows(
   for (let i = 0, at = 0; i < stack; i++) {
     for (const position of positions) {
       const from = (i * rows + position) * width;
-      taken.set(values.subarray(from, from + width), at);
-      at += width;
+      for (let column = 0; column < width; column++) taken[at++] = values[from + column]!;
     }
   }
   return taken;

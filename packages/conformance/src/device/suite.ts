@@ -10,6 +10,7 @@ import { normCases } from "./norms.ts";
 import type { MakeDevice } from "./on-device.ts";
 import { randomCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
+import { schemaCases } from "./schema.ts";
 import { streamCases } from "./streams.ts";
 import { traceCases } from "./traces.ts";
 import { trainingCases } from "./training.ts";
@@ -23,7 +24,7 @@ export interface DeviceSuiteOptions {
 
 /**
  * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
- * into memory that holds NaN; memory, reads, order within and between streams, failure, traces, and the end of a device.
+ * into memory that holds NaN; what the kernel schema says that they read and mutate; memory, reads, order within and between streams, failure, traces, and the end of a device.
  * `make` is called for each case, twice for some; the case closes what it makes.
  *
  * @example
@@ -40,6 +41,7 @@ export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError =
     ...memoryCases(make),
     ...streamCases(make, clockError),
     ...traceCases(make),
+    ...schemaCases(make),
     ...elementwiseCases(makePoisoned),
     ...reductionCases(makePoisoned),
     ...normCases(makePoisoned),

@@ -19,6 +19,7 @@ export function poisoned(device: Device): Device {
     index: device.index,
     stream: device.stream,
     kernels: device.kernels,
+    ...(device.features && { features: device.features }),
     empty(shape: Shape, dtype: DType): Tensor {
       using tensor = device.empty(shape, dtype);
       device.kernels.fill(tensor, Number.NaN);

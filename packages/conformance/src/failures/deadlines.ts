@@ -13,6 +13,10 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
       name: "a rank that called nothing since its groups opened, and one that is elsewhere",
       run: () => elsewhere(makeWorld, { dp: 1, sp: 3 }),
     },
+    {
+      name: "ranks that joined different numbers of sendRecv wait for a late one without a mismatch",
+      run: () => lateAfterMessages(makeWorld),
+    },
     { name: "what was posted after a failure fails at the call, with the cause", run: () => afterwards(makeWorld) },
     { name: "after a failure memory is given back, and ranks may meet anew", run: () => anew(makeWorld) },
   ];
@@ -31,7 +35,7 @@ async function lateRank(makeWorld: MakeWorld): Promise<void> {
   release();
   for (const outcome of outcomes) {
     const message = messageOf(outcome, CollectiveTimeoutError);
-    checkSays(message, /^step 7: no end within 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
+    checkSays(message, /^step 7: timed out after 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
     checkSays(message, "rank 1 is computing");
     checkSays(message, "rank 0 waits in");
   }
@@ -50,9 +54,31 @@ async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void>
     `rank 0 waits in allReduce #${number} (world); rank 1 is at sendRecv #${number} (world)`,
     `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
   ];
-  const told = seen.some((each) => message.startsWith(`no end within 0.5 s: ${each}`));
+  const told = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
   check(told, `expected that ${seen.join(", or ")}; received "${message}"`);
-  checkSays(message, mesh ? "rank 2 has called nothing since split #1 (world)" : "rank 2 has called nothing yet");
+  checkSays(
+    message,
+    mesh
+      ? "rank 2 is in no collective, last collective: split #1 (world)"
+      : "rank 2 is in no collective, last collective: none",
+  );
+}
+
+/** Numbers of operations differ between ranks; the collective is one. The late rank computes for longer than positions take. */
+async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 3 });
+  const xs = stage.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
+  for (const [rank, group] of stage.groups.slice(0, 2).entries()) {
+    const y = fromArray(stage.devices[rank]!, [0], [1]);
+    group.sendRecv(rank === 0 ? [{ tensor: y, to: 1 }] : [{ tensor: y, from: 0 }]).wait();
+  }
+  const release = await stage.hold([stage.devices[2]!]);
+  for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
+  setTimeout(release, 400);
+  for (const x of xs) {
+    const outcome = await outcomeOf(x);
+    check(!(outcome instanceof Error) && outcome[0] === 6, `expected 6, received ${outcome}`);
+  }
 }
 
 async function afterwards(makeWorld: MakeWorld): Promise<void> {
@@ -61,7 +87,7 @@ async function afterwards(makeWorld: MakeWorld): Promise<void> {
   const x = fromArray(stage.devices[0]!, [1], [1]);
   group.allReduce(x).wait();
   messageOf(await outcomeOf(x), CollectiveTimeoutError);
-  const cause = /no end within 0\.3 s: rank 0 waits in allReduce #1/;
+  const cause = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
   await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.barrier(), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);

@@ -46,7 +46,7 @@ async function leaves(makeWorld: MakeWorld, { next, late }: Leaving): Promise<vo
   if (!late) post();
   const message = messageOf(await (late ? errorOf(receiver, post) : outcomeOf(received)), PeerLostError);
   const when = late ? "(in|before) sendRecv #[2-9]\\d*" : "in sendRecv #2";
-  const said = `^ring\\(sp\\): rank 0 left after sendRecv #1 \\(world\\); rank 1 needed it ${when} \\(world\\)$`;
+  const said = `^ring\\(sp\\): rank 0 exited after sendRecv #1 \\(world\\); rank 1 needed it ${when} \\(world\\)$`;
   checkSays(message, new RegExp(said));
 }
 
@@ -58,7 +58,7 @@ async function othersGoOn(makeWorld: MakeWorld): Promise<void> {
   for (const { pair, x } of even) pair.allReduce(x).wait();
   for (const { x } of even) checkEqual(await x.read(), [4], "a sum without the rank that left");
   pairs[1]!.barrier().wait();
-  await checkThrows(() => stage.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 left/);
+  await checkThrows(() => stage.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 exited/);
 }
 
 async function closingFinishes(makeWorld: MakeWorld): Promise<void> {
@@ -99,7 +99,7 @@ async function givesUp(makeWorld: MakeWorld): Promise<void> {
   await stage.groups[0]![Symbol.asyncDispose]();
   const [first, second] = await Promise.all(xs.map((x) => outcomeOf(x)));
   const said = [messageOf(first, ClosedError), messageOf(second, PeerLostError)];
-  const expected = ["rank 0: closed during allReduce #1 (world)", "rank 0 left during allReduce #1 (world)"];
+  const expected = ["rank 0: closed during allReduce #1 (world)", "rank 0 exited during allReduce #1 (world)"];
   check(said.join() === expected.join(), `expected "${expected.join('" and "')}", received "${said.join('" and "')}"`);
 }
 

@@ -45,7 +45,11 @@ export function meanOf({ count, squares }: Pick<ErrorSum, "count" | "squares">):
 
 /** Of the finite numbers. */
 export function extentOf(values: Float64Array): Extent {
-  const finite = values.filter(Number.isFinite);
-  const squares = finite.reduce((sum, x) => sum + x * x, 0);
-  return { mean: meanOf({ count: finite.length, squares }), largest: magnitude(finite) };
+  let [count, squares] = [0, 0];
+  for (const x of values) {
+    if (!Number.isFinite(x)) continue;
+    count++;
+    squares += x * x;
+  }
+  return { mean: meanOf({ count, squares }), largest: magnitude(values) };
 }

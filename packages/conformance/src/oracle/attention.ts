@@ -46,37 +46,40 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
   const out = new Float64Array(batch * heads * queries * headDim);
   const lse = new Float64Array(batch * heads * queries);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const max = Math.max(...scores);
-    const sum = scores.reduce((total, score) => total + Math.exp(score - max), 0);
-    lse[row] = seen.length === 0 ? Number.NEGATIVE_INFINITY : max + Math.log(sum);
-    seen.forEach((key, i) => {
-      const weight = Math.exp(scores[i]! - lse[row]!);
-      addScaled(rowOf(out, row, headDim), weight, rowOf(v, keyRow + key, headDim));
-    });
+    const { max, sum } = softmaxTerms(scores, seen.length);
+    const rowLse = seen.length === 0 ? Number.NEGATIVE_INFINITY : max + Math.log(sum);
+    lse[row] = rowLse;
+    for (let i = 0; i < seen.length; i++) {
+      addScaled({ x: out, row }, Math.exp(scores[i]! - rowLse), { x: v, row: keyRow + seen[i]! }, headDim);
+    }
   });
   return { out, lse };
 }
 
 /** Its gradients, given dOut [B,H,Sq,D]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)). */
 export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64Array): OracleBackward {
-  const { q, k, v, headDim, scale } = problem;
+  const { q, k, v, headDim, scale, keys } = problem;
   const dq = new Float64Array(q.length);
   const dk = new Float64Array(k.length);
   const dv = new Float64Array(v.length);
+  const weights = new Float64Array(keys);
+  const dWeights = new Float64Array(keys);
   eachRow(problem, ({ row, keyRow, seen, scores }) => {
-    const max = Math.max(...scores);
-    const exps = scores.map((score) => Math.exp(score - max));
-    const sum = exps.reduce((total, x) => total + x, 0);
-    const dOutRow = rowOf(dOut, row, headDim);
-    const dWeights = seen.map((key) => dot(dOutRow, rowOf(v, keyRow + key, headDim)));
-    const delta = dWeights.reduce((total, dWeight, i) => total + (exps[i]! / sum) * dWeight, 0);
-    seen.forEach((key, i) => {
-      const weight = exps[i]! / sum;
+    const { max, sum } = softmaxTerms(scores, seen.length);
+    let delta = 0;
+    for (let i = 0; i < seen.length; i++) {
+      weights[i] = Math.exp(scores[i]! - max) / sum;
+      dWeights[i] = dot({ x: dOut, row }, { x: v, row: keyRow + seen[i]! }, headDim);
+      delta += weights[i]! * dWeights[i]!;
+    }
+    for (let i = 0; i < seen.length; i++) {
+      const key = keyRow + seen[i]!;
+      const weight = weights[i]!;
       const dScore = weight * (dWeights[i]! - delta) * scale;
-      addScaled(rowOf(dq, row, headDim), dScore, rowOf(k, keyRow + key, headDim));
-      addScaled(rowOf(dk, keyRow + key, headDim), dScore, rowOf(q, row, headDim));
-      addScaled(rowOf(dv, keyRow + key, headDim), weight, dOutRow);
-    });
+      addScaled({ x: dq, row }, dScore, { x: k, row: key }, headDim);
+      addScaled({ x: dk, row: key }, dScore, { x: q, row }, headDim);
+      addScaled({ x: dv, row: key }, weight, { x: dOut, row }, headDim);
+    }
   });
   return { dq, dk, dv };
 }
@@ -86,9 +89,9 @@ interface Row {
   readonly row: number;
   /** Number of the first row of its keys in [B,Hkv,Sk]. */
   readonly keyRow: number;
-  /** The keys that it sees, and their scaled scores. */
+  /** The keys that it sees, and first in `scores` their scaled scores. */
   readonly seen: readonly number[];
-  readonly scores: readonly number[];
+  readonly scores: Float64Array;
 }
 
 function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
@@ -96,27 +99,42 @@ function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
   const seenBy = Array.from({ length: queries }, (_, query) =>
     Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
   );
+  const scores = new Float64Array(keys);
   for (let row = 0; row < batch * heads * queries; row++) {
     const head = Math.floor(row / queries) % heads;
     const kvHead = Math.floor(head / (heads / kvHeads));
     const keyRow = (Math.floor(row / queries / heads) * kvHeads + kvHead) * keys;
     const seen = seenBy[row % queries]!;
-    const scores = seen.map((key) => scale * dot(rowOf(q, row, headDim), rowOf(k, keyRow + key, headDim)));
+    for (let i = 0; i < seen.length; i++) {
+      scores[i] = scale * dot({ x: q, row }, { x: k, row: keyRow + seen[i]! }, headDim);
+    }
     visit({ row, keyRow, seen, scores });
   }
 }
 
-/** One row of a matrix whose rows have `width` numbers. */
-function rowOf(x: Float64Array, row: number, width: number): Float64Array {
-  return x.subarray(row * width, (row + 1) * width);
+/** The largest of the first `count` scores, and the sum of the exponentials of their distances from it. */
+function softmaxTerms(scores: Float64Array, count: number): { readonly max: number; readonly sum: number } {
+  let max = Number.NEGATIVE_INFINITY;
+  for (let i = 0; i < count; i++) max = Math.max(max, scores[i]!);
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += Math.exp(scores[i]! - max);
+  return { max, sum };
 }
 
-function dot(a: Float64Array, b: Float64Array): number {
+/** One row of a dense matrix. */
+interface MatrixRow {
+  readonly x: Float64Array;
+  readonly row: number;
+}
+
+function dot(a: MatrixRow, b: MatrixRow, width: number): number {
+  const [fromA, fromB] = [a.row * width, b.row * width];
   let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!;
+  for (let i = 0; i < width; i++) sum += a.x[fromA + i]! * b.x[fromB + i]!;
   return sum;
 }
 
-function addScaled(out: Float64Array, factor: number, x: Float64Array): void {
-  for (let i = 0; i < out.length; i++) out[i] = out[i]! + factor * x[i]!;
+function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: number): void {
+  const [to, from] = [out.row * width, added.row * width];
+  for (let i = 0; i < width; i++) out.x[to + i] = out.x[to + i]! + factor * added.x[from + i]!;
 }

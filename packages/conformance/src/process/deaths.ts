@@ -61,7 +61,7 @@ async function killed(processes: RankProcesses, { odd, noticeSeconds }: DeathOpt
 }
 
 const earlyEnd =
-  /^step 3: rank 1 (left after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
+  /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
 
 async function leavesEarly(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await disaster(processes, scenario);
@@ -82,9 +82,9 @@ async function late(processes: RankProcesses): Promise<void> {
     const { message } = checkFailed(
       failure,
       "CollectiveTimeoutError",
-      /^step 3: no end within 1 s: rank [02] waits in allReduce #2 \(world\)/,
+      /^step 3: timed out after 1 s: rank [02] waits in allReduce #2 \(world\)/,
     );
-    checkSays(message, "rank 1 has called nothing since barrier #1 (world)");
+    checkSays(message, "rank 1 is in no collective, last collective: barrier #1 (world)");
   }
 }
 

@@ -45,7 +45,7 @@ async function someMissing(processes: RankProcesses): Promise<void> {
   await waiting.said("connecting");
   const host = processes.start("conforms", { ...job.env(0), [roles.patience]: "1" });
   for (const failure of await Promise.all([host, waiting].map((rank) => rank.said("failed")))) {
-    checkFailed(failure, "CollectiveTimeoutError", /ranks 1, 3 of 4 did not come within 1 s/);
+    checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
   }
 }
 
@@ -53,7 +53,7 @@ async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promi
   const job = await processes.openJob(2);
   const rank = processes.start("conforms", { ...job.env(1), [roles.patience]: "0.3" });
   const failure = await rank.said("failed");
-  checkFailed(failure, "CollectiveTimeoutError", /rank 0 did not come within 0\.3 s/);
+  checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 0\.3 s/);
   checkFailed(failure, "CollectiveTimeoutError", message);
 }
 
@@ -71,5 +71,5 @@ async function disagree(processes: RankProcesses): Promise<void> {
   processes.start("conforms", job.env(0));
   const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
   const failure = await other.said("failed");
-  checkSays(String(failure.message), /rank 1 of 3 met rank 0 of 2; WORLD_SIZE must agree/);
+  checkSays(String(failure.message), /rank [01] has WORLD_SIZE [23], rank [01] has [23]; WORLD_SIZE must agree/);
 }

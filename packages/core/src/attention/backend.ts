@@ -4,7 +4,7 @@ import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "./state.ts";
-import type { Tile } from "./tile.ts";
+import type { AttentionModifiers, Tile } from "./tile.ts";
 
 /** Keys and values, and where in the mesh they come from. An axis missing from `from`: all shards along it, concatenated. */
 export interface PlacedKv extends KvBlock {
@@ -20,6 +20,8 @@ export interface Call {
   readonly scale: number;
   /** Disjoint, in global positions of the two layouts. */
   readonly mask: readonly Slice[];
+  /** What it asks for beyond plain attention. A backend that shares out heads or samples sets their origin. */
+  readonly modifiers?: AttentionModifiers | undefined;
   readonly queries: Layout;
   readonly keys: Layout;
 }
@@ -85,5 +87,6 @@ export function tileOf(call: Call, kv: PlacedKv): Tile {
     k: call.keys.spans(kv.from),
     mask: call.mask,
     scale: call.scale,
+    modifiers: call.modifiers,
   };
 }

@@ -1,5 +1,39 @@
 import type { Slice } from "../mask/slice.ts";
 import type { Span } from "../placement/span.ts";
+import type { Tensor } from "../tensor.ts";
+
+/**
+ * What an attention call asks for beyond plain attention. Each is off if absent, and is a feature that a device may not have
+ * (`Device.features`): then the call is refused. All of it refers to global indices, so that it means the same on every mesh.
+ */
+export interface AttentionModifiers {
+  /** Scores become softcap · tanh(score / softcap), after `scale` and before slopes; > 0. Gemma 2 (2024). */
+  readonly softcap?: number | undefined;
+  /** ALiBi (Press et al. 2022): scores lose slope · |query − key|. Slopes [H], float32, of all heads of the model. */
+  readonly slopes?: Tensor | null | undefined;
+  readonly dropout?: AttentionDropout | null | undefined;
+  /** What each sample of the batch sees beside what the call's mask shows to all: disjoint slices, and disjoint from the mask. */
+  readonly sampleMasks?: readonly (readonly Slice[])[] | undefined;
+  /** Where the batch and the heads of this call begin among all: with heads or samples shared out, not at 0. */
+  readonly origin?: HeadOrigin | undefined;
+}
+
+/**
+ * Dropout of attention weights, after the softmax: those kept count 1 / (1 − probability), lse stays that of all. Which are
+ * kept follows from seed, stream and the global batch, head, query and key: it is the same on every mesh.
+ */
+export interface AttentionDropout {
+  /** Of a weight to become 0: in [0, 1). */
+  readonly probability: number;
+  readonly seed: number;
+  readonly stream: number;
+}
+
+/** The global index of a call's first batch element and of its first query head. */
+export interface HeadOrigin {
+  readonly batch: number;
+  readonly head: number;
+}
 
 /** What a kernel must know of a block of queries and keys beyond their values. Kernels mask by global position. */
 export interface Tile {
@@ -11,4 +45,5 @@ export interface Tile {
   readonly mask: readonly Slice[];
   /** Factor on q·k before the softmax. */
   readonly scale: number;
+  readonly modifiers?: AttentionModifiers | undefined;
 }

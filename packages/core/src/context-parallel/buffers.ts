@@ -1,7 +1,7 @@
-import type { Transfer } from "../collectives.ts";
+import type { Transfer } from "../collectives/process-group.ts";
 import type { Device } from "../device.ts";
 import { ShapeError } from "../errors.ts";
-import { contiguousStrides, type Shape, sizeOf } from "../shape.ts";
+import { contiguousStrides, isContiguous, type Shape, sizeOf } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
 /** Tensors of the same rows that travel together, such as k and v; a message each. */
@@ -80,7 +80,8 @@ export class ChunkBuffers implements Disposable {
   readonly #device: Device;
   readonly #order: ChunkOrder;
   readonly #slotRows: number;
-  readonly #owned = new Set<Tensor>();
+  readonly #chunks = new Set<Chunk>();
+  #tensors: Tensor[] = [];
   readonly #slots = new Map<string, Slot>();
   /** By what chunks are like; for the last number of rows, which most of them share. */
   readonly #layouts = new Map<ChunkLike, { readonly rows: number; readonly layouts: readonly MemoryLayout[] }>();
@@ -94,8 +95,8 @@ export class ChunkBuffers implements Disposable {
   /** An uninitialised chunk of so many rows. */
   empty(like: ChunkLike, rows: number): Chunk {
     const layouts = this.#layoutsOf(like, rows);
-    const wire = layouts.map((layout, i) => this.own(this.#device.empty(layout.wire.shape, like[i]!.dtype)));
-    return { wire, tensors: this.#seen(wire, layouts) };
+    const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, like[i]!.dtype));
+    return this.#chunk({ wire, tensors: this.#seen(wire, layouts) });
   }
 
   /**
@@ -116,8 +117,8 @@ export class ChunkBuffers implements Disposable {
     }
     const memory = last?.memory ?? like.map((each) => this.#room(each));
     const layouts = this.#layoutsOf(like, rows);
-    const wire = memory.map((tensor, i) => this.#view(tensor, layouts[i]!.wire));
-    const slot = { memory, rows, wire, tensors: this.#seen(wire, layouts) };
+    const wire = memory.map((tensor, i) => viewOf(tensor, layouts[i]!.wire));
+    const slot = this.#chunk({ memory, rows, wire, tensors: this.#seen(wire, layouts) });
     this.#slots.set(name, slot);
     return slot;
   }
@@ -127,18 +128,19 @@ export class ChunkBuffers implements Disposable {
     const tensors = like.map(({ shape, dtype }) => {
       const zero = this.own(this.#device.empty([1], dtype));
       this.#device.kernels.fill(zero, 0);
-      return this.#view(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
+      return viewOf(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
     });
-    return { tensors, wire: [] };
+    return this.#chunk({ tensors, wire: [] });
   }
 
   /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
   dense(tensors: readonly Tensor[]): Chunk {
-    const members = tensors.map((tensor) => {
-      const wire = this.#view(tensor, this.#turned(tensor, "wire"));
-      return wire.isContiguous ? { tensors: [tensor], wire: [wire] } : this.copy([tensor]);
+    const members = tensors.map((tensor): Chunk => {
+      const wire = this.#turned(tensor, "wire");
+      if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
+      return { tensors: [tensor], wire: [this.own(viewOf(tensor, wire))] };
     });
-    return { tensors: members.flatMap((member) => member.tensors), wire: members.flatMap(({ wire }) => wire) };
+    return { tensors: members.map((member) => member.tensors[0]!), wire: members.map(({ wire }) => wire[0]!) };
   }
 
   /** Copies tensors into a chunk, by default a new one. */
@@ -152,26 +154,27 @@ export class ChunkBuffers implements Disposable {
     const part = wire.map((tensor) => {
       const { shape, strides, offset } = tensor;
       const start = count > 0 ? first * strides[0]! : 0;
-      return this.#view(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
+      return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
-    return { wire: part, tensors: part.map((tensor) => this.#view(tensor, this.#turned(tensor, "tensors"))) };
+    return this.#chunk({ wire: part, tensors: part.map((tensor) => viewOf(tensor, this.#turned(tensor, "tensors"))) });
   }
 
   /** Takes a tensor over, to be disposed with all others. */
   own(tensor: Tensor): Tensor {
-    this.#owned.add(tensor);
+    this.#tensors.push(tensor);
     return tensor;
   }
 
-  /** Gives the memory of a chunk back before all else. What was passed to `dense` remains the caller's. */
-  release({ tensors, wire }: Chunk): void {
-    for (const tensor of tensors) if (this.#owned.delete(tensor)) tensor.dispose();
-    for (const tensor of wire) if (this.#owned.delete(tensor)) tensor.dispose();
+  /** Gives the memory of a chunk back before all else. One that `dense` made stays: some of it may be the caller's. */
+  release(chunk: Chunk): void {
+    if (this.#chunks.delete(chunk)) dispose(chunk);
   }
 
   [Symbol.dispose](): void {
-    for (const tensor of this.#owned) tensor.dispose();
-    this.#owned.clear();
+    for (const chunk of this.#chunks) dispose(chunk);
+    for (const tensor of this.#tensors) tensor.dispose();
+    this.#chunks.clear();
+    this.#tensors = [];
     this.#slots.clear();
   }
 
@@ -196,7 +199,7 @@ export class ChunkBuffers implements Disposable {
 
   #seen(wire: readonly Tensor[], layouts: readonly MemoryLayout[]): readonly Tensor[] {
     if (this.#order === "bhsd") return wire;
-    return wire.map((tensor, i) => this.#view(tensor, layouts[i]!.tensors!));
+    return wire.map((tensor, i) => viewOf(tensor, layouts[i]!.tensors!));
   }
 
   #turned({ shape, strides }: Tensor, to: keyof typeof turns): View {
@@ -204,10 +207,20 @@ export class ChunkBuffers implements Disposable {
     return { shape: picked(shape, turns[to]), strides: picked(strides, turns[to]) };
   }
 
-  /** Without history: these are no operations of anybody's tape. */
-  #view({ device, dtype, storage, offset: own }: Tensor, { shape, strides, offset = own }: View): Tensor {
-    return this.own(new Tensor({ device, dtype, storage, shape, strides, offset }));
+  #chunk<T extends Chunk>(chunk: T): T {
+    this.#chunks.add(chunk);
+    return chunk;
   }
+}
+
+/** Without history: these are no operations of anybody's tape. */
+function viewOf({ device, dtype, storage, offset: own }: Tensor, { shape, strides, offset = own }: View): Tensor {
+  return new Tensor({ device, dtype, storage, shape, strides, offset });
+}
+
+function dispose({ tensors, wire }: Chunk): void {
+  for (const tensor of wire) tensor.dispose();
+  if (tensors !== wire) for (const tensor of tensors) tensor.dispose();
 }
 
 function picked(sizes: Shape, order: readonly number[]): number[] {

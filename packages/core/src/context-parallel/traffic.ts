@@ -1,4 +1,4 @@
-import type { Traffic } from "../collectives.ts";
+import type { Traffic } from "../collectives/process-group.ts";
 import type { DType } from "../dtype.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { PlacedCall } from "./dependencies.ts";

@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import type { BinaryOp } from "../kernels.ts";
+import type { BinaryOp } from "../kernels/kernels.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumTo } from "../views.ts";

@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import type { UnaryOp } from "../kernels.ts";
+import type { UnaryOp } from "../kernels/kernels.ts";
 import type { Tensor } from "../tensor.ts";
 
 /** f(x) element by element: the kernel that computes it also knows its derivative at x. */

@@ -1,7 +1,7 @@
 import { defineOp } from "../autograd/define-op.ts";
 import type { DType } from "../dtype.ts";
 import { ShapeError } from "../errors.ts";
-import type { ReduceKind } from "../kernels.ts";
+import type { ReduceKind } from "../kernels/kernels.ts";
 import { checkOptionNames } from "../options.ts";
 import { normalizeAxis, type Shape, sizeOf } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";

@@ -1,5 +1,5 @@
 import type { Tile } from "../../src/attention/tile.ts";
-import type { Kernels } from "../../src/kernels.ts";
+import type { Kernels } from "../../src/kernels/kernels.ts";
 import { rowRange } from "../../src/mask/clip.ts";
 import { positions } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";

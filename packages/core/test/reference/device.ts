@@ -1,7 +1,10 @@
 import type { Device, MemoryStats } from "../../src/device.ts";
 import { type DType, dtypeBytes } from "../../src/dtype.ts";
 import { ClosedError, ShapeError } from "../../src/errors.ts";
-import type { Kernels } from "../../src/kernels.ts";
+import type { KvBlock } from "../../src/attention/state.ts";
+import type { Tile } from "../../src/attention/tile.ts";
+import { checkFeatures } from "../../src/kernels/features.ts";
+import type { Kernels } from "../../src/kernels/kernels.ts";
 import { contiguousStrides, type Shape, sizeOf } from "../../src/shape.ts";
 import { Storage } from "../../src/storage.ts";
 import { Tensor } from "../../src/tensor.ts";
@@ -48,9 +51,10 @@ export class ReferenceDevice implements Device {
 
   /** Kernels that run in stream order; operands must be alive at the call, as on any device. */
   #enqueued(kernels: Kernels): Kernels {
-    const entries = Object.entries(kernels).map(([name, run]: [string, (...args: unknown[]) => void]) => [
+    const entries = Object.entries(kernels as Record<string, (...args: unknown[]) => void>).map(([name, run]) => [
       name,
       (...args: unknown[]) => {
+        if (name.startsWith("attend")) checkFeatures(this, args.at(-2) as KvBlock, args.at(-1) as Tile);
         for (const x of tensorsIn(args)) x.assertUsable(`kernel ${name}`);
         this.#submit(name, () => run(...args));
       },

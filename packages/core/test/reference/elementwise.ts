@@ -1,4 +1,4 @@
-import type { BinaryOp, Kernels, UnaryOp } from "../../src/kernels.ts";
+import type { BinaryOp, Kernels, UnaryOp } from "../../src/kernels/kernels.ts";
 import type { Memory } from "./memory.ts";
 
 const binaries: Readonly<Record<BinaryOp, (a: number, b: number) => number>> = {

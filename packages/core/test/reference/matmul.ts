@@ -1,4 +1,4 @@
-import type { Kernels } from "../../src/kernels.ts";
+import type { Kernels } from "../../src/kernels/kernels.ts";
 import { sizeOf } from "../../src/shape.ts";
 import type { Memory } from "./memory.ts";
 

@@ -1,4 +1,4 @@
-import type { Kernels, RandomSpec } from "../../src/kernels.ts";
+import type { Kernels, RandomSpec } from "../../src/kernels/kernels.ts";
 import type { Memory } from "./memory.ts";
 
 /** Philox4x32-10, Salmon et al. 2011: four words from a counter and a key. */

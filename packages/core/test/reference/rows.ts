@@ -1,4 +1,4 @@
-import type { Kernels, NormStats } from "../../src/kernels.ts";
+import type { Kernels, NormStats } from "../../src/kernels/kernels.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { addresses, type Memory } from "./memory.ts";
 

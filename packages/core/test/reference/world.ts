@@ -1,5 +1,5 @@
 import type { AttentionBackend } from "../../src/attention/backend.ts";
-import type { GatherOptions, ProcessGroup, ReduceOp, Transfer, Work } from "../../src/collectives.ts";
+import type { GatherOptions, ProcessGroup, ReduceOp, Transfer, Work } from "../../src/collectives/process-group.ts";
 import type { Context } from "../../src/context.ts";
 import { init } from "../../src/init.ts";
 import type { Coordinate } from "../../src/mesh.ts";

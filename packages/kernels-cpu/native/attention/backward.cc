@@ -11,9 +11,10 @@ namespace mosaic {
 namespace {
 
 /// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
-BackwardGrid gridFor(const AttendBackwardArgs& a, int64_t groupRows) {
-  BackwardGrid grid{a.k.shape[2], a.q.shape[2], 1024, 0, a.q.shape[1] / a.k.shape[1]};
-  const int64_t heads = a.k.shape[0] * a.k.shape[1];
+BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
+  const int64_t(&k)[4] = a.kv.k.shape;
+  BackwardGrid grid{k[2], a.q.shape[2], 1024, 0, a.q.shape[1] / k[1]};
+  const int64_t heads = k[0] * k[1];
   while (grid.keysPerBlock > 256 && heads * grid.keyBlocks() < 32) grid.keysPerBlock /= 2;
   // Not fewer row blocks than key blocks (for square tiles), so that those of a round differ.
   grid.rowsPerBlock = std::max(groupRows, grid.keysPerBlock / groupRows * groupRows);
@@ -32,15 +33,15 @@ struct TurnGuard {
 
 }  // namespace
 
-void attendBackward(const AttendBackwardArgs& args, Isa isa, Pool& pool) {
-  if (isEmpty(args.q) || isEmpty(args.k)) return;
+void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
+  if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   const AttentionKernels& kernels = attentionKernels(isa);
   const Plan plan(args.tile);
   pool.shared().reset();
   const PanelPlan panels(plan, args.q.shape[2], kernels.width, pool.shared());
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
   const std::vector<BackwardStep> steps = backwardSteps(grid, plan);
-  const int64_t keyHeads = args.k.shape[1], heads = args.k.shape[0] * keyHeads;
+  const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
   Turns keyTurns(heads * grid.keyBlocks()), rowTurns(heads * grid.rowBlocks());
 
   pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {

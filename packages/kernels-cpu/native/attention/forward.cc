@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <span>
 
 #include "attention/attention.h"
 #include "attention/key_reader.h"
@@ -25,12 +26,12 @@ struct Panel {
 
 class Forward {
  public:
-  Forward(const AttendArgs& args, const AttentionKernels& kernels, Arena& shared)
+  Forward(const AttendArguments& args, const AttentionKernels& kernels, Arena& shared)
       : a_(args),
         k_(kernels),
         plan_(args.tile),
         rows_(args.q.shape[2]),
-        keys_(args.k.shape[2]),
+        keys_(args.kv.k.shape[2]),
         depth_(args.q.shape[3]),
         rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding),
         panelPlan_(plan_, rows_, k_.width, shared) {}
@@ -67,8 +68,8 @@ class Forward {
 
   void group(int64_t head, int64_t first, Arena& arena) const {
     const int64_t batch = head / a_.q.shape[1], h = head % a_.q.shape[1];
-    KeyReader reader(k_, a_.k, a_.v, arena);
-    reader.select(batch, h * a_.k.shape[1] / a_.q.shape[1]);
+    KeyReader reader(k_, a_.kv.k, a_.kv.v, arena);
+    reader.select(batch, h * a_.kv.k.shape[1] / a_.q.shape[1]);
     float* weights = arena.take<float>(kKeyBlock * k_.width);
     float* rowBuffer = arena.take<float>(k_.width * rowStride_);
 
@@ -146,7 +147,7 @@ class Forward {
 
     std::fill(at.negMax, at.negMax + k_.width, 0.0f);
     std::fill(at.sum, at.sum + k_.width, 0.0f);
-    const FloatRows lse(a_.lse, rows);
+    const FloatRows lse(a_.state.lse, rows);
     bool any = false;
     for (int32_t r = 0; r < count; ++r) {
       const double state = lse(r) * kLog2e;
@@ -159,7 +160,7 @@ class Forward {
       std::memset(at.out, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
       return;
     }
-    k_.unpack(rowsOf(a_.out, rows), count, depth_, rowBuffer, rowStride_);
+    k_.unpack(rowsOf(a_.state.out, rows), count, depth_, rowBuffer, rowStride_);
     for (int32_t r = 0; r < count; ++r) {
       float* row = rowBuffer + r * rowStride_;
       for (int64_t d = 0; d < depth_; ++d) row[d] = at.sum[r] == 0 ? 0.0f : row[d] * at.sum[r];
@@ -170,7 +171,7 @@ class Forward {
   /// out and lse of the rows that saw something.
   void store(const Panel& panel, const HeadRows& rows, float* rowBuffer) const {
     const ForwardPanel& at = panel.at;
-    const FloatRows out(a_.out, rows), lse(a_.lse, rows);
+    const FloatRows out(a_.state.out, rows), lse(a_.state.lse, rows);
     float* factor = at.p;  // no longer needed
     for (int32_t r = 0; r < k_.width; ++r) factor[r] = 1.0f / at.sum[r];
     k_.fromPanel(at.out, factor, depth_, rowBuffer, rowStride_);
@@ -184,7 +185,7 @@ class Forward {
     }
   }
 
-  const AttendArgs& a_;
+  const AttendArguments& a_;
   const AttentionKernels& k_;
   const Plan plan_;
   const int64_t rows_, keys_, depth_;
@@ -196,8 +197,8 @@ class Forward {
 
 }  // namespace
 
-void attend(const AttendArgs& args, Isa isa, Pool& pool) {
-  if (isEmpty(args.q) || isEmpty(args.k)) return;
+void attend(const AttendArguments& args, Isa isa, Pool& pool) {
+  if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   pool.shared().reset();
   Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }

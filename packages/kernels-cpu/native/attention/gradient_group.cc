@@ -37,11 +37,12 @@ struct PanelRange {
 
 class GradientGroup {
  public:
-  GradientGroup(const AttendBackwardArgs& args, const AttentionKernels& kernels, const GradientTask& task, Arena& arena)
+  GradientGroup(const AttendBackwardArguments& args, const AttentionKernels& kernels, const GradientTask& task,
+                Arena& arena)
       : a_(args),
         k_(kernels),
         task_(task),
-        reader_(kernels, args.k, args.v, arena),
+        reader_(kernels, args.kv.k, args.kv.v, arena),
         depth_(static_cast<int32_t>(args.q.shape[3])),
         rowStride_(spreadStride(depth_)),
         panels_(static_cast<size_t>(groupPanels(kernels, depth_))) {
@@ -100,7 +101,7 @@ class GradientGroup {
     const HeadRows at{task_.batch, task_.head, first};
     const float log2Scale = static_cast<float>(a_.tile.scale * std::numbers::log2e);
     k_.unpack(rowsOf(a_.q, at), count, depth_, panel.q, rowStride_);
-    k_.unpack(rowsOf(a_.dOut, at), count, depth_, panel.dOut, rowStride_);
+    k_.unpack(rowsOf(a_.saved.dOut, at), count, depth_, panel.dOut, rowStride_);
     k_.toPanel(panel.q, rowStride_, count, depth_, log2Scale, panel.at.q);
     k_.toPanel(panel.dOut, rowStride_, count, depth_, 1.0f, panel.at.dOut);
     std::memset(panel.at.dq, 0, static_cast<size_t>(depth_ * k_.width) * sizeof(float));
@@ -114,7 +115,7 @@ class GradientGroup {
   }
 
   void loadStatistics(const Panel& panel, const HeadRows& at) const {
-    const FloatRows lse(a_.lse, at), delta(a_.delta, at);
+    const FloatRows lse(a_.saved.lse, at), delta(a_.saved.delta, at);
     std::fill(panel.at.negLse, panel.at.negLse + k_.width, -INFINITY);
     std::fill(panel.at.negDelta, panel.at.negDelta + k_.width, 0.0f);
     for (int32_t r = 0; r < panel.rows.count; ++r) {
@@ -212,7 +213,7 @@ class GradientGroup {
 
   /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
   KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KeyBlock& keys) const {
-    const FloatRows dv(a_.dv, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dv(a_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
     return {panel.at.p + offset * stride, stride, panel.dOut, rowStride_, rows, keys.count, depth_, 1.0f, dv.data,
             dv.rowStride, dv.columnStride};
@@ -220,7 +221,7 @@ class GradientGroup {
 
   /// dk += scale · ds · q
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KeyBlock& keys) const {
-    const FloatRows dk(a_.dk, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dk(a_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.at.stride;
     return {panel.at.ds + offset * stride, stride, panel.q, rowStride_, rows, keys.count, depth_, a_.tile.scale,
             dk.data, dk.rowStride, dk.columnStride};
@@ -237,13 +238,13 @@ class GradientGroup {
     float* factor = panel.at.negLse;  // no longer needed
     std::fill(factor, factor + k_.width, a_.tile.scale);
     k_.fromPanel(panel.at.dq, factor, depth_, rowBuffer_, rowStride_);
-    const FloatRows dq(a_.dq, {task_.batch, task_.head, panel.rows.first});
+    const FloatRows dq(a_.grads.dq, {task_.batch, task_.head, panel.rows.first});
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       for (int32_t d = 0; d < depth_; ++d) dq(r, d) += rowBuffer_[r * rowStride_ + d];
     }
   }
 
-  const AttendBackwardArgs& a_;
+  const AttendBackwardArguments& a_;
   const AttentionKernels& k_;
   const GradientTask& task_;
   KeyReader reader_;
@@ -262,7 +263,7 @@ int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth) {
   return int64_t{groupPanels(kernels, depth)} * kernels.width;
 }
 
-void gradientTask(const AttendBackwardArgs& args, const AttentionKernels& kernels, const PanelPlan& plan,
+void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelPlan& plan,
                   const GradientTask& task, Arena& arena) {
   arena.reset();
   GradientGroup group(args, kernels, task, arena);

@@ -17,7 +17,7 @@ struct GradientTask {
 int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth);
 
 /// Adds what the rows and keys of the task contribute to dq, dk and dv. Resets the arena.
-void gradientTask(const AttendBackwardArgs& args, const AttentionKernels& kernels, const PanelPlan& plan,
+void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelPlan& plan,
                   const GradientTask& task, Arena& arena);
 
 }  // namespace mosaic

@@ -32,7 +32,7 @@ void mergeRow(const Weights& weight, const float* into, const float* from, float
 
 }  // namespace
 
-void mergeState(const StateView& into, const StateView& from, Pool& pool) {
+void mergeState(const AttentionState& into, const AttentionState& from, Pool& pool) {
   const int64_t* shape = into.out.shape;
   constexpr int64_t kRows = 64;  // per task
   const int64_t perHead = (shape[2] + kRows - 1) / kRows;

@@ -14,7 +14,7 @@ constexpr auto kExitTime = std::chrono::milliseconds(300);
 
 void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
-  if (addon.mailbox) addon.mailbox->close();
+  if (addon.completions) addon.completions->close();
   for (const auto& weak : addon.devices) {
     if (auto device = weak.lock()) device->stream.abandon();
   }
@@ -39,8 +39,8 @@ napi_value bind(napi_env env, napi_callback_info info) {
   if (addon.scratchHolder) napi_delete_reference(env, addon.scratchHolder);
   napi_create_reference(env, arguments[0], 1, &addon.scratchHolder);
   addon.scratch = static_cast<double*>(data);
-  if (!addon.mailbox) {
-    addon.mailbox = std::make_shared<Mailbox>(env, arguments[1]);
+  if (!addon.completions) {
+    addon.completions = std::make_shared<CompletionQueue>(env, arguments[1]);
     // After the ThreadSafeFunction was made, so that this runs before it is torn down.
     napi_add_env_cleanup_hook(env, onEnvironmentEnd, &addon);
   }

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "mosaic/mailbox.h"
+#include "mosaic/completion_queue.h"
 #include "device/device.h"
 
 namespace mosaic {
@@ -21,9 +21,9 @@ struct Addon {
   napi_env env = nullptr;
   double* scratch = nullptr;
   napi_ref scratchHolder = nullptr;
-  std::shared_ptr<Mailbox> mailbox;
+  std::shared_ptr<CompletionQueue> completions;
   std::vector<std::weak_ptr<Device>> devices;
-  /// What streams recorded, by the letter that announces it.
+  /// What streams recorded, by the completion that announces them.
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 
   static Addon& of(napi_env env);

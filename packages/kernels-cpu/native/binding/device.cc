@@ -158,13 +158,13 @@ napi_value write(napi_env env, napi_callback_info info) {
   }
   if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));
   enqueue(device.stream, "write", [out, &device, values = std::move(staging)] {
-    device.kernels.copy(out, denseView(values.get(), out), device.pool());
+    device.kernels.copy({out, denseView(values.get(), out)}, device.pool());
   });
   addon.scratch[0] = 0;
   return nullptr;
 }
 
-// read(Float32Array): scratch = device, letter, view. JavaScript keeps the array until the letter comes.
+// read(Float32Array): scratch = device, completion, view. JavaScript keeps the array until the completion arrives.
 napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
@@ -172,24 +172,24 @@ napi_value read(napi_env env, napi_callback_info info) {
   size_t length;
   if (!floats(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
   Reader args(addon.scratch + 1);
-  const double letter = args.number();
+  const double completion = args.number();
   const View x = args.view();
-  addon.mailbox->expect();
+  addon.completions->expect();
   enqueue(device.stream, "read", [data, x, &device] {
-    device.kernels.copy(denseView(data, x), x, device.pool());
+    device.kernels.copy({denseView(data, x), x}, device.pool());
   });
-  enqueueAlways(device.stream, "", [letter, mailbox = addon.mailbox](const MosaicFailure* failure) {
-    mailbox->post(letter, failure);
+  enqueueAlways(device.stream, "", [completion, completions = addon.completions](const MosaicFailure* failure) {
+    completions->complete(completion, failure);
   });
   return nullptr;
 }
 
-// synchronize: scratch = device, letter.
+// synchronize: scratch = device, completion.
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  addon.mailbox->expect();
-  auto tell = [letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure* failure) {
-    mailbox->post(letter, failure);
+  addon.completions->expect();
+  auto tell = [completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+    completions->complete(completion, failure);
   };
   enqueueAlways(addon.device().stream, "", tell);
   return nullptr;
@@ -236,26 +236,27 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// stopTrace: scratch = device, letter; `takeTrace` is to be called once the letter has come.
+// stopTrace: scratch = device, completion; `takeTrace` is to be called once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
-  addon.mailbox->expect();
-  const double letter = addon.scratch[1];
-  auto entries = addon.traces[letter] = std::make_shared<std::vector<TraceEntry>>();
-  enqueueAlways(device.stream, "", [&device, entries, letter, mailbox = addon.mailbox](const MosaicFailure*) {
+  addon.completions->expect();
+  const double completion = addon.scratch[1];
+  auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
+  const auto collect = [&device, entries, completion, completions = addon.completions](const MosaicFailure*) {
     device.stream.setTracing(false);
     *entries = device.stream.takeTrace();
-    mailbox->post(letter, nullptr);
-  });
+    completions->complete(completion, nullptr);
+  };
+  enqueueAlways(device.stream, "", collect);
   return nullptr;
 }
 
-// takeTrace: scratch = device, letter → [name, start, end, name, …].
+// takeTrace: scratch = device, completion → [name, start, end, name, …].
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const auto found = addon.traces.find(addon.scratch[1]);
-  if (found == addon.traces.end()) return throwError(env, "takeTrace: nothing was recorded under this letter");
+  if (found == addon.traces.end()) return throwError(env, "takeTrace: nothing was recorded under this completion");
   const std::vector<TraceEntry> entries = std::move(*found->second);
   addon.traces.erase(found);
   napi_value list;

@@ -74,7 +74,7 @@ MOSAIC_INLINE void stepRow(const Rule& rule, float* const (&to)[3], const float*
 
 template <class T, class Rule>
 MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const Rule& rule, Pool& pool) {
-  const Loop<4> loop = makeLoop<4>({state.parameter, state.first, state.second, &gradient});
+  const Loop<4> loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   const int inner = loop.rank - 1;
   forEachPiece(loop, pool, [&](const Piece<4>& piece) {
     float buffers[4][kPiece];
@@ -93,7 +93,8 @@ MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const R
 }
 
 template <class T>
-void adam(const AdamState& state, const View& gradient, const AdamStep& step, Pool& pool) {
+void adam(const AdamArguments& args, Pool& pool) {
+  const auto& [state, gradient, step] = args;
   if (step.kind == AdamKind::AdamW) {
     stepAll<T>(state, gradient, AdamW<T>(step), pool);
   } else {

@@ -20,21 +20,21 @@ MOSAIC_INLINE void combineChunks(float* partial, int64_t chunks, int64_t length,
   }
 }
 
-/// out [E] or null += the vector `sum`.
+/// out [E], unless it is absent, += the vector `sum`.
 template <class T>
-MOSAIC_INLINE void addTo(const View* out, const float* sum) {
-  if (!out) return;
-  const int64_t stride = out->stride[out->rank - 1], length = out->shape[out->rank - 1];
+MOSAIC_INLINE void addTo(const OptionalView& out, const float* sum) {
+  if (!out.data) return;
+  const int64_t stride = out.stride[out.rank - 1], length = out.shape[out.rank - 1];
   for (int64_t start = 0; start < length; start += kPiece) {
     const int64_t n = least(kPiece, length - start);
-    char* data = static_cast<char*>(out->data) + start * stride * dtypeBytes(out->dtype);
+    char* data = static_cast<char*>(out.data) + start * stride * dtypeBytes(out.dtype);
     float before[kPiece], after[kPiece];
-    const float* old = fetch<T>(out->dtype, data, stride, n, before);
+    const float* old = fetch<T>(out.dtype, data, stride, n, before);
     applyBinary<T>(BinaryOp::Add, after, old, sum + start, n);
-    if (out->dtype == DType::Float32 && stride == 1) {
+    if (out.dtype == DType::Float32 && stride == 1) {
       __builtin_memcpy(data, after, static_cast<size_t>(n) * sizeof(float));
     } else {
-      flush<T>(out->dtype, data, stride, n, after);
+      flush<T>(out.dtype, data, stride, n, after);
     }
   }
 }

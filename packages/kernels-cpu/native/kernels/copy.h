@@ -7,7 +7,8 @@ namespace mosaic {
 namespace {
 
 template <class T>
-void fill(const View& out, float value, Pool& pool) {
+void fill(const FillArguments& args, Pool& pool) {
+  const auto& [out, value] = args;
   const Loop<1> loop = makeLoop<1>({&out});
   const int64_t stride = loop.stride[0][loop.rank - 1];
   float values[kPiece];
@@ -92,8 +93,8 @@ MOSAIC_INLINE int turnedAxis(const Loop<2>& loop) {
 }
 
 template <class T>
-void copy(const View& out, const View& x, Pool& pool) {
-  const Loop<2> loop = makeLoop<2>({&out, &x});
+void copy(const CopyArguments& args, Pool& pool) {
+  const Loop<2> loop = makeLoop<2>({&args.out, &args.x});
   if (loop.size == 0) return;
   if (const int across = turnedAxis(loop); across >= 0) return copyTurned<T>(loop, across, pool);
   const int64_t to = loop.stride[0][loop.rank - 1], from = loop.stride[1][loop.rank - 1];

@@ -34,14 +34,13 @@ MOSAIC_NOINLINE RowLoss lossOfRow(const float* x, int64_t n, int64_t named, floa
 }
 
 template <class T>
-BadIndex crossEntropy(const CrossEntropyRows& rows, const View& x, const View& named, const CrossEntropySpec& spec,
-                      Pool& pool) {
+void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
+  const auto& [rows, x, target, spec] = args;
   const Row rowX = rowOf(x);
-  const BadIndex bad = findBadIndex<T>(named, rowX.length, spec.ignored);
-  if (bad.found) return bad;
+  checkIndex<T>("crossEntropy", target, {rowX.length, spec.ignored});
   const View lead = withoutLast(x);
-  const Loop<5> loop = makeLoop<5>({rows.loss, rows.lse, rows.counted, &named, &lead});
-  if (loop.size == 0) return bad;
+  const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &lead});
+  if (loop.size == 0) return;
   forEachRow<2>(loop, rowX.length, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
     const float named = numberAt<T>(loop.dtype[3], data[3]);
     const float counted = named == spec.ignored ? 0.0f : 1.0f;
@@ -54,21 +53,19 @@ BadIndex crossEntropy(const CrossEntropyRows& rows, const View& x, const View& n
     flush<T>(loop.dtype[1], data[1], 1, 1, &row.lse);
     flush<T>(loop.dtype[2], data[2], 1, 1, &counted);
   });
-  return bad;
 }
 
 /// dx ← dLoss · (exp(x − lse) − (1 − s) [class] − s / C)
 template <class T>
-BadIndex crossEntropyBackward(const View& dx, const CrossEntropySaved& saved, const View& dLoss,
-                              const CrossEntropySpec& spec, Pool& pool) {
+void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool) {
   using V = typename T::Vec;
-  const Row rowX = rowOf(*saved.x), rowDx = rowOf(dx);
+  const auto& [dx, saved, dLoss, spec] = args;
+  const Row rowX = rowOf(saved.x), rowDx = rowOf(dx);
   const int64_t n = rowX.length;
-  const BadIndex bad = findBadIndex<T>(*saved.target, n, spec.ignored);
-  if (bad.found) return bad;
-  const View leads[2] = {withoutLast(dx), withoutLast(*saved.x)};
-  const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], saved.target, saved.lse, &dLoss});
-  if (loop.size == 0) return bad;
+  checkIndex<T>("crossEntropyBackward", saved.target, {n, spec.ignored});
+  const View leads[2] = {withoutLast(dx), withoutLast(saved.x)};
+  const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], &saved.target, &saved.lse, &dLoss});
+  if (loop.size == 0) return;
   forEachRow<2>(loop, n, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
     const float named = numberAt<T>(loop.dtype[2], data[2]);
     float* to = buffers[1];
@@ -84,7 +81,6 @@ BadIndex crossEntropyBackward(const View& dx, const CrossEntropySaved& saved, co
     }
     flushRow<T>(rowDx, data[0], to);
   });
-  return bad;
 }
 
 }  // namespace

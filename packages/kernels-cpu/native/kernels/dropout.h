@@ -7,12 +7,13 @@ namespace mosaic {
 namespace {
 
 template <class T>
-void dropout(const View& out, const View& x, const DropoutSpec& spec, Pool& pool) {
+void dropout(const DropoutArguments& args, Pool& pool) {
+  const auto& [out, x, spec] = args;
   using V = typename T::Vec;
   View index = out;  // no memory, as in `random`: its "address" is twice the index of an element
   index.data = reinterpret_cast<void*>(static_cast<uintptr_t>(2 * spec.offset));
   index.dtype = DType::Float16;
-  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides[axis];
+  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
   const RandomSpec random{RandomKind::Uniform, 0, 1, spec.seed, spec.stream};
   const V probability = T::set1(spec.probability), scale = T::set1(1.0f / (1.0f - spec.probability));
   const Loop<3> loop = makeLoop<3>({&out, &x, &index});

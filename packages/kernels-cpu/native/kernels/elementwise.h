@@ -61,9 +61,9 @@ MOSAIC_INLINE void combinePieces(const View& out, const View& a, const View& b, 
 }
 
 template <class T>
-void binary(BinaryOp op, const View& out, const View& a, const View& b, Pool& pool) {
-  combinePieces<T>(out, a, b, pool, [&](float* to, const float* x, const float* y, int64_t n) {
-    applyBinary<T>(op, to, x, y, n);
+void binary(const BinaryArguments& args, Pool& pool) {
+  combinePieces<T>(args.out, args.a, args.b, pool, [&](float* to, const float* x, const float* y, int64_t n) {
+    applyBinary<T>(args.op, to, x, y, n);
   });
 }
 
@@ -82,11 +82,11 @@ MOSAIC_INLINE void mapPieces(const View& out, const View& x, Pool& pool, Fn fn) 
 }
 
 template <class T>
-void scalar(BinaryOp op, const View& out, const View& x, float value, Pool& pool) {
+void scalar(const ScalarArguments& args, Pool& pool) {
   float values[kPiece];
-  for (float& each : values) each = value;
-  mapPieces<T>(out, x, pool,
-               [&](float* to, const float* from, int64_t n) { applyBinary<T>(op, to, from, values, n); });
+  for (float& each : values) each = args.value;
+  mapPieces<T>(args.out, args.x, pool,
+               [&](float* to, const float* from, int64_t n) { applyBinary<T>(args.op, to, from, values, n); });
 }
 
 }  // namespace

@@ -157,11 +157,11 @@ MOSAIC_INLINE GemmScratch scratchFor(const Product& p, Pool& pool) {
 }
 
 template <class T>
-void matmul(const View& out, const View& a, const View& b, bool accumulate, Pool& pool) {
-  const Batch batch = makeBatch(out, a, b, accumulate);
+void matmul(const MatmulArguments& args, Pool& pool) {
+  const Batch batch = makeBatch(args);
   const Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
-  if (p.k == 0) return accumulate ? void() : fill<T>(out, 0.0f, pool);
+  if (p.k == 0) return args.accumulate ? void() : fill<T>({args.out, 0.0f}, pool);
 
   const int threads = pool.threads();
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();

@@ -70,7 +70,8 @@ MOSAIC_INLINE void transposeBatch(Batch& batch) {
   loop.dtype[2] = p.b.dtype;
 }
 
-MOSAIC_INLINE Batch makeBatch(const View& out, const View& a, const View& b, bool accumulate) {
+MOSAIC_INLINE Batch makeBatch(const MatmulArguments& args) {
+  const auto& [out, a, b, accumulate] = args;
   const View views[3] = {leading(out), leading(a), leading(b)};
   Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}};
   batch.count = batch.loop.size;

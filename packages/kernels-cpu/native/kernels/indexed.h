@@ -13,56 +13,60 @@ MOSAIC_INLINE float numberAt(DType dtype, const char* data) {
   return *fetch<T>(dtype, data, 1, 1, buffer);
 }
 
-/// The first number of `index` that is neither whole and within [0, count) nor `ignored`, which may be NaN for none.
+/// Which numbers index something: whole ones within [0, count), and `ignored`, which may be NaN for none.
+struct Indices {
+  int64_t count;
+  float ignored;
+};
+
+/// Fails the kernel's work at the first number of `index` that is none of `legal`.
 template <class T>
-MOSAIC_NOINLINE BadIndex findBadIndex(const View& index, int64_t count, float ignored) {
+MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const Indices& legal) {
+  const auto& [count, ignored] = legal;
   const Loop<1> loop = makeLoop<1>({&index});
-  if (loop.size == 0) return {false, 0};
+  if (loop.size == 0) return;
   const int inner = loop.rank - 1;
-  BadIndex bad{false, 0};
   const float end = static_cast<float>(count);
   visitRows(loop, 0, loop.size / loop.shape[inner], [&](const Piece<1>& piece) {
     float buffer[kPiece];
     const float* values = fetch<T>(loop.dtype[0], piece.data[0], loop.stride[0][inner], piece.length, buffer);
-    for (int64_t i = 0; i < piece.length && !bad.found; i++) {
+    for (int64_t i = 0; i < piece.length; i++) {
       const float value = values[i];
-      const bool legal = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
-      if (!legal && value != ignored) bad = {true, value};
+      const bool isIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
+      if (!isIndex && value != ignored) rejectIndex(kernel, value, count);
     }
   });
-  return bad;
 }
 
 constexpr float kIgnoreNone = __builtin_nanf("");
 
 template <class T>
-BadIndex gatherRows(const View& out, const View& table, const View& index, Pool& pool) {
-  const BadIndex bad = findBadIndex<T>(index, table.shape[0], kIgnoreNone);
-  if (bad.found) return bad;
+void gatherRows(const GatherRowsArguments& args, Pool& pool) {
+  const auto& [out, table, index] = args;
+  checkIndex<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
   const View lead = withoutLast(out);
   const Loop<2> loop = makeLoop<2>({&lead, &index});
   const Row rowOut = rowOf(out), rowTable = rowOf(table);
   const int64_t stride = table.stride[0] * dtypeBytes(table.dtype);
-  if (loop.size == 0 || rowOut.length == 0) return bad;
+  if (loop.size == 0 || rowOut.length == 0) return;
   forEachRow<1>(loop, rowOut.length, pool, [&](char* const(&data)[2], float* const(&buffers)[1]) {
     const auto at = static_cast<int64_t>(numberAt<T>(loop.dtype[1], data[1]));
     flushRow<T>(rowOut, data[0], fetchRow<T>(rowTable, static_cast<char*>(table.data) + at * stride, buffers[0]));
   });
-  return bad;
 }
 
 /// Each thread adds columns of its own, row after row, so that the order of additions is that of the rows.
 template <class T>
-BadIndex scatterAddRows(const View& into, const View& x, const View& index, Pool& pool) {
-  const BadIndex bad = findBadIndex<T>(index, into.shape[0], kIgnoreNone);
-  if (bad.found) return bad;
+void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
+  const auto& [into, x, index] = args;
+  checkIndex<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
   using V = typename T::Vec;
   const View lead = withoutLast(x);
   const Loop<2> loop = makeLoop<2>({&lead, &index});
   const Row rowInto = rowOf(into), rowX = rowOf(x);
   const int inner = loop.rank - 1;
   const int64_t columns = rowX.length, width = loop.shape[inner];
-  if (loop.size == 0 || columns == 0) return bad;
+  if (loop.size == 0 || columns == 0) return;
   const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : least(pool.threads(), ceilDiv(columns, 64));
   const int64_t share = least(kPiece, ceilDiv(columns, cuts));
   pool.parallelFor(ceilDiv(columns, share), [&](int64_t task, int) {
@@ -86,7 +90,6 @@ BadIndex scatterAddRows(const View& into, const View& x, const View& index, Pool
       advance(loop, cursor);
     }
   });
-  return bad;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The table of one instruction set; included once per kernels_<isa>.cc.
 #pragma once
 
+#include "attention/attention.h"
 #include "kernels/adam.h"
 #include "kernels/copy.h"
 #include "kernels/cross_entropy.h"
@@ -19,30 +20,27 @@
 namespace mosaic {
 namespace {
 
+// Attention chooses its own kernels of the instruction set.
+template <class T>
+void attend(const AttendArguments& args, Pool& pool) {
+  mosaic::attend(args, T::isa, pool);
+}
+
+template <class T>
+void attendBackward(const AttendBackwardArguments& args, Pool& pool) {
+  mosaic::attendBackward(args, T::isa, pool);
+}
+
+template <class T>
+void merge(const MergeArguments& args, Pool& pool) {
+  mergeState(args.into, args.from, pool);
+}
+
 template <class T>
 constexpr Kernels kernelsOf() {
-  Kernels kernels{};
-  kernels.fill = fill<T>;
-  kernels.copy = copy<T>;
-  kernels.binary = binary<T>;
-  kernels.scalar = scalar<T>;
-  kernels.unary = unary<T>;
-  kernels.unaryBackward = unaryBackward<T>;
-  kernels.reduce = reduce<T>;
-  kernels.rowDot = rowDot<T>;
-  kernels.matmul = matmul<T>;
-  kernels.softmax = softmax<T>;
-  kernels.softmaxBackward = softmaxBackward<T>;
-  kernels.norm = norm<T>;
-  kernels.normBackward = normBackward<T>;
-  kernels.random = random<T>;
-  kernels.dropout = dropout<T>;
-  kernels.gatherRows = gatherRows<T>;
-  kernels.scatterAddRows = scatterAddRows<T>;
-  kernels.crossEntropy = crossEntropy<T>;
-  kernels.crossEntropyBackward = crossEntropyBackward<T>;
-  kernels.adam = adam<T>;
-  return kernels;
+#define MOSAIC_MEMBER(name, Arguments) .name = name<T>,
+  return {MOSAIC_KERNELS(MOSAIC_MEMBER)};
+#undef MOSAIC_MEMBER
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // LayerNorm (Ba, Kiros and Hinton 2016) and RMSNorm (Zhang and Sennrich 2019) over the last axis. RMSNorm is LayerNorm
-// without a mean: `stats.mean` is null.
+// without a mean: `stats.mean` is absent.
 #pragma once
 
 #include "kernels/columns.h"
@@ -10,10 +10,10 @@ namespace {
 
 /// A vector [E] as dense float32 that outlives the arenas' resets inside forEachRow: a parameter, or `otherwise`.
 template <class T>
-MOSAIC_INLINE void fetchParameter(const View* view, float otherwise, float* buffer, int64_t length) {
-  for (int64_t i = 0; !view && i < length; i++) buffer[i] = otherwise;
-  if (!view) return;
-  const float* values = fetchRow<T>(rowOf(*view), static_cast<const char*>(view->data), buffer);
+MOSAIC_INLINE void fetchParameter(const OptionalView& view, float otherwise, float* buffer, int64_t length) {
+  for (int64_t i = 0; !view.data && i < length; i++) buffer[i] = otherwise;
+  if (!view.data) return;
+  const float* values = fetchRow<T>(rowOf(view), static_cast<const char*>(view.data), buffer);
   if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
 }
 
@@ -41,12 +41,13 @@ MOSAIC_INLINE NormSums normSums(const float* x, int64_t n, bool centred, float e
 }
 
 template <class T>
-void norm(const View& out, const View& x, const NormParameters& norm, const NormStats& stats, Pool& pool) {
+void layerNorm(const LayerNormArguments& args, Pool& pool) {
   using V = typename T::Vec;
+  const auto& [out, x, norm, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
-  const bool centred = stats.mean != nullptr;
-  const View views[4] = {withoutLast(out), withoutLast(x), withoutLast(*stats.rstd),
-                         withoutLast(centred ? *stats.mean : *stats.rstd)};
+  const bool centred = stats.mean.data != nullptr;
+  const View views[4] = {withoutLast(out), withoutLast(x), withoutLast(stats.rstd),
+                         withoutLast(centred ? stats.mean : stats.rstd)};
   const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
   const Floats parameters(2 * n);
@@ -82,14 +83,14 @@ MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy,
 }
 
 template <class T>
-void normBackward(const NormGrads& grads, const View& x, const View& dOut, const View* weight, const NormStats& stats,
-                  Pool& pool) {
+void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
+  const auto& [grads, x, dOut, weight, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
-  const bool centred = stats.mean != nullptr;
-  const View views[5] = {withoutLast(*grads.dx), withoutLast(x), withoutLast(dOut), withoutLast(*stats.rstd),
-                         withoutLast(centred ? *stats.mean : *stats.rstd)};
+  const bool centred = stats.mean.data != nullptr;
+  const View views[5] = {withoutLast(grads.dx), withoutLast(x), withoutLast(dOut), withoutLast(stats.rstd),
+                         withoutLast(centred ? stats.mean : stats.rstd)};
   const Loop<5> lead = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
-  const Row rows[3] = {rowOf(*grads.dx), rowOf(x), rowOf(dOut)};
+  const Row rows[3] = {rowOf(grads.dx), rowOf(x), rowOf(dOut)};
   const int64_t chunks = ceilDiv(lead.size, kChunkRows);
   const Floats memory(n + 2 * n * chunks);
   float *scale = memory.data, *partials = memory.data + n;
@@ -121,6 +122,16 @@ void normBackward(const NormGrads& grads, const View& x, const View& dOut, const
   });
   addTo<T>(grads.dWeight, partials);
   addTo<T>(grads.dBias, partials + n);
+}
+
+template <class T>
+void rmsNorm(const RmsNormArguments& args, Pool& pool) {
+  layerNorm<T>(args, pool);
+}
+
+template <class T>
+void rmsNormBackward(const RmsNormBackwardArguments& args, Pool& pool) {
+  layerNormBackward<T>(args, pool);
 }
 
 }  // namespace

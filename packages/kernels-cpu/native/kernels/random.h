@@ -104,7 +104,8 @@ MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, flo
 }
 
 template <class T>
-void random(const View& out, const RandomSpec& spec, Pool& pool) {
+void random(const RandomArguments& args, Pool& pool) {
+  const auto& [out, spec] = args;
   // The second operand is no memory: its "address" is twice the row-major index of an element.
   View index = out;
   index.data = nullptr;

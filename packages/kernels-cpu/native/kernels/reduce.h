@@ -141,10 +141,11 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
 }
 
 template <class T>
-void reduce(ReduceKind kind, const View& out, const View& x, Pool& pool) {
+void reduce(const ReduceArguments& args, Pool& pool) {
+  const auto& [kind, out, x] = args;
   const Reduction axes = splitAxes(out, x);
   if (axes.kept.size == 0) return;
-  if (axes.reduced.size == 0) return fill<T>(out, kind == ReduceKind::Sum ? 0.0f : -__builtin_inff(), pool);
+  if (axes.reduced.size == 0) return fill<T>({out, kind == ReduceKind::Sum ? 0.0f : -__builtin_inff()}, pool);
   const Loop<1>& reduced = axes.reduced;
   const Loop<2>& kept = axes.kept;
   const int64_t along = magnitude(reduced.stride[0][reduced.rank - 1]);

@@ -120,7 +120,8 @@ MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
 
 /// out ← Σ over the last axis of a · b; out has that axis as length 1, or not at all.
 template <class T>
-void rowDot(const View& out, const View& a, const View& b, Pool& pool) {
+void rowDot(const RowDotArguments& args, Pool& pool) {
+  const auto& [out, a, b] = args;
   const View views[3] = {out.rank == a.rank ? withoutLast(out) : out, withoutLast(a), withoutLast(b)};
   const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rowA = rowOf(a), rowB = rowOf(b);

@@ -22,7 +22,8 @@ MOSAIC_NOINLINE void softmaxRow(float* y, const float* x, int64_t n) {
 }
 
 template <class T>
-void softmax(const View& out, const View& x, Pool& pool) {
+void softmax(const SoftmaxArguments& args, Pool& pool) {
+  const auto& [out, x] = args;
   const View views[2] = {withoutLast(out), withoutLast(x)};
   const Loop<2> lead = makeLoop<2>({&views[0], &views[1]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
@@ -35,7 +36,8 @@ void softmax(const View& out, const View& x, Pool& pool) {
 
 /// dx ← out · (dOut − Σ out · dOut)
 template <class T>
-void softmaxBackward(const View& dx, const View& out, const View& dOut, Pool& pool) {
+void softmaxBackward(const SoftmaxBackwardArguments& args, Pool& pool) {
+  const auto& [dx, out, dOut] = args;
   const View views[3] = {withoutLast(dx), withoutLast(out), withoutLast(dOut)};
   const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rows[3] = {rowOf(dx), rowOf(out), rowOf(dOut)};

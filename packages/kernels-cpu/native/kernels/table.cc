@@ -1,5 +1,9 @@
 #include "kernels/table.h"
 
+#include <cstdio>
+
+#include "stream/failure.h"
+
 namespace mosaic {
 
 extern const Kernels kKernelsScalar;
@@ -14,6 +18,13 @@ const Kernels& kernelsFor(Isa isa) {
 #endif
   (void)isa;
   return kKernelsScalar;
+}
+
+void rejectIndex(const char* kernel, float value, int64_t count) {
+  char message[160];
+  std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g", kernel,
+                static_cast<long long>(count - 1), static_cast<double>(value));
+  throw Failure(MOSAIC_FAILURE_DEVICE, message);
 }
 
 }  // namespace mosaic

@@ -53,14 +53,15 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
 }
 
 template <class T>
-void unary(UnaryOp op, const View& out, const View& x, Pool& pool) {
-  mapPieces<T>(out, x, pool, [&](float* to, const float* from, int64_t n) { applyUnary<T>(op, to, from, n); });
+void unary(const UnaryArguments& args, Pool& pool) {
+  mapPieces<T>(args.out, args.x, pool,
+               [&](float* to, const float* from, int64_t n) { applyUnary<T>(args.op, to, from, n); });
 }
 
 template <class T>
-void unaryBackward(UnaryOp op, const View& dx, const View& x, const View& dy, Pool& pool) {
-  combinePieces<T>(dx, x, dy, pool, [&](float* to, const float* from, const float* gradient, int64_t n) {
-    applyUnaryBackward<T>(op, to, from, gradient, n);
+void unaryBackward(const UnaryBackwardArguments& args, Pool& pool) {
+  combinePieces<T>(args.dx, args.x, args.dy, pool, [&](float* to, const float* from, const float* dy, int64_t n) {
+    applyUnaryBackward<T>(args.op, to, from, dy, n);
   });
 }
 

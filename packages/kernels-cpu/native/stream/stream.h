@@ -77,10 +77,9 @@ class Stream : public MosaicStream {
   std::vector<TraceEntry> trace_;          // of the stream's thread
 };
 
-/// Submits a call of `body()`, which may throw, and which is skipped once the stream has failed.
-template <class Body>
-void enqueue(Stream& stream, const char* name, Body&& body) {
-  using Held = std::decay_t<Body>;
+/// Submits a call of `(*held)()`, which may throw, and which is skipped once the stream has failed.
+template <class Held>
+void enqueueHeld(Stream& stream, const char* name, std::unique_ptr<Held> held) {
   auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) -> int {
     if (upstream) return 0;
     try {
@@ -92,7 +91,14 @@ void enqueue(Stream& stream, const char* name, Body&& body) {
     }
   };
   auto drop = [](void* arg) { delete static_cast<Held*>(arg); };
-  stream.append({name, run, drop, new Held(std::forward<Body>(body))});
+  stream.append({name, run, drop, held.release()});
+}
+
+/// The same of `body()`.
+template <class Body>
+void enqueue(Stream& stream, const char* name, Body&& body) {
+  using Held = std::decay_t<Body>;
+  enqueueHeld(stream, name, std::unique_ptr<Held>(new Held(std::forward<Body>(body))));
 }
 
 /// Submits a call of `body(upstream)` that happens even on a failed stream: to tell those who wait.

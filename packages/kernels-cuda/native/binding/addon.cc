@@ -20,14 +20,14 @@ napi_value bind(napi_env env, napi_callback_info info) {
   if (addon.scratchHolder) napi_delete_reference(env, addon.scratchHolder);
   napi_create_reference(env, arguments[0], 1, &addon.scratchHolder);
   addon.scratch = static_cast<double*>(data);
-  if (addon.mailbox) return nullptr;
-  addon.mailbox = std::make_shared<Mailbox>(env, arguments[1]);
+  if (addon.completions) return nullptr;
+  addon.completions = std::make_shared<CompletionQueue>(env, arguments[1]);
   // After the ThreadSafeFunction was made, so that this runs before it is torn down.
   napi_add_env_cleanup_hook(
       env,
       [](void* data) {
         const Addon& addon = *static_cast<Addon*>(data);
-        addon.mailbox->close();
+        addon.completions->close();
         const std::lock_guard lock(addon.environment->mutex);
         addon.environment->isAlive = false;
       },

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "mosaic/mailbox.h"
+#include "mosaic/completion_queue.h"
 
 namespace mosaic::cuda {
 
@@ -28,7 +28,7 @@ struct Addon {
   napi_env env = nullptr;
   double* scratch = nullptr;
   napi_ref scratchHolder = nullptr;
-  std::shared_ptr<Mailbox> mailbox;
+  std::shared_ptr<CompletionQueue> completions;
   std::shared_ptr<Environment> environment = std::make_shared<Environment>();
   std::unordered_map<double, std::shared_ptr<std::vector<TraceEntry>>> traces;
 

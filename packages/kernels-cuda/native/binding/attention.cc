@@ -69,24 +69,23 @@ bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, un
 
 }  // namespace
 
-void attendOp(Device& device, Reader args) {
-  const TensorView out = args.tensor(), lse = args.tensor(), q = args.tensor(), k = args.tensor(), v = args.tensor();
-  const std::vector<Span> rows = args.spans(), keys = args.spans();
-  const std::vector<Slice> mask = args.slices();
-  const auto scale = static_cast<float>(args.number());
+void attendOp(Device& device, const AttendArguments& args) {
+  const auto& [state, q, kv, tile] = args;
+  const auto& [k, v] = kv;
+  const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
   if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
   p.v = matrixOf(v);
-  p.out = sumOf(out);
-  p.lse = perRowOf(lse);
+  p.out = sumOf(state.out);
+  p.lse = perRowOf(state.lse);
   p.headDim = static_cast<int32_t>(headDim);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = partsOf(rows, keys, mask);
+  const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
   if (scale > 0 && onHopper(device, {&q, &k, &v})) return attendOnHopper(device, {q, k, v}, all, p);
 
@@ -101,12 +100,11 @@ void attendOp(Device& device, Reader args) {
   }
 }
 
-void attendBackwardOp(Device& device, Reader args) {
-  const TensorView dq = args.tensor(), dk = args.tensor(), dv = args.tensor(), q = args.tensor(), k = args.tensor();
-  const TensorView v = args.tensor(), dOut = args.tensor(), lse = args.tensor(), delta = args.tensor();
-  const std::vector<Span> rows = args.spans(), keys = args.spans();
-  const std::vector<Slice> mask = args.slices();
-  const auto scale = static_cast<float>(args.number());
+void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
+  const auto& [grads, q, saved, kv, tile] = args;
+  const auto& [k, v] = kv;
+  const auto& [dOut, lse, delta] = saved;
+  const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
   if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendBackwardParameters p{};
@@ -116,14 +114,14 @@ void attendBackwardOp(Device& device, Reader args) {
   p.dOut = matrixOf(dOut);
   p.lse = perRowOf(lse);
   p.delta = perRowOf(delta);
-  p.dq = sumOf(dq);
-  p.dk = sumOf(dk);
-  p.dv = sumOf(dv);
+  p.dq = sumOf(grads.dq);
+  p.dk = sumOf(grads.dk);
+  p.dv = sumOf(grads.dv);
   p.headDim = static_cast<int32_t>(headDim);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
   p.scale = scale;
 
-  const std::vector<Part> all = partsOf(rows, keys, mask);
+  const std::vector<Part> all = partsOf(tile.q, tile.k, tile.mask);
   if (all.empty()) return;
   if (scale > 0 && headDim <= kMostHopperGradients && onHopper(device, {&q, &k, &v, &dOut})) {
     return attendBackwardOnHopper(device, {q, k, v, dOut}, all, p);
@@ -148,8 +146,9 @@ void attendBackwardOp(Device& device, Reader args) {
   }
 }
 
-void mergeOp(Device& device, Reader args) {
-  const View out = args.view(), lse = perRow(args.view()), otherOut = args.view(), otherLse = perRow(args.view());
+void mergeOp(Device& device, const MergeArguments& args) {
+  const View out = viewOf(args.into.out), lse = viewOf(args.into.lse);
+  const View otherOut = viewOf(args.from.out), otherLse = viewOf(args.from.lse);
   const MergeParameters p{rowsOf<4>({&out, &lse, &otherOut, &otherLse})};
   device.launch("merge", gridForRows(device, p.over.rows.extent.count), p);
 }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "device/device.h"
-#include "mosaic/reader.h"
+#include "mosaic/kernels.h"
 
 namespace mosaic::cuda {
 
-void attendOp(Device& device, Reader args);
-void attendBackwardOp(Device& device, Reader args);
-void mergeOp(Device& device, Reader args);
+void attendOp(Device& device, const AttendArguments& args);
+void attendBackwardOp(Device& device, const AttendBackwardArguments& args);
+void mergeOp(Device& device, const MergeArguments& args);
 
 }  // namespace mosaic::cuda

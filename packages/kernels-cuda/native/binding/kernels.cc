@@ -1,6 +1,7 @@
-// One exported function per kernel: reads its operands and starts it.
+// One exported function per kernel of the schema: reads its arguments and starts it.
+#include "mosaic/kernels.h"
+
 #include <cmath>
-#include <optional>
 
 #include "binding/addon.h"
 #include "binding/attention.h"
@@ -10,16 +11,10 @@
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
-#include "mosaic/reader.h"
 
 namespace mosaic::cuda {
 
 namespace {
-
-std::optional<View> optionalView(Reader& args) {
-  return args.number() != 0 ? std::optional(args.view()) : std::nullopt;
-}
-const View* pointer(const std::optional<View>& view) { return view ? &*view : nullptr; }
 
 template <class Parameters>
 void launchEach(Device& device, const char* kernel, const Parameters& parameters) {
@@ -38,171 +33,154 @@ View nothingLike(const View& view) {
   return none;
 }
 
-void fillOp(Device& device, Reader args) {
-  const View out = args.view();
-  launchEach(device, "fill", FillParameters{loopOf<1>({&out}), static_cast<float>(args.number())});
+void fillOp(Device& device, const FillArguments& args) {
+  launchEach(device, "fill", FillParameters{loopOf<1>({&args.out}), args.value});
 }
 
-void copyOp(Device& device, Reader args) {
-  const View out = args.view(), x = args.view();
-  launchEach(device, "copy", CopyParameters{loopOf<2>({&out, &x})});
+void copyOp(Device& device, const CopyArguments& args) {
+  launchEach(device, "copy", CopyParameters{loopOf<2>({&args.out, &args.x})});
 }
 
-void binaryOp(Device& device, Reader args) {
-  const auto op = static_cast<BinaryOp>(args.integer());
-  const View out = args.view(), a = args.view(), b = args.view();
-  launchEach(device, "binary", BinaryParameters{loopOf<3>({&out, &a, &b}), op});
+void binaryOp(Device& device, const BinaryArguments& args) {
+  launchEach(device, "binary", BinaryParameters{loopOf<3>({&args.out, &args.a, &args.b}), args.op});
 }
 
-void scalarOp(Device& device, Reader args) {
-  const auto op = static_cast<BinaryOp>(args.integer());
-  const View out = args.view(), x = args.view();
-  launchEach(device, "scalar", ScalarParameters{loopOf<2>({&out, &x}), op, static_cast<float>(args.number())});
+void scalarOp(Device& device, const ScalarArguments& args) {
+  launchEach(device, "scalar", ScalarParameters{loopOf<2>({&args.out, &args.x}), args.op, args.value});
 }
 
-void unaryOp(Device& device, Reader args) {
-  const auto op = static_cast<UnaryOp>(args.integer());
-  const View out = args.view(), x = args.view();
-  launchEach(device, "unary", UnaryParameters{loopOf<2>({&out, &x}), op});
+void unaryOp(Device& device, const UnaryArguments& args) {
+  launchEach(device, "unary", UnaryParameters{loopOf<2>({&args.out, &args.x}), args.op});
 }
 
-void unaryBackwardOp(Device& device, Reader args) {
-  const auto op = static_cast<UnaryOp>(args.integer());
-  const View dx = args.view(), x = args.view(), dy = args.view();
-  launchEach(device, "unaryBackward", UnaryBackwardParameters{loopOf<3>({&dx, &x, &dy}), op});
+void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
+  launchEach(device, "unaryBackward", UnaryBackwardParameters{loopOf<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
-Philox philoxOf(Reader& args) {
-  const auto seed = static_cast<uint64_t>(args.integer());
-  return {seed, static_cast<uint64_t>(args.integer())};
+void randomOp(Device& device, const RandomArguments& args) {
+  const auto& [kind, a, b, seed, stream] = args.spec;
+  launchEach(device, "randomNumbers", RandomParameters{loopOf<1>({&args.out}), kind, a, b, {seed, stream}});
 }
 
-void randomOp(Device& device, Reader args) {
-  const View out = args.view();
-  const auto kind = static_cast<RandomKind>(args.integer());
-  const auto a = static_cast<float>(args.number()), b = static_cast<float>(args.number());
-  launchEach(device, "randomNumbers", RandomParameters{loopOf<1>({&out}), kind, a, b, philoxOf(args)});
-}
-
-void dropoutOp(Device& device, Reader args) {
-  const View out = args.view(), x = args.view();
-  const auto probability = static_cast<float>(args.number());
-  const Philox philox = philoxOf(args);
+void dropoutOp(Device& device, const DropoutArguments& args) {
+  const auto& [out, x, spec] = args;
   View index = nothingLike(out);
-  const int64_t first = args.integer();
-  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = args.integer();
-  launchEach(device, "dropout", DropoutParameters{loopOf<3>({&out, &x, &index}), probability, first, philox});
+  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
+  const Philox philox{spec.seed, spec.stream};
+  const DropoutParameters p{loopOf<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
+  launchEach(device, "dropout", p);
 }
 
-void adamOp(Device& device, Reader args) {
-  const View parameter = args.view(), first = args.view(), second = args.view(), gradient = args.view();
-  const auto kind = static_cast<AdamKind>(args.integer());
-  const double rate = args.number(), beta1 = args.number(), beta2 = args.number(), epsilon = args.number();
-  const double decay = args.number(), correction1 = args.number(), correction2 = args.number(), mix = args.number();
+void adamOp(Device& device, const AdamArguments& args) {
+  const auto& [state, gradient, step] = args;
   const auto number = [](double x) { return static_cast<float>(x); };
   AdamParameters p{};
-  p.loop = loopOf<4>({&parameter, &first, &second, &gradient});
-  p.kind = kind;
-  p.rate = number(rate);
-  p.beta2 = number(beta2);
-  p.rest1 = number(1 - beta1);
-  p.rest2 = number(1 - beta2);
-  p.size = number(rate / correction1);
-  p.root = number(1 / std::sqrt(correction2));
-  p.epsilon = number(epsilon);
-  p.keep = number(1 - rate * decay);
-  p.decay = number(decay);
-  p.mix = number(mix);
-  p.along = number(rate * (beta1 * (1 - mix) - 1));
+  p.loop = loopOf<4>({&state.parameter, &state.first, &state.second, &gradient});
+  p.kind = step.kind;
+  p.rate = number(step.rate);
+  p.beta2 = number(step.beta2);
+  p.rest1 = number(1 - step.beta1);
+  p.rest2 = number(1 - step.beta2);
+  p.size = number(step.rate / step.correction1);
+  p.root = number(1 / std::sqrt(step.correction2));
+  p.epsilon = number(step.epsilon);
+  p.keep = number(1 - step.rate * step.decay);
+  p.decay = number(step.decay);
+  p.mix = number(step.mix);
+  p.along = number(step.rate * (step.beta1 * (1 - step.mix) - 1));
   launchEach(device, "adam", p);
 }
 
-void softmaxOp(Device& device, Reader args) {
-  const View out = args.view(), x = args.view();
-  launchRows(device, "softmax", SoftmaxParameters{rowsOf<2>({&out, &x})});
+void softmaxOp(Device& device, const SoftmaxArguments& args) {
+  launchRows(device, "softmax", SoftmaxParameters{rowsOf<2>({&args.out, &args.x})});
 }
 
-void softmaxBackwardOp(Device& device, Reader args) {
-  const View dx = args.view(), out = args.view(), dOut = args.view();
-  launchRows(device, "softmaxBackward", SoftmaxBackwardParameters{rowsOf<3>({&dx, &out, &dOut})});
+void softmaxBackwardOp(Device& device, const SoftmaxBackwardArguments& args) {
+  launchRows(device, "softmaxBackward", SoftmaxBackwardParameters{rowsOf<3>({&args.dx, &args.out, &args.dOut})});
 }
 
-void rowDotOp(Device& device, Reader args) {
-  const View narrow = args.view(), a = args.view(), b = args.view();
+void rowDotOp(Device& device, const RowDotArguments& args) {
+  const auto& [narrow, a, b] = args;
   const View out = narrow.rank == a.rank ? narrow : perRow(narrow);
   RowDotParameters p{rowsOf<3>({&out, &a, &b})};
   p.over.length = a.shape[a.rank - 1];
   launchRows(device, "rowDot", p);
 }
 
-void normOp(Device& device, Reader args) {
-  const View out = args.view(), x = args.view();
-  const auto weight = optionalView(args), bias = optionalView(args), mean = optionalView(args);
-  const View rstd = args.view(), center = mean ? *mean : nothingLike(rstd);
-  NormParameters p{};
-  p.over = rowsOf<4>({&out, &x, &center, &rstd});
-  p.weight = operandOf(pointer(weight));
-  p.bias = operandOf(pointer(bias));
-  p.epsilon = static_cast<float>(args.number());
+/// RMSNorm has no mean.
+View centerOf(const NormStats& stats) {
+  if (stats.mean.data) return stats.mean;
+  return nothingLike(stats.rstd);
+}
+
+void layerNormOp(Device& device, const LayerNormArguments& args) {
+  const auto& [out, x, norm, stats] = args;
+  const View center = centerOf(stats);
+  cuda::NormParameters p{};
+  p.over = rowsOf<4>({&out, &x, &center, &stats.rstd});
+  p.weight = operandOf(norm.weight);
+  p.bias = operandOf(norm.bias);
+  p.epsilon = norm.epsilon;
   launchRows(device, "normalize", p);
 }
 
-void normBackwardOp(Device& device, Reader args) {
-  const View dx = args.view();
-  const auto dWeight = optionalView(args), dBias = optionalView(args);
-  const View x = args.view(), dOut = args.view();
-  const auto weight = optionalView(args), mean = optionalView(args);
-  const View rstd = args.view(), center = mean ? *mean : nothingLike(rstd);
+void rmsNormOp(Device& device, const RmsNormArguments& args) { layerNormOp(device, args); }
+
+void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args) {
+  const auto& [grads, x, dOut, weight, stats] = args;
+  const View center = centerOf(stats);
   NormBackwardParameters p{};
-  p.over = rowsOf<5>({&dx, &x, &dOut, &center, &rstd});
-  p.weight = operandOf(pointer(weight));
+  p.over = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
+  p.weight = operandOf(weight);
   launchRows(device, "normalizeBackward", p);
-  if (!dWeight && !dBias) return;
+  if (!grads.dWeight.data && !grads.dBias.data) return;
   NormColumnsParameters columns{};
-  columns.over = rowsOf<4>({&x, &dOut, &center, &rstd});
-  columns.dWeight = operandOf(pointer(dWeight));
-  columns.dBias = operandOf(pointer(dBias));
+  columns.over = rowsOf<4>({&x, &dOut, &center, &stats.rstd});
+  columns.dWeight = operandOf(grads.dWeight);
+  columns.dBias = operandOf(grads.dBias);
   const auto blocks = static_cast<unsigned>((columns.over.length + 31) / 32);
   device.launch("normColumns", {{blocks}, {kThreads}, 2 * kThreads * 4}, columns);
 }
 
-void gatherRowsOp(Device& device, Reader args) {
-  const View out = args.view(), table = args.view(), index = perRow(args.view());
-  GatherRowsParameters p{rowsOf<2>({&out, &index}), operandOf(&table), table.shape[0], device.badIndex()};
+void rmsNormBackwardOp(Device& device, const RmsNormBackwardArguments& args) { layerNormBackwardOp(device, args); }
+
+void gatherRowsOp(Device& device, const GatherRowsArguments& args) {
+  const auto& [out, table, rows] = args;
+  const View index = perRow(rows);
+  GatherRowsParameters p{rowsOf<2>({&out, &index}), operandOf(table), table.shape[0], device.badIndex()};
   launchRows(device, "gatherRows", p);
 }
 
-void scatterAddRowsOp(Device& device, Reader args) {
-  const View into = args.view(), x = args.view(), index = perRow(args.view());
-  ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), operandOf(&into), into.shape[0], device.badIndex()};
+void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
+  const auto& [into, x, rows] = args;
+  const View index = perRow(rows);
+  ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), operandOf(into), into.shape[0], device.badIndex()};
   if (p.over.rows.extent.count > 0) device.launch("scatterAddRows", gridForRows(device, p.count), p);
 }
 
-void crossEntropyOp(Device& device, Reader args) {
-  const View loss = perRow(args.view()), lse = perRow(args.view()), counted = perRow(args.view());
-  const View x = args.view(), target = perRow(args.view());
+void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
+  const View loss = perRow(args.rows.loss), lse = perRow(args.rows.lse), counted = perRow(args.rows.counted);
+  const View target = perRow(args.target);
   CrossEntropyParameters p{};
-  p.over = rowsOf<5>({&x, &loss, &lse, &counted, &target});
-  p.smoothing = static_cast<float>(args.number());
-  p.ignored = static_cast<float>(args.number());
+  p.over = rowsOf<5>({&args.x, &loss, &lse, &counted, &target});
+  p.smoothing = args.spec.smoothing;
+  p.ignored = args.spec.ignored;
   p.bad = device.badIndex();
   launchRows(device, "crossEntropy", p);
 }
 
-void crossEntropyBackwardOp(Device& device, Reader args) {
-  const View dx = args.view(), x = args.view(), target = perRow(args.view());
-  const View lse = perRow(args.view()), dLoss = perRow(args.view());
+void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments& args) {
+  const View target = perRow(args.saved.target), lse = perRow(args.saved.lse), dLoss = perRow(args.dLoss);
   CrossEntropyBackwardParameters p{};
-  p.over = rowsOf<5>({&dx, &x, &target, &lse, &dLoss});
-  p.smoothing = static_cast<float>(args.number());
-  p.ignored = static_cast<float>(args.number());
+  p.over = rowsOf<5>({&args.dx, &args.saved.x, &target, &lse, &dLoss});
+  p.smoothing = args.spec.smoothing;
+  p.ignored = args.spec.ignored;
   p.bad = device.badIndex();
   launchRows(device, "crossEntropyBackward", p);
 }
 
-void reduceOp(Device& device, Reader args) {
-  const auto kind = static_cast<ReduceKind>(args.integer());
-  const View out = args.view(), x = args.view();
+void reduceOp(Device& device, const ReduceArguments& args) {
+  const auto& [kind, out, x] = args;
   View keptOut = out, keptX = x, inner = x;
   keptOut.rank = keptX.rank = inner.rank = 0;
   for (int axis = 0; axis < x.rank; axis++) {
@@ -220,37 +198,22 @@ void reduceOp(Device& device, Reader args) {
   device.launch("reduce", {{blocks}, {kThreads}, kThreads * 4}, p);
 }
 
+template <class Arguments>
+void read(Device& device, Reader reader, void (*start)(Device& device, const Arguments& args)) {
+  Arguments args;
+  args.read(reader);
+  start(device, args);
+}
+
 struct Op {
   const char* name;
   void (*start)(Device& device, Reader args);
 };
 
 constexpr Op kOps[] = {
-    {"attend", attendOp},
-    {"attendBackward", attendBackwardOp},
-    {"merge", mergeOp},
-    {"rowDot", rowDotOp},
-    {"fill", fillOp},
-    {"copy", copyOp},
-    {"binary", binaryOp},
-    {"scalar", scalarOp},
-    {"unary", unaryOp},
-    {"unaryBackward", unaryBackwardOp},
-    {"reduce", reduceOp},
-    {"matmul", matmulOp},
-    {"softmax", softmaxOp},
-    {"softmaxBackward", softmaxBackwardOp},
-    {"layerNorm", normOp},
-    {"layerNormBackward", normBackwardOp},
-    {"rmsNorm", normOp},
-    {"rmsNormBackward", normBackwardOp},
-    {"random", randomOp},
-    {"dropout", dropoutOp},
-    {"gatherRows", gatherRowsOp},
-    {"scatterAddRows", scatterAddRowsOp},
-    {"crossEntropy", crossEntropyOp},
-    {"crossEntropyBackward", crossEntropyBackwardOp},
-    {"adam", adamOp},
+#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, Reader args) { read(device, args, name##Op); }},
+    MOSAIC_KERNELS(MOSAIC_OP)
+#undef MOSAIC_OP
 };
 
 // On return, scratch[0] is 0, or 1 if the device has failed and nothing was started.

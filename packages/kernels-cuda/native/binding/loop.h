@@ -45,13 +45,12 @@ inline View withoutLast(const View& view) {
 
 inline int64_t lastStep(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
 
-/// A null view becomes an operand without memory.
-inline Operand operandOf(const View* view) {
+/// A view that is absent becomes an operand without memory.
+inline Operand operandOf(const View& view) {
   Operand operand{};
-  if (!view) return operand;
-  operand.data = view->data;
-  operand.dtype = view->dtype;
-  for (int axis = 0; axis < view->rank; axis++) operand.stride[axis] = view->stride[axis];
+  operand.data = view.data;
+  operand.dtype = view.dtype;
+  for (int axis = 0; axis < view.rank; axis++) operand.stride[axis] = view.stride[axis];
   return operand;
 }
 

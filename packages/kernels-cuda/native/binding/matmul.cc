@@ -108,8 +108,8 @@ void startKernel(Device& device, const MatmulParameters& p) {
 
 }  // namespace
 
-void matmulOp(Device& device, Reader args) {
-  const View out = args.view(), a = args.view(), b = args.view();
+void matmulOp(Device& device, const MatmulArguments& args) {
+  const auto& [out, a, b, accumulate] = args;
   const auto leading = [](View view) {
     view.rank -= 2;
     return view;
@@ -120,7 +120,7 @@ void matmulOp(Device& device, Reader args) {
   p.m = out.shape[out.rank - 2];
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];
-  p.accumulate = args.number() != 0;
+  p.accumulate = accumulate;
   const auto steps = [](int64_t(&to)[2], const View& view) {
     to[0] = view.stride[view.rank - 2];
     to[1] = view.stride[view.rank - 1];

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "device/device.h"
-#include "mosaic/reader.h"
+#include "mosaic/kernels.h"
 
 namespace mosaic::cuda {
 
-void matmulOp(Device& device, Reader args);
+void matmulOp(Device& device, const MatmulArguments& args);
 
 }  // namespace mosaic::cuda

@@ -5,15 +5,15 @@ namespace mosaic::cuda {
 
 namespace {
 
-// synchronize: scratch = device, letter.
+// synchronize: scratch = device, completion.
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return guarded(env, &device, [&]() -> napi_value {
-    device.afterAll([letter = addon.scratch[1], mailbox = addon.mailbox](const MosaicFailure* failure) {
-      mailbox->post(letter, failure);
+    device.afterAll([completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+      completions->complete(completion, failure);
     });
-    addon.mailbox->expect();
+    addon.completions->expect();
     return nullptr;
   });
 }
@@ -45,23 +45,23 @@ napi_value startTrace(napi_env env, napi_callback_info) {
   return guarded(env, &device, [&]() -> napi_value { return device.startTrace(), nullptr; });
 }
 
-// stopTrace: scratch = device, letter; `takeTrace` is to be called once the letter has come.
+// stopTrace: scratch = device, completion; `takeTrace` is to be called once the completion has arrived.
 napi_value stopTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return guarded(env, &device, [&]() -> napi_value {
-    const double letter = addon.scratch[1];
-    auto entries = addon.traces[letter] = std::make_shared<std::vector<TraceEntry>>();
-    device.stopTrace([entries, letter, mailbox = addon.mailbox](std::vector<TraceEntry> found) {
+    const double completion = addon.scratch[1];
+    auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
+    device.stopTrace([entries, completion, completions = addon.completions](std::vector<TraceEntry> found) {
       *entries = std::move(found);
-      mailbox->post(letter, nullptr);
+      completions->complete(completion, nullptr);
     });
-    addon.mailbox->expect();
+    addon.completions->expect();
     return nullptr;
   });
 }
 
-// takeTrace: scratch = device, letter → name, start, end of each entry, flat.
+// takeTrace: scratch = device, completion → name, start, end of each entry, flat.
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const auto found = addon.traces.find(addon.scratch[1]);

@@ -3,6 +3,7 @@
 
 #include "binding/loop.h"
 #include "kernels/rows.h"
+#include "mosaic/tile.h"
 
 namespace mosaic::cuda {
 
@@ -28,6 +29,16 @@ inline View perRow(const View& view) {
   wide.shape[wide.rank] = 1;
   wide.stride[wide.rank++] = 0;
   return wide;
+}
+
+/// Rows have a last axis of length 1.
+inline View viewOf(const TensorView& tensor) {
+  View view{tensor.data, tensor.dtype, 4, {}, {}};
+  for (int axis = 0; axis < view.rank; axis++) {
+    view.shape[axis] = tensor.shape[axis];
+    view.stride[axis] = tensor.stride[axis];
+  }
+  return view;
 }
 
 }  // namespace mosaic::cuda

@@ -108,28 +108,30 @@ napi_value write(napi_env env, napi_callback_info info) {
   });
 }
 
-// read(Float32Array): scratch = device, letter, view. JavaScript keeps the array until the letter comes.
+// read(Float32Array): scratch = device, completion, view. JavaScript keeps the array until the completion arrives.
 napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return guarded(env, &device, [&]() -> napi_value {
     const Floats values = floatsIn(env, info);
     Reader args(addon.scratch + 1);
-    const double letter = args.number();
+    const double completion = args.number();
     const View x = args.view();
     std::shared_ptr<void> host;
     if (values.length > 0 && !device.failure()) {
       host = device.pinned().take(values.bytes());
       download(device, x, host, values.bytes());
     }
-    device.afterAll([=, mailbox = addon.mailbox, environment = addon.environment](const MosaicFailure* failure) {
+    const auto copyOut = [=, completions = addon.completions,
+                          environment = addon.environment](const MosaicFailure* failure) {
       if (host && !failure) {
         const std::lock_guard lock(environment->mutex);
         if (environment->isAlive) std::memcpy(values.data, host.get(), values.bytes());
       }
-      mailbox->post(letter, failure);
-    });
-    addon.mailbox->expect();
+      completions->complete(completion, failure);
+    };
+    device.afterAll(copyOut);
+    addon.completions->expect();
     return nullptr;
   });
 }

@@ -99,7 +99,7 @@ class Device {
   /// Any thread.
   void fail(MosaicFailureCode code, const std::string& message);
   /// What to say of a call that failed: of a context that is lost, which kernels may have done it. Then the device
-  /// fails.
+  /// fails. Any thread.
   Failure explain(const CallError& error);
 
   /// Everything that is started from now on.

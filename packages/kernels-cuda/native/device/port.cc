@@ -4,12 +4,35 @@
 
 #include "device/device.h"
 #include "kernels/ranks.h"
+#include "mosaic/clock.h"
 
 namespace mosaic::cuda {
 
 namespace {
 
-Device& deviceOf(MosaicDevicePort* port) { return static_cast<Port*>(port)->device; }
+/// An event's distance from a timeline's origin is a float of milliseconds: within 10 s it is exact to a microsecond.
+constexpr int64_t kOriginNs = 10'000'000'000;
+
+Port& portOf(MosaicDevicePort* port) { return *static_cast<Port*>(port); }
+Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
+CUstream streamOf(void* handle) { return static_cast<CUstream>(handle); }
+Port::Marker* markerOf(void* event) { return static_cast<Port::Marker*>(event); }
+
+void record(const Failure& failure, MosaicFailure* out) { *out = recordOf(failure.code(), failure.what()); }
+
+/// Runs `body`; what it throws becomes a failure. The device explains calls of the driver that failed.
+template <class Body>
+int guarded(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
+  try {
+    body();
+    return 0;
+  } catch (const Failure& thrown) {
+    record(thrown, failure);
+  } catch (const CallError& error) {
+    record(deviceOf(port).explain(error), failure);
+  }
+  return 1;
+}
 
 void enter(MosaicDevicePort* port) { deviceOf(port).enter(); }
 
@@ -23,18 +46,66 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
   return failure ? 1 : 0;
 }
 
-int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stream) {
-  CUdeviceptr memory = 0;
-  const CUresult code = deviceOf(port).memory().lend(&memory, bytes, static_cast<CUstream>(stream));
-  *address = memory;
-  return code;
+int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
+  return guarded(port, failure, [&] {
+    CUstream made = nullptr;
+    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "making a stream");
+    *stream = made;
+  });
 }
 
-int release(MosaicDevicePort*, uint64_t address, void* stream) {
-  return Memory::release(address, static_cast<CUstream>(stream));
+void destroyStream(MosaicDevicePort* port, void* stream) {
+  portOf(port).forget(streamOf(stream));
+  driver().streamDestroy(streamOf(stream));
 }
 
-int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream) {
+int recordEvent(MosaicDevicePort* port, void* stream, int timed, void** event, MosaicFailure* failure) {
+  return guarded(port, failure, [&] { *event = portOf(port).record(streamOf(stream), timed != 0).release(); });
+}
+
+int waitEvent(MosaicDevicePort* port, void* stream, void* event, MosaicFailure* failure) {
+  return guarded(port, failure, [&] {
+    check(driver().streamWaitEvent(streamOf(stream), markerOf(event)->event.get(), 0), "waiting for an event");
+  });
+}
+
+int queryEvent(MosaicDevicePort* port, void* event, MosaicFailure* failure) {
+  const CUresult code = driver().eventQuery(markerOf(event)->event.get());
+  if (code == CUDA_SUCCESS) return MOSAIC_EVENT_DONE;
+  if (code == CUDA_ERROR_NOT_READY) return MOSAIC_EVENT_PENDING;
+  guarded(port, failure, [&] { check(code, "communication"); });
+  return MOSAIC_EVENT_FAILED;
+}
+
+int64_t timeOf(MosaicDevicePort*, void* event) {
+  const Port::Marker& marker = *markerOf(event);
+  return marker.timeline->timeOf(marker.event);
+}
+
+void releaseEvent(MosaicDevicePort* port, void* event) {
+  portOf(port).giveBack(std::unique_ptr<Port::Marker>(markerOf(event)));
+}
+
+int copy(MosaicDevicePort* port, uint64_t to, uint64_t from, size_t bytes, void* stream, MosaicFailure* failure) {
+  return guarded(port, failure, [&] { check(driver().memcpyDtoDAsync(to, from, bytes, streamOf(stream)), "copying"); });
+}
+
+int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stream, MosaicFailure* failure) {
+  return guarded(port, failure, [&] {
+    CUdeviceptr memory = 0;
+    const CUresult code = deviceOf(port).memory().lend(&memory, bytes, streamOf(stream));
+    if (code == CUDA_ERROR_OUT_OF_MEMORY) {
+      throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY,
+                    "no memory is left for " + std::to_string(bytes) + " bytes to receive into");
+    }
+    check(code, "taking memory");
+    *address = memory;
+  });
+}
+
+void release(MosaicDevicePort*, uint64_t address, void* stream) { Memory::release(address, streamOf(stream)); }
+
+int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream, MosaicFailure* failure) {
   Device& device = deviceOf(port);
   const auto operand = [&](uint64_t address) {
     Operand operand{};
@@ -47,14 +118,73 @@ int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream) {
   constexpr int64_t kThreads = 256;
   const int64_t blocks = std::min((r->count + kThreads - 1) / kThreads, int64_t{device.multiprocessors()} * 16);
   void* arguments[] = {&p};
-  return driver().launchKernel(device.reduceRanks(), static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
-                               static_cast<CUstream>(stream), arguments, nullptr);
+  return guarded(port, failure, [&] {
+    check(driver().launchKernel(device.reduceRanks(), static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
+                                streamOf(stream), arguments, nullptr),
+          "reduceRanks");
+  });
 }
 
-constexpr MosaicDevicePort kCalls{MOSAIC_DEVICE_PORT_ABI, enter, fail, failureOf, allocate, release, reduce};
+constexpr MosaicDevicePort kCalls{MOSAIC_DEVICE_PORT_ABI,
+                                  enter,
+                                  fail,
+                                  failureOf,
+                                  createStream,
+                                  destroyStream,
+                                  recordEvent,
+                                  waitEvent,
+                                  queryEvent,
+                                  timeOf,
+                                  releaseEvent,
+                                  copy,
+                                  allocate,
+                                  release,
+                                  reduce};
 
 }  // namespace
 
-Port::Port(Device& device) : MosaicDevicePort(kCalls), device(device) {}
+Port::Port(Device& device) : MosaicDevicePort(kCalls), device_(device) {}
+
+std::unique_ptr<Port::Marker> Port::take(bool isTimed) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto& spare = spare_[isTimed];
+    if (!spare.empty()) {
+      auto marker = std::move(spare.back());
+      spare.pop_back();
+      return marker;
+    }
+  }
+  const unsigned flags = isTimed ? 0 : EVENT_DISABLE_TIMING;
+  return std::unique_ptr<Marker>(new Marker{Event(device_.context(), flags), nullptr, isTimed});
+}
+
+std::unique_ptr<Port::Marker> Port::record(CUstream stream, bool isTimed) {
+  auto marker = take(isTimed);
+  if (isTimed) marker->timeline = timelineOf(stream);
+  check(driver().eventRecord(marker->event.get(), stream), "recording an event");
+  return marker;
+}
+
+void Port::giveBack(std::unique_ptr<Marker> marker) {
+  const std::lock_guard lock(mutex_);
+  marker->timeline = nullptr;
+  spare_[marker->isTimed].push_back(std::move(marker));
+}
+
+void Port::forget(CUstream stream) {
+  const std::lock_guard lock(mutex_);
+  origins_.erase(stream);
+}
+
+std::shared_ptr<const Timeline> Port::timelineOf(CUstream stream) {
+  const std::lock_guard lock(mutex_);
+  Origin& origin = origins_[stream];
+  const int64_t now = monotonicNs();
+  if (!origin.timeline || now - origin.at > kOriginNs) {
+    origin = {std::make_shared<const Timeline>(device_.context(), stream), now};
+  }
+  return origin.timeline;
+}
 
 }  // namespace mosaic::cuda

@@ -1,15 +1,46 @@
-// What the device does for native code of other packages: the ABI of core's include/mosaic/device_port.h.
+// What the device does for native code of other packages: the ABI of the runtime's mosaic/device_port.h.
 #pragma once
 
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "device/trace.h"
 #include "mosaic/device_port.h"
 
 namespace mosaic::cuda {
 
 class Device;
 
-struct Port : MosaicDevicePort {
+class Port : public MosaicDevicePort {
+ public:
   explicit Port(Device& device);
-  Device& device;
+  Device& device() const { return device_; }
+
+  /// An event, recorded again and again.
+  struct Marker {
+    Event event;
+    std::shared_ptr<const Timeline> timeline;  // of a timed one
+    bool isTimed;
+  };
+  /// Any thread. Throws CallError.
+  std::unique_ptr<Marker> record(CUstream stream, bool isTimed);
+  void giveBack(std::unique_ptr<Marker> marker);
+  /// Its events are not recorded any more.
+  void forget(CUstream stream);
+
+ private:
+  struct Origin {
+    std::shared_ptr<const Timeline> timeline;
+    int64_t at;
+  };
+  std::unique_ptr<Marker> take(bool isTimed);
+  std::shared_ptr<const Timeline> timelineOf(CUstream stream);
+
+  Device& device_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Marker>> spare_[2];  // by whether they are timed; under mutex_
+  std::map<CUstream, Origin> origins_;             // under mutex_
 };
 
 }  // namespace mosaic::cuda

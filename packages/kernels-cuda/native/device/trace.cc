@@ -4,18 +4,27 @@
 
 namespace mosaic::cuda {
 
-Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
-    : context_(std::move(context)), stream_(stream), beginTime_(std::make_shared<std::atomic<int64_t>>(0)) {
+Timeline::Timeline(std::shared_ptr<const Context> context, CUstream stream)
+    : origin_(std::move(context), 0), originTime_(std::make_shared<std::atomic<int64_t>>(0)) {
   // The stream itself looks at the host's clock, right before its own event: no thread has to wake for it.
-  auto* held = new std::shared_ptr(beginTime_);
+  auto* held = new std::shared_ptr(originTime_);
   const auto look = [](void* data) {
     auto* time = static_cast<std::shared_ptr<std::atomic<int64_t>>*>(data);
     **time = monotonicNs();
     delete time;
   };
-  check(driver().launchHostFunc(stream_, look, held), "startTrace");
-  begin_ = mark();
+  check(driver().launchHostFunc(stream, look, held), "startTrace");
+  check(driver().eventRecord(origin_.get(), stream), "startTrace");
 }
+
+int64_t Timeline::timeOf(const Event& event) const {
+  float milliseconds = 0;
+  driver().eventElapsedTime(&milliseconds, origin_.get(), event.get());
+  return *originTime_ + static_cast<int64_t>(double{milliseconds} * 1e6);
+}
+
+Trace::Trace(std::shared_ptr<const Context> context, CUstream stream)
+    : context_(std::move(context)), stream_(stream), timeline_(context_, stream) {}
 
 std::unique_ptr<Event> Trace::mark() const {
   auto event = std::make_unique<Event>(context_, 0);
@@ -27,16 +36,10 @@ void Trace::before(const char* name) { timed_.push_back({name, mark(), nullptr})
 
 void Trace::after() { timed_.back().end = mark(); }
 
-int64_t Trace::timeOf(const Event& event) const {
-  float milliseconds = 0;
-  driver().eventElapsedTime(&milliseconds, begin_->get(), event.get());
-  return *beginTime_ + static_cast<int64_t>(double{milliseconds} * 1e6);
-}
-
 std::vector<TraceEntry> Trace::entries() const {
   std::vector<TraceEntry> entries;
   for (const auto& [name, start, end] : timed_) {
-    if (end) entries.push_back({name, timeOf(*start), timeOf(*end)});
+    if (end) entries.push_back({name, timeline_.timeOf(*start), timeline_.timeOf(*end)});
   }
   return entries;
 }

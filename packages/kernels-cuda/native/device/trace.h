@@ -10,6 +10,20 @@
 
 namespace mosaic::cuda {
 
+/// Ties the GPU's clock to the host's by an event in a stream.
+class Timeline {
+ public:
+  /// Marks the origin in the stream; nothing waits for it. Throws CallError.
+  Timeline(std::shared_ptr<const Context> context, CUstream stream);
+  /// Nanoseconds of CLOCK_MONOTONIC at which a timed event was reached. It is done, and was recorded in the same stream
+  /// after the origin.
+  int64_t timeOf(const Event& event) const;
+
+ private:
+  Event origin_;
+  std::shared_ptr<std::atomic<int64_t>> originTime_;  // written in the stream's order, when it gets there
+};
+
 /// What ran: nanoseconds of CLOCK_MONOTONIC.
 struct TraceEntry {
   const char* name;
@@ -35,12 +49,10 @@ class Trace {
     std::unique_ptr<Event> start, end;
   };
   std::unique_ptr<Event> mark() const;
-  int64_t timeOf(const Event& event) const;
 
   std::shared_ptr<const Context> context_;
   CUstream stream_;
-  std::unique_ptr<Event> begin_;
-  std::shared_ptr<std::atomic<int64_t>> beginTime_;  // written in the stream's order, when it gets there
+  Timeline timeline_;
   std::vector<Timed> timed_;
 };
 

@@ -2,9 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <mutex>
-
-#include "mosaic/cuda_library.h"
 
 namespace mosaic::cuda {
 
@@ -19,6 +18,12 @@ struct Loaded {
   bool isEmulated = false;
 };
 
+/// $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
+std::string libraryName() {
+  const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
+  return named && *named ? named : "libcuda.so.1";
+}
+
 std::string firstLine(const char* text) {
   const std::string all = text ? text : "unknown reason";
   return all.substr(0, all.find('\n'));
@@ -32,16 +37,21 @@ void* open(const std::string& library) {
 }
 
 Driver functionsOf(void* handle, const std::string& library) {
-  Driver driver;
-  const char* missing = findFunctions(handle, driver);
-  if (!missing) return driver;
+  Driver found;
+  const char* missing = nullptr;  // the first symbol that is not there
+#define MOSAIC_CUDA_FIND(name, symbol, parameters)                                \
+  found.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
+  if (!found.name && !missing) missing = #symbol;
+  MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
+#undef MOSAIC_CUDA_FIND
+  if (!missing) return found;
   throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " + versionText(kOldestDriver) +
                     ". Update NVIDIA's driver to 525 or newer");
 }
 
 Loaded load() {
   Loaded loaded;
-  loaded.library = driverLibraryName();
+  loaded.library = libraryName();
   void* handle = open(loaded.library);
   loaded.functions = functionsOf(handle, loaded.library);
   loaded.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
@@ -95,8 +105,15 @@ std::string versionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+std::string messageOf(CUresult code, const char* what) {
+  const char *name = nullptr, *text = nullptr;
+  driver().getErrorName(code, &name);
+  driver().getErrorString(code, &text);
+  return std::string(what) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")";
+}
+
 void check(CUresult code, const char* what) {
-  if (code != CUDA_SUCCESS) throw CallError(code, messageOf(driver(), code, what));
+  if (code != CUDA_SUCCESS) throw CallError(code, messageOf(code, what));
 }
 
 }  // namespace mosaic::cuda

@@ -44,6 +44,9 @@ const void* imageOfDriver();
 /// "12.4" for 12040.
 std::string versionText(int version);
 
+/// What was tried, and what the driver says of it.
+std::string messageOf(CUresult code, const char* what);
+
 /// Throws CallError with the name of what was tried and what the driver says of it, unless `code` is success.
 void check(CUresult code, const char* what);
 

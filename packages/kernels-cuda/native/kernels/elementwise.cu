@@ -16,8 +16,9 @@ DEVICE float binaryOf(BinaryOp op, float a, float b) {
     case BinaryOp::Sub: return a - b;
     case BinaryOp::Mul: return a * b;
     case BinaryOp::Div: return a / b;
-    default: return a != a || b != b ? a + b : fmaxf(a, b);  // NaN stays
+    case BinaryOp::Max: return a != a || b != b ? a + b : fmaxf(a, b);  // NaN stays
   }
+  __builtin_unreachable();
 }
 
 DEVICE float sigmoidOf(float x) { return 1.f / (1.f + expf(-x)); }
@@ -33,8 +34,9 @@ DEVICE float unaryOf(UnaryOp op, float x) {
     case UnaryOp::Sigmoid: return sigmoidOf(x);
     case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
     case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kRootHalf));
-    default: return x * x;
+    case UnaryOp::Square: return x * x;
   }
+  __builtin_unreachable();
 }
 
 DEVICE float derivativeOf(UnaryOp op, float x) {
@@ -54,8 +56,9 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
     }
     case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
     case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kRootHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
-    default: return 2.f * x;
+    case UnaryOp::Square: return 2.f * x;
   }
+  __builtin_unreachable();
 }
 
 struct AdamNumbers {

@@ -2,14 +2,9 @@
 #pragma once
 
 #include "kernels/operand.h"
+#include "mosaic/kernel_enums.h"
 
 namespace mosaic::cuda {
-
-// In the order of the codes that JavaScript sends.
-enum class BinaryOp : int32_t { Add, Sub, Mul, Div, Max };
-enum class UnaryOp : int32_t { Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sigmoid, Relu, Gelu, Square };
-enum class RandomKind : int32_t { Uniform, Normal };
-enum class AdamKind : int32_t { AdamW, ScheduleFree };
 
 struct FillParameters {
   Loop<1> loop;

@@ -26,10 +26,13 @@ function(kernel_image target)
   endforeach()
   file(COPY_FILE ${all}.new ${all} ONLY_IF_DIFFERENT)
   file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/native/kernels/*)
+  foreach(name dtype kernel_enums view)
+    list(APPEND headers ${CMAKE_CURRENT_SOURCE_DIR}/../runtime/include/mosaic/${name}.h)
+  endforeach()
   add_custom_command(OUTPUT ${image} DEPENDS ${all} ${sources} ${headers}
     COMMAND sh -c "\"$@\" 2> ${usage} || { cat ${usage} >&2; exit 1; }" nvcc
       ${NVCC} -std=c++20 -O3 --threads 2 -Xptxas -v -fatbin -o ${image} ${all}
-      -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/../core/include
+      -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/../runtime/include
       -gencode=arch=compute_80,code=[sm_80,compute_80] -gencode=arch=compute_90a,code=sm_90a
     COMMENT "Compiling CUDA kernels" VERBATIM)
   add_custom_target(${target}_kernels DEPENDS ${image})

@@ -2,10 +2,9 @@
 #pragma once
 
 #include "kernels/operand.h"
+#include "mosaic/kernel_enums.h"
 
 namespace mosaic::cuda {
-
-enum class ReduceKind : int32_t { Sum, Max };
 
 /// `kept` walks over the axes that stay (out, x), `inner` over those that go (x); a block computes one element of out.
 struct ReduceParameters {

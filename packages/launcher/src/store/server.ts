@@ -1,6 +1,7 @@
-import { createHash, randomBytes, timingSafeEqual } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
+import { sameSecret } from "../secret.ts";
 import { Connection } from "./connection.ts";
 import { emptySpace, type Space } from "./operations.ts";
 import { type Header, LIMITS, PROTOCOL_VERSION, StoreError } from "./protocol.ts";
@@ -84,12 +85,6 @@ export class StoreServer implements AsyncDisposable {
       throw mismatch("attempt", String(this.#attempt), hello.attempt, "this rank belongs to an attempt that has ended");
     return this.#space;
   }
-}
-
-/** Compares digests, so that the time taken says nothing about the secret or its length. */
-function sameSecret(received: unknown, expected: string): boolean {
-  const digest = (secret: string): Buffer => createHash("sha256").update(secret).digest();
-  return typeof received === "string" && timingSafeEqual(digest(received), digest(expected));
 }
 
 const mismatch = (what: string, expected: string, received: unknown, remedy: string): StoreError =>

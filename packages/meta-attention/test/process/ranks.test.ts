@@ -10,9 +10,10 @@ import { expect, test } from "vitest";
 import { stepOn } from "../step.ts";
 import { makeWorld } from "../world.ts";
 import { trial } from "./trial.ts";
+import { bundled } from "../../../../vitest.program.ts";
 
 const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
-const script = fileURLToPath(new URL("rank.ts", import.meta.url));
+const script = await bundled(new URL("rank.ts", import.meta.url));
 
 test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
   const expected = await onWorld(makeWorld, { size: 3 }, (ctx) => stepOn(ctx, trial));

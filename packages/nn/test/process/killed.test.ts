@@ -1,14 +1,14 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { launch } from "@mosaic/launcher";
 import { expect, test } from "vitest";
 import { AdamW } from "../../src/index.ts";
 import { folder } from "../reference/folder.ts";
 import { Model, trainStep } from "../reference/model.ts";
 import { onMesh } from "../reference/world.ts";
+import { bundled } from "../../../../vitest.program.ts";
 
-const entry = fileURLToPath(new URL("rank.ts", import.meta.url));
+const entry = await bundled(new URL("rank.ts", import.meta.url));
 const steps = 10;
 
 test("a rank is killed, the launcher restarts all, and the loss curve is that of the undisturbed run, bit for bit", async () => {

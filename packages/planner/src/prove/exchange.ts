@@ -1,6 +1,6 @@
-import type { DType } from "@mosaic/core";
+import { type DType, reduceOps } from "@mosaic/core";
 import type { Quotient } from "../classes/quotient.ts";
-import { type Op, reductions } from "../symbolic/tape.ts";
+import type { Op } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { type Content, contentOf, nothingHeld, type Piece } from "./content.ts";
 import { type Joining, summed } from "./entries.ts";
@@ -168,7 +168,7 @@ class Exchange {
 
   #reduce(): string | undefined {
     const [{ batch: first, memory: firstMemory }] = this.#members as [Member];
-    const nameOf = (member: number): string | undefined => reductions[this.#members[member]!.batch.root];
+    const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
     if (odd >= 0) return `${this.#op}: member ${odd} takes the ${nameOf(odd)}, member 0 the ${nameOf(0)}`;
     const size = sizeOf(firstMemory, first.input);
@@ -209,7 +209,7 @@ class Exchange {
   }
 
   #summed(term: (j: number) => Content): Content {
-    const isSum = reductions[this.#members[0]!.batch.root] === "sum";
+    const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
     return isSum ? summed(this.#members.map((_, j) => term(j)), this.#context) : nothingHeld;
   }
 

@@ -1,3 +1,4 @@
+import { type KernelName, operandsOf } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
@@ -28,6 +29,29 @@ export function givenMemory(record: AttentionRecord, recorded: RecordedRank, tab
   for (const name of ["q", "dOut"] as const) memory.put(ends[name], valueOf(name), queries);
   for (const name of ["k", "v"] as const) memory.put(ends[name], valueOf(name), keys);
   return memory;
+}
+
+/** What stands in the events of a kernel: how many views, and how many of them, the first ones, it mutates. */
+interface Operands {
+  /** Index of the first argument that is a view; default 0. */
+  readonly first?: number;
+  readonly written: number;
+  readonly count: number;
+}
+
+const operands = {
+  attend: operandsIn("attend"),
+  attendBackward: operandsIn("attendBackward"),
+  merge: operandsIn("merge"),
+  rowDot: operandsIn("rowDot"),
+  fill: operandsIn("fill"),
+  copy: operandsIn("copy"),
+  add: operandsIn("binary"),
+};
+
+function operandsIn(kernel: KernelName): Operands {
+  const all = operandsOf(kernel).filter(({ feature }) => feature === undefined);
+  return { written: all.filter(({ isMutated }) => isMutated).length, count: all.length };
 }
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -93,25 +117,25 @@ export class Replay {
         this.#awaited = this.#memory.pending(event.arg(0));
         return;
       case "attend":
-        this.#guard(event, { written: 2, count: 5 });
+        this.#guard(event, operands.attend);
         return compute.attend(event);
       case "attendBackward":
-        this.#guard(event, { written: 3, count: 9 });
+        this.#guard(event, operands.attendBackward);
         return compute.attendBackward(event);
       case "merge":
-        this.#guard(event, { written: 2, count: 4 });
+        this.#guard(event, operands.merge);
         return compute.merge(event);
       case "rowDot":
-        this.#guard(event, { written: 1, count: 3 });
+        this.#guard(event, operands.rowDot);
         return compute.rowDot(event);
       case "fill":
-        this.#guard(event, { written: 1, count: 1 });
+        this.#guard(event, operands.fill);
         return compute.fill(event);
       case "copy":
-        this.#guard(event, { written: 1, count: 2 });
+        this.#guard(event, operands.copy);
         return compute.copy(event);
       case "add":
-        this.#guard(event, { written: 1, count: 3 });
+        this.#guard(event, operands.add);
         return compute.add(event);
       case "compute":
         this.#guard(event, { first: 2, written: event.arg(1), count: event.count - 2 });
@@ -136,7 +160,7 @@ export class Replay {
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #guard(event: Reader, { first = 0, written, count }: { first?: number; written: number; count: number }): void {
+  #guard(event: Reader, { first = 0, written, count }: Operands): void {
     for (let i = 0; i < count; i++) {
       const rival = this.#memory.rival(event.arg(first + i), i < written);
       if (rival === undefined) continue;

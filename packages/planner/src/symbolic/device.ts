@@ -35,7 +35,7 @@ export class SymbolicDevice implements Device {
   constructor(record: RankRecord) {
     this.record = record;
     this.index = record.rank;
-    this.kernels = symbolicKernels(record);
+    this.kernels = symbolicKernels(this, record);
     this.stream = new SymbolicStream();
   }
 

@@ -1,23 +1,20 @@
 import {
-  type AllToAllOptions,
-  type CallOptions,
+  CheckedGroup,
+  type CollectiveCall,
   CollectiveMismatchError,
-  ClosedError,
-  type GatherOptions,
+  type CollectiveOp,
   type ProcessGroup,
-  type ReduceOp,
+  reduceOps,
   type Storage,
-  type Tensor,
   type Traffic,
   type Transfer,
   type Work,
 } from "@mosaic/core";
-import { type Caller, checkRank, checkReduceOp, checkSelfTransfers } from "@mosaic/core/native";
-import { checkShares, checkTensor, tapedShares } from "./checks.ts";
+import { checkCounts } from "./checks.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
-import { codeOf, type Op, reductions } from "./tape.ts";
+import { codeOf } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
@@ -39,8 +36,8 @@ export interface SplitCall {
   readonly name: string;
 }
 
-/** A group whose collectives move nothing and are written down. */
-export class SymbolicGroup implements ProcessGroup {
+/** A group whose collectives move nothing and are recorded. */
+export class SymbolicGroup extends CheckedGroup {
   readonly device: SymbolicDevice;
   readonly rank: number;
   readonly members: Members;
@@ -51,6 +48,7 @@ export class SymbolicGroup implements ProcessGroup {
   #closed = false;
 
   constructor(device: SymbolicDevice, members: Members) {
+    super();
     this.device = device;
     this.members = members;
     this.rank = members.ranks.indexOf(device.record.rank);
@@ -64,86 +62,22 @@ export class SymbolicGroup implements ProcessGroup {
     return this.members.ranks;
   }
 
-  get size(): number {
-    return this.members.ranks.length;
+  protected get isClosed(): boolean {
+    return this.#closed;
   }
 
-  sendRecv(transfers: readonly Transfer[], { label = "sendRecv" }: CallOptions = {}): Work {
-    this.#assertOpen("sendRecv");
-    const { record } = this.device;
-    const storages: Storage[] = [];
-    const args: number[] = [];
-    let own = false;
-    for (const transfer of transfers) {
-      const sent = "to" in transfer;
-      const { tensor } = transfer;
-      const peer = sent ? transfer.to : transfer.from;
-      const view = this.#view(tensor);
-      this.#checkPeer(peer);
-      if (peer === this.rank) own = true;
-      else this.#tally(sent, record.views[view]!);
-      storages.push(tensor.storage);
-      args.push(this.ranks[peer]!, sent ? 1 : 0, view);
-    }
-    if (own) checkSelfTransfers(this.#caller("sendRecv"), this.rank, transfers);
-    const work = record.nextWork();
-    const at = record.open(codeOf.sendRecv, 3 + args.length);
-    record.set(at, work);
-    record.set(at + 1, this.members.id);
-    record.set(at + 2, record.names.word(label));
-    for (let i = 0; i < args.length; i++) record.set(at + 3 + i, args[i]!);
-    return new SymbolicWork(record, work, storages);
-  }
-
-  allGather(out: Tensor, input: Tensor, options: GatherOptions = {}): Work {
-    const caller = this.#caller("allGather");
-    const counts = tapedShares(caller, out.size, options.counts);
-    checkShares(caller, { whole: out, share: input, counts, rank: this.rank });
-    return this.#collective("allGather", { out, input, options, counts });
-  }
-
-  reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options: GatherOptions = {}): Work {
-    const caller = this.#caller("reduceScatter");
-    checkReduceOp(caller, op);
-    const root = reductions.indexOf(op);
-    const counts = tapedShares(caller, input.size, options.counts);
-    checkShares(caller, { whole: input, share: out, counts, rank: this.rank });
-    return this.#collective("reduceScatter", { out, input, root, options, counts });
-  }
-
-  allReduce(x: Tensor, op: ReduceOp = "sum", options: CallOptions = {}): Work {
-    checkReduceOp(this.#caller("allReduce"), op);
-    return this.#collective("allReduce", { out: x, input: x, root: reductions.indexOf(op), options });
-  }
-
-  allToAll(out: Tensor, input: Tensor, options: AllToAllOptions = {}): Work {
-    const caller = this.#caller("allToAll");
-    const { rank } = this;
-    const send = tapedShares(caller, input.size, options.send);
-    const receive = tapedShares(caller, out.size, options.receive);
-    // What one sends to oneself is what one receives from oneself.
-    const kept = { dtype: out.dtype, size: send[rank]!, shape: [send[rank]!] };
-    checkShares(caller, { whole: input, share: kept, counts: send, rank });
-    checkShares(caller, { whole: out, share: kept, counts: receive, rank });
-    return this.#collective("allToAll", { out, input, options, counts: [...send, ...receive] });
-  }
-
-  broadcast(x: Tensor, root: number, options: CallOptions = {}): Work {
-    this.#checkPeer(root);
-    return this.#collective("broadcast", { out: x, input: x, root, options });
-  }
-
-  barrier(options: CallOptions = {}): Work {
-    return this.#collective("barrier", { options });
+  protected post(call: CollectiveCall, label: string): Work {
+    const { op } = call;
+    return op === "sendRecv" ? this.#batch(call.transfers!, label || op) : this.#collective(op, call, label || op);
   }
 
   async split(color: number, name: string = this.name): Promise<ProcessGroup> {
-    this.#assertOpen("split");
+    this.checkColor(color);
     const members = await this.members.split({ parent: this.members, rank: this.rank, color, name });
     return new SymbolicGroup(this.device, members);
   }
 
-  /** Point-to-point messages only; `count` knows the collectives too. */
+  /** Point-to-point messages only; `count` counts the collectives too. */
   traffic(): Traffic {
     return { bytesSent: this.#sent, bytesReceived: this.#received, messagesSent: this.#messages };
   }
@@ -158,17 +92,42 @@ export class SymbolicGroup implements ProcessGroup {
     this.#closed = true;
   }
 
-  #collective(op: Op, { out, input, root = 0, counts = [], options }: CollectiveCall): Work {
-    const tensors = [out, input].filter((tensor) => tensor !== undefined);
-    const views = [out, input].map((tensor) => (tensor ? this.#view(tensor) : -1));
-    return this.#post(op, options.label, { tensors, args: [this.#calls++, ...views, root, ...counts] });
-  }
-
-  #post(op: Op, label: string = op, { tensors, args }: Posted): Work {
-    this.#assertOpen(op);
+  #batch(transfers: readonly Transfer[], label: string): Work {
     const { record } = this.device;
     const work = record.nextWork();
-    record.push(codeOf[op], [work, this.members.id, record.names.word(label), ...args]);
+    // Views first: a view that is new to the record is recorded before the batch that names it.
+    const views = transfers.map(({ tensor }) => record.viewOf(tensor));
+    const at = record.open(codeOf.sendRecv, 3 + 3 * transfers.length);
+    record.set(at, work);
+    record.set(at + 1, this.members.id);
+    record.set(at + 2, record.names.word(label));
+    const storages: Storage[] = [];
+    let next = at + 3;
+    for (const [i, transfer] of transfers.entries()) {
+      const isSent = "to" in transfer;
+      const peer = isSent ? transfer.to : transfer.from;
+      const view = views[i]!;
+      if (peer !== this.rank) this.#countMessage(isSent, record.views[view]!);
+      storages.push(transfer.tensor.storage);
+      record.set(next++, this.ranks[peer]!);
+      record.set(next++, isSent ? 1 : 0);
+      record.set(next++, view);
+    }
+    return new SymbolicWork(record, work, storages);
+  }
+
+  // oxlint-disable-next-line max-params -- operation, arguments, label: as in `post`
+  #collective(op: CollectiveOp, call: CollectiveCall, label: string): Work {
+    const { out, input = out, send = [], receive = [] } = call;
+    const counts = [...send, ...receive];
+    checkCounts(`${this.name}: ${op}`, counts);
+    const { record } = this.device;
+    const tensors = out && input ? [out, input] : [];
+    const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
+    const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
+    const work = record.nextWork();
+    const args = [work, this.members.id, record.names.word(label), this.#calls++, ...views, root, ...counts];
+    record.push(codeOf[op], args);
     return new SymbolicWork(
       record,
       work,
@@ -176,29 +135,11 @@ export class SymbolicGroup implements ProcessGroup {
     );
   }
 
-  #view(tensor: Tensor): number {
-    checkTensor(this.name, tensor, this.device);
-    return this.device.record.viewOf(tensor);
-  }
-
-  #tally(sent: boolean, { bytes }: View): void {
-    if (sent) {
+  #countMessage(isSent: boolean, { bytes }: View): void {
+    if (isSent) {
       this.#sent += bytes;
       this.#messages++;
     } else this.#received += bytes;
-  }
-
-  #checkPeer(peer: number): void {
-    checkRank({ where: this.name, device: this.device, size: this.size }, peer);
-  }
-
-  #caller(operation: Op): Caller {
-    return { where: `${this.name}: ${operation}`, device: this.device, size: this.size };
-  }
-
-  #assertOpen(where: string): void {
-    if (!this.#closed) return;
-    throw new ClosedError({ where: `${this.name}: ${where}`, expected: "an open group", received: "a closed one" });
   }
 }
 
@@ -222,18 +163,4 @@ class SymbolicWork implements Work {
     this.#record.set(this.#record.open(codeOf.wait, 1), this.#work);
     for (const storage of this.#storages) storage.release();
   }
-}
-
-interface CollectiveCall {
-  readonly out?: Tensor;
-  readonly input?: Tensor;
-  /** Of reductions: the number of the operation. */
-  readonly root?: number;
-  readonly counts?: readonly number[];
-  readonly options: CallOptions;
-}
-
-interface Posted {
-  readonly tensors: readonly Tensor[];
-  readonly args: readonly number[];
 }

@@ -1,74 +1,90 @@
-import type { Kernels, Tensor, Tile } from "@mosaic/core";
+import {
+  checkFeatures,
+  compileKernel,
+  type Device,
+  type KernelName,
+  type Kernels,
+  kernelSchema,
+  type Operand,
+  operandsOf,
+  tensorOf,
+} from "@mosaic/core";
 import type { RankRecord } from "./rank-record.ts";
 import { codeOf } from "./tape.ts";
 
-/** Kernels that write down their operands. Those that move or sum rows of attention have events of their own. */
-export function symbolicKernels(record: RankRecord): Kernels {
-  const { names } = record;
-  const views = (tensors: readonly (Tensor | null)[]): number[] =>
-    tensors.filter((tensor) => tensor !== null).map((tensor) => record.viewOf(tensor));
-  const view = (tensor: Tensor): number => record.viewOf(tensor);
-  const rows = (at: number, tile: Tile): void => {
-    record.set(at, names.rowsOf(tile.q));
-    record.set(at + 1, names.rowsOf(tile.k));
-    record.set(at + 2, names.maskOf(tile.mask));
-  };
-  const compute = (name: string, outputs: readonly (Tensor | null)[], inputs: readonly (Tensor | null)[]): void => {
-    const written = views(outputs);
-    record.push(codeOf.compute, [names.word(name), written.length, ...written, ...views(inputs)]);
-  };
+/** Whose features `checkFeatures` asks for. */
+type Featured = Pick<Device, "type" | "index" | "features">;
+
+/** Names that the source of recorders uses, beside the parameters of the kernel. */
+const free = ["device", "record", "names", "checkFeatures"] as const;
+
+// Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
+// a tile says of rows. A thousand ranks make millions of them, so that what writes them is compiled.
+const attend = compileKernel("attend", eventSource("attend", codeOf.attend), free);
+const attendBackward = compileKernel("attendBackward", eventSource("attendBackward", codeOf.attendBackward), free);
+const merge = compileKernel("merge", eventSource("merge", codeOf.merge), free);
+const rowDot = compileKernel("rowDot", eventSource("rowDot", codeOf.rowDot), free);
+const copy = compileKernel("copy", eventSource("copy", codeOf.copy), free);
+const fill = compileKernel("fill", eventSource("fill", codeOf.fill), free);
+const add = compileKernel("binary", eventSource("binary", codeOf.add), free);
+
+const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
+  (kernel) => [kernel, computeRecorder(kernel)] as const,
+);
+
+/** Source that writes an event of a kernel's operands, then of the rest of what the tape wants to know. */
+function eventSource(kernel: KernelName, code: number): string {
+  const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
+  const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);
+  const views = operandsOf(kernel)
+    .filter(({ feature }) => feature === undefined) // what has a feature is refused
+    .map(({ name }) => `record.viewOf(${name})`);
+  const rows = has("tile") ? ["names.rowsOf(tile.q)", "names.rowsOf(tile.k)", "names.maskOf(tile.mask)"] : [];
+  const value = kernel === "fill" ? ["names.word(String(value))"] : [];
+  const numbers = [...views, ...rows, ...value];
+  return [
+    has("tile") ? "checkFeatures(device, kv, tile);" : "",
+    `const at = record.open(${code}, ${numbers.length});`,
+    ...numbers.map((number, i) => `record.set(at + ${i}, ${number});`),
+  ].join("\n");
+}
+
+/** Kernels that write down their operands, as the schema lists them. */
+export function symbolicKernels(device: Featured, record: RankRecord): Kernels {
+  const values = { device, record, names: record.names, checkFeatures };
+  const kernels = Object.fromEntries(
+    computeRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
+  ) as unknown as Kernels;
+  const [recordAdd, otherBinary] = [add(values), kernels.binary];
   return {
-    attend({ out, lse }, q, { k, v }, tile) {
-      const at = record.open(codeOf.attend, 8);
-      record.set(at, view(out));
-      record.set(at + 1, view(lse));
-      record.set(at + 2, view(q));
-      record.set(at + 3, view(k));
-      record.set(at + 4, view(v));
-      rows(at + 5, tile);
-    },
-    attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile) {
-      const at = record.open(codeOf.attendBackward, 12);
-      record.set(at, view(dq));
-      record.set(at + 1, view(dk));
-      record.set(at + 2, view(dv));
-      record.set(at + 3, view(q));
-      record.set(at + 4, view(dOut));
-      record.set(at + 5, view(lse));
-      record.set(at + 6, view(delta));
-      record.set(at + 7, view(k));
-      record.set(at + 8, view(v));
-      rows(at + 9, tile);
-    },
-    merge: (into, from) => record.push(codeOf.merge, [view(into.out), view(into.lse), view(from.out), view(from.lse)]),
-    rowDot: (out, a, b) => record.push(codeOf.rowDot, [view(out), view(a), view(b)]),
-    fill: (out, value) => record.push(codeOf.fill, [view(out), names.word(String(value))]),
-    copy: (out, x) => record.push(codeOf.copy, [view(out), view(x)]),
-    binary(op, out, a, b) {
-      if (op === "add") record.push(codeOf.add, [view(out), view(a), view(b)]);
-      else compute(op, [out], [a, b]);
-    },
-    scalar: (op, out, x) => compute(op, [out], [x]),
-    unary: (op, out, x) => compute(op, [out], [x]),
-    unaryBackward: (op, dx, x, dy) => compute(`${op}Backward`, [dx], [x, dy]),
-    reduce: (kind, out, x) => compute(kind, [out], [x]),
-    matmul: (out, a, b, accumulate) => compute("matmul", [out], [a, b, accumulate ? out : null]),
-    softmax: (out, x) => compute("softmax", [out], [x]),
-    softmaxBackward: (dx, out, dOut) => compute("softmaxBackward", [dx], [out, dOut]),
-    layerNorm: (out, x, { weight, bias }, { mean, rstd }) => compute("layerNorm", [out, mean, rstd], [x, weight, bias]),
-    layerNormBackward: ({ dx, dWeight, dBias }, x, dOut, weight, { mean, rstd }) =>
-      compute("layerNormBackward", [dx, dWeight, dBias], [x, dOut, weight, mean, rstd]),
-    rmsNorm: (out, x, { weight, bias }, { rstd }) => compute("rmsNorm", [out, rstd], [x, weight, bias]),
-    rmsNormBackward: ({ dx, dWeight, dBias }, x, dOut, weight, { rstd }) =>
-      compute("rmsNormBackward", [dx, dWeight, dBias], [x, dOut, weight, rstd]),
-    random: (out) => compute("random", [out], []),
-    dropout: (out, x) => compute("dropout", [out], [x]),
-    gatherRows: (out, table, index) => compute("gatherRows", [out], [table, index]),
-    scatterAddRows: (into, x, index) => compute("scatterAddRows", [into], [into, x, index]),
-    crossEntropy: ({ loss, lse, counted }, x, target) => compute("crossEntropy", [loss, lse, counted], [x, target]),
-    crossEntropyBackward: (dx, { x, target, lse }, dLoss) =>
-      compute("crossEntropyBackward", [dx], [x, target, lse, dLoss]),
-    adam: ({ parameter, first, second }, gradient, { kind }) =>
-      compute(kind, [parameter, first, second], [parameter, first, second, gradient]),
+    ...kernels,
+    attend: attend(values),
+    attendBackward: attendBackward(values),
+    merge: merge(values),
+    rowDot: rowDot(values),
+    copy: copy(values),
+    fill: fill(values),
+    binary: (op, out, a, b) => (op === "add" ? recordAdd : otherBinary)(op, out, a, b),
   };
+}
+
+/** Writes the event of any other kernel: its name, what it mutates, what it reads. */
+function computeRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
+  const operands = operandsOf(kernel);
+  const mutated = operands.filter(({ isMutated }) => isMutated);
+  const onlyRead = operands.filter(({ isMutated }) => !isMutated);
+  const isNamed = "enum" in kernelSchema[kernel][0];
+  const suffix = kernel.endsWith("Backward") ? "Backward" : "";
+  return (record) =>
+    (...args) => {
+      const viewsOf = (some: readonly Operand[]): number[] =>
+        some.flatMap((operand) => {
+          const tensor = tensorOf(operand, args);
+          return tensor === null ? [] : [record.viewOf(tensor)];
+        });
+      const outputs = viewsOf(mutated);
+      const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
+      const name = record.names.word(isNamed ? `${args[0] as string}${suffix}` : kernel);
+      record.push(codeOf.compute, [name, outputs.length, ...outputs, ...viewsOf(onlyRead), ...viewsOf(updated)]);
+    };
 }

@@ -1,8 +1,6 @@
-import type { ReduceOp } from "@mosaic/core";
-
 /**
  * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
- * Arguments of each, in order; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
+ * Arguments of each, in order, operands as the kernel schema has them; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
  *
  * - empty, free: storage
  * - mark: name
@@ -10,7 +8,7 @@ import type { ReduceOp } from "@mosaic/core";
  * - attendBackward: dq dk dv q dOut lse delta k v (views), rows of q, rows of k, mask
  * - merge: out lse, out lse (views)
  * - rowDot: out a b (views); fill: out, name of the value; copy: out x; add: out a b
- * - compute (any other kernel): name, number of outputs, views
+ * - compute (any other kernel): name, number of views that it mutates, these, what it only reads, what of the first it also reads
  * - sendRecv: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
  * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
  *   out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received from each
@@ -39,9 +37,6 @@ export const ops = [
   "wait",
 ] as const;
 export type Op = (typeof ops)[number];
-
-/** What reductions may do, by number. */
-export const reductions: readonly ReduceOp[] = ["sum", "mean", "max"];
 
 /** The number of each operation on a tape. */
 export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((op, code) => [op, code])) as Record<

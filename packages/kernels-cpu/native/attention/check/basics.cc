@@ -129,10 +129,10 @@ void steadyMemory() {
   const Tile tile{spans, spans, mask, 0.125f};
   size_t held = 0;
   for (int step = 0; step < 30; ++step) {
-    attend({q.view(), q.view(), q.view(), out.view(), lse.view(), tile}, supportedIsas().back(), pool);
-    attendBackward({q.view(), q.view(), q.view(), q.view(), lse.view(), delta.view(), dq.view(), dk.view(), dv.view(),
-                    tile},
-                   supportedIsas().back(), pool);
+    const KvBlock kv{q.view(), q.view()};
+    const QkvGrads grads{dq.view(), dk.view(), dv.view()};
+    attend({{out.view(), lse.view()}, q.view(), kv, tile}, supportedIsas().back(), pool);
+    attendBackward({grads, q.view(), {q.view(), lse.view(), delta.view()}, kv, tile}, supportedIsas().back(), pool);
     const size_t now = pool.arena(0).capacity() + pool.shared().capacity();
     if (step == 0) held = now;
     expect(now == held && held > 0, "a loop of equal steps allocates once");

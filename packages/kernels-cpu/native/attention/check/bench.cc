@@ -48,14 +48,14 @@ void benchOne(const Setup& s, Isa isa, Pool& pool) {
   const double pairs = s.causal ? 0.5 * s.length * (s.length + 1.0) : 1.0 * s.length * s.length;
   const double flops = 4 * pairs * static_cast<double>(s.heads * s.depth);
   std::printf("%-6s d=%-3ld n=%-5ld %s", s.causal ? "causal" : "full", s.depth, s.length, dtypeName(s.dtype));
+  const KvBlock kv{k.view(), v.view()};
+  const QkvGrads grads{dq.view(), dk.view(), dv.view()};
   measure("forward", flops, isa, pool, [&] {
     lse.fill(-INFINITY);
-    attend({q.view(), k.view(), v.view(), out.view(), lse.view(), tile}, isa, pool);
+    attend({{out.view(), lse.view()}, q.view(), kv, tile}, isa, pool);
   });
   measure("backward", 2.5 * flops, isa, pool, [&] {
-    attendBackward({q.view(), k.view(), v.view(), dOut.view(), lse.view(), delta.view(), dq.view(), dk.view(),
-                    dv.view(), tile},
-                   isa, pool);
+    attendBackward({grads, q.view(), {dOut.view(), lse.view(), delta.view()}, kv, tile}, isa, pool);
   });
   std::printf("\n");
 }

@@ -1,0 +1,88 @@
+// Compares the speed of two built checkouts of this repository: each scenario runs in a fresh process of one and of the
+// other in turns, and every pair gives a ratio, the baseline's time over this one's. Load that lasts longer than a pair
+// affects both sides alike.
+//
+//   node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]
+//
+// Printed for each scenario: the geometric mean of the ratios, and its two-sided 95 % confidence interval (Student's t on
+// logarithms). Above 1: this checkout is faster.
+import { spawnSync } from "node:child_process";
+import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+
+const here = fileURLToPath(new URL("../..", import.meta.url));
+const scenarios = fileURLToPath(new URL("scenarios.mjs", import.meta.url));
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    pairs: { type: "string", default: "15" },
+    filter: { type: "string", default: "" },
+    json: { type: "boolean", default: false },
+  },
+});
+if (positionals.length !== 1) {
+  console.error(
+    "usage: node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]",
+  );
+  process.exit(2);
+}
+const baseline = resolve(positionals[0]);
+const pairs = Number(values.pairs);
+const names = run(here, "--list").filter((name) => values.filter.split(",").some((text) => name.includes(text)));
+
+for (const name of names) {
+  const logs = [];
+  const times = [[], []];
+  for (let pair = 0; pair < pairs; pair++) {
+    // The order alternates, so that neither side always runs second.
+    const order = pair % 2 === 0 ? [baseline, here] : [here, baseline];
+    const [a, b] = order.map((root) => Number(run(root, name)[0]));
+    const [before, now] = pair % 2 === 0 ? [a, b] : [b, a];
+    times[0].push(before);
+    times[1].push(now);
+    logs.push(Math.log(before / now));
+  }
+  const { mean, low, high } = interval(logs);
+  const [before, now] = times.map(median);
+  if (values.json) console.log(JSON.stringify({ scenario: name, ratio: mean, low, high, before, now, pairs }));
+  else {
+    const range = `${low.toFixed(3)} … ${high.toFixed(3)}`;
+    console.log(`${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(before)} → ${format(now)}`);
+  }
+}
+
+/** Lines that the scenarios print, for the packages below `root`. */
+function run(root, name) {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [scenarios, root, name], {
+    encoding: "utf8",
+    env: { ...process.env, MOSAIC_DEVICE: "cpu" },
+  });
+  if (status !== 0) throw new Error(`${name} on ${root}: ${stderr}`);
+  return stdout.trim().split("\n");
+}
+
+/** Quantiles 0.975 of Student's t, by degrees of freedom; beyond, the normal distribution's. */
+function quantile(freedom) {
+  const table = [
+    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,
+  ];
+  return table[freedom - 1] ?? (freedom <= 30 ? 2.09 : 1.98);
+}
+
+function interval(logs) {
+  const n = logs.length;
+  const mean = logs.reduce((a, b) => a + b, 0) / n;
+  const variance = logs.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (n - 1);
+  const half = quantile(n - 1) * Math.sqrt(variance / n);
+  return { mean: Math.exp(mean), low: Math.exp(mean - half), high: Math.exp(mean + half) };
+}
+
+function median(numbers) {
+  return numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
+}
+
+function format(milliseconds) {
+  return milliseconds < 10 ? `${(milliseconds * 1000).toFixed(0)} µs` : `${milliseconds.toFixed(1)} ms`;
+}

@@ -1,0 +1,174 @@
+// The scenarios that `compare.mjs` runs, each in a process of its own: `node scenarios.mjs <checkout> <name>` prints
+// milliseconds. They use what both revisions have in common, loaded from the packages that are built below the checkout. Plain JavaScript, and processes that end, so nothing here is closed twice.
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const [root, name] = process.argv.slice(2);
+const load = (folder) => import(pathToFileURL(join(root, "packages", folder, "dist/index.js")).href);
+
+/** The best of some repetitions: other load only slows things down. */
+async function best(repetitions, body) {
+  await body();
+  let least = Number.POSITIVE_INFINITY;
+  for (let i = 0; i < repetitions; i++) {
+    const start = performance.now();
+    await body();
+    least = Math.min(least, performance.now() - start);
+  }
+  return least;
+}
+
+/** Attention on one device of two threads: [1,8,2048,64] float32. */
+async function attention(isBackward) {
+  const core = await load("core");
+  const { cpu } = await load("kernels-cpu");
+  const ctx = await core.init({ device: cpu({ threads: 2 }), rank: 0, worldSize: 1 });
+  const [q, k, v] = [0, 1, 2].map((stream) => core.randn(ctx, [1, 8, 2048, 64], { seed: 1, stream }));
+  const rows = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
+  for (const x of [q, k, v]) x.requiresGrad = isBackward;
+  return best(7, async () => {
+    const made = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
+    if (isBackward) made.push(core.sum(made[0]));
+    if (isBackward) made[1].backward();
+    await ctx.device.stream.synchronize();
+    for (const x of made) x[Symbol.dispose]();
+  });
+}
+
+/** Ring attention on two ranks of one thread, in one process: [1,4,1024,64] a rank, forward and backward. */
+async function ring() {
+  const core = await load("core");
+  const { cpu } = await load("kernels-cpu");
+  const { world } = await load("collectives-local");
+  const { ring: backend } = await load("backend-ring");
+  const ranks = await world(2, { device: () => cpu({ threads: 1 }), backends: [backend()] });
+  const rows = core.layoutOf({ mesh: ranks[0].mesh.shape, axes: ["sp"], length: 2048 });
+  const shards = ranks.map((ctx) =>
+    [0, 1, 2].map((stream) => {
+      const x = core.randn(ctx, [1, 4, 1024, 64], { seed: 1, stream });
+      x.requiresGrad = true;
+      return x;
+    }),
+  );
+  const time = await best(7, async () => {
+    const outs = ranks.map((ctx, i) =>
+      core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
+    );
+    const sums = outs.map((out) => core.sum(out));
+    for (const sum of sums) sum.backward();
+    await Promise.all(ranks.map((ctx) => ctx.device.stream.synchronize()));
+    for (const x of [...outs, ...sums]) x[Symbol.dispose]();
+  });
+  for (const ctx of ranks) await ctx.close();
+  return time;
+}
+
+/** Collectives of two ranks in one process, posted in batches; milliseconds for one. */
+async function collective(elements, repetitions) {
+  const core = await load("core");
+  const { cpu } = await load("kernels-cpu");
+  const { world } = await load("collectives-local");
+  const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
+  const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
+  const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
+  const time = await best(5, async () => {
+    for (let i = 0; i < repetitions; i++) {
+      for (const [rank, ctx] of ranks.entries()) {
+        const exchange = [
+          { tensor: x[rank], to: 1 - rank },
+          { tensor: y[rank], from: 1 - rank },
+        ];
+        ctx.world.sendRecv(exchange).wait();
+        ctx.world.allReduce(x[rank]).wait();
+      }
+    }
+    await Promise.all(ranks.map((ctx) => ctx.device.stream.synchronize()));
+  });
+  for (const ctx of ranks) await ctx.close();
+  return time / repetitions / 2;
+}
+
+/** 10 000 additions of 16 elements, each result disposed. */
+async function smallOperations() {
+  const core = await load("core");
+  const { cpu } = await load("kernels-cpu");
+  const ctx = await core.init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
+  const [a, b] = [core.ones(ctx, [16]), core.ones(ctx, [16])];
+  return best(5, async () => {
+    for (let i = 0; i < 10_000; i++) core.add(a, b)[Symbol.dispose]();
+    await ctx.device.stream.synchronize();
+  });
+}
+
+/** 1 024 symbolic ranks recorded, proved and counted. */
+async function proof(make) {
+  const { causal, zigzag } = await load("core");
+  const { count, prove, record } = await load("planner");
+  const start = performance.now();
+  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
+  const run = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
+  const { faults } = prove(run);
+  if (faults.length > 0) throw new Error(faults[0].message);
+  count(run);
+  return performance.now() - start;
+}
+
+/** Two ranks under the launcher, from the command to their first line. */
+function launch() {
+  const folder = mkdtempSync(join(tmpdir(), "compare-"));
+  const script = join(folder, "rank.mjs");
+  const url = (part) => JSON.stringify(pathToFileURL(join(root, "packages", part, "dist/index.js")).href);
+  writeFileSync(
+    script,
+    `import { init } from ${url("core")};
+import { cpu } from ${url("kernels-cpu")};
+import { local } from ${url("collectives-local")};
+const ctx = await init({ device: cpu({ threads: 1 }), collectives: local() });
+ctx.world.barrier().wait();
+await ctx.device.stream.synchronize();
+console.log("here");
+await ctx.close();
+`,
+  );
+  try {
+    let least = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < 3; i++) {
+      const start = performance.now();
+      const cli = join(root, "packages/launcher/bin/mosaic-run.js");
+      const { status, stderr } = spawnSync(process.execPath, [cli, "-n", "2", script], { encoding: "utf8" });
+      if (status !== 0) throw new Error(stderr);
+      least = Math.min(least, performance.now() - start);
+    }
+    return least;
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+const scenarios = {
+  "attention.forward": () => attention(false),
+  "attention.backward": () => attention(true),
+  "ring.2x1": ring,
+  "collectives.small": () => collective(16, 500),
+  "collectives.large": () => collective(1 << 20, 20),
+  "operations.small": smallOperations,
+  "proof.1024.ring": () => proof(async () => (await load("backend-ring")).ring()),
+  "proof.1024.mesh2d": () =>
+    proof(async () => {
+      const { mesh2d } = await load("backend-mesh2d");
+      // Before 0.2.0 the option `schedule` was called `form`.
+      try {
+        return mesh2d({ shape: [32, 32], schedule: "fused" });
+      } catch {
+        return mesh2d({ shape: [32, 32], form: "fused" });
+      }
+    }),
+  launch,
+};
+
+if (name === "--list") console.log(Object.keys(scenarios).join("\n"));
+else console.log(await scenarios[name]());
+process.exit(0);

@@ -1,0 +1,27 @@
+// What JavaScript calls: a transport is made here, and carried by the engine of @mosaic/runtime.
+#include <node_api.h>
+
+#include "transport.h"
+
+namespace {
+
+/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+constexpr int32_t kProtocol = 2;
+
+// open(): the address of a `MosaicTransport`.
+napi_value open(napi_env env, napi_callback_info) {
+  napi_value address;
+  napi_create_double(env, static_cast<double>(reinterpret_cast<uintptr_t>(mosaic::openSharedMemory())), &address);
+  return address;
+}
+
+}  // namespace
+
+NAPI_MODULE_INIT() {
+  napi_value protocol, function;
+  napi_create_int32(env, kProtocol, &protocol);
+  napi_set_named_property(env, exports, "protocol", protocol);
+  napi_create_function(env, "open", NAPI_AUTO_LENGTH, open, nullptr, &function);
+  napi_set_named_property(env, exports, "open", function);
+  return exports;
+}

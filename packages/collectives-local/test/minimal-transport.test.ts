@@ -1,0 +1,41 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { collectivesSuite, failureSuite, type MakeWorld } from "@mosaic/conformance";
+import { cpu } from "@mosaic/kernels-cpu";
+import {
+  connectRank,
+  type ControlPlane,
+  type InProcessCollectives,
+  inProcessControl,
+  openWorld,
+} from "@mosaic/runtime";
+import { describe, expect, test } from "vitest";
+
+// The transport of docs/transports.md: a socket between every two ranks, in under 150 lines.
+const addon = `../prebuilds/${process.platform}-${process.arch}/mosaic_minimal_transport.node`;
+const openTransport = createRequire(import.meta.url)(addon) as () => number;
+
+function minimal(size: number): InProcessCollectives {
+  let control: ControlPlane | undefined;
+  return {
+    name: "minimal",
+    check() {},
+    connect(connecting) {
+      control ??= inProcessControl(size, connecting.timeout);
+      return connectRank({ ...connecting, openTransport, control, drainSeconds: 5 });
+    },
+  };
+}
+
+const makeWorld: MakeWorld = (size, { dress, ...options }) =>
+  openWorld(size, minimal(size), { ...options, device: () => dress(cpu({ threads: 1 })) });
+
+describe("a transport of under 150 lines", () => {
+  const suite = [...collectivesSuite(makeWorld), ...failureSuite(makeWorld)];
+  test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+
+  test("is as short as it claims", () => {
+    const source = readFileSync(new URL("../native/test/minimal_transport.cc", import.meta.url), "utf8");
+    expect(source.split("\n").length).toBeLessThan(150);
+  });
+});

@@ -1,0 +1,64 @@
+// What JavaScript calls: NCCL is found and a transport is made here, which the engine of @mosaic/runtime drives.
+#include <napi.h>
+
+#include "nccl/transport.h"
+
+namespace mosaic::nccl {
+
+namespace {
+
+/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+constexpr int32_t kProtocol = 2;
+
+/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode.
+template <typename Body>
+Napi::Value guarded(Napi::Env env, Body body) {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    Napi::Error error = Napi::Error::New(env, failure.what());
+    error.Set("code", std::to_string(failure.code()));
+    throw error;
+  }
+}
+
+// load(candidates): [version, path] of NCCL.
+Napi::Value loadNccl(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto given = info[0].As<Napi::Array>();
+    std::vector<std::string> candidates;
+    for (uint32_t i = 0; i < given.Length(); i++) candidates.push_back(given.Get(i).As<Napi::String>());
+    const Library& found = load(candidates);
+    const auto pair = Napi::Array::New(info.Env(), 2);
+    pair.Set(uint32_t{0}, versionText(found.version));
+    pair.Set(uint32_t{1}, found.path);
+    return pair;
+  });
+}
+
+// open({ minCtas, maxCtas, network, warmUp }): the address of a `MosaicTransport`.
+Napi::Value open(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto given = info[0].As<Napi::Object>();
+    const auto number = [&](const char* name) { return given.Get(name).As<Napi::Number>().Int32Value(); };
+    const Settings settings{number("minCtas"), number("maxCtas"), given.Get("network").As<Napi::String>()};
+    const auto address = reinterpret_cast<uintptr_t>(openTransport(settings, given.Get("warmUp").ToBoolean()));
+    return Napi::Number::New(info.Env(), static_cast<double>(address));
+  });
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  exports.Set("protocol", kProtocol);
+  exports.Set("load", Napi::Function::New(env, loadNccl));
+  exports.Set("open", Napi::Function::New(env, open));
+  return exports;
+}
+
+}  // namespace
+
+}  // namespace mosaic::nccl
+
+static Napi::Object initializeModule(Napi::Env env, Napi::Object exports) {
+  return mosaic::nccl::initialize(env, exports);
+}
+NODE_API_MODULE(mosaic_collectives_nccl, initializeModule)

@@ -1,0 +1,146 @@
+// The table of functions by which the collectives engine of @mosaic/runtime drives NCCL. All of NCCL's collectives are
+// called here: ncclSend, ncclRecv, ncclAllGather, ncclBroadcast, loaded at run time (api.h). Neither ncclAllReduce nor
+// ncclReduceScatter: they add in an order of their own, and sums here are in rank order (decision 19).
+#include "nccl/transport.h"
+
+#include <memory>
+
+/// What the engine holds of a communicator.
+struct MosaicCommunicator {
+  mosaic::nccl::Communicator nccl;
+};
+
+namespace mosaic::nccl {
+
+namespace {
+
+/// Under which rank 0 publishes the id by which ranks find one another in NCCL.
+constexpr const char* kIdKey = "nccl/id";
+
+struct Transport {
+  MosaicTransport table{};
+  MosaicStreamTransport functions{};
+  Settings settings;
+};
+
+Transport& transportOf(void* self) { return *static_cast<Transport*>(self); }
+
+void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+
+/// Runs `body`; what it throws becomes a failure.
+template <typename Body>
+int guarded(MosaicFailure* failure, Body body) {
+  try {
+    body();
+    return 0;
+  } catch (const Failure& thrown) {
+    *failure = recordOf(thrown.code(), thrown.what());
+    return 1;
+  }
+}
+
+ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
+  ncclUniqueId id{};
+  if (bootstrap.rank == 0) {
+    check(library().functions.getUniqueId(&id), Communicator());
+    bootstrap.put(&bootstrap, kIdKey, id.internal, sizeof id.internal);
+    return id;
+  }
+  uint64_t bytes = 0;
+  MosaicFailure failure{};
+  if (bootstrap.get(&bootstrap, kIdKey, id.internal, sizeof id.internal, &bytes, &failure) != 0) throw Failure(failure);
+  if (bytes == sizeof id.internal) return id;
+  throw Failure(MOSAIC_FAILURE_MISMATCH, "NCCL: expected an id of 128 bytes, received " + std::to_string(bytes));
+}
+
+int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {
+  return guarded(failure, [&] {
+    const ncclUniqueId id = exchangeId(*bootstrap);
+    auto made = std::make_unique<MosaicCommunicator>();
+    made->nccl.begin(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
+    *world = made.release();
+  });
+}
+
+int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** part,
+          MosaicFailure* failure) {
+  return guarded(failure, [&] {
+    auto made = std::make_unique<MosaicCommunicator>();
+    parent->nccl.split(made->nccl, color, static_cast<int>(rank), transportOf(self).settings);
+    *part = made.release();
+  });
+}
+
+int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
+  const ncclResult_t result = communicator->nccl.state();
+  if (result == ncclSuccess) return MOSAIC_COMMUNICATOR_READY;
+  if (result == ncclInProgress) return MOSAIC_COMMUNICATOR_BUSY;
+  guarded(failure, [&] { check(result, communicator->nccl); });
+  return MOSAIC_COMMUNICATOR_FAILED;
+}
+
+/// One group: all move side by side, and none can wait for another.
+ncclResult_t exchange(const MosaicStreamStage& stage, ncclComm_t comm, void* stream) {
+  const Functions& nccl = library().functions;
+  ncclResult_t first = ncclSuccess;
+  const auto note = [&](ncclResult_t result) {
+    if (sound(first)) first = result;
+  };
+  nccl.groupStart();
+  for (uint32_t i = 0; i < stage.sends_count; i++) {
+    const auto& [address, bytes, peer] = stage.sends[i];
+    note(nccl.send(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+  }
+  for (uint32_t i = 0; i < stage.receives_count; i++) {
+    const auto& [address, bytes, peer] = stage.receives[i];
+    note(nccl.recv(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+  }
+  note(nccl.groupEnd());
+  return first;
+}
+
+int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* stage, void* stream,
+            MosaicFailure* failure) {
+  const Functions& nccl = library().functions;
+  const ncclComm_t comm = communicator->nccl.get();
+  const auto call = [&] {
+    void *const in = pointer(stage->in), *const out = pointer(stage->out);
+    switch (stage->collective) {
+      case MOSAIC_STREAM_ALL_GATHER: return nccl.allGather(in, out, stage->bytes, kBytes, comm, stream);
+      case MOSAIC_STREAM_BROADCAST:
+        return nccl.broadcast(in, out, stage->bytes, kBytes, static_cast<int>(stage->root), comm, stream);
+      default: return exchange(*stage, comm, stream);
+    }
+  };
+  return guarded(failure, [&] { check(call(), communicator->nccl); });
+}
+
+void finalize(void*, MosaicCommunicator* communicator) { communicator->nccl.finalize(); }
+
+void destroy(void*, MosaicCommunicator* communicator) {
+  communicator->nccl.destroy();
+  delete communicator;
+}
+
+void abortAll(void*, MosaicCommunicator* const* communicators, uint32_t count, void (*enter)(void*), void* arg) {
+  std::vector<Communicator*> all;
+  for (uint32_t i = 0; i < count; i++) all.push_back(&communicators[i]->nccl);
+  abortTogether(all, [enter, arg] { enter(arg); });
+  for (uint32_t i = 0; i < count; i++) delete communicators[i];
+}
+
+void freeTransport(void* self) { delete &transportOf(self); }
+
+}  // namespace
+
+const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
+  library();  // throws if none was loaded
+  auto* made = new Transport{};
+  made->settings = settings;
+  made->functions = {made, warmUp, "NCCL_DEBUG=INFO shows what it tries",
+                     connect, split, state, enqueue, finalize, destroy, abortAll, freeTransport};
+  made->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &made->functions};
+  return &made->table;
+}
+
+}  // namespace mosaic::nccl

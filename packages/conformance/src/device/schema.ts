@@ -1,0 +1,193 @@
+import {
+  type Device,
+  type Field,
+  type KernelArguments,
+  type KernelFeature,
+  type KernelName,
+  type Kernels,
+  kernelFeatures,
+  kernelSchema,
+  type Operand,
+  operandsOf,
+  type Shape,
+  sizeOf,
+  type Tensor,
+  tensorOf,
+  type Tile,
+} from "@mosaic/core";
+import type { Case } from "../case.ts";
+import { check, checkEqual, checkThrows } from "../check.ts";
+import { normals } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice } from "./on-device.ts";
+import { placed } from "./place.ts";
+
+// What the schema says of all kernels alike.
+
+/** Each kernel reads and mutates what its row in the schema says; attention refuses what the device does not have. */
+export function schemaCases(make: MakeDevice): Case[] {
+  const kernels = Object.keys(kernelSchema) as KernelName[];
+  return [
+    ...kernels.map((kernel) => ({
+      name: `${kernel}: reads and mutates what the schema says, and nothing else`,
+      run: () => onDevice(make, (device) => access(device, kernel)),
+    })),
+    ...kernelFeatures.map((feature) => ({
+      name: `attention with ${feature}: refused, unless the device has it`,
+      run: () => onDevice(make, (device) => refusal(device, feature)),
+    })),
+  ];
+}
+
+/** Makes a float32 tensor of these values, or of some numbers. */
+type Make = (shape: Shape, values?: ArrayLike<number>) => Tensor;
+
+function maker(device: Device): Make {
+  let seed = 0;
+  return (shape, values = normals(sizeOf(shape), ++seed)) => placed(device, values, { shape });
+}
+
+const [rows, width, count] = [3, 4, 5];
+
+/** A call of each kernel whose arguments hold numbers; every optional operand is there. */
+const samples: { readonly [K in KernelName]: (x: Make) => KernelArguments<K> } = {
+  attend: (x) => [state(x), x([1, 2, rows, width]), keys(x), tile],
+  attendBackward: (x) => {
+    const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, count, width]), dv: x([1, 1, count, width]) };
+    const saved = { dOut: x([1, 2, rows, width]), lse: x([1, 2, rows]), delta: x([1, 2, rows]) };
+    return [grads, x([1, 2, rows, width]), saved, keys(x), tile];
+  },
+  merge: (x) => [state(x), state(x)],
+  rowDot: (x) => [x([rows]), x([rows, width]), x([rows, width])],
+  fill: (x) => [x([rows]), 7],
+  copy: (x) => [x([rows]), x([rows])],
+  binary: (x) => ["mul", x([rows]), x([rows]), x([rows])],
+  scalar: (x) => ["add", x([rows]), x([rows]), 3],
+  unary: (x) => ["square", x([rows]), x([rows])],
+  unaryBackward: (x) => ["gelu", x([rows]), x([rows]), x([rows])],
+  reduce: (x) => ["sum", x([rows, 1]), x([rows, width])],
+  matmul: (x) => [x([rows, count]), x([rows, width]), x([width, count]), false],
+  softmax: (x) => [x([rows, width]), x([rows, width])],
+  softmaxBackward: (x) => [x([rows, width]), x([rows, width]), x([rows, width])],
+  layerNorm: (x) => [x([rows, width]), x([rows, width]), parameters(x), { mean: x([rows, 1]), rstd: x([rows, 1]) }],
+  layerNormBackward: (x) => {
+    const stats = { mean: x([rows, 1]), rstd: x([rows, 1]) };
+    return [gradients(x), x([rows, width]), x([rows, width]), x([width]), stats];
+  },
+  rmsNorm: (x) => [x([rows, width]), x([rows, width]), parameters(x), { mean: null, rstd: x([rows, 1]) }],
+  rmsNormBackward: (x) => {
+    const grads = { ...gradients(x), dBias: null };
+    return [grads, x([rows, width]), x([rows, width]), x([width]), { mean: null, rstd: x([rows, 1]) }];
+  },
+  random: (x) => [x([rows, width]), { kind: "normal", mean: 0, std: 1, seed: 1, stream: 2 }],
+  dropout: (x) => {
+    const spec = { probability: 0.5, seed: 1, stream: 2, offset: 0, strides: [width, 1] };
+    return [x([rows, width]), x([rows, width]), spec];
+  },
+  gatherRows: (x) => [x([rows, width]), x([count, width]), x([rows], [4, 0, 4])],
+  scatterAddRows: (x) => [x([count, width]), x([count, width]), x([count], [4, 3, 2, 1, 0])],
+  crossEntropy: (x) => {
+    const each = { loss: x([rows]), lse: x([rows]), counted: x([rows]) };
+    return [each, x([rows, width]), x([rows], [3, 0, 1]), { smoothing: 0.1, ignored: -1 }];
+  },
+  crossEntropyBackward: (x) => {
+    const saved = { x: x([rows, width]), target: x([rows], [3, 0, 1]), lse: x([rows]) };
+    return [x([rows, width]), saved, x([rows]), { smoothing: 0.1, ignored: -1 }];
+  },
+  adam: (x) => {
+    const second = x([rows], [1, 2, 3]);
+    const step = { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, decay: 0.1, correction1: 1, correction2: 1 };
+    return [{ parameter: x([rows]), first: x([rows]), second }, x([rows]), { ...step, kind: "scheduleFree", mix: 0.5 }];
+  },
+};
+
+const tile: Tile = {
+  q: [{ start: 2, length: rows, step: 1 }],
+  k: [{ start: 0, length: count, step: 1 }],
+  mask: [{ q0: 0, q1: 9, k0: 0, k1: 9, type: 0 }],
+  scale: 0.5,
+};
+
+const state = (x: Make) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
+const keys = (x: Make) => ({ k: x([1, 1, count, width]), v: x([1, 1, count, width]) });
+const parameters = (x: Make) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
+const gradients = (x: Make) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
+
+/** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
+interface Run {
+  readonly operand: Operand;
+  readonly before: Float32Array;
+  readonly after: Float32Array;
+}
+
+async function access(device: Device, kernel: KernelName): Promise<void> {
+  const parameters: readonly Field[] = kernelSchema[kernel];
+  const flag = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
+  for (const isSet of flag < 0 ? [false] : [false, true]) {
+    const call = async (shift: number): Promise<Run[]> => {
+      const args: unknown[] = [...samples[kernel](maker(device))];
+      if (flag >= 0) args[flag] = isSet;
+      return called(device, kernel, { args, shift });
+    };
+    const [first, second] = [await call(0), await call(0.5)];
+    for (const [i, { operand, before, after }] of first.entries()) {
+      const what = `${kernel}: ${operand.name}`;
+      if (!operand.isMutated) {
+        checkEqual(after, before, what);
+        continue;
+      }
+      check(!isEqual(after, before), `${what}: expected to be changed, it was not`);
+      const isRead = operand.isRead || (isSet && operand.readIf === flag);
+      const dependsOnBefore = !isEqual(after, second[i]!.after);
+      check(dependsOnBefore === isRead, `${what}: expected it to be ${isRead ? "updated" : "written"}, it was not`);
+    }
+  }
+}
+
+async function called(
+  device: Device,
+  kernel: KernelName,
+  { args, shift }: { readonly args: readonly unknown[]; readonly shift: number },
+): Promise<Run[]> {
+  const runs: { operand: Operand; tensor: Tensor; before: Float32Array }[] = [];
+  for (const operand of operandsOf(kernel)) {
+    const tensor = tensorOf(operand, args);
+    if (tensor === null) continue;
+    if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, shift);
+    runs.push({ operand, tensor, before: await tensor.read() });
+  }
+  (device.kernels[kernel] as (...all: readonly unknown[]) => void)(...args);
+  const done = runs.map(async ({ operand, tensor, before }) => ({ operand, before, after: await tensor.read() }));
+  const result = await Promise.all(done);
+  for (const { tensor } of runs) tensor[Symbol.dispose]();
+  return result;
+}
+
+function isEqual(a: Float32Array, b: Float32Array): boolean {
+  return a.every((value, i) => Object.is(value, b[i]));
+}
+
+async function refusal(device: Device, feature: KernelFeature): Promise<void> {
+  const x = maker(device);
+  const [[{ out, lse }, q, kv], modifiers] = [samples.attend(x), modifiersOf[feature](x)];
+  const v = feature === "valueHeadSize" ? x([1, 1, count, width + 2]) : kv.v;
+  const wide = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
+  const call = { ...tile, ...(modifiers && { modifiers }) };
+  const attend = () => device.kernels.attend({ out: wide, lse }, q, { k: kv.k, v }, call);
+  if (device.features?.includes(feature)) return attend();
+  const before = await wide.read();
+  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*leave it out`);
+  await checkThrows(attend, "OptionError", message);
+  const [grads, , saved] = samples.attendBackward(x);
+  const backward: Kernels["attendBackward"] = device.kernels.attendBackward;
+  await checkThrows(() => backward(grads, q, saved, { k: kv.k, v }, call), "OptionError", message);
+  checkEqual(await wide.read(), before, "out after a call that was refused");
+}
+
+/** What asks for each feature; `valueHeadSize` is asked for by shapes. */
+const modifiersOf: Readonly<Record<KernelFeature, (x: Make) => Tile["modifiers"]>> = {
+  softcap: () => ({ softcap: 30 }),
+  slopes: (x) => ({ slopes: x([2]) }),
+  dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2 } }),
+  sampleMasks: () => ({ sampleMasks: [[]] }),
+  valueHeadSize: () => undefined,
+};

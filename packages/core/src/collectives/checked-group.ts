@@ -1,0 +1,323 @@
+import type { Device } from "../device.ts";
+import { ClosedError, DTypeError, OptionError, ShapeError } from "../errors.ts";
+import { formatShape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import type { TraceEvent } from "../trace.ts";
+import type {
+  AllToAllOptions,
+  CallOptions,
+  GatherOptions,
+  ProcessGroup,
+  ReduceOp,
+  Traffic,
+  Transfer,
+  Work,
+} from "./process-group.ts";
+
+/** The collectives of a process group, in the order of the enum `OpKind` in native code. */
+export const collectiveOps = [
+  "sendRecv",
+  "allGather",
+  "reduceScatter",
+  "allReduce",
+  "allToAll",
+  "broadcast",
+  "barrier",
+] as const;
+export type CollectiveOp = (typeof collectiveOps)[number];
+
+/** The reductions, in the order of the enum `ReduceOp` in native code. */
+export const reduceOps: readonly ReduceOp[] = ["sum", "mean", "max"];
+
+/** The arguments of one collective, validated. Counts are in elements. */
+export interface CollectiveCall {
+  readonly op: CollectiveOp;
+  readonly out?: Tensor;
+  readonly input?: Tensor;
+  readonly reduce?: ReduceOp;
+  readonly root?: number;
+  /** The caller gave the counts, so shapes may differ from rank to rank. */
+  readonly ragged?: boolean;
+  /** Elements for each rank; of allGather and reduceScatter: the share of each rank. */
+  readonly send?: readonly number[];
+  /** allToAll: elements from each rank. */
+  readonly receive?: readonly number[];
+  readonly transfers?: readonly Transfer[];
+}
+
+/**
+ * A process group whose arguments are validated here, the same way for every engine: operands, counts, ranks, overlaps.
+ * An engine implements `post` and is called with what is valid only. Everything throws before anything is posted, so that
+ * an error on one rank leaves no other waiting for half of a collective.
+ *
+ * @example
+ * ```ts
+ * import { CheckedGroup, type CollectiveCall, init, singleRankGroup } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), collectives: singleRankGroup(), rank: 0, worldSize: 1 });
+ * ctx.world instanceof CheckedGroup; // => true
+ * ```
+ */
+export abstract class CheckedGroup implements ProcessGroup {
+  abstract readonly name: string;
+  abstract readonly rank: number;
+  abstract readonly ranks: readonly number[];
+  abstract readonly device: Device;
+
+  get size(): number {
+    return this.ranks.length;
+  }
+
+  /** Enqueues a collective whose arguments are valid. `label` is the caller's, or "". */
+  protected abstract post(call: CollectiveCall, label: string): Work;
+  /** Whether nothing may be posted any more. */
+  protected abstract get isClosed(): boolean;
+
+  abstract split(color: number, name?: string): Promise<ProcessGroup>;
+  abstract traffic(): Traffic;
+  abstract startTrace(): void;
+  abstract stopTrace(): Promise<readonly TraceEvent[]>;
+  abstract [Symbol.asyncDispose](): Promise<void>;
+
+  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
+    const where = this.begin("sendRecv", options);
+    let isOwn = false;
+    for (const transfer of transfers) {
+      const peer = "to" in transfer ? transfer.to : transfer.from;
+      this.#checkRank(where, peer);
+      this.#checkOperand(where, transfer.tensor);
+      isOwn ||= peer === this.rank;
+    }
+    if (isOwn) checkSelfTransfers(where, this.rank, transfers);
+    checkBatchOverlap(where, transfers);
+    return this.post({ op: "sendRecv", transfers }, options?.label ?? "");
+  }
+
+  allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
+    const where = this.#operands("allGather", options, out, input);
+    const send = this.#counts(where, out.size, options?.counts);
+    checkSize(where, "out", out, sum(send));
+    checkSize(where, "input", input, send[this.rank]!);
+    checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
+    return this.post({ op: "allGather", out, input, send, ragged: !!options?.counts }, options?.label ?? "");
+  }
+
+  // oxlint-disable-next-line max-params -- as in PyTorch: output, input, operation, options
+  reduceScatter(out: Tensor, input: Tensor, op: ReduceOp = "sum", options?: GatherOptions): Work {
+    const where = this.#operands("reduceScatter", options, out, input);
+    checkReduceOp(where, op);
+    const send = this.#counts(where, input.size, options?.counts);
+    checkSize(where, "input", input, sum(send));
+    checkSize(where, "out", out, send[this.rank]!);
+    checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
+    const ragged = !!options?.counts;
+    return this.post({ op: "reduceScatter", out, input, send, reduce: op, ragged }, options?.label ?? "");
+  }
+
+  allReduce(x: Tensor, op: ReduceOp = "sum", options?: CallOptions): Work {
+    const where = this.#operands("allReduce", options, x);
+    checkReduceOp(where, op);
+    return this.post({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
+  }
+
+  allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {
+    const where = this.#operands("allToAll", options, out, input);
+    const send = this.#counts(where, input.size, options?.send);
+    const receive = this.#counts(where, out.size, options?.receive);
+    checkSize(where, "input", input, sum(send));
+    checkSize(where, "out", out, sum(receive));
+    if (send[this.rank] !== receive[this.rank]) {
+      throw new OptionError({
+        where,
+        expected: `to receive from itself the ${send[this.rank]} elements that it sends to itself`,
+        received: String(receive[this.rank]),
+      });
+    }
+    checkOverlap(where, { out, input });
+    const ragged = !!(options?.send ?? options?.receive);
+    return this.post({ op: "allToAll", out, input, send, receive, ragged }, options?.label ?? "");
+  }
+
+  broadcast(x: Tensor, root: number, options?: CallOptions): Work {
+    const where = this.#operands("broadcast", options, x);
+    this.#checkRank(where, root);
+    return this.post({ op: "broadcast", out: x, root }, options?.label ?? "");
+  }
+
+  barrier(options?: CallOptions): Work {
+    this.begin("barrier", options);
+    return this.post({ op: "barrier" }, options?.label ?? "");
+  }
+
+  /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */
+  protected begin(operation: string, options?: CallOptions): string {
+    if (this.isClosed) {
+      throw new ClosedError({
+        where: `${operation} (${this.name})`,
+        expected: "an open group",
+        received: "one that was closed",
+        remedy: "finish all communication before the group goes out of scope",
+      });
+    }
+    const label = options?.label === undefined ? "" : `${options.label}, `;
+    return `${label}rank ${this.ranks[this.rank]}: ${operation} (${this.name})`;
+  }
+
+  /** Throws an OptionError unless `color` can be given to `split`. */
+  protected checkColor(color: number): void {
+    const where = this.begin("split");
+    if (Number.isSafeInteger(color)) return;
+    throw new OptionError({ where, expected: "a color that is a whole number", received: String(color) });
+  }
+
+  #operands(operation: string, options: CallOptions | undefined, ...tensors: readonly [Tensor, Tensor?]): string {
+    const where = this.begin(operation, options);
+    const [out, input] = tensors;
+    this.#checkOperand(where, out);
+    if (input === undefined) return where;
+    this.#checkOperand(where, input);
+    if (out.dtype !== input.dtype) {
+      throw new DTypeError({ where, expected: `out of ${input.dtype}, like the input`, received: out.dtype });
+    }
+    return where;
+  }
+
+  /** A tensor that can be sent or received as it lies in memory. */
+  #checkOperand(where: string, x: Tensor): void {
+    if (x.isDisposed) x.assertUsable(where);
+    const { device } = this;
+    if (x.device !== device) {
+      throw new OptionError({
+        where,
+        expected: `a tensor on the group's device, ${device.type}:${device.index}`,
+        received: `one on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another device" : ""}`,
+        remedy: "make it on the context of this rank",
+      });
+    }
+    if (x.isContiguous) return;
+    throw new ShapeError({
+      where,
+      expected: "a contiguous tensor",
+      received: `${formatShape(x.shape)} with strides ${formatShape(x.strides)}`,
+      remedy: "call contiguous() first",
+    });
+  }
+
+  /** Counts by rank: as given, or equal ones of `total` elements. */
+  #counts(where: string, total: number, given?: readonly number[]): readonly number[] {
+    const { size } = this;
+    if (!given) {
+      if (total % size === 0) return new Array<number>(size).fill(total / size);
+      throw new ShapeError({
+        where,
+        expected: `a number of elements that ${size} ranks share equally`,
+        received: String(total),
+        remedy: "give the shares as counts",
+      });
+    }
+    if (given.length === size && given.every((count) => Number.isSafeInteger(count) && count >= 0)) return given;
+    throw new ShapeError({ where, expected: `${size} counts, whole numbers ≥ 0`, received: formatShape(given) });
+  }
+
+  #checkRank(where: string, rank: number): void {
+    if (Number.isInteger(rank) && rank >= 0 && rank < this.size) return;
+    throw new OptionError({ where, expected: `a rank from 0 to ${this.size - 1}`, received: String(rank) });
+  }
+}
+
+function checkReduceOp(where: string, op: ReduceOp): void {
+  if (reduceOps.includes(op)) return;
+  throw new OptionError({ where, expected: "sum, mean or max", received: String(op) });
+}
+
+// oxlint-disable-next-line max-params -- the parts of one sentence
+function checkSize(where: string, name: string, x: Tensor, size: number): void {
+  if (x.size === size) return;
+  throw new ShapeError({
+    where,
+    expected: `${name} of ${size} elements`,
+    received: `${formatShape(x.shape)}, ${x.size} elements`,
+  });
+}
+
+const described = ({ tensor }: Transfer): string => `${tensor.dtype} ${formatShape(tensor.shape)}`;
+
+/** Sends of a rank to itself are copies, paired with its receives from itself in order. */
+function checkSelfTransfers(where: string, rank: number, transfers: readonly Transfer[]): void {
+  const sent = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(described);
+  const received = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(described);
+  if (sent.length === received.length && sent.every((each, i) => each === received[i])) return;
+  throw new ShapeError({
+    where,
+    expected: `receives from itself that match its sends to itself: ${sent.join(", ") || "none"}`,
+    received: received.join(", ") || "none",
+  });
+}
+
+interface Pair {
+  readonly out: Tensor;
+  readonly input: Tensor;
+  /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
+  readonly inPlaceAt?: number;
+}
+
+/** An operand that is written must share no memory with one that is read, unless the operation is in place. */
+function checkOverlap(where: string, { out, input, inPlaceAt }: Pair): void {
+  if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
+  if (input.offset === inPlaceAt) return;
+  if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
+  throw new ShapeError({
+    where,
+    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or the share of this rank in place"}`,
+    received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
+    remedy: "receive into a tensor of its own",
+  });
+}
+
+/** Elements [start, end) of a storage that a batch reads or writes. */
+interface Range {
+  readonly start: number;
+  readonly end: number;
+  readonly isWritten: boolean;
+}
+
+/** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
+function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
+  const byStorage = new Map<Tensor["storage"], Range[]>();
+  for (const transfer of transfers) {
+    const { storage, offset, size } = transfer.tensor;
+    if (size === 0) continue;
+    const range = { start: offset, end: offset + size, isWritten: "from" in transfer };
+    const ranges = byStorage.get(storage);
+    if (ranges) ranges.push(range);
+    else byStorage.set(storage, [range]);
+  }
+  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasConflict(ranges)) throw overlapError(where);
+}
+
+function overlapError(where: string): ShapeError {
+  return new ShapeError({
+    where,
+    expected: "receives into memory that no other transfer of the batch uses",
+    received: "transfers that overlap",
+    remedy: "receive into a tensor of its own",
+  });
+}
+
+/** Whether a range that is written overlaps another. */
+function hasConflict(ranges: Range[]): boolean {
+  ranges.sort((a, b) => a.start - b.start);
+  let [readEnd, writtenEnd] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  for (const { start, end, isWritten } of ranges) {
+    if (start < writtenEnd || (isWritten && start < readEnd)) return true;
+    if (isWritten) writtenEnd = Math.max(writtenEnd, end);
+    else readEnd = Math.max(readEnd, end);
+  }
+  return false;
+}
+
+function sum(counts: readonly number[]): number {
+  let total = 0;
+  for (const count of counts) total += count;
+  return total;
+}

@@ -1,0 +1,97 @@
+import type { Device } from "../device.ts";
+import type { Tensor } from "../tensor.ts";
+import type { TraceEvent } from "../trace.ts";
+
+/** One message of a batch; ranks are those of the group. */
+export type Transfer =
+  | { readonly tensor: Tensor; readonly to: number }
+  | { readonly tensor: Tensor; readonly from: number };
+/** How a reduction combines; float32, in rank order. */
+export type ReduceOp = "sum" | "mean" | "max";
+
+/** A collective under way. It keeps its tensors' memory alive until it is done. */
+export interface Work {
+  /** Later work on the device's compute stream runs after this collective; the host does not wait. May be called once or never. */
+  wait(): void;
+}
+
+/** What any collective takes. */
+export interface CallOptions {
+  /** Who calls, as it shall stand in messages and traces: `ring(sp)`. */
+  readonly label?: string;
+}
+/** Shares of allGather and reduceScatter. */
+export interface GatherOptions extends CallOptions {
+  /** Elements that each rank holds, by rank; equal shares if absent. */
+  readonly counts?: readonly number[];
+}
+/** Shares of allToAll. */
+export interface AllToAllOptions extends CallOptions {
+  /** Elements sent to, and received from, each rank, by rank; equal shares if absent. */
+  readonly send?: readonly number[];
+  readonly receive?: readonly number[];
+}
+
+/**
+ * Payload moved by this rank since the group was made, in bytes, and messages sent. An operation counts, as a whole, when it
+ * is done; what has only been posted, or is on its way, does not.
+ */
+export interface Traffic {
+  readonly bytesSent: number;
+  readonly bytesReceived: number;
+  readonly messagesSent: number;
+}
+
+/**
+ * The ranks that communicate with one another. Every rank of the group calls the same operations in the same order.
+ *
+ * Operations return at once: each begins when the work enqueued so far on the device's compute stream is done, runs on the
+ * communication stream, and is ordered before later compute by `Work.wait`. Tensors must be contiguous and on the group's
+ * device. Reductions sum in rank order with float32 accumulation: all ranks get the same bits.
+ */
+export interface ProcessGroup extends AsyncDisposable {
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  /** World ranks of the members, by rank in the group. */
+  readonly ranks: readonly number[];
+  readonly device: Device;
+  /** Posts all sends and receives as one batch; their order does not matter, except between the same two ranks. */
+  sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work;
+  /** out: every rank's input, concatenated flat in rank order. */
+  allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work;
+  /** out: this rank's share of the reduction of all ranks' inputs, which are cut flat in rank order. */
+  reduceScatter(out: Tensor, input: Tensor, op?: ReduceOp, options?: GatherOptions): Work;
+  /** In place. */
+  allReduce(x: Tensor, op?: ReduceOp, options?: CallOptions): Work;
+  allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work;
+  /** In place on every rank but the root. */
+  broadcast(x: Tensor, root: number, options?: CallOptions): Work;
+  barrier(options?: CallOptions): Work;
+  /** Collective: ranks with the same color form a group, ordered by their rank here. Resolves on every rank. */
+  split(color: number, name?: string): Promise<ProcessGroup>;
+  /**
+   * What the operations that are done by now moved. To have all in it that was posted, wait for them first: `Work.wait`, then
+   * `await stream.synchronize()`.
+   */
+  traffic(): Traffic;
+  /** Tracing covers the whole engine of this rank, all of its groups. */
+  startTrace(): void;
+  stopTrace(): Promise<readonly TraceEvent[]>;
+}
+
+/** What `init` tells collectives of a rank. */
+export interface ConnectOptions {
+  readonly device: Device;
+  readonly rank: number;
+  readonly size: number;
+  /** Seconds that a collective may take before it fails with CollectiveTimeoutError. */
+  readonly timeout?: number;
+}
+
+/** A way to connect ranks: `local()`, `nccl()`, yours. */
+export interface Collectives {
+  readonly name: string;
+  /** The group of all ranks. Rejects when some rank does not come, naming it. */
+  connect(options: ConnectOptions): Promise<ProcessGroup>;
+}

@@ -1,0 +1,90 @@
+import type { Device } from "../device.ts";
+import { OptionError } from "../errors.ts";
+import type { Tensor } from "../tensor.ts";
+import { CheckedGroup, type CollectiveCall } from "./checked-group.ts";
+import type { Collectives, ConnectOptions, ProcessGroup, Traffic, Work } from "./process-group.ts";
+
+/**
+ * Collectives of one rank: what a program without a launcher runs on. Everything is a copy on the device's own stream,
+ * so that code written for many ranks runs unchanged; nothing is counted as sent.
+ *
+ * @example
+ * ```ts
+ * import { init, singleRankGroup } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), collectives: singleRankGroup(), rank: 0, worldSize: 1 });
+ * ctx.world.size; // => 1
+ * ```
+ */
+export function singleRankGroup(): Collectives {
+  return {
+    name: "single-rank",
+    async connect({ device, size, rank }: ConnectOptions) {
+      if (size === 1 && rank === 0) return new SingleRankGroup("world", device);
+      throw new OptionError({
+        where: "singleRankGroup",
+        expected: "rank 0 of 1",
+        received: `rank ${rank} of ${size}`,
+        remedy: "connect more ranks with collectives that span processes",
+      });
+    },
+  };
+}
+
+const completed: Work = { wait() {} };
+
+class SingleRankGroup extends CheckedGroup {
+  readonly name: string;
+  readonly device: Device;
+  readonly rank = 0;
+  readonly ranks: readonly number[] = [0];
+  #closed = false;
+
+  constructor(name: string, device: Device) {
+    super();
+    this.name = name;
+    this.device = device;
+  }
+
+  protected get isClosed(): boolean {
+    return this.#closed;
+  }
+
+  /** The share of the only rank is the whole: gathers, scatters and exchanges are copies, reductions change nothing. */
+  protected post({ out, input, transfers = [] }: CollectiveCall): Work {
+    if (out && input) this.#copy(out, input);
+    const sent = transfers.filter((transfer) => "to" in transfer);
+    const received = transfers.filter((transfer) => "from" in transfer);
+    for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sent[i]!.tensor);
+    return completed;
+  }
+
+  async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
+    this.checkColor(color);
+    return new SingleRankGroup(name, this.device);
+  }
+
+  traffic(): Traffic {
+    return { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
+  }
+
+  startTrace(): void {
+    this.begin("startTrace");
+  }
+
+  async stopTrace(): Promise<[]> {
+    this.begin("stopTrace");
+    return [];
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+  }
+
+  #copy(out: Tensor, input: Tensor): void {
+    if (out.storage === input.storage && out.offset === input.offset) return;
+    using from = input.view({ shape: [input.size], strides: [1] });
+    using to = out.view({ shape: [out.size], strides: [1] });
+    this.device.kernels.copy(to, from);
+  }
+}

@@ -1,0 +1,69 @@
+// One exported function per kernel of the schema: reads its arguments and submits the work.
+#include "mosaic/kernels.h"
+
+#include "binding/addon.h"
+
+namespace mosaic {
+
+namespace {
+
+template <class Arguments>
+struct HeldKernel {
+  Device& device;
+  void (*kernel)(const Arguments& args, Pool& pool);
+  Arguments args;
+
+  HeldKernel(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
+  void operator()() const { kernel(args, device.pool()); }
+};
+
+/// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
+template <class Arguments>
+void submit(Device& device, Reader reader, const char* name, void (*kernel)(const Arguments& args, Pool& pool)) {
+  auto held = std::make_unique<HeldKernel<Arguments>>(device, kernel);
+  held->args.read(reader);
+  enqueueHeld(device.stream, name, std::move(held));
+}
+
+struct Op {
+  const char* name;
+  void (*submit)(Device& device, Reader args);
+};
+
+constexpr Op kOps[] = {
+#define MOSAIC_OP(name, Arguments) \
+  {#name, [](Device& device, Reader args) { submit(device, args, #name, device.kernels.name); }},
+    MOSAIC_KERNELS(MOSAIC_OP)
+#undef MOSAIC_OP
+};
+
+// On return, scratch[0] is 0, or 1 if the stream has failed and nothing was submitted.
+napi_value launch(napi_env env, napi_callback_info info) {
+  void* data;
+  napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
+  Addon& addon = Addon::of(env);
+  Device& device = addon.device();
+  if (device.stream.failure()) {
+    addon.scratch[0] = 1;
+    return nullptr;
+  }
+  try {
+    static_cast<const Op*>(data)->submit(device, Reader(addon.scratch + 1));
+    addon.scratch[0] = 0;
+    return nullptr;
+  } catch (...) {
+    return throwCurrentException(env);
+  }
+}
+
+}  // namespace
+
+void exportKernels(napi_env env, napi_value exports) {
+  for (const Op& op : kOps) {
+    napi_value function;
+    napi_create_function(env, op.name, NAPI_AUTO_LENGTH, launch, const_cast<Op*>(&op), &function);
+    napi_set_named_property(env, exports, op.name, function);
+  }
+}
+
+}  // namespace mosaic

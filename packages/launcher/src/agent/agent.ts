@@ -1,0 +1,249 @@
+import { once } from "node:events";
+import { createServer, type Server } from "node:net";
+import { hostname } from "node:os";
+import type { Duplex } from "node:stream";
+import { sameSecret } from "../secret.ts";
+import { Channel } from "./channel.ts";
+import { Directory } from "./directory.ts";
+import { CODES, decode, type FrameOf, greetingOf, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
+import { type Listener, type Network, tcp } from "./network.ts";
+import { Parent } from "./parent.ts";
+import { claimSocket, type SocketClaim } from "./socket-file.ts";
+import { ProtocolError } from "./wire.ts";
+import { type Branch, Worlds } from "./worlds.ts";
+
+/** Where an agent serves, and what tree it is part of. */
+export interface AgentOptions {
+  /** The Unix socket for the ranks of this host, in a directory that only this user may enter. */
+  readonly path: string;
+  /** The job's secret; default: none, where that directory is the protection. */
+  readonly secret?: string;
+  /** Name of the host in messages; default: the system's. */
+  readonly host?: string;
+  /** Number of this agent; 0, the default, is the root. */
+  readonly index?: number;
+  /** The root's address; required for all others. */
+  readonly root?: string;
+  /** Whether other agents may connect; default: to all but the root. */
+  readonly children?: boolean;
+  /** How agents reach one another; default: TCP on the loopback interface. */
+  readonly network?: Network;
+  /** The most children of an agent, the same in the whole tree; 16. */
+  readonly fanOut?: number;
+  /** Milliseconds between heartbeats of agents; 500. */
+  readonly heartbeatMs?: number;
+  /** Milliseconds without a heartbeat after which an agent is lost; 2500. */
+  readonly limitMs?: number;
+  /** The last connection has ended. */
+  readonly onIdle?: () => void;
+}
+
+const HANDSHAKE_MS = 10_000;
+const MOST_CONNECTIONS = 16_384;
+
+/**
+ * The control plane's process of one host: ranks connect to its socket, agents of several hosts form a tree. Every frame
+ * is specified in docs/control-plane.md.
+ */
+export class Agent implements AsyncDisposable {
+  readonly path: string;
+  readonly #options: AgentOptions;
+  readonly #index: number;
+  readonly #host: string;
+  readonly #heartbeatMs: number;
+  readonly #limitMs: number;
+  readonly #server: Server = createServer();
+  readonly #directory: Directory;
+  readonly #connections = new Set<Channel>();
+  /** Child agents. */
+  readonly #children = new Map<Branch, number>();
+  #claim: SocketClaim | undefined;
+  #listener: Listener | undefined;
+  #parent: Parent | undefined;
+  #worlds: Worlds;
+  #heartbeat: NodeJS.Timeout | undefined;
+  #tickedAt = performance.now();
+  #isUsed = false;
+  #closed = false;
+
+  private constructor(options: AgentOptions) {
+    this.#options = options;
+    this.path = options.path;
+    this.#index = options.index ?? 0;
+    this.#host = options.host ?? hostname();
+    this.#heartbeatMs = options.heartbeatMs ?? 500;
+    this.#limitMs = options.limitMs ?? 2500;
+    this.#directory = new Directory(this.#index, options.fanOut ?? 16);
+    this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, undefined);
+    this.#server.maxConnections = MOST_CONNECTIONS;
+    this.#server.on("connection", (socket) => this.#accept(socket));
+  }
+
+  /** Rejects with the system's error where it cannot listen, and with EADDRINUSE where another agent does. */
+  static async listen(options: AgentOptions): Promise<Agent> {
+    const agent = new Agent(options);
+    try {
+      await agent.#start();
+    } catch (error) {
+      await agent.close();
+      throw error;
+    }
+    return agent;
+  }
+
+  /** Where other agents connect; undefined where none may. */
+  get address(): string | undefined {
+    return this.#listener?.address;
+  }
+
+  /** Connections from below: ranks and agents, also those without a hello yet. */
+  get connections(): number {
+    return this.#connections.size;
+  }
+
+  /** Whether a rank or agent has ever sent a valid hello. */
+  get isUsed(): boolean {
+    return this.#isUsed;
+  }
+
+  /** Takes the socket's name away, so that no rank finds it any more; connections remain. */
+  hide(): void {
+    this.#claim?.hide();
+  }
+
+  /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
+  async show(): Promise<void> {
+    await this.#claim?.show();
+  }
+
+  /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    clearInterval(this.#heartbeat);
+    this.#claim?.release();
+    this.#listener?.close();
+    this.#parent?.close();
+    this.#worlds.close("the agent of this host ended");
+    for (const channel of this.#connections) channel.destroy();
+    if (!this.#server.listening) return;
+    const closed = once(this.#server, "close");
+    this.#server.close();
+    await closed;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #start(): Promise<void> {
+    const { root, children = this.#index > 0, network = tcp(), secret = "" } = this.#options;
+    if (this.#index > 0 && root === undefined)
+      throw new TypeError(`Agent: agent ${this.#index} needs the root's address`);
+    if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
+    if (root !== undefined && this.#index > 0) {
+      const self = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
+      const greeting = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.agent };
+      const hello: FrameOf<"hello"> = { kind: "hello", ...greeting, ...self };
+      this.#parent = new Parent({ network, root, hello, onLost: (refusal) => this.#loseParent(refusal) });
+      this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, this.#parent);
+    }
+    this.#heartbeat = setInterval(() => this.#tick(), this.#heartbeatMs).unref();
+    this.#claim = await claimSocket(this.#server, this.path);
+  }
+
+  #loseParent({ code, message }: { readonly code: number; readonly message: string }): void {
+    this.#worlds.refuse({ code, message });
+    this.#worlds.close(message);
+  }
+
+  #accept(stream: Duplex): void {
+    let branch: Branch | undefined;
+    const channel = new Channel(stream, {
+      content: (content) => {
+        clearTimeout(deadline);
+        if (branch === undefined) branch = this.#greet(channel, content);
+        else this.#receive(branch, content);
+      },
+      ended: () => {
+        clearTimeout(deadline);
+        this.#forget(channel);
+        if (branch !== undefined) this.#lose(branch, branch.isAgent ? "its agent ended" : "");
+      },
+    });
+    const deadline = setTimeout(() => this.#dismiss(channel, "no hello in time"), HANDSHAKE_MS).unref();
+    this.#connections.add(channel);
+  }
+
+  #forget(channel: Channel): void {
+    this.#connections.delete(channel);
+    if (this.#connections.size === 0 && !this.#closed) this.#options.onIdle?.();
+  }
+
+  /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
+  #greet(channel: Channel, content: Buffer): Branch | undefined {
+    const greeting = greetingOf(content);
+    if (greeting === undefined) throw new ProtocolError("no hello");
+    if (!sameSecret(greeting.secret, this.#options.secret ?? ""))
+      return this.#dismiss(
+        channel,
+        `the agent of ${this.#host} has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job`,
+      );
+    if (greeting.version !== PROTOCOL_VERSION) {
+      const message =
+        `version ${greeting.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
+        `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
+      this.#worlds.refuse({ code: CODES.mismatch, message: `a rank or agent has ${message}` });
+      return this.#dismiss(channel, `this process has ${message}`);
+    }
+    const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
+    channel.trust();
+    this.#isUsed = true;
+    const isAgent = role === ROLES.agent;
+    const branch: Branch = { channel, isAgent, worlds: new Map(), highest: -1 };
+    if (!isAgent) return branch;
+    const place = this.#directory.place(channel, agent, address);
+    if (place === "duplicate")
+      return this.#dismiss(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
+    if (place !== "child") return undefined;
+    this.#children.set(branch, agent);
+    channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, limitMs: this.#limitMs });
+    return branch;
+  }
+
+  #dismiss(channel: Channel, message: string): undefined {
+    channel.send({ kind: "refused", world: 0, code: CODES.mismatch, message });
+    channel.finish();
+  }
+
+  #receive(branch: Branch, content: Buffer): void {
+    const frame = decode(content);
+    if (frame.kind === "heartbeat" && branch.isAgent) return;
+    if (!("world" in frame)) throw new ProtocolError(`a ${frame.kind} frame after the hello`);
+    this.#worlds.receive(branch, frame);
+  }
+
+  #lose(branch: Branch, reason: string): void {
+    const agent = this.#children.get(branch);
+    if (agent !== undefined) this.#directory.forget(agent);
+    this.#children.delete(branch);
+    this.#worlds.lose(branch, reason);
+  }
+
+  #tick(): void {
+    const now = performance.now();
+    // After a pause of this process itself, what the others sent meanwhile has not been read yet.
+    const paused = now - this.#tickedAt > 2 * this.#heartbeatMs;
+    this.#tickedAt = now;
+    this.#parent?.tick(now, paused, this.#limitMs);
+    for (const branch of [...this.#children.keys()]) {
+      const { channel } = branch;
+      if (paused) channel.receivedAt = now;
+      channel.send({ kind: "heartbeat" });
+      if (now - channel.receivedAt < this.#limitMs) continue;
+      channel.destroy();
+      this.#lose(branch, `no heartbeat for ${this.#limitMs / 1000} s`);
+      this.#forget(channel);
+    }
+  }
+}

@@ -1,0 +1,153 @@
+import type { Channel } from "./channel.ts";
+import { encode, renumbered, type WorldFrame } from "./frames.ts";
+import { countOf, isIn, runsOf } from "./runs.ts";
+import type { Runs } from "./wire.ts";
+
+/** A connection towards ranks: a rank's own, or a child agent's. */
+export interface Link {
+  readonly channel: Channel;
+  readonly isAgent: boolean;
+}
+
+/** A frame before it has its world's number on some connection. */
+export type Unnumbered = WorldFrame extends infer F ? (F extends WorldFrame ? Omit<F, "world"> : never) : never;
+
+interface Branch {
+  /** The world's number on this connection. */
+  readonly number: number;
+  readonly ranks: Set<number>;
+}
+
+/** The tree of a world around one agent: which connection leads to which rank, and the way towards the root. */
+export class Branches {
+  readonly size: number;
+  readonly isRoot: boolean;
+  readonly #above: ((frame: Unnumbered) => void) | undefined;
+  readonly #links = new Map<Link, Branch>();
+  readonly #towards: (Link | undefined)[] = [];
+
+  constructor(size: number, above: ((frame: Unnumbered) => void) | undefined) {
+    this.size = size;
+    this.isRoot = above === undefined;
+    this.#above = above;
+  }
+
+  /** Adds a connection; false if it is there. */
+  add(link: Link, number: number): boolean {
+    if (this.#links.has(link)) return false;
+    this.#links.set(link, { number, ranks: new Set() });
+    return true;
+  }
+
+  /** A rank is reached over this connection from now on; false if another one leads there. */
+  claim(link: Link, rank: number): boolean {
+    if (this.#towards[rank] !== undefined) return false;
+    this.#towards[rank] = link;
+    this.#links.get(link)?.ranks.add(rank);
+    return true;
+  }
+
+  /** The rank is gone. */
+  release(rank: number): void {
+    const link = this.#towards[rank];
+    this.#towards[rank] = undefined;
+    if (link !== undefined) this.#links.get(link)?.ranks.delete(rank);
+  }
+
+  remove(link: Link): void {
+    for (const rank of this.ranksOf(link)) this.#towards[rank] = undefined;
+    this.#links.delete(link);
+  }
+
+  get links(): readonly Link[] {
+    return [...this.#links.keys()];
+  }
+
+  numberOf(link: Link): number | undefined {
+    return this.#links.get(link)?.number;
+  }
+
+  /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
+  towards(rank: number): Link | undefined {
+    return this.#towards[rank];
+  }
+
+  leadsTo(link: Link, rank: number): boolean {
+    return this.#towards[rank] === link;
+  }
+
+  ranksOf(link: Link): readonly number[] {
+    return [...(this.#links.get(link)?.ranks ?? [])];
+  }
+
+  get isEmpty(): boolean {
+    for (const { ranks } of this.#links.values()) if (ranks.size > 0) return false;
+    return true;
+  }
+
+  /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
+  partition(ranks: Runs): ReadonlyMap<Link, Runs> {
+    const parts = new Map<Link, Runs>();
+    for (const [link, branch] of this.#links) {
+      const part: number[] = [];
+      for (const rank of branch.ranks) if (isIn(ranks, rank)) part.push(rank);
+      if (part.length > 0) parts.set(link, runsOf(part));
+    }
+    return parts;
+  }
+
+  /** How many connections lead to any of the ranks, which are in ascending order. */
+  countTowards(ranks: Runs): number {
+    return this.#towardsAny(ranks).length;
+  }
+
+  /** Whether all of the ranks, which are in ascending order, are below this agent. */
+  covers(ranks: Runs): boolean {
+    let below = 0;
+    for (const { ranks: own } of this.#links.values()) for (const rank of own) if (isIn(ranks, rank)) below++;
+    return below === countOf(ranks);
+  }
+
+  /** Towards the root. */
+  sendUp(frame: Unnumbered): void {
+    this.#above?.(frame);
+  }
+
+  send(link: Link, frame: Unnumbered): void {
+    const branch = this.#links.get(link);
+    if (branch !== undefined) link.channel.send({ ...frame, world: branch.number });
+  }
+
+  /** To each of the links, by default all: encoded once. */
+  broadcast(frame: Unnumbered, links: Iterable<Link> = this.#links.keys()): void {
+    this.forward(encode({ ...frame, world: 0 }), links);
+  }
+
+  /** To every connection that leads to one of the ranks, which are in ascending order. */
+  multicast(frame: Unnumbered, ranks: Runs): void {
+    this.broadcast(frame, this.#towardsAny(ranks));
+  }
+
+  /** The same of an encoded frame. */
+  forward(encoded: Buffer, links: Iterable<Link> = this.#links.keys()): void {
+    const copies = new Map<number, Buffer>();
+    for (const link of links) {
+      const number = this.numberOf(link);
+      if (number === undefined) continue;
+      let copy = copies.get(number);
+      if (copy === undefined) copies.set(number, (copy = renumbered(encoded, number)));
+      link.channel.write(copy);
+    }
+  }
+
+  #towardsAny(ranks: Runs): readonly Link[] {
+    const links: Link[] = [];
+    for (const [link, branch] of this.#links)
+      for (const rank of branch.ranks)
+        if (isIn(ranks, rank)) {
+          links.push(link);
+          break;
+        }
+    return links;
+  }
+}

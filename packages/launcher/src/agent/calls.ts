@@ -1,0 +1,120 @@
+import type { Branches, Link } from "./branches.ts";
+import type { CallRecord, FrameOf } from "./frames.ts";
+import { unionOf } from "./runs.ts";
+import type { Groups } from "./splits.ts";
+import type { Runs } from "./wire.ts";
+
+const MOST_PENDING = 4096;
+const LOG_TIMEOUT_MS = 1000;
+
+interface Report {
+  readonly history: bigint;
+  /** A rank that has it. */
+  readonly rank: number;
+  /** The connections that reported it. */
+  readonly links: Set<Link>;
+}
+
+type Log = readonly CallRecord[];
+
+/** What two ranks did differently: the first call whose history differs, the lower rank first. */
+export function mismatchMessage(a: number, callsOfA: Log, b: number, callsOfB: Log): string {
+  if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
+  const first = callsOfA.find(({ index, history }) => callsOfB.some((c) => c.index === index && c.history !== history));
+  const other = callsOfB.find(({ index }) => index === first?.index);
+  const [ofA, ofB] = [first?.description ?? "an earlier collective", other?.description ?? "another one"];
+  return (
+    `rank ${a} is at ${ofA}, rank ${b} at ${ofB}; all ranks of a group must call the same collectives in the same order, ` +
+    "with the same shapes"
+  );
+}
+
+/** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */
+export class Calls {
+  readonly #branches: Branches;
+  readonly #groups: Groups;
+  readonly #reports = new Map<string, Report>();
+  /** Groups whose ranks have diverged. */
+  readonly #diverged = new Set<bigint>();
+  readonly #queries = new Map<number, (calls: Log) => void>();
+  #nextQuery = 0;
+
+  constructor(branches: Branches, groups: Groups) {
+    this.#branches = branches;
+    this.#groups = groups;
+  }
+
+  report(link: Link, { group, index, history, rank, ranks: given }: FrameOf<"call">): void {
+    const ranks = this.#ranksOf(group, given);
+    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
+    const key = `${group}:${index}`;
+    const report = this.#reports.get(key);
+    if (report === undefined) {
+      this.#reports.set(key, { history, rank, links: new Set([link]) });
+      // Of a group that lost a member, nothing is ever complete.
+      if (this.#reports.size > MOST_PENDING) this.#reports.delete(this.#reports.keys().next().value as string);
+    } else if (report.history !== history) {
+      return this.#inquire({ group, ranks: given }, report.rank, rank);
+    } else {
+      report.links.add(link);
+    }
+    const links = report?.links.size ?? 1;
+    if (links < this.#branches.countTowards(ranks)) return;
+    this.#reports.delete(key);
+    if (this.#branches.covers(ranks)) return;
+    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: given });
+  }
+
+  /** A request for the log of a rank below, from above. */
+  query({ query, rank, group }: FrameOf<"callsQuery">): void {
+    this.#queryLog(rank, group, (calls) => this.#branches.sendUp({ kind: "calls", query, rank, calls }));
+  }
+
+  /** A log from below. */
+  answer({ query, calls }: FrameOf<"calls">): void {
+    this.#queries.get(query)?.(calls);
+    this.#queries.delete(query);
+  }
+
+  /** What an agent below, or this one, has found. */
+  found({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
+    if (!this.#branches.isRoot) return this.#branches.sendUp({ kind: "mismatch", group, message, ranks });
+    if (!this.#diverged.has(group)) this.distribute({ group, message, ranks });
+  }
+
+  /** What the root has decided. */
+  distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
+    this.#diverged.add(group);
+    this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
+  }
+
+  /** The ranks that must agree: those of the report, else of the group. */
+  #ranksOf(group: bigint, given: Runs): Runs {
+    return given.length > 0 ? unionOf([given]) : (this.#groups.ranksOf(group) ?? []);
+  }
+
+  #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
+    const logs = new Map<number, Log>();
+    for (const rank of [a, b])
+      this.#queryLog(rank, group, (calls) => {
+        logs.set(rank, calls);
+        const [ofA, ofB] = [logs.get(a), logs.get(b)];
+        if (ofA === undefined || ofB === undefined) return;
+        this.found({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
+      });
+    // From here on no report of the group is compared here.
+    if (!this.#branches.isRoot) this.#diverged.add(group);
+  }
+
+  #queryLog(rank: number, group: bigint, done: (calls: Log) => void): void {
+    const link = this.#branches.towards(rank);
+    const query = this.#nextQuery++;
+    const timer = setTimeout(() => this.answer({ kind: "calls", world: 0, query, rank, calls: [] }), LOG_TIMEOUT_MS);
+    timer.unref();
+    this.#queries.set(query, (calls) => {
+      clearTimeout(timer);
+      done(calls);
+    });
+    if (link !== undefined) this.#branches.send(link, { kind: "callsQuery", query, rank, group });
+  }
+}

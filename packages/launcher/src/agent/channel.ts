@@ -1,0 +1,109 @@
+import type { Duplex } from "node:stream";
+import { encode, type Frame, FrameReader } from "./frames.ts";
+import { LIMITS, ProtocolError } from "./wire.ts";
+
+/** What a channel's owner does with what arrives. */
+export interface ChannelEvents {
+  /** A whole frame, without its length. May throw ProtocolError, which ends the channel. */
+  content(content: Buffer): void;
+  /** Nothing more arrives; called once. */
+  ended(reason: string): void;
+}
+
+/** A peer with more unread bytes than this is disconnected. */
+const MOST_UNREAD_BYTES = 64 * 1024 * 1024;
+
+/** One end of a connection that carries frames, over any stream of bytes. */
+export class Channel {
+  /** When something was last received, on the clock of `performance.now()`. */
+  receivedAt: number = performance.now();
+  readonly #stream: Duplex;
+  readonly #events: ChannelEvents;
+  readonly #reader = new FrameReader();
+  #queue: Buffer[] = [];
+  #scheduled = false;
+  #finished = false;
+  #over = false;
+
+  constructor(stream: Duplex, events: ChannelEvents) {
+    this.#stream = stream;
+    this.#events = events;
+    stream.on("data", (chunk: Buffer) => this.#receive(chunk));
+    stream.on("error", (error) => this.#end(error.message));
+    stream.on("end", () => this.#end("the connection ended"));
+    stream.on("close", () => this.#end("the connection ended"));
+  }
+
+  /** Whether frames may still be sent. */
+  get isOpen(): boolean {
+    return !this.#over && !this.#finished;
+  }
+
+  /** The peer has sent a valid hello: longer frames are accepted from it. */
+  trust(): void {
+    this.#reader.limit = LIMITS.frame;
+  }
+
+  send(frame: Frame): void {
+    this.write(encode(frame));
+  }
+
+  /**
+   * Sends an encoded frame with all others of this turn of the event loop. So everything that has arrived is read before
+   * anything is written: a write to a process that has just ended would lose what it sent last.
+   */
+  write(encoded: Buffer): void {
+    if (!this.isOpen) return;
+    this.#queue.push(encoded);
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    setImmediate(() => {
+      this.#scheduled = false;
+      this.#flush();
+    });
+  }
+
+  /** Sends what is queued, then ends; what still arrives is dropped. */
+  finish(): void {
+    if (!this.isOpen) return;
+    this.#flush();
+    this.#finished = true;
+    this.#stream.end(() => this.#stream.destroy());
+  }
+
+  /** Ends at once, without `ended`. */
+  destroy(): void {
+    this.#over = true;
+    this.#stream.destroy();
+  }
+
+  #flush(): void {
+    if (!this.isOpen || this.#queue.length === 0) return;
+    const [only] = this.#queue;
+    this.#stream.write(this.#queue.length === 1 ? only : Buffer.concat(this.#queue));
+    this.#queue = [];
+    if (this.#stream.writableLength > MOST_UNREAD_BYTES) this.#end("it does not read what it is sent");
+  }
+
+  #receive(chunk: Buffer): void {
+    this.receivedAt = performance.now();
+    this.#reader.push(chunk);
+    try {
+      while (this.isOpen) {
+        const content = this.#reader.next();
+        if (content === undefined) return;
+        this.#events.content(content);
+      }
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error;
+      this.#end(`it sent ${error.message}`);
+    }
+  }
+
+  #end(reason: string): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#stream.destroy();
+    this.#events.ended(reason);
+  }
+}

@@ -1,0 +1,112 @@
+import { Batch } from "./batch.ts";
+import type { Branches } from "./branches.ts";
+import type { FrameOf } from "./frames.ts";
+import { ranksOf, runsOf } from "./runs.ts";
+
+const UP_MS = 10;
+const DOWN_MS = 20;
+
+/** Ranks by a text that they share. */
+class Grouped {
+  readonly #groups = new Map<string, number[]>();
+
+  add(text: string, ranks: Iterable<number>): void {
+    const group = this.#groups.get(text);
+    if (group === undefined) this.#groups.set(text, [...ranks]);
+    else group.push(...ranks);
+  }
+
+  /** All of them; none from then on. */
+  take<T>(make: (text: string, ranks: readonly number[]) => T): readonly T[] {
+    const taken = [...this.#groups].map(([text, ranks]) => make(text, ranks));
+    this.#groups.clear();
+    return taken;
+  }
+}
+
+/**
+ * How the ranks of a world end: in order (`leave`), by a failure that they report, or without notice (`lost`). Collected
+ * towards the root, which decides and distributes to all. What a rank reported itself wins over its loss.
+ */
+export class Departures {
+  readonly #branches: Branches;
+  readonly #leaving = new Grouped();
+  readonly #losing = new Grouped();
+  readonly #batch: Batch;
+  // What follows is kept at the root.
+  readonly #exited = new Map<number, string>();
+  readonly #lost = new Set<number>();
+  #failed: number | undefined;
+  #fresh: number[] = [];
+
+  constructor(branches: Branches) {
+    this.#branches = branches;
+    this.#batch = new Batch(branches.isRoot ? DOWN_MS : UP_MS, () => this.#flush());
+  }
+
+  /** At the root: ranks that have closed in order, and their last operations. */
+  get exited(): ReadonlyMap<number, string> {
+    return this.#exited;
+  }
+
+  /** At the root: ranks that are gone without notice. */
+  get lost(): ReadonlySet<number> {
+    return this.#lost;
+  }
+
+  /** Ranks below have closed in order. */
+  leave(exits: FrameOf<"leave">["exits"]): void {
+    for (const { runs, last } of exits) {
+      const ranks = [...ranksOf(runs)];
+      for (const rank of ranks) this.#branches.release(rank);
+      if (!this.#branches.isRoot) this.#leaving.add(last, ranks);
+      for (const rank of this.#branches.isRoot ? ranks : []) {
+        this.#exited.set(rank, last);
+        this.#fresh.push(rank);
+      }
+    }
+    this.#batch.schedule();
+  }
+
+  /** Ranks below are gone without notice. */
+  lose(ranks: readonly number[], reason: string): void {
+    for (const rank of ranks) this.#branches.release(rank);
+    if (this.#branches.isRoot) for (const rank of ranks) this.#lost.add(rank);
+    const unknown = ranks.filter((rank) => rank !== this.#failed);
+    if (unknown.length === 0) return;
+    this.#losing.add(reason, unknown);
+    this.#batch.schedule();
+  }
+
+  /** A rank below has failed. Only the first failure of a world is distributed: others follow from it. */
+  fail(frame: FrameOf<"failed">): void {
+    this.#batch.now();
+    if (!this.#branches.isRoot) return this.#branches.sendUp(frame);
+    if (this.#failed !== undefined) return;
+    this.#failed = frame.rank;
+    this.#branches.broadcast(frame);
+  }
+
+  /** Sends what is collected. */
+  flush(): void {
+    this.#batch.now();
+  }
+
+  dispose(): void {
+    this.#batch.dispose();
+  }
+
+  #flush(): void {
+    const exits = this.#leaving.take((last, ranks) => ({ runs: runsOf(ranks), last }));
+    const losses = this.#losing.take((reason, ranks) => ({ runs: runsOf(ranks), reason }));
+    if (this.#branches.isRoot) {
+      const runs = runsOf(this.#fresh);
+      this.#fresh = [];
+      if (runs.length > 0) this.#branches.broadcast({ kind: "exited", runs });
+      if (losses.length > 0) this.#branches.broadcast({ kind: "lost", losses });
+    } else {
+      if (exits.length > 0) this.#branches.sendUp({ kind: "leave", exits });
+      if (losses.length > 0) this.#branches.sendUp({ kind: "lost", losses });
+    }
+  }
+}

@@ -1,0 +1,265 @@
+/** The frames of docs/control-plane.md: one table, from which they are written, read and checked. */
+import {
+  bytes,
+  type Codec,
+  i32,
+  i64,
+  i64s,
+  type Layout,
+  LIMITS,
+  list,
+  ProtocolError,
+  Reader,
+  type Runs,
+  record,
+  runs,
+  text,
+  u8,
+  u32,
+  u64,
+  Writer,
+} from "./wire.ts";
+
+export const MAGIC = 0x3143_6f4d;
+export const PROTOCOL_VERSION = 1;
+
+export const ROLES = { rank: 0, agent: 1 } as const;
+
+/** The codes of failures that agents send themselves; those of ranks pass through. As in mosaic/stream.h. */
+export const CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
+
+export interface Joining {
+  readonly rank: number;
+  readonly pid: number;
+  /** Index in the frame's `hosts`; of a rank's own frame: 0. */
+  readonly host: number;
+}
+
+export interface CallRecord {
+  readonly index: bigint;
+  readonly history: bigint;
+  readonly description: string;
+}
+
+/** Where some ranks are: `activity` and the rest as in control_plane.h. */
+export interface Place {
+  readonly runs: Runs;
+  readonly activity: number;
+  readonly group: bigint;
+  readonly sequence: bigint;
+  readonly index: bigint;
+  readonly operation: string;
+  readonly description: string;
+  readonly last: string;
+}
+
+interface Exits {
+  readonly runs: Runs;
+  readonly last: string;
+}
+
+interface Losses {
+  readonly runs: Runs;
+  readonly reason: string;
+}
+
+interface Scoped {
+  /** The world's number on this connection; 0 between a rank and its agent. */
+  readonly world: number;
+}
+
+/** The fields of each frame. */
+export interface Frames {
+  hello: { magic: number; version: number; secret: string; role: number; agent: number; host: string; address: string };
+  accept: { heartbeatMs: number; limitMs: number };
+  redirect: { address: string };
+  heartbeat: object;
+  join: Scoped & {
+    name: string;
+    attempt: number;
+    size: number;
+    timeoutMs: number;
+    remainingMs: number;
+    hosts: readonly { readonly agent: number; readonly name: string }[];
+    members: readonly Joining[];
+  };
+  retract: Scoped & { runs: Runs };
+  welcome: Scoped & {
+    hosts: readonly string[];
+    members: readonly { readonly host: number; readonly pid: number }[];
+  };
+  refused: Scoped & { code: number; message: string };
+  closed: Scoped & { reason: string };
+  put: Scoped & { key: string; value: Buffer };
+  get: Scoped & { key: string };
+  value: Scoped & { key: string; value: Buffer };
+  leave: Scoped & { exits: readonly Exits[] };
+  exited: Scoped & { runs: Runs };
+  lost: Scoped & { losses: readonly Losses[] };
+  failed: Scoped & { rank: number; code: number; message: string };
+  call: Scoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: Runs };
+  callsQuery: Scoped & { query: number; rank: number; group: bigint };
+  calls: Scoped & { query: number; rank: number; calls: readonly CallRecord[] };
+  mismatch: Scoped & { group: bigint; message: string; ranks: Runs };
+  split: Scoped & {
+    group: bigint;
+    index: bigint;
+    ranks: Runs;
+    colors: readonly { readonly rank: number; readonly color: bigint }[];
+  };
+  colors: Scoped & { group: bigint; index: bigint; ranks: Runs; colors: BigInt64Array };
+  positionsRequest: Scoped & { request: bigint; ranks: Runs };
+  positionsQuery: Scoped & { query: number; timeoutMs: number; ranks: Runs };
+  positionsAnswer: Scoped & { query: number; places: readonly Place[] };
+  positions: Scoped & { request: bigint; places: readonly Place[] };
+}
+
+export type Kind = keyof Frames;
+export type FrameOf<K extends Kind> = { readonly kind: K } & Readonly<Frames[K]>;
+export type Frame = { [K in Kind]: FrameOf<K> }[Kind];
+/** Frames that belong to a world. */
+export type WorldKind = { [K in Kind]: Frames[K] extends Scoped ? K : never }[Kind];
+export type WorldFrame = { [K in WorldKind]: FrameOf<K> }[WorldKind];
+
+const hosts = list(record({ agent: u32, name: text }));
+const members = list(record<Joining>({ rank: u32, pid: i32, host: u32 }));
+const calls = list(record<CallRecord>({ index: u64, history: u64, description: text }));
+const position = {
+  activity: u8,
+  group: u64,
+  sequence: u64,
+  index: u64,
+  operation: text,
+  description: text,
+  last: text,
+};
+const places = list(record<Place>({ runs, ...position }));
+const world = u32;
+
+/** By kind: its number on the wire, and its fields in their order. */
+const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Frames[K]>] } = {
+  hello: [1, { magic: u32, version: u32, secret: text, role: u8, agent: u32, host: text, address: text }],
+  accept: [2, { heartbeatMs: u32, limitMs: u32 }],
+  redirect: [3, { address: text }],
+  heartbeat: [4, {}],
+  join: [5, { world, name: text, attempt: u32, size: u32, timeoutMs: u32, remainingMs: u32, hosts, members }],
+  retract: [6, { world, runs }],
+  welcome: [7, { world, hosts: list(text), members: list(record({ host: u32, pid: i32 })) }],
+  refused: [8, { world, code: i32, message: text }],
+  closed: [9, { world, reason: text }],
+  put: [10, { world, key: text, value: bytes }],
+  get: [11, { world, key: text }],
+  value: [12, { world, key: text, value: bytes }],
+  leave: [13, { world, exits: list(record<Exits>({ runs, last: text })) }],
+  exited: [14, { world, runs }],
+  lost: [15, { world, losses: list(record<Losses>({ runs, reason: text })) }],
+  failed: [16, { world, rank: u32, code: i32, message: text }],
+  call: [17, { world, group: u64, index: u64, history: u64, rank: u32, ranks: runs }],
+  callsQuery: [18, { world, query: u32, rank: u32, group: u64 }],
+  calls: [19, { world, query: u32, rank: u32, calls }],
+  mismatch: [20, { world, group: u64, message: text, ranks: runs }],
+  split: [21, { world, group: u64, index: u64, ranks: runs, colors: list(record({ rank: u32, color: i64 })) }],
+  colors: [22, { world, group: u64, index: u64, ranks: runs, colors: i64s }],
+  positionsRequest: [23, { world, request: u64, ranks: runs }],
+  positionsQuery: [24, { world, query: u32, timeoutMs: u32, ranks: runs }],
+  positionsAnswer: [25, { world, query: u32, places }],
+  positions: [26, { world, request: u64, places }],
+};
+
+interface Coded {
+  readonly kind: Kind;
+  readonly type: number;
+  readonly body: Codec<object>;
+}
+
+const byKind = new Map<Kind, Coded>();
+const byType = new Map<number, Coded>();
+for (const [name, [type, fields]] of Object.entries(layouts)) {
+  const coded = { kind: name as Kind, type, body: record<object>(fields) };
+  byKind.set(coded.kind, coded);
+  byType.set(type, coded);
+}
+
+/** Bytes of a frame, its length included. */
+export function encode(frame: Frame): Buffer {
+  const { type, body } = byKind.get(frame.kind) as Coded;
+  const out = new Writer();
+  out.reserve(4);
+  u8.write(out, type);
+  body.write(out, frame);
+  out.memory.writeUInt32LE(out.bytes.length - 4, 0);
+  return out.bytes;
+}
+
+/** The same frame of a world under its number on another connection. */
+export function renumbered(encoded: Buffer, number: number): Buffer {
+  const copy = Buffer.from(encoded);
+  copy.writeUInt32LE(number, 5);
+  return copy;
+}
+
+/** The bytes of a frame that was received without its length. */
+export function withLength(content: Buffer): Buffer {
+  const encoded = Buffer.allocUnsafe(4 + content.length);
+  encoded.writeUInt32LE(content.length);
+  content.copy(encoded, 4);
+  return encoded;
+}
+
+/** The kind of a frame, and its world's number; undefined for one that is of no world. */
+export function headerOf(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
+  const kind = byType.get(content[0] as number)?.kind;
+  return kind === undefined || content.length < 5 ? undefined : { kind, world: content.readUInt32LE(1) };
+}
+
+/** A frame without its length. Throws ProtocolError. */
+export function decode(content: Buffer): Frame {
+  const from = new Reader(content);
+  const type = u8.read(from);
+  const coded = byType.get(type);
+  if (coded === undefined) throw new ProtocolError(`a frame of the unknown type ${type}`);
+  const value = { kind: coded.kind, ...coded.body.read(from) } as Frame;
+  if (from.left > 0) throw new ProtocolError(`${from.left} bytes after the end of a ${coded.kind} frame`);
+  return value;
+}
+
+/** Version and secret of a hello of any version; undefined for what is no hello. */
+export function greetingOf(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
+  const from = new Reader(content);
+  if (u8.read(from) !== layouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
+  return { version: u32.read(from), secret: text.read(from) };
+}
+
+/** Cuts a byte stream into frames without their lengths. */
+export class FrameReader {
+  /** The longest frame that is accepted now. */
+  limit: number = LIMITS.hello;
+  #chunks: Buffer[] = [];
+  #size = 0;
+
+  push(chunk: Buffer): void {
+    this.#chunks.push(chunk);
+    this.#size += chunk.length;
+  }
+
+  /** The next whole frame. Throws ProtocolError for a length that cannot be. */
+  next(): Buffer | undefined {
+    if (this.#size < 4) return undefined;
+    if ((this.#chunks[0] as Buffer).length < 4) this.#join();
+    const length = (this.#chunks[0] as Buffer).readUInt32LE();
+    if (length === 0 || length > this.limit)
+      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are legal`);
+    if (this.#size < 4 + length) return undefined;
+    if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
+    const joined = this.#chunks[0] as Buffer;
+    const rest = joined.subarray(4 + length);
+    if (rest.length > 0) this.#chunks[0] = rest;
+    else this.#chunks.shift();
+    this.#size -= 4 + length;
+    return joined.subarray(4, 4 + length);
+  }
+
+  #join(): void {
+    this.#chunks = [Buffer.concat(this.#chunks)];
+  }
+}

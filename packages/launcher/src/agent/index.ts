@@ -1,0 +1,21 @@
+/**
+ * The control plane's agent: docs/control-plane.md is its protocol. `mosaic-run` runs one for its ranks; where ranks are
+ * started by something else, the first rank of a host starts `@mosaic/launcher/agent-process`.
+ *
+ * @module
+ */
+export { Agent, type AgentOptions } from "./agent.ts";
+export {
+  CODES,
+  decode,
+  encode,
+  type Frame,
+  FrameReader,
+  type FrameOf,
+  type Kind,
+  MAGIC,
+  PROTOCOL_VERSION,
+  ROLES,
+} from "./frames.ts";
+export { type Listener, type Network, tcp } from "./network.ts";
+export { LIMITS, ProtocolError, type Runs } from "./wire.ts";

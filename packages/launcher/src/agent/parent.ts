@@ -1,0 +1,141 @@
+import { setTimeout as delay } from "node:timers/promises";
+import type { Unnumbered } from "./branches.ts";
+import { Channel } from "./channel.ts";
+import { CODES, decode, encode, type FrameOf, headerOf } from "./frames.ts";
+import type { Network } from "./network.ts";
+import type { Refusal } from "./rendezvous.ts";
+import type { World } from "./world.ts";
+
+export interface ParentOptions {
+  readonly network: Network;
+  /** Address of the root, which redirects to the parent. */
+  readonly root: string;
+  readonly hello: FrameOf<"hello">;
+  /** The parent is gone, or has refused this agent: no world is served any more. */
+  onLost(refusal: Refusal): void;
+}
+
+/** A world's way towards the root. */
+export interface WayUp {
+  send(frame: Unnumbered): void;
+  begin(world: World): void;
+  end(): void;
+}
+
+const RETRY_MS = 200;
+
+/** The connection to the parent agent. What is sent before it stands waits. */
+export class Parent {
+  readonly #options: ParentOptions;
+  readonly #worlds = new Map<number, World>();
+  readonly #backlog: Buffer[] = [];
+  #channel: Channel | undefined;
+  #accepted = false;
+  #nextWorld = 0;
+  #failure: Refusal | undefined;
+  #problem = "no connection yet";
+  #closed = false;
+
+  constructor(options: ParentOptions) {
+    this.#options = options;
+    void this.#connect();
+  }
+
+  /** Why no world can be served, if so. */
+  get failure(): Refusal | undefined {
+    return this.#failure;
+  }
+
+  /** Why there is no connection; undefined when there is one. */
+  get disconnected(): string | undefined {
+    if (this.#accepted) return undefined;
+    const { hello, root } = this.#options;
+    return `the agent of ${hello.host} cannot reach its parent through the root at ${root}: ${this.#problem}`;
+  }
+
+  newWorld(): WayUp {
+    const number = this.#nextWorld++;
+    return {
+      send: (frame) => this.#send(encode({ ...frame, world: number })),
+      begin: (world) => void this.#worlds.set(number, world),
+      end: () => void this.#worlds.delete(number),
+    };
+  }
+
+  /** Sends a heartbeat, and looks whether the parent has sent one. */
+  tick(now: number, paused: boolean, limitMs: number): void {
+    if (!this.#accepted || this.#channel === undefined) return;
+    if (paused) this.#channel.receivedAt = now;
+    this.#channel.send({ kind: "heartbeat" });
+    if (now - this.#channel.receivedAt < limitMs) return;
+    this.#channel.destroy();
+    this.#lose(CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#channel?.destroy();
+  }
+
+  #send(encoded: Buffer): void {
+    if (this.#accepted) this.#channel?.write(encoded);
+    else if (this.#failure === undefined) this.#backlog.push(encoded);
+  }
+
+  async #connect(): Promise<void> {
+    let address = this.#options.root;
+    while (!this.#closed && this.#failure === undefined) {
+      const redirected = await this.#attempt(address);
+      if (this.#accepted) return;
+      address = redirected ?? this.#options.root;
+      if (redirected === undefined) await delay(RETRY_MS, undefined, { ref: false });
+    }
+  }
+
+  /** Resolves once accepted, or when the connection has ended: with the address that this agent was sent to. */
+  async #attempt(address: string): Promise<string | undefined> {
+    let stream: Awaited<ReturnType<Network["connect"]>>;
+    try {
+      stream = await this.#options.network.connect(address);
+    } catch (error) {
+      this.#problem = (error as Error).message;
+      return undefined;
+    }
+    if (this.#closed) return void stream.destroy();
+    return new Promise((resolve) => {
+      let redirected: string | undefined;
+      const channel = new Channel(stream, {
+        content: (content) => {
+          const header = headerOf(content);
+          if (header && this.#worlds.get(header.world)?.pass(header.kind, content)) return;
+          const frame = decode(content);
+          if (frame.kind === "redirect") redirected = frame.address;
+          else if (frame.kind === "accept") this.#accept(channel);
+          else if (frame.kind === "refused" && !this.#accepted) this.#lose(frame.code, frame.message);
+          else if ("world" in frame) this.#worlds.get(frame.world)?.fromAbove(frame);
+          if (this.#accepted) resolve(undefined);
+        },
+        ended: (reason) => {
+          this.#problem = reason;
+          if (this.#accepted) this.#lose(CODES.peerLost, "the parent agent ended");
+          resolve(redirected);
+        },
+      });
+      channel.trust();
+      channel.send(this.#options.hello);
+      this.#channel = channel;
+    });
+  }
+
+  #accept(channel: Channel): void {
+    this.#accepted = true;
+    for (const encoded of this.#backlog.splice(0)) channel.write(encoded);
+  }
+
+  #lose(code: number, message: string): void {
+    if (this.#closed || this.#failure !== undefined) return;
+    this.#failure = { code, message };
+    this.#accepted = false;
+    this.#options.onLost(this.#failure);
+  }
+}

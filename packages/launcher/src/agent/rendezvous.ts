@@ -1,0 +1,198 @@
+import { Batch } from "./batch.ts";
+import type { Branches, Link } from "./branches.ts";
+import { CODES, type FrameOf } from "./frames.ts";
+import { describeRanks, runsOf } from "./runs.ts";
+import { LIMITS } from "./wire.ts";
+
+/** A host, by the number of its agent. */
+export interface Host {
+  readonly agent: number;
+  readonly name: string;
+}
+
+interface Member {
+  readonly rank: number;
+  readonly pid: number;
+  readonly host: Host;
+}
+
+interface Terms {
+  readonly size: number;
+  readonly timeoutMs: number;
+  /** On the clock of `performance.now()`. */
+  readonly deadline: number;
+}
+
+/** Why a world does not come together. */
+export interface Refusal {
+  readonly code: number;
+  readonly message: string;
+}
+
+const WINDOW_MS = 5;
+const MEMBERS_A_FRAME = 8192;
+/** The root names the ranks that are missing, so it answers first. */
+const ROOT_FIRST_MS = 1500;
+
+/** What a rendezvous needs of its world. */
+export interface Gathering {
+  readonly name: string;
+  readonly attempt: number;
+  readonly branches: Branches;
+  readonly host: Host;
+  refuse(refusal: Refusal): void;
+  /** All ranks have joined; only at the root. */
+  complete(table: Pick<FrameOf<"welcome">, "hosts" | "members">): void;
+  /** Why this agent has no connection to its parent; undefined when it has one. */
+  disconnected(): string | undefined;
+}
+
+/** Gathers the members of a world: towards the root in batches, and at the root until all are there. */
+export class Rendezvous {
+  readonly #gathering: Gathering;
+  readonly #members = new Map<number, Member>();
+  /** Not yet sent towards the root. */
+  readonly #fresh: { readonly member: Member; readonly terms: Terms }[] = [];
+  readonly #batch = new Batch(WINDOW_MS, () => this.#flush());
+  #terms: Terms | undefined;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(gathering: Gathering) {
+    this.#gathering = gathering;
+  }
+
+  /** The ranks that have joined here. */
+  get ranks(): readonly number[] {
+    return [...this.#members.keys()];
+  }
+
+  join(link: Link, frame: FrameOf<"join">): void {
+    const terms = {
+      size: frame.size,
+      timeoutMs: frame.timeoutMs,
+      deadline: performance.now() + frame.remainingMs,
+    };
+    for (const { rank, pid, host } of frame.members) {
+      const member = { rank, pid, host: link.isAgent ? (frame.hosts[host] as Host) : this.#gathering.host };
+      if (!this.#add(link, member, terms)) return;
+    }
+    this.#limit(terms);
+    const { branches } = this.#gathering;
+    if (!branches.isRoot) this.#batch.schedule();
+    else if (this.#members.size === branches.size) this.#gathering.complete(this.#table());
+  }
+
+  /** Ranks that had joined are gone. */
+  retract(ranks: readonly number[]): void {
+    const { branches } = this.#gathering;
+    this.#batch.now();
+    for (const rank of ranks) {
+      this.#members.delete(rank);
+      branches.release(rank);
+    }
+    if (ranks.length > 0) branches.sendUp({ kind: "retract", runs: runsOf(ranks) });
+  }
+
+  dispose(): void {
+    this.#batch.dispose();
+    clearTimeout(this.#timer);
+  }
+
+  /** False when the world is refused because of this member. */
+  #add(link: Link, member: Member, terms: Terms): boolean {
+    const { branches } = this.#gathering;
+    if (branches.isRoot) {
+      const fault = this.#fault(member, terms);
+      if (fault !== undefined) {
+        this.#gathering.refuse({ code: CODES.mismatch, message: fault });
+        return false;
+      }
+    } else {
+      this.#fresh.push({ member, terms });
+    }
+    // A second process of the same rank is refused by the root, where both arrive.
+    if (branches.claim(link, member.rank)) this.#members.set(member.rank, member);
+    return true;
+  }
+
+  #fault({ rank, pid, host }: Member, { size }: Terms): string | undefined {
+    const first = this.#members.values().next().value;
+    const expected = this.#terms?.size ?? size;
+    if (size !== expected)
+      return `rank ${rank} has WORLD_SIZE ${size}, rank ${first?.rank} has ${expected}; WORLD_SIZE must agree on all ranks`;
+    if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
+    if (rank >= size) return `rank ${rank} of ${size}: expected RANK from 0 to ${size - 1}`;
+    const other = this.#members.get(rank);
+    if (other === undefined) return undefined;
+    const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
+    return `two processes are rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; RANK must differ on all ranks`;
+  }
+
+  /** The earliest deadline counts. */
+  #limit(terms: Terms): void {
+    if (this.#terms !== undefined && this.#terms.deadline <= terms.deadline) return;
+    this.#terms = { ...terms, size: this.#terms?.size ?? terms.size };
+    clearTimeout(this.#timer);
+    const delay = this.#gathering.branches.isRoot ? 0 : ROOT_FIRST_MS;
+    this.#timer = setTimeout(() => this.#expire(), Math.max(0, terms.deadline + delay - performance.now()));
+  }
+
+  #expire(): void {
+    const { branches } = this.#gathering;
+    const after = `rendezvous timed out after ${(this.#terms?.timeoutMs ?? 0) / 1000} s: `;
+    const why = branches.isRoot
+      ? this.#missing()
+      : (this.#gathering.disconnected() ?? "the root agent does not respond");
+    this.#gathering.refuse({ code: CODES.timeout, message: after + why });
+  }
+
+  #missing(): string {
+    const { size } = this.#gathering.branches;
+    const missing: number[] = [];
+    for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
+    return (
+      `${describeRanks(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; look at their output for why, ` +
+      "and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID"
+    );
+  }
+
+  /** Members towards the root. Those who disagree on the size travel apart, for the root to see. */
+  #flush(): void {
+    const { name, attempt, branches } = this.#gathering;
+    const fresh = this.#fresh.splice(0);
+    for (const size of new Set(fresh.map(({ terms }) => terms.size))) {
+      const alike = fresh.filter(({ terms }) => terms.size === size);
+      for (let at = 0; at < alike.length; at += MEMBERS_A_FRAME) {
+        const part = alike.slice(at, at + MEMBERS_A_FRAME);
+        const { timeoutMs, deadline } = part
+          .map(({ terms }) => terms)
+          .reduce((a, b) => (b.deadline < a.deadline ? b : a));
+        const remainingMs = Math.max(0, Math.round(deadline - performance.now()));
+        const hosts = [...new Map(part.map(({ member }) => [member.host.agent, member.host])).values()];
+        const numbers = new Map(hosts.map(({ agent }, i) => [agent, i]));
+        const members = part.map(({ member: { rank, pid, host } }) => ({
+          rank,
+          pid,
+          host: numbers.get(host.agent) ?? 0,
+        }));
+        branches.sendUp({ kind: "join", name, attempt, size, timeoutMs, remainingMs, hosts, members });
+      }
+    }
+  }
+
+  /** Hosts are numbered in the order of their lowest ranks. */
+  #table(): Pick<FrameOf<"welcome">, "hosts" | "members"> {
+    const numbers = new Map<number, number>();
+    const hosts: string[] = [];
+    const members = Array.from({ length: this.#members.size }, (_, rank) => {
+      const { pid, host } = this.#members.get(rank) as Member;
+      let number = numbers.get(host.agent);
+      if (number === undefined) {
+        number = hosts.push(host.name) - 1;
+        numbers.set(host.agent, number);
+      }
+      return { host: number, pid };
+    });
+    return { hosts, members };
+  }
+}

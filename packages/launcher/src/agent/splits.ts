@@ -1,0 +1,100 @@
+import type { Branches, Link } from "./branches.ts";
+import type { FrameOf } from "./frames.ts";
+import { countOf, ranksOf, runsOf } from "./runs.ts";
+import type { Runs } from "./wire.ts";
+
+/** The id of the group of all ranks. */
+export const WORLD_GROUP = 1n;
+const MOST_GROUPS = 16_384;
+const MOST_PENDING = 1024;
+
+/** The group of a color: as packages/runtime/native/collectives/call.cc, FNV-1a over 64-bit words. */
+export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
+  let id = 0xcbf2_9ce4_8422_2325n;
+  for (const word of [parent, index, color])
+    id = BigInt.asUintN(64, (id ^ BigInt.asUintN(64, word)) * 0x100_0000_01b3n);
+  return id;
+}
+
+/** The groups whose members this agent leads to. */
+export class Groups {
+  readonly #groups = new Map<bigint, Runs>();
+
+  constructor(size: number) {
+    this.#groups.set(WORLD_GROUP, [[0, size]]);
+  }
+
+  /** World ranks in ascending order; undefined for a group without members below. */
+  ranksOf(id: bigint): Runs | undefined {
+    return this.#groups.get(id);
+  }
+
+  add(id: bigint, ranks: Runs): void {
+    this.#groups.set(id, ranks);
+    if (this.#groups.size <= MOST_GROUPS) return;
+    // The oldest but the world: its calls are no longer compared.
+    for (const old of this.#groups.keys()) if (old !== WORLD_GROUP) return void this.#groups.delete(old);
+  }
+}
+
+interface Pending {
+  readonly group: bigint;
+  readonly index: bigint;
+  readonly ranks: Runs;
+  /** Ranks of the group below this agent. */
+  readonly expected: number;
+  readonly colors: Map<number, bigint>;
+}
+
+/** Gathers the colors of splits, and returns them to the members once all are there. */
+export class Splits {
+  readonly #branches: Branches;
+  readonly #groups: Groups;
+  readonly #pending = new Map<string, Pending>();
+
+  constructor(branches: Branches, groups: Groups) {
+    this.#branches = branches;
+    this.#groups = groups;
+  }
+
+  /** Colors from below; those of ranks that the connection does not lead to are left out. */
+  split(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
+    const key = `${group}:${index}`;
+    const pending = this.#pending.get(key) ?? this.#open(key, { group, index, ranks });
+    for (const { rank, color } of colors) if (this.#branches.leadsTo(link, rank)) pending.colors.set(rank, color);
+    if (pending.colors.size < pending.expected) return;
+    this.#pending.delete(key);
+    if (this.#branches.isRoot) {
+      const members = [...ranksOf(pending.ranks)];
+      const ordered = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
+      this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
+    } else {
+      const gathered = [...pending.colors].map(([rank, color]) => ({ rank, color }));
+      this.#branches.sendUp({ kind: "split", group, index, ranks: pending.ranks, colors: gathered });
+    }
+  }
+
+  /** All colors: from above, or at the root once they are there. */
+  distribute(frame: FrameOf<"colors">): void {
+    const { group, index, colors } = frame;
+    const ranks = [...ranksOf(frame.ranks)];
+    const { isRoot } = this.#branches;
+    // Elsewhere only the groups of the ranks below matter.
+    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.towards(ranks[i] as number)));
+    const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
+    for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
+    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), runsOf(part));
+    this.#branches.multicast(frame, runsOf(ranks));
+  }
+
+  #open(key: string, { group, index, ranks }: Omit<Pending, "expected" | "colors">): Pending {
+    const { isRoot } = this.#branches;
+    const below = (): Runs => [...this.#branches.partition(runsOf(ranksOf(ranks))).values()].flat();
+    const expected = countOf(isRoot ? ranks : below());
+    const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
+    this.#pending.set(key, pending);
+    // A split that lost a member is never complete.
+    if (this.#pending.size > MOST_PENDING) this.#pending.delete(this.#pending.keys().next().value as string);
+    return pending;
+  }
+}

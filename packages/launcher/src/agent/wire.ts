@@ -1,0 +1,214 @@
+/** A refused byte stream: the connection that it came over is closed. */
+export class ProtocolError extends Error {
+  override readonly name: string = "ProtocolError";
+}
+
+/** Ranks in order, as runs of consecutive ones: `[[0, 4], [6, 1]]` is 0, 1, 2, 3, 6. */
+export type Runs = readonly (readonly [first: number, count: number])[];
+
+/** What a frame may hold, in bytes; ranks of a world are counted. */
+export const LIMITS = {
+  frame: 8_388_608,
+  /** Of a connection without a valid hello yet. */
+  hello: 4096,
+  text: 2048,
+  value: 65_536,
+  ranks: 65_536,
+} as const;
+
+/** How one field is written. Memory is little-endian wherever Node runs. `least` bytes bound the length of lists before anything is allocated. */
+export interface Codec<T> {
+  readonly least: number;
+  write(out: Writer, value: T): void;
+  read(from: Reader): T;
+}
+
+/** Little-endian bytes that grow. */
+export class Writer {
+  #bytes = Buffer.allocUnsafe(256);
+  #size = 0;
+
+  /** Room for `count` more bytes; returns where they begin. */
+  reserve(count: number): number {
+    const at = this.#size;
+    this.#size += count;
+    if (this.#size > this.#bytes.length) {
+      const larger = Buffer.allocUnsafe(Math.max(2 * this.#bytes.length, this.#size));
+      this.#bytes.copy(larger, 0, 0, at);
+      this.#bytes = larger;
+    }
+    return at;
+  }
+
+  get bytes(): Buffer {
+    return this.#bytes.subarray(0, this.#size);
+  }
+
+  /** The memory to write into; valid until the next `reserve`. */
+  get memory(): Buffer {
+    return this.#bytes;
+  }
+}
+
+/** Reads what a Writer wrote; every read is checked against the end. */
+export class Reader {
+  readonly #bytes: Buffer;
+  #at = 0;
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  get left(): number {
+    return this.#bytes.length - this.#at;
+  }
+
+  take(count: number): Buffer {
+    if (count > this.left) throw new ProtocolError(`a frame ends ${count - this.left} bytes too early`);
+    this.#at += count;
+    return this.#bytes.subarray(this.#at - count, this.#at);
+  }
+
+  /** The length of a list whose elements take `least` bytes or more. */
+  count(least: number): number {
+    const count = this.take(4).readUInt32LE();
+    if (count * least > this.left) throw new ProtocolError(`a list of ${count} elements is longer than its frame`);
+    return count;
+  }
+}
+
+export const u8: Codec<number> = fixed(
+  1,
+  (bytes, value, at) => bytes.writeUInt8(value, at),
+  (bytes) => bytes.readUInt8(),
+);
+
+export const u32: Codec<number> = fixed(
+  4,
+  (bytes, value, at) => bytes.writeUInt32LE(value, at),
+  (bytes) => bytes.readUInt32LE(),
+);
+
+export const i32: Codec<number> = fixed(
+  4,
+  (bytes, value, at) => bytes.writeInt32LE(value, at),
+  (bytes) => bytes.readInt32LE(),
+);
+
+export const u64: Codec<bigint> = fixed(
+  8,
+  (bytes, value, at) => bytes.writeBigUInt64LE(value, at),
+  (bytes) => bytes.readBigUInt64LE(),
+);
+
+export const i64: Codec<bigint> = fixed(
+  8,
+  (bytes, value, at) => bytes.writeBigInt64LE(value, at),
+  (bytes) => bytes.readBigInt64LE(),
+);
+
+/** A list of i64, without an object for each. */
+export const i64s: Codec<BigInt64Array> = {
+  least: 4,
+  write(out, values) {
+    u32.write(out, values.length);
+    const at = out.reserve(values.byteLength);
+    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(out.memory, at);
+  },
+  read(from) {
+    const count = from.count(8);
+    const values = new BigInt64Array(count);
+    from.take(8 * count).copy(Buffer.from(values.buffer));
+    return values;
+  },
+};
+
+function fixed<T>(
+  least: number,
+  write: (bytes: Buffer, value: T, at: number) => void,
+  read: (bytes: Buffer) => T,
+): Codec<T> {
+  return {
+    least,
+    write(out, value) {
+      const at = out.reserve(least);
+      write(out.memory, value, at);
+    },
+    read: (from) => read(from.take(least)),
+  };
+}
+
+/** UTF-8, cut at `LIMITS.text` bytes when written. */
+export const text: Codec<string> = {
+  least: 4,
+  write: (out, value) => writeBytes(out, Buffer.from(value).subarray(0, LIMITS.text)),
+  read: (from) => readBytes(from, LIMITS.text).toString(),
+};
+
+export const bytes: Codec<Buffer> = {
+  least: 4,
+  write: writeBytes,
+  read: (from) => Buffer.from(readBytes(from, LIMITS.value)),
+};
+
+function writeBytes(out: Writer, value: Buffer): void {
+  u32.write(out, value.length);
+  const at = out.reserve(value.length);
+  value.copy(out.memory, at);
+}
+
+function readBytes(from: Reader, most: number): Buffer {
+  const length = from.count(1);
+  if (length > most) throw new ProtocolError(`${length} bytes where at most ${most} are legal`);
+  return from.take(length);
+}
+
+export const runs: Codec<Runs> = {
+  least: 4,
+  write(out, value) {
+    u32.write(out, value.length);
+    for (const [first, count] of value) {
+      u32.write(out, first);
+      u32.write(out, count);
+    }
+  },
+  read(from) {
+    let total = 0;
+    return Array.from({ length: from.count(8) }, () => {
+      const [first, count] = [u32.read(from), u32.read(from)];
+      total += count;
+      if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
+        throw new ProtocolError(`a run of ${count} ranks from ${first}; a world has at most ${LIMITS.ranks}`);
+      return [first, count] as const;
+    });
+  },
+};
+
+/** The fields of a record, in the order of the codecs. */
+export type Layout<T> = { readonly [K in keyof T]-?: Codec<T[K]> };
+
+export function record<T extends object>(layout: Layout<T>): Codec<T> {
+  const fields = Object.entries(layout) as [keyof T & string, Codec<unknown>][];
+  return {
+    least: fields.reduce((sum, [, codec]) => sum + codec.least, 0),
+    write(out, value) {
+      for (const [name, codec] of fields) codec.write(out, value[name]);
+    },
+    read(from) {
+      const value: Partial<Record<keyof T, unknown>> = {};
+      for (const [name, codec] of fields) value[name] = codec.read(from);
+      return value as T;
+    },
+  };
+}
+
+export function list<T>(element: Codec<T>): Codec<readonly T[]> {
+  return {
+    least: 4,
+    write(out, values) {
+      u32.write(out, values.length);
+      for (const value of values) element.write(out, value);
+    },
+    read: (from) => Array.from({ length: from.count(element.least) }, () => element.read(from)),
+  };
+}

@@ -1,0 +1,248 @@
+import { Branches, type Link, type Unnumbered } from "./branches.ts";
+import { Calls } from "./calls.ts";
+import { Departures } from "./departures.ts";
+import { CODES, encode, type FrameOf, type Kind, withLength, type WorldFrame } from "./frames.ts";
+import { Positions } from "./positions.ts";
+import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
+import { countOf, ranksOf, runsOf } from "./runs.ts";
+import { Groups, Splits } from "./splits.ts";
+import { Values } from "./values.ts";
+import { LIMITS, ProtocolError } from "./wire.ts";
+
+/** Frames towards the ranks that no agent on the way looks into. */
+const PASSED: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
+
+/** What a world needs of its agent. */
+export interface WorldOptions {
+  readonly name: string;
+  readonly attempt: number;
+  readonly size: number;
+  readonly host: Host;
+  /** Sends towards the root; undefined at the root. */
+  readonly above: ((frame: Unnumbered) => void) | undefined;
+  disconnected(): string | undefined;
+  /** It has all its ranks: another of the same name may gather. */
+  onComplete(): void;
+  /** It was refused while it gathered. */
+  onRefused(refusal: Refusal, ranks: readonly number[]): void;
+  /** No rank of it is left below this agent. */
+  onOver(): void;
+  /** A connection has no more to do with this world. */
+  onRemoved(link: Link, number: number): void;
+}
+
+/** The ranks of one job that rendezvous under one name, as one agent of the tree sees them. */
+export class World {
+  readonly #options: WorldOptions;
+  readonly #branches: Branches;
+  readonly #rendezvous: Rendezvous;
+  readonly #values: Values;
+  readonly #departures: Departures;
+  readonly #splits: Splits;
+  readonly #calls: Calls;
+  readonly #positions: Positions;
+  #state: "gathering" | "complete" | "over" = "gathering";
+
+  constructor(options: WorldOptions) {
+    const { name, attempt, size, host } = options;
+    this.#options = options;
+    this.#branches = new Branches(size, options.above);
+    const groups = new Groups(size);
+    this.#values = new Values(this.#branches);
+    this.#departures = new Departures(this.#branches);
+    this.#splits = new Splits(this.#branches, groups);
+    this.#calls = new Calls(this.#branches, groups);
+    this.#positions = new Positions(this.#branches, this.#departures);
+    this.#rendezvous = new Rendezvous({
+      ...{ name, attempt, host, branches: this.#branches },
+      refuse: (refusal) => this.refuse(refusal),
+      complete: (table) => this.#welcome(encode({ kind: "welcome", world: 0, ...table })),
+      disconnected: () => options.disconnected(),
+    });
+  }
+
+  get isGathering(): boolean {
+    return this.#state === "gathering";
+  }
+
+  /** A frame from a rank or a child agent. Throws ProtocolError for what it may not send. */
+  fromBelow(link: Link, number: number, frame: WorldFrame): void {
+    if (this.#state === "over") return;
+    if (frame.kind === "join") return this.#join(link, number, frame);
+    if (frame.kind === "retract") return this.#retract(link, frame);
+    if (frame.kind === "refused" && link.isAgent) return this.refuse(frame);
+    if (this.#state !== "complete") throw new ProtocolError(`a ${frame.kind} frame before the world is complete`);
+    switch (frame.kind) {
+      case "put": {
+        const refusal = this.#values.put(frame);
+        return refusal === undefined ? undefined : this.close(refusal);
+      }
+      case "get":
+        return this.#values.get(link, frame);
+      case "leave":
+        return this.#leave(link, frame);
+      case "lost":
+        if (!link.isAgent) break;
+        for (const { runs, reason } of frame.losses) this.#departures.lose(this.#own(link, ranksOf(runs)), reason);
+        return this.#settle(link);
+      case "failed":
+        if (this.#branches.leadsTo(link, frame.rank)) this.#departures.fail(frame);
+        return;
+      case "call":
+        return this.#calls.report(link, frame);
+      case "calls":
+        return this.#calls.answer(frame);
+      case "mismatch":
+        if (!link.isAgent) break;
+        return this.#calls.found(frame);
+      case "split":
+        return this.#splits.split(link, frame);
+      case "positionsRequest":
+        return this.#positions.request(link, frame);
+      case "positionsAnswer":
+        return this.#positions.answer(link, frame);
+    }
+    throw new ProtocolError(`a ${frame.kind} frame towards the root`);
+  }
+
+  /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
+  pass(kind: Kind, content: Buffer): boolean {
+    if (!PASSED.has(kind) || this.#state === "over") return false;
+    if (kind === "welcome") this.#welcome(withLength(content));
+    else this.#branches.forward(withLength(content));
+    return true;
+  }
+
+  /** A frame from the parent agent. */
+  fromAbove(frame: WorldFrame): void {
+    if (this.#state === "over") return;
+    switch (frame.kind) {
+      case "refused":
+        return this.#end(frame);
+      case "closed":
+        return this.close(frame.reason);
+      case "value":
+        return this.#values.answer(frame);
+      case "callsQuery":
+        return this.#calls.query(frame);
+      case "mismatch":
+        return this.#calls.distribute(frame);
+      case "colors":
+        return this.#splits.distribute(frame);
+      case "positionsQuery":
+        return this.#positions.query(frame);
+      case "positions":
+        return this.#positions.distribute(frame);
+    }
+    throw new ProtocolError(`a ${frame.kind} frame from the root`);
+  }
+
+  /** A connection has ended, with all ranks that it led to. */
+  lose(link: Link, reason: string): void {
+    const ranks = this.#branches.ranksOf(link);
+    if (this.#state === "gathering") this.#rendezvous.retract(ranks);
+    else if (this.#state === "complete") this.#departures.lose(ranks, reason);
+    this.#remove(link);
+    this.#settle(link);
+  }
+
+  /** The world cannot come together: every rank that has joined is answered, here or by the root. */
+  refuse({ code, message }: Refusal): void {
+    if (this.#state !== "gathering") return;
+    // The root answers all others; this agent's ranks do not wait for it.
+    this.#branches.sendUp({ kind: "refused", code, message });
+    this.#end({ code, message });
+  }
+
+  /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
+  close(reason: string): void {
+    if (this.#state === "over") return;
+    const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
+    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: runsOf(ranks), reason }] });
+    this.#branches.broadcast({ kind: "closed", reason });
+    this.#over();
+  }
+
+  #join(link: Link, number: number, frame: FrameOf<"join">): void {
+    if (this.#state !== "gathering") return;
+    for (const { rank, host } of frame.members) {
+      if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
+      if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
+    }
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a rank that joins again");
+    this.#rendezvous.join(link, frame);
+  }
+
+  #retract(link: Link, { runs }: FrameOf<"retract">): void {
+    const ranks = this.#own(link, ranksOf(runs));
+    if (this.#state === "gathering") this.#rendezvous.retract(ranks);
+    // The world has become complete meanwhile.
+    else this.#departures.lose(ranks, "");
+    this.#settle(link);
+  }
+
+  #leave(link: Link, { exits }: FrameOf<"leave">): void {
+    const total = exits.reduce((sum, { runs }) => sum + countOf(runs), 0);
+    const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#own(link, ranksOf(runs)) }));
+    if (own.reduce((sum, { ranks }) => sum + ranks.length, 0) !== total)
+      throw new ProtocolError("a leave frame of another rank");
+    this.#departures.leave(exits);
+    if (!link.isAgent) link.channel.finish();
+    this.#settle(link);
+  }
+
+  #welcome(encoded: Buffer): void {
+    if (this.#state !== "gathering") return;
+    this.#state = "complete";
+    this.#rendezvous.dispose();
+    // Processes with the number of a rank that has joined.
+    for (const link of this.#branches.links) {
+      if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
+      const message = "another process has joined with this rank; RANK must differ on all ranks";
+      this.#branches.send(link, { kind: "refused", code: CODES.mismatch, message });
+      this.#remove(link);
+      link.channel.finish();
+    }
+    this.#branches.forward(encoded);
+    this.#options.onComplete();
+  }
+
+  #end({ code, message }: Refusal): void {
+    const ranks = this.#rendezvous.ranks;
+    this.#branches.broadcast({ kind: "refused", code, message });
+    this.#over();
+    this.#options.onRefused({ code, message }, ranks);
+  }
+
+  /** Ranks of this connection are gone: it ends where it led to no other, and the world where none is left. */
+  #settle(link: Link): void {
+    if (this.#state === "over") return;
+    if (this.#branches.ranksOf(link).length === 0) this.#remove(link);
+    if (!this.#branches.isEmpty) return;
+    this.#departures.flush();
+    this.#over();
+  }
+
+  #over(): void {
+    this.#state = "over";
+    this.#rendezvous.dispose();
+    this.#departures.dispose();
+    this.#positions.dispose();
+    for (const link of this.#branches.links) {
+      this.#remove(link);
+      if (!link.isAgent) link.channel.finish();
+    }
+    this.#options.onOver();
+  }
+
+  #remove(link: Link): void {
+    const number = this.#branches.numberOf(link);
+    this.#branches.remove(link);
+    if (number !== undefined) this.#options.onRemoved(link, number);
+  }
+
+  /** Those of the ranks that this connection leads to. */
+  #own(link: Link, ranks: Iterable<number>): readonly number[] {
+    return [...ranks].filter((rank) => this.#branches.leadsTo(link, rank));
+  }
+}

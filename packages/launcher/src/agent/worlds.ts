@@ -1,0 +1,116 @@
+import type { Link } from "./branches.ts";
+import { CODES, type FrameOf, type WorldFrame } from "./frames.ts";
+import type { Parent } from "./parent.ts";
+import type { Host, Refusal } from "./rendezvous.ts";
+import { ProtocolError } from "./wire.ts";
+import { World } from "./world.ts";
+
+/** A connection from below, and the worlds that it takes part in. */
+export interface Branch extends Link {
+  /** By their numbers on this connection. */
+  readonly worlds: Map<number, World>;
+  /** The highest number so far: numbers are never used again. */
+  highest: number;
+}
+
+interface Remembered extends Refusal {
+  readonly ranks: Set<number>;
+  readonly until: number;
+}
+
+/** How long ranks that come later are answered with the refusal of those before them. */
+const REMEMBERED_MS = 30_000;
+
+/** The worlds of one agent: several jobs, attempts, or groups of ranks under names of their own. */
+export class Worlds {
+  readonly #host: Host;
+  readonly #parent: Parent | undefined;
+  readonly #all = new Set<World>();
+  /** Those that wait for ranks, by name and attempt. */
+  readonly #gathering = new Map<string, World>();
+  /** At the root: refused for a disagreement. */
+  readonly #refused = new Map<string, Remembered>();
+
+  constructor(host: Host, parent: Parent | undefined) {
+    this.#host = host;
+    this.#parent = parent;
+  }
+
+  /** A frame from below. Throws ProtocolError for one that may not be. */
+  receive(branch: Branch, frame: WorldFrame): void {
+    const world = branch.worlds.get(frame.world);
+    if (world !== undefined) return world.fromBelow(branch, frame.world, frame);
+    // Of a world that is over, what was still on its way is dropped.
+    if (frame.world <= branch.highest) return;
+    if (frame.kind !== "join") throw new ProtocolError(`a ${frame.kind} frame before join`);
+    if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
+      throw new ProtocolError("a rank that joins for others");
+    branch.highest = frame.world;
+    this.#join(branch, frame);
+  }
+
+  /** A connection from below has ended. */
+  lose(branch: Branch, reason: string): void {
+    for (const world of [...branch.worlds.values()]) world.lose(branch, reason);
+  }
+
+  /** Refuses what has not come together. */
+  refuse(refusal: Refusal): void {
+    for (const world of [...this.#gathering.values()]) world.refuse(refusal);
+  }
+
+  /** Ends all of them here. */
+  close(reason: string): void {
+    for (const world of [...this.#all]) world.close(reason);
+  }
+
+  #join(branch: Branch, frame: FrameOf<"join">): void {
+    const key = `${frame.attempt} ${frame.name}`;
+    const remembered = this.#recall(key, frame);
+    const world = (remembered ? undefined : this.#gathering.get(key)) ?? this.#open(key, frame);
+    branch.worlds.set(frame.world, world);
+    world.fromBelow(branch, frame.world, frame);
+    const refusal = remembered ?? this.#parent?.failure;
+    if (refusal !== undefined) world.refuse(refusal);
+  }
+
+  #open(key: string, { name, attempt, size }: FrameOf<"join">): World {
+    const up = this.#parent?.newWorld();
+    const leaveGathering = (): void => {
+      if (this.#gathering.get(key) === world) this.#gathering.delete(key);
+    };
+    const world: World = new World({
+      ...{ name, attempt, size, host: this.#host, above: up?.send },
+      disconnected: () => this.#parent?.disconnected,
+      onComplete: leaveGathering,
+      onRefused: (refusal, ranks) => this.#remember(key, refusal, ranks),
+      onOver: () => {
+        leaveGathering();
+        this.#all.delete(world);
+        up?.end();
+      },
+      onRemoved: (link, number) => void (link as Branch).worlds.delete(number),
+    });
+    up?.begin(world);
+    this.#all.add(world);
+    if (!this.#gathering.has(key)) this.#gathering.set(key, world);
+    return world;
+  }
+
+  /** The refusal that ranks of this world have had, unless one of them tries again. */
+  #recall(key: string, { members }: FrameOf<"join">): Refusal | undefined {
+    for (const [other, { until }] of this.#refused) if (until < performance.now()) this.#refused.delete(other);
+    const remembered = this.#refused.get(key);
+    if (remembered === undefined) return undefined;
+    if (!members.some(({ rank }) => remembered.ranks.has(rank))) return remembered;
+    this.#refused.delete(key);
+    return undefined;
+  }
+
+  #remember(key: string, { code, message }: Refusal, ranks: readonly number[]): void {
+    if (this.#parent !== undefined || code !== CODES.mismatch) return;
+    const before = this.#refused.get(key);
+    const until = before?.until ?? performance.now() + REMEMBERED_MS;
+    this.#refused.set(key, { code, message, until, ranks: new Set([...(before?.ranks ?? []), ...ranks]) });
+  }
+}

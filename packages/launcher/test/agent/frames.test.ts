@@ -1,0 +1,133 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { decode, encode, type Frame, FrameReader } from "../../src/agent/frames.ts";
+import {
+  countOf,
+  describeRanks,
+  differenceOf,
+  intersectionOf,
+  isIn,
+  ranksOf,
+  runsOf,
+  unionOf,
+} from "../../src/agent/runs.ts";
+import { LIMITS, ProtocolError } from "../../src/agent/wire.ts";
+import { testFrames } from "./test-frames.ts";
+
+const frames = testFrames();
+const KINDS = 26;
+
+/** A frame as the document writes it. */
+const documented = (frame: Frame): unknown =>
+  JSON.parse(
+    JSON.stringify(frame, function (this: Record<string, unknown>, key, value) {
+      const raw = this[key];
+      if (typeof raw === "bigint") return String(raw);
+      if (raw instanceof BigInt64Array) return Array.from(raw, String);
+      return Buffer.isBuffer(raw) ? raw.toString("hex") : value;
+    }),
+  );
+
+describe("the frames of the document", () => {
+  it("show every kind", () => {
+    expect(new Set(frames.map(({ json }) => json.kind)).size).toBe(KINDS);
+  });
+
+  it.each(frames.map((frame) => [frame.json.kind, frame] as const))("%s is read and written", (_, { json, bytes }) => {
+    const frame = decode(bytes.subarray(4));
+    expect(documented(frame)).toEqual(json);
+    expect(encode(frame).toString("hex")).toBe(bytes.toString("hex"));
+  });
+
+  it("survive any cut of the byte stream", () => {
+    const stream = Buffer.concat(frames.map(({ bytes }) => bytes));
+    fc.assert(
+      fc.property(fc.array(fc.nat(stream.length), { maxLength: 12 }), (cuts) => {
+        const reader = new FrameReader();
+        const read: string[] = [];
+        const edges = [0, ...cuts.toSorted((a, b) => a - b), stream.length];
+        for (let i = 1; i < edges.length; i++) {
+          reader.push(stream.subarray(edges[i - 1], edges[i]));
+          for (let content = reader.next(); content !== undefined; content = reader.next())
+            read.push(content.toString("hex"));
+        }
+        expect(read).toEqual(frames.map(({ bytes }) => bytes.subarray(4).toString("hex")));
+      }),
+    );
+  });
+});
+
+describe("a frame that is none", () => {
+  it("is refused whatever bytes it has", () => {
+    const mutated = fc.tuple(fc.constantFrom(...frames), fc.nat(), fc.integer({ min: 1, max: 255 }), fc.boolean());
+    fc.assert(
+      fc.property(mutated, ([{ bytes }, at, flip, cut]) => {
+        const content = Buffer.from(bytes.subarray(4));
+        const place = at % content.length;
+        content[place] = (content[place] as number) ^ flip;
+        try {
+          decode(cut ? content.subarray(0, place) : content);
+        } catch (error) {
+          expect(error).toBeInstanceOf(ProtocolError);
+        }
+      }),
+      { numRuns: 2000 },
+    );
+  });
+
+  it("is refused before memory is allocated for it", () => {
+    const retract = encode({ kind: "retract", world: 0, runs: [[0, 1]] }).subarray(4);
+    const with32 = (at: number, value: number): Buffer => {
+      const copy = Buffer.from(retract);
+      copy.writeUInt32LE(value, at);
+      return copy;
+    };
+    expect(() => decode(with32(5, 2 ** 31))).toThrow(/longer than its frame/);
+    expect(() => decode(with32(13, LIMITS.ranks + 1))).toThrow(/a world has at most/);
+    expect(() => decode(with32(13, 0))).toThrow(/a run of 0 ranks/);
+    expect(() => decode(Buffer.concat([retract, Buffer.of(0)]))).toThrow(/1 bytes after the end of a retract frame/);
+    expect(() => decode(Buffer.of(99))).toThrow(/unknown type 99/);
+    const endless = new FrameReader();
+    endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
+    expect(() => endless.next()).toThrow(/at most 4096 are legal/);
+  });
+
+  it("is not written: long texts are cut", () => {
+    const frame = decode(encode({ kind: "closed", world: 0, reason: "x".repeat(5000) }).subarray(4));
+    expect(frame).toMatchObject({ kind: "closed", reason: "x".repeat(LIMITS.text) });
+  });
+});
+
+describe("ranks", () => {
+  it("are runs and back", () => {
+    fc.assert(
+      fc.property(fc.uniqueArray(fc.nat(200)), (ranks) => {
+        const sorted = ranks.toSorted((a, b) => a - b);
+        expect([...ranksOf(runsOf(ranks))]).toEqual(sorted);
+        expect(countOf(runsOf(ranks))).toBe(ranks.length);
+      }),
+    );
+  });
+
+  it("are united, intersected, subtracted and found as sets are", () => {
+    const ranks = fc.uniqueArray(fc.nat(40));
+    fc.assert(
+      fc.property(ranks, ranks, fc.nat(41), (a, b, rank) => {
+        const [x, y] = [runsOf(a), runsOf(b)];
+        expect(unionOf([x, y])).toEqual(runsOf(new Set([...a, ...b])));
+        expect(unionOf([a.map((each) => [each, 1] as const)])).toEqual(x);
+        expect(intersectionOf(x, y)).toEqual(runsOf(a.filter((each) => b.includes(each))));
+        expect(differenceOf(x, y)).toEqual(runsOf(a.filter((each) => !b.includes(each))));
+        expect(isIn(x, rank)).toBe(a.includes(rank));
+      }),
+    );
+  });
+
+  it("are listed shortly", () => {
+    expect(describeRanks([2])).toBe("rank 2");
+    expect(describeRanks([5, 2])).toBe("ranks 2, 5");
+    expect(describeRanks([7, 5, 6])).toBe("ranks 5-7");
+    const odd = Array.from({ length: 40 }, (_, i) => 2 * i);
+    expect(describeRanks(odd)).toMatch(/^ranks 0, 2, .*, 30 and 24 more$/);
+  });
+});

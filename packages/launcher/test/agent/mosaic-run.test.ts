@@ -1,0 +1,41 @@
+import { existsSync } from "node:fs";
+import { hostname } from "node:os";
+import { dirname } from "node:path";
+import { describe, expect, it } from "vitest";
+import { program, run, temporaryDir } from "../harness.ts";
+
+describe("the agent in mosaic-run", () => {
+  it("serves a world of its own for each attempt, and reports who is lost", async () => {
+    const { code, stdout } = await run(
+      ["-n", "3", "--max-restarts", "1", "--restart-backoff", "1ms", "--failure-grace", "5s", program("control.mjs")],
+      { env: { MOSAIC_RDZV_ID: undefined } },
+    );
+    expect(code).toBe(0);
+    const lines = stdout.trim().split("\n");
+    const joined = (attempt: number): string[] =>
+      lines.filter((line) => line.includes(`attempt ${attempt}:`)).toSorted();
+    for (const attempt of [0, 1])
+      expect(joined(attempt)).toEqual([
+        `[0] attempt ${attempt}: true,false,false on ${hostname()}`,
+        `[1] attempt ${attempt}: false,true,false on ${hostname()}`,
+        `[2] attempt ${attempt}: false,false,true on ${hostname()}`,
+      ]);
+    for (const rank of [0, 2]) expect(lines).toContain(`[${rank}] lost [[1,1]]`);
+  });
+
+  it("listens in a private directory, on a path that fits where TMPDIR is long", async () => {
+    const long = `${temporaryDir()}/${"x".repeat(100)}`;
+    const print =
+      'const { statSync } = require("node:fs"); const { MOSAIC_AGENT: a } = process.env; console.log(a, statSync(require("node:path").dirname(a)).mode.toString(8))';
+    for (const [tmpdir, expected] of [
+      [temporaryDir(), temporaryDir()],
+      [long, "/tmp"],
+    ] as const) {
+      const { stdout } = await run(["-n", "1", "--exec", process.execPath, "-e", print], { env: { TMPDIR: tmpdir } });
+      const [path = "", mode] = stdout.trim().replace("[0] ", "").split(" ");
+      expect(path).toMatch(new RegExp(`^${expected}/mosaic-run-[^/]+/agent$`));
+      expect(mode).toBe("40700");
+      expect(existsSync(dirname(path))).toBe(false);
+    }
+  });
+});

@@ -1,0 +1,73 @@
+/* The ABI by which native code of other packages meets a device whose work is ordered by streams of its own, such as
+ * CUDA's: what `Stream.port` points to.
+ *
+ * With it the collectives engine orders its communication stream against compute, fails the device so that no read
+ * gives wrong numbers, and adds operands of ranks. Neither side knows who made the other. Every function may be called
+ * from any thread until the device is closed, after `enter` where it says so. An `int` result is 0 on success,
+ * otherwise `failure` is filled in.
+ */
+#ifndef MOSAIC_DEVICE_PORT_H
+#define MOSAIC_DEVICE_PORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mosaic/stream.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MOSAIC_DEVICE_PORT_ABI 2u
+
+enum MosaicReduceOp { MOSAIC_REDUCE_SUM = 0, MOSAIC_REDUCE_MEAN = 1, MOSAIC_REDUCE_MAX = 2 };
+
+/* A reduction over ranks: float32, in rank order, rounded once to nearest even. A NaN wins every max. */
+typedef struct MosaicRankReduction {
+  uint64_t out;    /* may be `own` */
+  uint64_t own;    /* this rank's operand */
+  uint64_t others; /* those of the other ranks, one behind the other in rank order */
+  int64_t count;   /* elements of each */
+  int32_t ranks, rank;
+  int32_t dtype; /* mosaic::DType */
+  int32_t op;    /* MosaicReduceOp */
+} MosaicRankReduction;
+
+enum MosaicEventState { MOSAIC_EVENT_FAILED = -1, MOSAIC_EVENT_DONE = 0, MOSAIC_EVENT_PENDING = 1 };
+
+typedef struct MosaicDevicePort MosaicDevicePort;
+struct MosaicDevicePort {
+  uint32_t abi; /* MOSAIC_DEVICE_PORT_ABI; checked by whoever receives a port */
+
+  /* Makes the device's context the calling thread's. Everything below needs it. */
+  void (*enter)(MosaicDevicePort *port);
+  /* Fails the device: nothing is started from now on, and whatever awaits it is rejected. The first failure stays. */
+  void (*fail)(MosaicDevicePort *port, const MosaicFailure *failure);
+  /* 0 while the device is sound; else fills in why it is not. */
+  int (*failure)(MosaicDevicePort *port, MosaicFailure *failure);
+
+  /* A stream beside compute: its handle is the device's own (a CUstream). */
+  int (*stream_create)(MosaicDevicePort *port, void **stream, MosaicFailure *failure);
+  void (*stream_destroy)(MosaicDevicePort *port, void *stream);
+
+  /* Marks the work enqueued so far. `timed` events can be asked for their time. */
+  int (*event_record)(MosaicDevicePort *port, void *stream, int timed, void **event, MosaicFailure *failure);
+  /* Later work on `stream` runs after the event; the host does not wait. */
+  int (*event_wait)(MosaicDevicePort *port, void *stream, void *event, MosaicFailure *failure);
+  /* A MosaicEventState; fills in `failure` if FAILED. */
+  int (*event_query)(MosaicDevicePort *port, void *event, MosaicFailure *failure);
+  /* Nanoseconds of CLOCK_MONOTONIC at which a timed event that is done was reached. */
+  int64_t (*event_time)(MosaicDevicePort *port, void *event);
+  void (*event_release)(MosaicDevicePort *port, void *event);
+
+  /* In the order of `stream`. */
+  int (*copy)(MosaicDevicePort *port, uint64_t to, uint64_t from, size_t bytes, void *stream, MosaicFailure *failure);
+  int (*allocate)(MosaicDevicePort *port, uint64_t *address, size_t bytes, void *stream, MosaicFailure *failure);
+  void (*release)(MosaicDevicePort *port, uint64_t address, void *stream);
+  int (*reduce)(MosaicDevicePort *port, const MosaicRankReduction *reduction, void *stream, MosaicFailure *failure);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+// Reads what JavaScript wrote into the scratch array; the writer is packages/runtime/src/scratch.ts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "mosaic/tile.h"
+#include "mosaic/view.h"
+
+namespace mosaic {
+
+class Reader {
+ public:
+  explicit Reader(const double* next) : next_(next) {}
+
+  /// Reads each of them, in order.
+  template <class... Fields>
+  void operator()(Fields&... fields) {
+    (read(fields), ...);
+  }
+
+  double number() { return *next_++; }
+  int64_t integer() { return static_cast<int64_t>(*next_++); }
+  View view() {
+    View view;
+    read(view);
+    return view;
+  }
+
+ private:
+  /// A number, a value of an enumeration, or a structure that reads itself.
+  template <class T>
+  void read(T& value) {
+    if constexpr (std::is_class_v<T>) {
+      value.read(*this);
+    } else {
+      value = static_cast<T>(number());
+    }
+  }
+
+  void read(bool& value) { value = number() != 0; }
+  void read(uint64_t& value) { value = static_cast<uint64_t>(integer()); }
+
+  void read(View& view) {
+    view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(number()));
+    view.dtype = static_cast<DType>(integer());
+    view.rank = static_cast<int32_t>(integer());
+    for (int axis = 0; axis < view.rank; axis++) view.shape[axis] = integer();
+    for (int axis = 0; axis < view.rank; axis++) view.stride[axis] = integer();
+  }
+
+  void read(OptionalView& view) {
+    if (number() != 0) return read(static_cast<View&>(view));
+    view.data = nullptr;
+    view.dtype = DType::Float32;
+    view.rank = 0;
+  }
+
+  /// One of rank 3 stands for rows and gets a last axis of length 1.
+  void read(TensorView& view) {
+    View wide;
+    read(wide);
+    view = {wide.data, wide.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+    for (int axis = 0; axis < wide.rank && axis < 4; axis++) {
+      view.shape[axis] = wide.shape[axis];
+      view.stride[axis] = wide.stride[axis];
+    }
+  }
+
+  void read(Strides& strides) {
+    strides.rank = static_cast<int32_t>(integer());
+    for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
+  }
+
+  void read(Span& span) { (*this)(span.start, span.length, span.step); }
+  void read(Slice& slice) { (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type); }
+
+  template <class T>
+  void read(std::vector<T>& list) {
+    list.resize(static_cast<size_t>(integer()));
+    for (T& each : list) read(each);
+  }
+
+  template <class T>
+  void read(std::optional<T>& value) {
+    if (number() != 0) read(value.emplace());
+  }
+
+  const double* next_;
+};
+
+}  // namespace mosaic

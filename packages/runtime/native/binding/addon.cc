@@ -1,0 +1,50 @@
+#include "binding/addon.h"
+
+namespace mosaic {
+
+Completed Addon::completion(Napi::Value number) const {
+  return [completions = completions, id = number.As<Napi::Number>().DoubleValue()](const MosaicFailure* failure) {
+    completions->complete(id, failure);
+  };
+}
+
+void Addon::abortAll() {
+  for (const auto& engine : engines) engine->abort();
+}
+
+void Addon::end() {
+  if (completions) completions->close();
+  abortAll();
+  engines.clear();
+}
+
+std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info) {
+  if (auto engine = findEngine(info)) return engine;
+  throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+}
+
+namespace {
+
+// bind(callback): `callback(completion, code, message)` settles promises.
+void bind(const Napi::CallbackInfo& info) {
+  Addon& addon = addonOf(info);
+  addon.completions = std::make_shared<CompletionQueue>(info.Env(), info[0]);
+  // Added after the queue's function was made, so that it runs before that is torn down.
+  info.Env().AddCleanupHook([&addon] { addon.end(); });
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  env.SetInstanceData(new Addon);
+  exports.Set("protocol", kProtocol);
+  exports.Set("bind", Napi::Function::New(env, bind));
+  exportRanks(env, exports);
+  exportCalls(env, exports);
+  return exports;
+}
+
+}  // namespace
+
+}  // namespace mosaic
+
+static Napi::Object initializeModule(Napi::Env env, Napi::Object exports) { return mosaic::initialize(env, exports); }
+NODE_API_MODULE(mosaic_runtime, initializeModule)

@@ -1,0 +1,61 @@
+// What belongs to one JavaScript environment: the engines of its ranks, and the completions they owe it.
+#pragma once
+
+#include <napi.h>
+
+#include <list>
+#include <map>
+#include <memory>
+
+#include "collectives/engine.h"
+#include "mosaic/completion_queue.h"
+
+namespace mosaic {
+
+/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/collectives/addon.ts.
+constexpr int32_t kProtocol = 1;
+
+struct Addon {
+  std::shared_ptr<CompletionQueue> completions;
+  /// Those that have not closed: an operation under way must not end because its group is not referenced any more.
+  std::list<std::shared_ptr<Engine>> engines;
+  std::map<double, std::shared_ptr<std::vector<TraceRecord>>> traces;  // by completion
+
+  /// Completes `number`, once; `completions->expect()` must be called when that is certain.
+  Completed completion(Napi::Value number) const;
+  void abortAll();
+  /// At the end of the environment: no thread of the runtime outlives it.
+  void end();
+};
+
+inline Addon& addonOf(const Napi::CallbackInfo& info) { return *info.Env().GetInstanceData<Addon>(); }
+
+/// Runs `body`; native failures become JavaScript errors whose `code` is a MosaicFailureCode, for `translated`.
+template <typename Body>
+auto guarded(Napi::Env env, Body body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const Failure& failure) {
+    Napi::Error error = Napi::Error::New(env, failure.what());
+    error.Set("code", std::to_string(failure.code()));
+    throw error;
+  } catch (const Napi::Error&) {
+    throw;
+  } catch (const std::exception& exception) {
+    throw Napi::Error::New(env, exception.what());
+  }
+}
+
+using EngineHandle = Napi::External<std::weak_ptr<Engine>>;
+inline std::shared_ptr<Engine> findEngine(const Napi::CallbackInfo& info) {
+  return info[0].As<EngineHandle>().Data()->lock();
+}
+/// Throws Failure once it has closed.
+std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info);
+
+/// Opening and closing ranks.
+void exportRanks(Napi::Env env, Napi::Object exports);
+/// Operations of a rank.
+void exportCalls(Napi::Env env, Napi::Object exports);
+
+}  // namespace mosaic

@@ -1,0 +1,131 @@
+#include <cmath>
+
+#include "binding/addon.h"
+
+namespace mosaic {
+
+namespace {
+
+uint32_t groupOf(const Napi::CallbackInfo& info) { return info[1].As<Napi::Number>().Uint32Value(); }
+uint64_t numberOf(const Napi::CallbackInfo& info) {
+  return static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value());
+}
+
+// post(engine, group, words, label): the operation's number.
+Napi::Value post(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto words = info[2].As<Napi::Float64Array>();
+    const Call call = Call::read(words.Data(), words.ElementLength());
+    const uint64_t number = engineOf(info)->post(groupOf(info), call, info[3].As<Napi::String>());
+    return Napi::Number::New(info.Env(), static_cast<double>(number));
+  });
+}
+
+// wait(engine, number): later work on the device waits for the operation.
+void wait(const Napi::CallbackInfo& info) {
+  guarded(info.Env(), [&] {
+    if (const auto engine = findEngine(info)) engine->wait(numberOf(info));
+  });
+}
+
+// completed(engine): all operations up to this number are over.
+Napi::Value completed(const Napi::CallbackInfo& info) {
+  const auto engine = findEngine(info);
+  return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completed()) : INFINITY);
+}
+
+// split(engine, group, color, name, completion): the number of the operation, for `part`.
+Napi::Value split(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    Addon& addon = addonOf(info);
+    const int64_t color = info[2].As<Napi::Number>().Int64Value();
+    const uint64_t number = engineOf(info)->split(groupOf(info), color, info[3].As<Napi::String>().Utf8Value(),
+                                                  addon.completion(info[4]));
+    addon.completions->expect();
+    return Napi::Number::New(info.Env(), static_cast<double>(number));
+  });
+}
+
+// part(engine, number): { index, rank, ranks } of the group that came of a split.
+Napi::Value part(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto engine = engineOf(info);
+    const uint32_t index = engine->partOf(numberOf(info));
+    const auto group = engine->groupOf(index);
+    const auto ranks = Napi::Array::New(info.Env(), group->size());
+    for (uint32_t i = 0; i < group->size(); i++) ranks.Set(i, group->ranks[i]);
+    const auto result = Napi::Object::New(info.Env());
+    result.Set("index", index);
+    result.Set("rank", group->rank);
+    result.Set("ranks", ranks);
+    return result;
+  });
+}
+
+// traffic(engine, group): bytes sent, bytes received, messages sent.
+Napi::Value traffic(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const Payload payload = engineOf(info)->payloadOf(groupOf(info));
+    const auto counts = Napi::Array::New(info.Env(), 3);
+    counts.Set(uint32_t{0}, static_cast<double>(payload.sent));
+    counts.Set(uint32_t{1}, static_cast<double>(payload.received));
+    counts.Set(uint32_t{2}, static_cast<double>(payload.messages));
+    return counts;
+  });
+}
+
+void startTrace(const Napi::CallbackInfo& info) {
+  guarded(info.Env(), [&] { engineOf(info)->startTrace(); });
+}
+
+// stopTrace(engine, completion): `takeTrace` has the records once the completion has arrived.
+void stopTrace(const Napi::CallbackInfo& info) {
+  guarded(info.Env(), [&] {
+    const auto engine = engineOf(info);
+    Addon& addon = addonOf(info);
+    const auto records = addon.traces[info[1].As<Napi::Number>().DoubleValue()] =
+        std::make_shared<std::vector<TraceRecord>>();
+    addon.completions->expect();
+    engine->stopTrace([records, complete = addon.completion(info[1])](std::vector<TraceRecord> recorded) {
+      *records = std::move(recorded);
+      complete(nullptr);
+    });
+  });
+}
+
+// takeTrace(completion): { lane, name, start, end, label, bytesSent, bytesReceived }[].
+Napi::Value takeTrace(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const auto found = addonOf(info).traces.extract(info[0].As<Napi::Number>().DoubleValue());
+  const auto events = Napi::Array::New(env);
+  if (!found) return events;
+  uint32_t next = 0;
+  for (const TraceRecord& record : *found.mapped()) {
+    const auto event = Napi::Object::New(env);
+    event.Set("lane", "communication");
+    event.Set("name", opName(record.op));
+    event.Set("start", static_cast<double>(record.start));
+    event.Set("end", static_cast<double>(record.end));
+    event.Set("label", record.label);
+    event.Set("bytesSent", static_cast<double>(record.bytesSent));
+    event.Set("bytesReceived", static_cast<double>(record.bytesReceived));
+    events.Set(next++, event);
+  }
+  return events;
+}
+
+}  // namespace
+
+void exportCalls(Napi::Env env, Napi::Object exports) {
+  exports.Set("post", Napi::Function::New(env, post));
+  exports.Set("wait", Napi::Function::New(env, wait));
+  exports.Set("completed", Napi::Function::New(env, completed));
+  exports.Set("split", Napi::Function::New(env, split));
+  exports.Set("part", Napi::Function::New(env, part));
+  exports.Set("traffic", Napi::Function::New(env, traffic));
+  exports.Set("startTrace", Napi::Function::New(env, startTrace));
+  exports.Set("stopTrace", Napi::Function::New(env, stopTrace));
+  exports.Set("takeTrace", Napi::Function::New(env, takeTrace));
+}
+
+}  // namespace mosaic

@@ -1,0 +1,94 @@
+#include "binding/addon.h"
+#include "control/agent_client.h"
+#include "control/in_process.h"
+
+namespace mosaic {
+
+namespace {
+
+using WorldHandle = Napi::External<std::shared_ptr<InProcessWorld>>;
+
+int64_t nanoseconds(Napi::Value seconds) {
+  return static_cast<int64_t>(seconds.As<Napi::Number>().DoubleValue() * 1e9);
+}
+
+template <typename T>
+T* pointer(Napi::Value address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address.As<Napi::Number>().Int64Value()));
+}
+
+// openWorld(size, seconds): what ranks of this process share; they wait so long for one another.
+Napi::Value openWorld(const Napi::CallbackInfo& info) {
+  const auto world = std::make_shared<InProcessWorld>(info[0].As<Napi::Number>().Uint32Value(), nanoseconds(info[1]));
+  auto* held = new std::shared_ptr<InProcessWorld>(world);
+  return WorldHandle::New(info.Env(), held, [](Napi::Env, std::shared_ptr<InProcessWorld>* given) { delete given; });
+}
+
+std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineOptions& options) {
+  const Napi::Value world = given.Get("world");
+  if (world.IsExternal()) return std::make_unique<InProcessControl>(*world.As<WorldHandle>().Data(), options.rank);
+  const auto agent = given.Get("agent").As<Napi::Object>();
+  const auto text = [&](const char* name) { return agent.Get(name).As<Napi::String>().Utf8Value(); };
+  AgentOptions joining;
+  joining.path = text("path");
+  joining.secret = text("secret");
+  joining.world = text("world");
+  joining.attempt = agent.Get("attempt").As<Napi::Number>().Uint32Value();
+  joining.rank = options.rank;
+  joining.size = options.size;
+  joining.timeoutNs = nanoseconds(given.Get("connectSeconds"));
+  return std::make_unique<AgentClient>(std::move(joining));
+}
+
+// open(options, completion): this rank, connected once the completion has arrived.
+Napi::Value open(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    const auto given = info[0].As<Napi::Object>();
+    const auto& transport = *pointer<const MosaicTransport>(given.Get("transport"));
+    EngineOptions options;
+    options.rank = given.Get("rank").As<Napi::Number>().Uint32Value();
+    options.size = given.Get("size").As<Napi::Number>().Uint32Value();
+    options.timeoutNs = nanoseconds(given.Get("timeoutSeconds"));
+    options.connectNs = nanoseconds(given.Get("connectSeconds"));
+    options.drainNs = nanoseconds(given.Get("drainSeconds"));
+    Compute compute;
+    if (transport.ordering == MOSAIC_ORDER_HOST) compute.stream = pointer<MosaicStream>(given.Get("stream"));
+    compute.handle = pointer<void>(given.Get("stream"));
+    compute.port = pointer<MosaicDevicePort>(given.Get("port"));
+    Addon& addon = addonOf(info);
+    const auto engine =
+        Engine::open(transport, compute, controlOf(given, options), options, addon.completion(info[1]));
+    addon.engines.push_back(engine);
+    addon.completions->expect();
+    auto* held = new std::weak_ptr<Engine>(engine);
+    return EngineHandle::New(info.Env(), held, [](Napi::Env, std::weak_ptr<Engine>* weak) { delete weak; });
+  });
+}
+
+// close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has
+// arrived.
+void close(const Napi::CallbackInfo& info) {
+  guarded(info.Env(), [&] {
+    const auto engine = engineOf(info);
+    engine->close([closed = addonOf(info).completion(info[1])] { closed(nullptr); });
+    addonOf(info).completions->expect();
+  });
+}
+
+// forget(engine): it has closed, or has never connected.
+void forget(const Napi::CallbackInfo& info) { addonOf(info).engines.remove(findEngine(info)); }
+
+// abortAll(): before the process ends, so that no stream waits for an operation any more.
+void abortAll(const Napi::CallbackInfo& info) { addonOf(info).abortAll(); }
+
+}  // namespace
+
+void exportRanks(Napi::Env env, Napi::Object exports) {
+  exports.Set("openWorld", Napi::Function::New(env, openWorld));
+  exports.Set("open", Napi::Function::New(env, open));
+  exports.Set("close", Napi::Function::New(env, close));
+  exports.Set("forget", Napi::Function::New(env, forget));
+  exports.Set("abortAll", Napi::Function::New(env, abortAll));
+}
+
+}  // namespace mosaic

@@ -1,0 +1,168 @@
+#include "collectives/call.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace mosaic {
+
+namespace {
+
+constexpr uint32_t kSignatureMagic = 0x4d6f7332;  // "Mos2"
+
+/// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
+class Words {
+ public:
+  Words(const double* data, size_t length) : at_(data), end_(data + length) {}
+
+  uint64_t number() {
+    if (at_ == end_) throw std::out_of_range("a call ends before its arguments do");
+    return static_cast<uint64_t>(*at_++);
+  }
+  uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }
+  std::vector<uint64_t> list() {
+    std::vector<uint64_t> values(number());
+    for (uint64_t& value : values) value = number();
+    return values;
+  }
+
+ private:
+  const double* at_;
+  const double* end_;
+};
+
+uint64_t hash(uint64_t value, std::initializer_list<uint64_t> words) {
+  for (const uint64_t word : words) value = (value ^ word) * 0x100000001b3;  // FNV-1a over 64-bit words
+  return value;
+}
+
+constexpr uint64_t kHashBasis = 0xcbf29ce484222325;
+
+const char* reduceName(uint8_t op) {
+  static const char* const names[] = {"sum", "mean", "max"};
+  return names[std::min<size_t>(op, 2)];
+}
+
+bool reduces(uint8_t op) {
+  return op == static_cast<uint8_t>(OpKind::ReduceScatter) || op == static_cast<uint8_t>(OpKind::AllReduce);
+}
+
+}  // namespace
+
+bool Group::has(uint32_t worldRank) const { return std::find(ranks.begin(), ranks.end(), worldRank) != ranks.end(); }
+
+Call Call::read(const double* data, size_t length) {
+  Words words(data, length);
+  Call call;
+  call.op = static_cast<OpKind>(words.number());
+  call.dtype = static_cast<uint8_t>(words.number());
+  call.reduce = static_cast<ReduceOp>(words.number());
+  call.root = static_cast<uint32_t>(words.number());
+  call.ragged = words.number() != 0;
+  call.out = words.address();
+  call.in = words.address();
+  call.shape = words.list();
+  call.send = words.list();
+  call.receive = words.list();
+  call.transfers.resize(words.number());
+  for (Transfer& transfer : call.transfers) {
+    transfer.send = words.number() != 0;
+    transfer.peer = static_cast<uint32_t>(words.number());
+    transfer.data = words.address();
+    transfer.dtype = static_cast<uint8_t>(words.number());
+    transfer.shape = words.list();
+  }
+  return call;
+}
+
+uint64_t splitId(uint64_t parent, uint64_t index, int64_t color) {
+  return hash(kHashBasis, {parent, index, static_cast<uint64_t>(color)});
+}
+
+uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to) {
+  return hash(kHashBasis, {group, static_cast<uint64_t>(op), from, to});
+}
+
+uint64_t elementBytes(uint8_t dtype) {
+  return dtype >= kNoDType ? 1 : static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
+}
+
+uint64_t sizeOf(const std::vector<uint64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+}
+
+void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
+  signature.axes = static_cast<uint8_t>(std::min<size_t>(shape.size(), MOSAIC_MAX_AXES));
+  // Of more axes than fit, the outermost become one.
+  const size_t folded = shape.size() - signature.axes;
+  for (uint32_t axis = 0; axis < signature.axes; axis++) signature.shape[axis] = shape[axis + folded];
+  for (size_t axis = 0; axis < folded; axis++) signature.shape[0] *= shape[axis];
+}
+
+Signature signatureOf(const Group& group, const Call& call) {
+  Signature signature{};
+  signature.magic = kSignatureMagic;
+  signature.op = static_cast<uint8_t>(call.op);
+  signature.dtype = call.dtype;
+  signature.reduce = static_cast<uint8_t>(call.reduce);
+  signature.group = group.id;
+  signature.sequence = group.sequence + 1;
+  signature.root = call.root;
+  signature.ragged = call.ragged;
+  if (call.op == OpKind::SendRecv) {
+    if (call.transfers.empty()) return signature;
+    signature.dtype = call.transfers[0].dtype;
+    setShape(signature, call.transfers[0].shape);
+    return signature;
+  }
+  signature.index = group.index + 1;
+  signature.history = group.history;
+  setShape(signature, call.shape);
+  return signature;
+}
+
+uint64_t historyAfter(const Signature& s, const Call& call) {
+  uint64_t value = hash(s.history ? s.history : kHashBasis, {s.op, s.dtype, s.reduce, s.root, s.ragged, s.index});
+  // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
+  for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
+  if (s.ragged && call.op != OpKind::AllToAll) for (const uint64_t share : call.send) value = hash(value, {share});
+  return value;
+}
+
+uint64_t historyAfter(uint64_t history, const Signature& s) {
+  uint64_t value = hash(history ? history : kHashBasis, {s.op, s.dtype, s.ragged, s.bytes});
+  for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
+  return value;
+}
+
+int signaturesMatch(const Signature* a, const Signature* b) {
+  if (a->magic != b->magic || a->op != b->op || a->group != b->group || a->bytes != b->bytes) return 0;
+  if (a->dtype != b->dtype || a->reduce != b->reduce || a->root != b->root) return 0;
+  if (a->index != b->index || a->ragged != b->ragged) return 0;
+  if (a->ragged) return 1;
+  return a->axes == b->axes && std::equal(a->shape, a->shape + std::min<uint32_t>(a->axes, MOSAIC_MAX_AXES), b->shape);
+}
+
+const char* opName(OpKind op) {
+  static const char* const names[] = {"sendRecv", "allGather", "reduceScatter", "allReduce",
+                                      "allToAll", "broadcast", "barrier",       "split"};
+  return static_cast<size_t>(op) < std::size(names) ? names[static_cast<size_t>(op)] : "an unknown operation";
+}
+
+std::string nameOf(const Signature& s, const std::string& group) {
+  return std::string(opName(static_cast<OpKind>(s.op))) + " #" + std::to_string(s.sequence) + " (" + group + ")";
+}
+
+std::string descriptionOf(const Signature& s, const std::string& group) {
+  std::string text = nameOf(s, group);
+  if (reduces(s.op)) text.append(" ").append(reduceName(s.reduce));
+  if (s.op == static_cast<uint8_t>(OpKind::Broadcast)) text += " from rank " + std::to_string(s.root);
+  if (s.dtype >= kNoDType) return text;
+  text.append(" ").append(dtypeName(static_cast<DType>(s.dtype))).append(" [");
+  for (uint32_t axis = 0; axis < std::min<uint32_t>(s.axes, MOSAIC_MAX_AXES); axis++) {
+    text.append(axis ? "," : "").append(std::to_string(s.shape[axis]));
+  }
+  return text + "]";
+}
+
+}  // namespace mosaic

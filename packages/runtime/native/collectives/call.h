@@ -1,0 +1,103 @@
+// A collective as JavaScript posts it, and as ranks compare it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mosaic/dtype.h"
+#include "mosaic/reduction.h"
+#include "mosaic/transport.h"
+
+namespace mosaic {
+
+/// In the order of `collectiveOps` in @mosaic/core, and split.
+enum class OpKind : uint8_t { SendRecv, AllGather, ReduceScatter, AllReduce, AllToAll, Broadcast, Barrier, Split };
+
+/// One more than the last DType: the operation has no operand.
+constexpr uint8_t kNoDType = 3;
+
+using Signature = MosaicSignature;
+static_assert(sizeof(Signature) == 128, "whole cache lines");
+
+/// What operations move: bytes, and messages sent.
+struct Payload {
+  uint64_t sent = 0, received = 0, messages = 0;
+
+  Payload& operator+=(const Payload& other) {
+    sent += other.sent;
+    received += other.received;
+    messages += other.messages;
+    return *this;
+  }
+};
+
+/// Some ranks of the world, as one of them sees them.
+struct Group {
+  uint64_t id = 0;
+  std::string name;
+  std::vector<uint32_t> ranks;  // world ranks, in order
+  uint32_t rank = 0;            // own position in `ranks`
+
+  // Counted when an operation is posted, under the engine's lock.
+  uint64_t sequence = 0, index = 0, history = 0;
+  // Of the operations that are concluded, under the engine's lock.
+  Payload payload;
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
+  bool has(uint32_t worldRank) const;
+};
+
+struct Transfer {
+  bool send = false;
+  uint32_t peer = 0;  // rank in the group
+  uint8_t* data = nullptr;
+  uint8_t dtype = 0;
+  std::vector<uint64_t> shape;
+};
+
+/// The arguments of a collective. Counts are in elements.
+struct Call {
+  OpKind op = OpKind::Barrier;
+  uint8_t dtype = kNoDType;
+  ReduceOp reduce = ReduceOp::Sum;
+  uint32_t root = 0;
+  /// The caller gave the counts: ranks need not hold tensors of the same shape.
+  bool ragged = false;
+  std::vector<uint64_t> shape;  // of the input
+  uint8_t *out = nullptr, *in = nullptr;
+  /// Elements for each rank, and (allToAll) from each rank; of allGather and reduceScatter, the share of each rank.
+  std::vector<uint64_t> send, receive;
+  std::vector<Transfer> transfers;
+
+  /// Reads what packages/runtime/src/collectives/call.ts wrote. Throws std::out_of_range.
+  static Call read(const double* words, size_t length);
+};
+
+/// The group that a split makes of the ranks of one color: all of them derive the same id.
+uint64_t splitId(uint64_t parent, uint64_t index, int64_t color);
+/// The messages of a group from one world rank to another, those of one kind of operation.
+uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
+
+/// Bytes of an element; 1 for none.
+uint64_t elementBytes(uint8_t dtype);
+uint64_t sizeOf(const std::vector<uint64_t>& shape);
+void setShape(Signature& signature, const std::vector<uint64_t>& shape);
+
+/// The signature of this rank's next operation of a group; does not count it.
+Signature signatureOf(const Group& group, const Call& call);
+/// The history of a group after this collective.
+uint64_t historyAfter(const Signature& signature, const Call& call);
+/// The history of the messages between two ranks after this one.
+uint64_t historyAfter(uint64_t history, const Signature& message);
+/// Whether a message is the one that its receiver expects. A `MosaicMatches`.
+int signaturesMatch(const Signature* expected, const Signature* received);
+
+const char* opName(OpKind op);
+/// `allGather #42 (sp)`
+std::string nameOf(const Signature& signature, const std::string& group);
+/// `sendRecv #41 (sp) float32 [2,8,100,64]`
+std::string descriptionOf(const Signature& signature, const std::string& group);
+
+}  // namespace mosaic

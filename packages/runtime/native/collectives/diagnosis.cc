@@ -1,0 +1,289 @@
+// Why an operation cannot complete, and in which words: the same for every transport. Ranks in messages are world
+// ranks; the group stands in parentheses behind the operation.
+#include <algorithm>
+
+#include "collectives/engine.h"
+#include "control/in_process.h"
+#include "mosaic/clock.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr size_t kMostListed = 16;
+/// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
+constexpr int64_t kFirstInquiryNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
+constexpr int64_t kPositionsNs = 1'200'000'000;
+
+std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
+
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+/// What follows `exited`, for a rank that perhaps has done nothing yet.
+std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
+
+/// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
+std::string unnumbered(std::string text) {
+  const size_t from = text.find(" #");
+  return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
+}
+
+/// Whether a rank is in the same collective of a group, or in a sendRecv of the same number.
+bool isAtSame(const Operation& op, const Position& at) {
+  if (at.group != op.signature.group || at.index != op.signature.index) return false;
+  if (op.signature.index == 0 && at.sequence != op.signature.sequence) return false;
+  return unnumbered(at.operation) == unnumbered(op.name());
+}
+
+std::string describe(const Operation& op, const Position& at) {
+  using Activity = Position::Activity;
+  const std::string rank = rankName(at.rank);
+  switch (at.activity) {
+    case Activity::Idle:
+      return rank + " is in no collective, last collective: " + (at.last.empty() ? "none" : at.last);
+    case Activity::Computing:
+      return rank + " is computing";
+    case Activity::Running:
+      return rank + (isAtSame(op, at) ? " waits in it, too" : " is at " + at.operation);
+    case Activity::Exited:
+      return rank + " exited " + afterLast(at.last);
+    case Activity::Failed:
+      return rank + " failed";
+    case Activity::Unknown:
+      return rank + " does not respond";
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::string Engine::where(const Operation& op) const {
+  return (op.label.empty() ? "" : op.label + ", ") + rankName(options_.rank);
+}
+
+std::string Engine::processOf(uint32_t rank) const {
+  const auto& members = control_->members();
+  return rankName(rank) + (rank < members.size() ? " (pid " + std::to_string(members[rank].pid) + ")" : "");
+}
+
+Engine::Diagnosis Engine::ownFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
+  const std::string whole = where(op) + ": " + op.name() + ": " + text;
+  return {recordOf(code, whole), recordOf(MOSAIC_FAILURE_PEER_LOST, whole)};
+}
+
+MosaicFailure Engine::lostPeer(const Operation& op, const std::string& what) const {
+  return recordOf(MOSAIC_FAILURE_PEER_LOST,
+                  op.prefix() + what + "; " + rankName(options_.rank) + " needed it in " + op.name());
+}
+
+Engine::Diagnosis Engine::exitedPeer(const Operation& op, uint32_t rank) {
+  const auto positions = positionsOf({rank});
+  // A rank that failed, and then ended, is missing for what made it fail.
+  if (const auto failure = peerFailure(op)) return *failure;
+  const std::string last = positions.empty() ? "" : positions[0].last;
+  const MosaicFailure failure = lostPeer(op, rankName(rank) + " exited " + afterLast(last));
+  return {failure, failure};
+}
+
+std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
+  std::vector<uint32_t> exited;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, at] : events_.exited) {
+      if (rank != options_.rank && op.group->has(rank)) exited.push_back(rank);
+    }
+  }
+  for (const uint32_t rank : exited) {
+    const CallCounts& counts = exitCounts(rank);
+    const auto isMissing = [&](const SeriesCall& call) {
+      return call.peer.value_or(rank) == rank && !counts.has(call.series, call.index);
+    };
+    if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return exitedPeer(op, rank);
+  }
+  return std::nullopt;
+}
+
+const CallCounts& Engine::exitCounts(uint32_t rank) {
+  const auto [found, isNew] = exitCounts_.try_emplace(rank);
+  if (!isNew) return found->second;
+  try {
+    // It has published them before it exited: this takes a message to and fro.
+    found->second = CallCounts(control_->get(exitKey(rank)));
+  } catch (const Failure&) {
+    // The control plane is gone, or this rank is being aborted; that is reported instead.
+  }
+  return found->second;
+}
+
+void Engine::answerInquiry() {
+  if (isInquired_.exchange(false)) reportPending();
+}
+
+void Engine::reportPending() {
+  std::vector<CallReport> reports;
+  {
+    const std::lock_guard lock(mutex_);
+    reports = log_.takePending();
+  }
+  report(reports);
+}
+
+void Engine::report(const std::vector<CallReport>& reports) {
+  for (const auto& [series, index, history, ranks] : reports) control_->reportCall(series, index, history, ranks);
+}
+
+MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected,
+                               const Signature& received) {
+  std::string group = "another group";
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : groups_) {
+      if (each->id == received.group) group = each->name;
+    }
+  }
+  std::pair<uint32_t, std::string> a{options_.rank, descriptionOf(expected, op.group->name)};
+  std::pair<uint32_t, std::string> b{peer, descriptionOf(received, group)};
+  if (a.first > b.first) std::swap(a, b);
+  return recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
+                                               rankName(b.first) + " at " + b.second + kSameCalls);
+}
+
+/// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
+std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
+  if (auto found = closing(op)) return found;
+  if (auto own = deviceFailure(op)) {
+    const std::string text = rankName(options_.rank) + " failed before " + op.name() + ": " + own->message;
+    return Diagnosis{*own, recordOf(MOSAIC_FAILURE_PEER_LOST, text)};
+  }
+  if (hasEvents_) {
+    if (auto found = peerFailure(op)) return found;
+    if (auto found = divergence(op)) return found;
+  }
+  if (auto found = transportFailure(op)) return found;
+  const int64_t now = monotonicNs();
+  if (auto found = late(op, now)) return found;
+  inquire(op, now);
+  return std::nullopt;
+}
+
+std::optional<Engine::Diagnosis> Engine::closing(const Operation& op) {
+  const bool isStuck = closing_ && options_.drainNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainNs;
+  if (!stop_ && !isStuck) return std::nullopt;
+  return Diagnosis{recordOf(MOSAIC_FAILURE_CLOSED, where(op) + ": closed during " + op.name()),
+                   recordOf(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
+}
+
+std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, cause] : events_.failed) {
+    if (op.group->has(rank)) return Diagnosis{cause, std::nullopt};
+  }
+  for (const auto& [rank, process] : events_.lost) {
+    if (op.group->has(rank)) return Diagnosis{lostPeer(op, process + " died"), std::nullopt};
+  }
+  if (const auto found = events_.mismatches.find(op.signature.group); found != events_.mismatches.end()) {
+    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, found->second);
+    // Of messages between two ranks only those two have been informed.
+    return Diagnosis{failure, failure};
+  }
+  if (!events_.controlLost) return std::nullopt;
+  return Diagnosis{lostPeer(op, "the control plane of this host is gone (" + *events_.controlLost + ")"), std::nullopt};
+}
+
+/// Two ranks that are in different collectives of one number never exchange a message: their positions show it.
+std::optional<Engine::Diagnosis> Engine::divergence(const Operation& op) {
+  const std::lock_guard lock(mutex_);
+  if (inquiry_.operation != op.number || op.signature.index == 0) return std::nullopt;
+  const auto found = events_.positions.find(requests_);
+  if (found == events_.positions.end()) return std::nullopt;
+  for (const Position& at : found->second) {
+    if (at.group != op.signature.group || at.index != op.signature.index || at.rank == options_.rank) continue;
+    const std::string own = descriptionOf(op.signature, op.group->name);
+    if (isAtSame(op, at) && (op.signature.ragged || unnumbered(at.description) == unnumbered(own))) continue;
+    std::pair<uint32_t, std::string> a{options_.rank, own}, b{at.rank, at.description};
+    if (a.first > b.first) std::swap(a, b);
+    const MosaicFailure failure =
+        recordOf(MOSAIC_FAILURE_MISMATCH, op.prefix() + rankName(a.first) + " is at " + a.second + ", " +
+                                              rankName(b.first) + " at " + b.second + kSameCalls);
+    return Diagnosis{failure, failure};
+  }
+  return std::nullopt;
+}
+
+std::optional<Engine::Diagnosis> Engine::late(Operation& op, int64_t now) {
+  if (op.startedAt == 0 || now - op.startedAt < options_.timeoutNs) return std::nullopt;
+  const MosaicFailure failure = timeout(op);
+  // Another rank's timeout may have passed first, and was reported.
+  if (auto found = peerFailure(op)) return found;
+  return Diagnosis{failure, failure};
+}
+
+void Engine::inquire(const Operation& op, int64_t now) {
+  if (op.startedAt == 0 || op.group->size() == 1) return;
+  if (inquiry_.operation != op.number) inquiry_ = {op.number, std::max(op.startedAt, progressedAt_), kFirstInquiryNs};
+  const int64_t since = std::max(inquiry_.at, progressedAt_);
+  if (now - since < inquiry_.interval) return;
+  inquiry_.at = now;
+  inquiry_.interval = std::min(2 * inquiry_.interval, kLongestIntervalNs);
+  std::vector<uint32_t> others = op.group->ranks;
+  std::erase(others, options_.rank);
+  {
+    const std::lock_guard lock(mutex_);
+    events_.positions.clear();
+  }
+  control_->requestPositions(++requests_, others);
+  // Those that are asked do the same.
+  if (comparesCalls()) reportPending();
+}
+
+std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {
+  const uint64_t request = ++requests_;
+  control_->requestPositions(request, ranks);
+  for (const int64_t limit = monotonicNs() + kPositionsNs;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto found = events_.positions.extract(request)) return std::move(found.mapped());
+      if (events_.controlLost) return {};
+    }
+    if (monotonicNs() >= limit) return {};
+    rest(1'000'000);
+  }
+}
+
+MosaicFailure Engine::timeout(const Operation& op) {
+  std::vector<uint32_t> others = op.group->ranks;
+  std::erase(others, options_.rank);
+  const auto positions = positionsOf(others);
+  std::string text = op.prefix() + "timed out after " + seconds(options_.timeoutNs) + ": " + rankName(options_.rank) +
+                     " waits in " + op.name();
+  for (size_t i = 0; i < std::min(others.size(), kMostListed); i++) {
+    const auto found =
+        std::find_if(positions.begin(), positions.end(), [&](const auto& each) { return each.rank == others[i]; });
+    if (found != positions.end()) text += "; " + describe(op, *found);
+    else text += "; " + processOf(others[i]) + " does not respond";
+  }
+  if (others.size() > kMostListed) text += "; …";
+  return recordOf(MOSAIC_FAILURE_TIMEOUT, text);
+}
+
+/// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
+MosaicFailure Engine::connectFailure(const MosaicFailure& thrown) {
+  if (stop_) return recordOf(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  const std::lock_guard lock(mutex_);
+  if (!events_.failed.empty()) return events_.failed.begin()->second;
+  if (!events_.lost.empty()) {
+    const std::string& process = events_.lost.begin()->second;
+    return recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
+  }
+  if (events_.controlLost) {
+    const std::string text = "connect: the control plane of this host is gone: " + *events_.controlLost;
+    return recordOf(MOSAIC_FAILURE_PEER_LOST, text);
+  }
+  return thrown;
+}
+
+}  // namespace mosaic

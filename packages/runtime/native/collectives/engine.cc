@@ -1,0 +1,422 @@
+#include "collectives/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mosaic/clock.h"
+#include "mosaic/thread.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr uint64_t kWorldId = 1;
+
+std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
+  auto group = std::make_shared<Group>();
+  group->id = kWorldId;
+  group->name = "world";
+  group->rank = rank;
+  for (uint32_t i = 0; i < size; i++) group->ranks.push_back(i);
+  return group;
+}
+
+/// The control plane as a transport uses it while it connects.
+struct Bootstrap : MosaicBootstrap {
+  Bootstrap(ControlPlane& plane, const EngineOptions& options) : MosaicBootstrap{}, control(plane) {
+    rank = options.rank;
+    size = options.size;
+    for (const Member& member : plane.members()) {
+      hostsOf.push_back(member.host);
+      pidsOf.push_back(member.pid);
+    }
+    hosts = hostsOf.data();
+    pids = pidsOf.data();
+    matches = signaturesMatch;
+    MosaicBootstrap::put = [](MosaicBootstrap* self, const char* key, const void* value, uint64_t bytes) {
+      static_cast<Bootstrap*>(self)->control.put(key, std::string(static_cast<const char*>(value), bytes));
+    };
+    MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
+                              MosaicFailure* failure) {
+      try {
+        const std::string found = static_cast<Bootstrap*>(self)->control.get(key);
+        std::copy_n(found.data(), std::min<uint64_t>(found.size(), capacity), static_cast<char*>(value));
+        *bytes = found.size();
+        return 0;
+      } catch (const Failure& thrown) {
+        *failure = recordOf(thrown.code(), thrown.what());
+        return 1;
+      }
+    };
+  }
+  ControlPlane& control;
+  std::vector<uint32_t> hostsOf;
+  std::vector<int32_t> pidsOf;
+};
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected)
+    : options_(options), control_(std::move(control)), connected_(std::move(connected)) {
+  groups_.push_back(worldGroup(options.rank, options.size));
+}
+
+Engine::~Engine() = default;
+
+void Engine::start(const char* threadName) {
+  thread_ = quietThread(threadName, [this] { main(); });
+}
+
+void Engine::stop() {
+  abort();
+  if (thread_.joinable()) thread_.join();
+}
+
+// ── from the host
+
+uint64_t Engine::post(uint32_t group, const Call& call, std::string label) {
+  auto op = makeOperation(true);
+  op->label = std::move(label);
+  return enqueue(std::move(op), group, call);
+}
+
+uint64_t Engine::split(uint32_t group, int64_t color, std::string name, Completed completed) {
+  auto op = makeOperation(false);
+  op->split = std::make_unique<SplitRequest>(SplitRequest{color, std::move(name), nullptr});
+  op->completed = std::move(completed);
+  Call call;
+  call.op = OpKind::Split;
+  return enqueue(std::move(op), group, call);
+}
+
+uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, const Call& call) {
+  std::vector<CallReport> reports;
+  uint64_t number = 0;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw Failure(*failure_);
+    if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    Group& group = *(op->group = groups_.at(groupNumber));
+    op->groupNumber = groupNumber;
+    op->signature = signatureOf(group, call);
+    op->plan = planOf(group, call, op->signature);
+    group.sequence++;
+    if (op->signature.index > 0) {
+      group.index++;
+      group.history = historyAfter(op->signature, call);
+    }
+    if (comparesCalls()) reports = log_.append(*op);
+    number = op->number = ++posted_;
+    queue_.push_back(op);
+  } catch (...) {
+    dropped(*op);
+    throw;
+  }
+  report(reports);
+  posted(op);
+  return number;
+}
+
+std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  return groups_.at(number);
+}
+
+uint32_t Engine::partOf(uint64_t splitNumber) {
+  const std::lock_guard lock(mutex_);
+  return parts_.at(splitNumber);
+}
+
+Payload Engine::payloadOf(uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto& group = groups_.at(number);
+  Payload payload = group->payload;
+  for (const auto& op : queue_) {
+    if (!isDone(*op)) break;
+    if (op->group == group) payload += op->plan.payload;
+  }
+  return payload;
+}
+
+void Engine::startTrace() {
+  const std::lock_guard lock(mutex_);
+  trace_.clear();
+  tracing_ = true;
+}
+
+void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> collect) {
+  {
+    const std::lock_guard lock(mutex_);
+    traceRequests_.push_back({posted_, std::move(collect)});
+  }
+  answerTraces();
+}
+
+void Engine::close(std::function<void()> closed) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) closed_ = std::exchange(closed, nullptr);
+  }
+  if (closed) return closed();
+  closing_ = true;
+  wake();
+}
+
+void Engine::abort() {
+  stop_ = true;
+  control_->interrupt();
+  wake();
+}
+
+// ── the communication thread
+
+void Engine::main() {
+  std::optional<MosaicFailure> failure;
+  try {
+    control_->join();
+    control_->attach(this);
+    Bootstrap bootstrap(*control_, options_);
+    connect(bootstrap);
+    if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  } catch (const Failure& thrown) {
+    failure = recordOf(thrown.code(), thrown.what());
+  } catch (const std::exception& thrown) {
+    failure = recordOf(MOSAIC_FAILURE_DEVICE, std::string("connect: ") + thrown.what());
+  }
+  if (failure) {
+    failure = connectFailure(*failure);
+    fail({*failure, failure->code == MOSAIC_FAILURE_CLOSED ? std::nullopt : failure});
+  }
+  connecting_ = false;
+  std::exchange(connected_, nullptr)(failure ? &*failure : nullptr);
+  progressedAt_ = monotonicNs();
+  if (!failure) run();
+  leave();
+}
+
+void Engine::leave() {
+  std::string last, counts;
+  {
+    const std::lock_guard lock(mutex_);
+    last = last_;
+    counts = log_.counts();
+  }
+  // Before the transport closes, which may take a while: others may need this rank.
+  if (comparesCalls()) control_->put(exitKey(options_.rank), counts);
+  control_->leave(last);
+  closeTransport();
+  control_->detach();
+  std::function<void()> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    closed = std::exchange(closed_, nullptr);
+  }
+  answerTraces();
+  if (closed) closed();
+}
+
+/// Operations are carried out until everything is done that was posted before `close`, or the rank is aborted.
+bool Engine::isOver() {
+  if (!closing_ && !stop_) return false;
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() || (stop_ && failure_);
+}
+
+void Engine::begin(Operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.startedAt = progressedAt_ = monotonicNs();
+}
+
+void Engine::noteProgress() { progressedAt_ = monotonicNs(); }
+
+void Engine::conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
+  bool isAwaited = false;
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.pop_front();
+    op->group->payload += op->plan.payload;
+    last_ = op->name();
+    if (trace && tracing_) trace_.push_back(*trace);
+    isAwaited = !traceRequests_.empty();
+    completed_ = op->number;
+  }
+  progressedAt_ = monotonicNs();
+  if (isAwaited) answerTraces();
+}
+
+void Engine::answerTraces() {
+  for (;;) {
+    std::function<void(std::vector<TraceRecord>)> collect;
+    std::vector<TraceRecord> trace;
+    {
+      const std::lock_guard lock(mutex_);
+      if (traceRequests_.empty()) return;
+      if (!failure_ && !ended_ && completed_ < traceRequests_.front().after) return;
+      collect = std::move(traceRequests_.front().collect);
+      traceRequests_.erase(traceRequests_.begin());
+      tracing_ = false;
+      trace = std::exchange(trace_, {});
+    }
+    collect(std::move(trace));
+  }
+}
+
+void Engine::fail(const Diagnosis& diagnosis) {
+  std::vector<std::shared_ptr<Operation>> ops;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return;
+    failure_ = diagnosis.here;
+    failedFrom_ = queue_.empty() ? posted_ + 1 : queue_.front()->number;
+    // Others may ask where this rank was when it failed.
+    failedAt_ = currentPosition();
+    ops.assign(queue_.begin(), queue_.end());
+    failed_ = true;
+  }
+  // The cause first: ranks that observe the end of this one must know it.
+  if (diagnosis.peers) control_->reportFailure(*diagnosis.peers);
+  failed(diagnosis.here, ops);
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.clear();
+    completed_ = posted_;
+  }
+  for (const auto& op : ops) {
+    if (op->completed) op->completed(&diagnosis.here);
+  }
+  answerTraces();
+}
+
+bool Engine::until(Operation& op, const std::function<bool()>& condition) {
+  constexpr int64_t kPauseNs = 100'000'000;
+  while (!failed_) {
+    if (condition()) return true;
+    if (const auto diagnosis = diagnose(op)) fail(*diagnosis);
+    else rest(kPauseNs);
+  }
+  return false;
+}
+
+bool Engine::carryOutSplit(const std::shared_ptr<Operation>& op) {
+  const Group& whole = *op->group;
+  const std::pair<uint64_t, uint64_t> key{whole.id, op->signature.index};
+  control_->split(key.first, key.second, whole.ranks, op->split->color);
+  std::vector<int64_t> colors;
+  const auto arrived = [&] {
+    const std::lock_guard lock(mutex_);
+    const auto found = events_.colors.find(key);
+    if (found == events_.colors.end()) return false;
+    colors = std::move(found->second);
+    events_.colors.erase(found);
+    return true;
+  };
+  if (!until(*op, arrived)) return false;
+  auto part = op->split->part = std::make_shared<Group>();
+  part->id = splitId(whole.id, op->signature.index, op->split->color);
+  part->name = op->split->name;
+  for (uint32_t rank = 0; rank < whole.size(); rank++) {
+    if (colors.at(rank) != op->split->color) continue;
+    if (rank == whole.rank) part->rank = part->size();
+    part->ranks.push_back(whole.ranks[rank]);
+  }
+  if (!openPart(*op, colors)) return false;
+  const std::lock_guard lock(mutex_);
+  parts_[op->number] = static_cast<uint32_t>(groups_.size());
+  groups_.push_back(std::move(part));
+  return true;
+}
+
+// ── the queue, for the orderings
+
+std::optional<MosaicFailure> Engine::failureFrom(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  return failure_ && number >= failedFrom_ ? failure_ : std::nullopt;
+}
+
+std::shared_ptr<Operation> Engine::front() {
+  const std::lock_guard lock(mutex_);
+  return queue_.empty() ? nullptr : queue_.front();
+}
+
+std::vector<std::shared_ptr<Operation>> Engine::queued() {
+  const std::lock_guard lock(mutex_);
+  return {queue_.begin(), queue_.end()};
+}
+
+std::shared_ptr<Operation> Engine::findQueued(const std::function<bool(const Operation&)>& condition) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const auto& op) { return condition(*op); });
+  return found == queue_.end() ? nullptr : *found;
+}
+
+std::shared_ptr<Operation> Engine::findNumber(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  if (queue_.empty() || number < queue_.front()->number || number > queue_.back()->number) return nullptr;
+  return queue_[number - queue_.front()->number];
+}
+
+// ── what the control plane delivers
+
+void Engine::onPeerLost(uint32_t rank, const std::string& process) {
+  note([&] { events_.lost.try_emplace(rank, process); });
+  if (connecting_) control_->interrupt();
+}
+
+void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
+  note([&] { events_.failed.try_emplace(rank, cause); });
+  if (connecting_) control_->interrupt();
+}
+
+void Engine::onPeerExited(uint32_t rank) {
+  note([&] { events_.exited.try_emplace(rank, monotonicNs()); });
+}
+
+void Engine::onMismatch(uint64_t group, const std::string& message) {
+  note([&] { events_.mismatches.try_emplace(log_.groupOf(group), log_.prefixOf(group, message) + message); });
+}
+
+void Engine::onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) {
+  note([&] { events_.colors[{group, index}] = std::move(colors); });
+}
+
+void Engine::onPositions(uint64_t request, std::vector<Position> positions) {
+  note([&] { events_.positions[request] = std::move(positions); });
+}
+
+void Engine::onControlLost(const std::string& reason) {
+  note([&] { events_.controlLost = reason; });
+  if (connecting_) control_->interrupt();
+}
+
+Position Engine::position() {
+  if (comparesCalls()) {
+    isInquired_ = true;
+    wake();
+  }
+  const std::lock_guard lock(mutex_);
+  return failedAt_ ? *failedAt_ : currentPosition();
+}
+
+Position Engine::currentPosition() const {
+  Position position;
+  position.rank = options_.rank;
+  position.last = last_;
+  position.activity = Position::Activity::Idle;
+  if (queue_.empty()) return position;
+  const Operation& op = *queue_.front();
+  position.activity = op.startedAt == 0 ? Position::Activity::Computing : Position::Activity::Running;
+  position.group = op.signature.group;
+  position.sequence = op.signature.sequence;
+  position.index = op.signature.index;
+  position.operation = op.name();
+  position.description = descriptionOf(op.signature, op.group->name);
+  return position;
+}
+
+std::vector<CallRecord> Engine::calls(uint64_t series) {
+  const std::lock_guard lock(mutex_);
+  return log_.calls(series);
+}
+
+}  // namespace mosaic

@@ -1,0 +1,247 @@
+// One rank's collectives: a queue of operations in order, and a communication thread that carries them out. What all
+// transports have in common is here: numbering, signatures, deadlines, positions, failures, splits, trace, closing. How
+// a stage moves is in host_engine.h and stream_engine.h, one for each ordering of transport.h.
+//
+// An engine fails once: the first failure takes all later operations with it, and the control plane distributes the
+// cause to the other ranks, which would otherwise wait for messages that never come.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "collectives/call_log.h"
+#include "control/control_plane.h"
+#include "mosaic/device_port.h"
+
+namespace mosaic {
+
+struct EngineOptions {
+  uint32_t rank = 0, size = 1;
+  /// How long a collective may take.
+  int64_t timeoutNs = 300'000'000'000;
+  /// When closing: how long to wait for ranks that do not move; negative: as long as the timeout allows.
+  int64_t drainNs = -1;
+  /// How long the transport may take to connect the ranks once all are there.
+  int64_t connectNs = 300'000'000'000;
+};
+
+/// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
+struct Compute {
+  MosaicStream* stream = nullptr;
+  MosaicDevicePort* port = nullptr;
+  void* handle = nullptr;
+};
+
+class Engine : private ControlListener {
+ public:
+  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
+  /// has another ABI, or does not fit the device.
+  static std::shared_ptr<Engine> open(const MosaicTransport& transport, const Compute& compute,
+                                      std::unique_ptr<ControlPlane> control, const EngineOptions& options,
+                                      Completed connected);
+  ~Engine() override;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Returns the operation's number. Throws Failure once the engine has failed or is closed.
+  uint64_t post(uint32_t group, const Call& call, std::string label);
+  /// The same of a split. `groupOf` has the part once `completed` was called without a failure.
+  uint64_t split(uint32_t group, int64_t color, std::string name, Completed completed);
+  /// The group of this number and, for one that came of a split, its number.
+  std::shared_ptr<Group> groupOf(uint32_t number);
+  uint32_t partOf(uint64_t splitNumber);
+  /// What the operations of a group moved that are done by now.
+  Payload payloadOf(uint32_t group);
+  /// Later work on the device runs after the operation, and fails with it.
+  virtual void wait(uint64_t number) = 0;
+  /// All operations up to this number are over.
+  uint64_t completed() const { return completed_; }
+
+  void startTrace();
+  /// Calls back once all that was posted is over.
+  void stopTrace(std::function<void(std::vector<TraceRecord>)> collect);
+
+  /// Accepts nothing more, finishes what was posted, then calls `closed` on the communication thread.
+  void close(std::function<void()> closed);
+  /// Fails whatever is under way, at once.
+  void abort();
+
+ protected:
+  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if they know already.
+  struct Diagnosis {
+    MosaicFailure here;
+    std::optional<MosaicFailure> peers;
+  };
+
+  Engine(std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected);
+  /// To be called at the end of a subclass's constructor, and `stop` at the begin of its destructor.
+  void start(const char* threadName);
+  void stop();
+
+  // ── what an ordering implements; on the communication thread unless they say otherwise
+  /// Connects the transport; `bootstrap` is valid during the call. Throws Failure.
+  virtual void connect(MosaicBootstrap& bootstrap) = 0;
+  /// Carries out operations until `isOver`.
+  virtual void run() = 0;
+  /// Any thread: `run`, `connect` and `rest` look at what has changed.
+  virtual void wake() = 0;
+  /// Sleeps at most so long, until `wake`.
+  virtual void rest(int64_t nanoseconds) = 0;
+  /// Any thread, under no lock: an operation, ready once the compute posted so far is done.
+  virtual std::shared_ptr<Operation> makeOperation(bool afterCompute) = 0;
+  virtual void posted(const std::shared_ptr<Operation>&) {}
+  virtual void dropped(Operation&) {}
+  /// Any thread, under the lock: the operation is done, though perhaps not concluded.
+  virtual bool isDone(Operation&) { return false; }
+  /// The failure of this rank's own device, if it failed before the operation.
+  virtual std::optional<MosaicFailure> deviceFailure(Operation& op) = 0;
+  /// What the transport itself observes of the ranks of an operation.
+  virtual std::optional<Diagnosis> transportFailure(Operation& op) = 0;
+  /// The engine has failed: ends `ops`, all that were posted and are not over. Not under the lock.
+  virtual void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
+  /// Makes the part of a split usable; its group exists. False: the engine has failed.
+  virtual bool openPart(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
+  /// Whether ranks compare their calls through the control plane, because messages carry no signature.
+  virtual bool comparesCalls() const { return false; }
+  virtual void closeTransport() = 0;
+
+  // ── for them
+  const EngineOptions& options() const { return options_; }
+  bool hasFailed() const { return failed_; }
+  bool isStopped() const { return stop_; }
+  bool isClosing() const { return closing_; }
+  bool isOver();
+  std::optional<MosaicFailure> failureFrom(uint64_t number);
+  std::shared_ptr<Operation> front();
+  std::vector<std::shared_ptr<Operation>> queued();
+  /// The first of the queue for which the condition holds.
+  std::shared_ptr<Operation> findQueued(const std::function<bool(const Operation&)>& condition);
+  std::shared_ptr<Operation> findNumber(uint64_t number);
+  void begin(Operation& op);
+  /// Something moved: closing, and ranks that wait, have reason to be patient.
+  void noteProgress();
+  /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
+  std::optional<Diagnosis> diagnose(Operation& op);
+  /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
+  std::optional<Diagnosis> peerFailure(const Operation& op);
+  /// A rank exited without the calls that the operation needs of it. Where ranks compare their calls.
+  std::optional<Diagnosis> exitedFailure(const Operation& op);
+  /// Where ranks compare their calls, and one of them has inquired: reports what was not compared yet.
+  void answerInquiry();
+  void fail(const Diagnosis& diagnosis);
+  /// Takes an operation that is over off the queue, which it heads, and counts it.
+  void conclude(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace);
+  /// Exchanges the colors of a split, and makes its group. False: the engine has failed.
+  bool carryOutSplit(const std::shared_ptr<Operation>& op);
+  /// Waits for a condition, failing as operations do. False: the engine has failed.
+  bool until(Operation& op, const std::function<bool()>& condition);
+  /// Whether the control plane has delivered anything since this was called last.
+  bool takeEvents() { return newEvents_.exchange(false); }
+  bool isTracing() const { return tracing_; }
+  Diagnosis ownFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const;
+  /// `ring(sp), rank 3`
+  std::string where(const Operation& op) const;
+  MosaicFailure lostPeer(const Operation& op, const std::string& what) const;
+  /// A peer closed in order although the operation needs it.
+  Diagnosis exitedPeer(const Operation& op, uint32_t rank);
+  MosaicFailure mismatch(const Operation& op, uint32_t peer, const Signature& expected, const Signature& received);
+  std::string processOf(uint32_t rank) const;
+
+ private:
+  struct Inquiry {
+    uint64_t operation = 0;
+    int64_t at = 0, interval = 0;
+  };
+  struct TraceRequest {
+    uint64_t after;
+    std::function<void(std::vector<TraceRecord>)> collect;
+  };
+
+  uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const Call& call);
+  void main();
+  void leave();
+  void answerTraces();
+  std::optional<Diagnosis> closing(const Operation& op);
+  std::optional<Diagnosis> divergence(const Operation& op);
+  std::optional<Diagnosis> late(Operation& op, int64_t now);
+  void inquire(const Operation& op, int64_t now);
+  void reportPending();
+  void report(const std::vector<CallReport>& reports);
+  const CallCounts& exitCounts(uint32_t rank);
+  /// Where a rank that exits publishes how far it came in its calls.
+  static std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
+  std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
+  MosaicFailure timeout(const Operation& op);
+  MosaicFailure connectFailure(const MosaicFailure& thrown);
+  Position currentPosition() const;
+  /// Records an event, and wakes the communication thread.
+  template <typename Record>
+  void note(Record record) {
+    {
+      const std::lock_guard lock(mutex_);
+      record();
+      hasEvents_ = newEvents_ = true;
+    }
+    wake();
+  }
+
+  // ControlListener, on any thread.
+  void onPeerLost(uint32_t rank, const std::string& process) override;
+  void onPeerFailed(uint32_t rank, const MosaicFailure& cause) override;
+  void onPeerExited(uint32_t rank) override;
+  void onMismatch(uint64_t group, const std::string& message) override;
+  void onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) override;
+  void onPositions(uint64_t request, std::vector<Position> positions) override;
+  void onControlLost(const std::string& reason) override;
+  Position position() override;
+  std::vector<CallRecord> calls(uint64_t group) override;
+
+ protected:
+  /// What the control plane has delivered. Under the lock.
+  struct Events {
+    std::map<uint32_t, std::string> lost;  // rank: its process
+    std::map<uint32_t, MosaicFailure> failed;
+    std::map<uint32_t, int64_t> exited;    // rank: when
+    std::map<uint64_t, std::string> mismatches;
+    std::map<std::pair<uint64_t, uint64_t>, std::vector<int64_t>> colors;
+    std::map<uint64_t, std::vector<Position>> positions;  // by request
+    std::optional<std::string> controlLost;
+  };
+  std::mutex mutex_;  // guards what follows, up to the atomics
+  Events events_;
+
+ private:
+  std::vector<std::shared_ptr<Group>> groups_;
+  std::map<uint64_t, uint32_t> parts_;  // number of the split: number of the group
+  CallLog log_;  // where ranks compare their calls
+  std::deque<std::shared_ptr<Operation>> queue_;
+  uint64_t posted_ = 0;
+  std::optional<MosaicFailure> failure_;
+  uint64_t failedFrom_ = 0;
+  std::optional<Position> failedAt_;
+  std::string last_;  // the last operation that completed
+  std::function<void()> closed_;
+  bool ended_ = false;
+  std::vector<TraceRecord> trace_;
+  std::vector<TraceRequest> traceRequests_;
+
+  // Of the communication thread.
+  Inquiry inquiry_;
+  uint64_t requests_ = 0;
+  int64_t progressedAt_ = 0;
+  std::map<uint32_t, CallCounts> exitCounts_;  // of ranks that exited
+
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
+  std::atomic<bool> connecting_{true}, hasEvents_{false}, newEvents_{false}, isInquired_{false};
+  const EngineOptions options_;
+  const std::unique_ptr<ControlPlane> control_;
+  Completed connected_;
+  std::thread thread_;
+};
+
+}  // namespace mosaic

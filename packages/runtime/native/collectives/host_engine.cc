@@ -1,0 +1,357 @@
+#include "collectives/host_engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "mosaic/clock.h"
+#include "mosaic/futex.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
+// A sleeping thread takes tens of microseconds to wake, so poll a little longer before sleeping; but compute threads
+// need the cores, too.
+constexpr int64_t kSpinNs = 20'000;
+constexpr int kSpins = 200;
+/// The control plane knows why a process ended; the transport may notice its end sooner. It has so long to deliver the
+/// cause.
+constexpr int64_t kGraceNs = 500'000'000;
+
+enum class State : uint32_t { Pending, Done, Failed };
+
+}  // namespace
+
+struct HostEngine::HostOperation : Operation {
+  explicit HostOperation(HostEngine& engine, bool isReady) : engine(&engine), ready(isReady) {}
+
+  /// The compute stream has failed: the operation must not take place. Any thread, any number of times.
+  void cancel(const MosaicFailure& upstream) {
+    const std::lock_guard lock(mutex);
+    if (isCancelled) return;
+    cause = upstream;
+    isCancelled = true;
+    if (engine) engine->wake();
+  }
+  void settle(State outcome) {
+    {
+      const std::lock_guard lock(mutex);
+      engine = nullptr;
+    }
+    state = static_cast<uint32_t>(outcome);
+    futexWake(state, false);
+  }
+  bool isPending() const { return state == static_cast<uint32_t>(State::Pending); }
+  /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
+  /// that.
+  void await() {
+    for (int i = 0; i < kSpins && isPending(); i++) relax();
+    while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);
+  }
+
+  std::mutex mutex;
+  HostEngine* engine;  // under the mutex; null once it is over
+  MosaicFailure cause{};
+  std::atomic<bool> isCancelled{false};
+  /// All compute that the operands depend on is done.
+  std::atomic<bool> ready;
+  std::atomic<uint32_t> state{static_cast<uint32_t>(State::Pending)};
+  MosaicFailure failure{};  // valid once state is Failed
+};
+
+// ── work for the compute stream
+
+namespace {
+
+template <typename T>
+MosaicWork workOf(const char* name, int (*run)(void*, const MosaicFailure*, MosaicFailure*), T argument) {
+  return {name, run, [](void* arg) { delete static_cast<T*>(arg); }, new T(std::move(argument))};
+}
+
+}  // namespace
+
+void HostEngine::posted(const std::shared_ptr<Operation>& posted) {
+  const auto op = std::static_pointer_cast<HostOperation>(posted);
+  if (op->ready) return wake();
+  // Marks the operation ready when all work before it is done.
+  const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) {
+    HostOperation& op = **static_cast<std::shared_ptr<HostOperation>*>(arg);
+    if (upstream) op.cancel(*upstream);
+    op.ready = true;
+    const std::lock_guard lock(op.mutex);
+    if (op.engine) op.engine->wake();
+    return 0;
+  };
+  const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective ready", run, op);
+  stream_->submit(stream_, &work);
+}
+
+void HostEngine::wait(uint64_t number) {
+  const auto op = std::static_pointer_cast<HostOperation>(findNumber(number));
+  if (op) {
+    // Keeps later work back until the operation is over, and fails with it.
+    const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
+      HostOperation& op = **static_cast<std::shared_ptr<HostOperation>*>(arg);
+      // Even then its memory may be reused only after the communication thread has finished with it.
+      if (upstream) op.cancel(*upstream);
+      op.await();
+      if (upstream || op.state == static_cast<uint32_t>(State::Done)) return 0;
+      *failure = op.failure;
+      return 1;
+    };
+    const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective wait", run, op);
+    stream_->submit(stream_, &work);
+  } else if (const auto failure = failureFrom(number)) {
+    const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
+      if (upstream) return 0;
+      *failure = *static_cast<MosaicFailure*>(arg);
+      return 1;
+    };
+    const MosaicWork work = workOf<MosaicFailure>("collective failed", run, *failure);
+    stream_->submit(stream_, &work);
+  }
+}
+
+// ── one stage
+
+/// The messages of a stage as the transport holds them; they must not move.
+class HostEngine::StageRun {
+ public:
+  StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage)
+      : transport_(transport), sends_(stage.sends.size()), receives_(stage.receives.size()) {
+    const auto fill = [&](MosaicMessage& to, const Message& from) {
+      to.data = from.data;
+      to.peer = op.group->ranks[from.peer];
+      to.signature = from.signature;
+    };
+    for (size_t i = 0; i < sends_.size(); i++) fill(sends_[i], stage.sends[i]);
+    for (size_t i = 0; i < receives_.size(); i++) fill(receives_[i], stage.receives[i]);
+    for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
+    for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
+    if (stage.reduction) {
+      reduce(op, *stage.reduction);
+    } else {
+      for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
+    }
+  }
+
+  bool progress() {
+    const bool moved = transport_.progress(transport_.self) != 0;
+    while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
+    while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
+    if (operands_ && areMessagesDone()) add();
+    return moved;
+  }
+  bool isDone() const {
+    return areMessagesDone() && reduction_.reduced == reduction_.count;
+  }
+  /// A message that will not be done.
+  const MosaicMessage* fault() const {
+    for (const auto* messages : {&receives_, &sends_}) {
+      for (const MosaicMessage& each : *messages) {
+        if (each.state == MOSAIC_MESSAGE_MISMATCH || each.state == MOSAIC_MESSAGE_CLOSED) return &each;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  bool areMessagesDone() const { return firstSend_ == sends_.size() && firstReceive_ == receives_.size(); }
+
+  void reduce(const Operation& op, const Reduction& reduction) {
+    reduction_ = {reduction.out,
+                  reduction.own,
+                  reduction.count,
+                  op.signature.dtype,
+                  op.signature.reduce,
+                  static_cast<uint8_t>(reduction.afterSends),
+                  op.group->size(),
+                  op.group->rank,
+                  receives_.data(),
+                  sends_.data(),
+                  static_cast<uint32_t>(sends_.size()),
+                  0};
+    if (transport_.reduce) return transport_.reduce(transport_.self, &reduction_);
+    const uint64_t bytes = reduction.count * elementBytes(op.signature.dtype);
+    operands_ = std::make_unique<uint8_t[]>(bytes * receives_.size() + 1);
+    for (size_t i = 0; i < receives_.size(); i++) {
+      receives_[i].data = operands_.get() + i * bytes;
+      transport_.receive(transport_.self, &receives_[i]);
+    }
+  }
+
+  /// For transports that do not reduce: all operands have arrived.
+  void add() {
+    constexpr uint64_t kBlock = 4096;  // elements
+    MosaicReduction& r = reduction_;
+    const auto dtype = static_cast<DType>(r.dtype);
+    const auto op = static_cast<ReduceOp>(r.op);
+    const uint64_t width = elementBytes(r.dtype);
+    alignas(64) float acc[kBlock];
+    while (r.reduced < r.count) {
+      const uint64_t count = std::min(kBlock, r.count - r.reduced), at = r.reduced * width;
+      for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
+        const uint8_t* operand = i == r.position ? r.own : receives_[next++].data;
+        reduction::accumulate(acc, operand + at, count, dtype, op, i == 0);
+      }
+      reduction::finish(r.out + at, acc, count, dtype, op, r.ranks);
+      r.reduced += count;
+    }
+    operands_.reset();
+  }
+
+  const MosaicHostTransport& transport_;
+  std::vector<MosaicMessage> sends_, receives_;
+  size_t firstSend_ = 0, firstReceive_ = 0;  // all before are done
+  MosaicReduction reduction_{};
+  std::unique_ptr<uint8_t[]> operands_;
+};
+
+// ── the engine
+
+HostEngine::HostEngine(const MosaicTransport& transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+                       const EngineOptions& options, Completed connected)
+    : Engine(std::move(control), options, std::move(connected)), transport_(*transport.host), stream_(stream) {
+  start("mosaic-comm");
+}
+
+HostEngine::~HostEngine() {
+  stop();
+  transport_.free(transport_.self);
+}
+
+void HostEngine::connect(MosaicBootstrap& bootstrap) {
+  MosaicFailure failure{};
+  if (transport_.connect(transport_.self, &bootstrap, &failure) != 0) throw Failure(failure);
+}
+
+void HostEngine::closeTransport() { transport_.close(transport_.self); }
+void HostEngine::wake() { transport_.interrupt(transport_.self); }
+void HostEngine::rest(int64_t nanoseconds) {
+  sleep(nanoseconds, [this] { return isStopped() || takeEvents(); });
+}
+
+/// Sleeps unless `ready()` is true already; it is evaluated once more after any later `wake` is certain to be noticed.
+template <typename Ready>
+void HostEngine::sleep(int64_t nanoseconds, Ready ready) {
+  const auto evaluate = [](void* arg) -> int { return (*static_cast<Ready*>(arg))(); };
+  transport_.wait(transport_.self, nanoseconds, evaluate, &ready);
+}
+
+std::shared_ptr<Operation> HostEngine::makeOperation(bool afterCompute) {
+  return std::make_shared<HostOperation>(*this, !afterCompute);
+}
+
+void HostEngine::run() {
+  while (const auto op = next()) {
+    begin(*op);
+    execute(op);
+  }
+}
+
+/// The next operation once it is ready, or null at the end.
+std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
+  std::shared_ptr<HostOperation> op;
+  bool over = false;
+  const auto look = [&] {
+    op = std::static_pointer_cast<HostOperation>(front());
+    if (op && !op->ready && !isStopped()) op = nullptr;
+    over = isOver();
+    return op || over;
+  };
+  // A wake-up can be lost with the process that was to send it: never sleep without end.
+  while (!look()) sleep(kIdleNs, look);
+  return over ? nullptr : op;
+}
+
+void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
+  if (const auto diagnosis = diagnose(*op)) return fail(*diagnosis);
+  if (op->op() == OpKind::Split) {
+    if (!carryOutSplit(op)) return;
+  } else {
+    for (const Stage& stage : op->plan.stages) {
+      StageRun run(transport_, *op, stage);
+      if (!complete(*op, run)) return;
+    }
+  }
+  std::optional<TraceRecord> trace;
+  if (isTracing()) {
+    const std::string& label = op->label.empty() ? op->group->name : op->label;
+    trace = {op->op(), label, op->startedAt, monotonicNs(), op->plan.payload.sent, op->plan.payload.received};
+  }
+  conclude(op, trace);
+  op->settle(State::Done);
+  if (op->completed) op->completed(nullptr);
+}
+
+/// Runs one stage to its end. False: the engine has failed.
+bool HostEngine::complete(HostOperation& op, StageRun& stage) {
+  int64_t idleSince = 0;
+  while (!stage.isDone()) {
+    bool moved = stage.progress();
+    if (const MosaicMessage* message = stage.fault()) {
+      if (message->state == MOSAIC_MESSAGE_CLOSED) {
+        fail(exitedPeer(op, message->peer));
+      } else {
+        const MosaicFailure failure = mismatch(op, message->peer, message->signature, message->received);
+        fail({failure, failure});
+      }
+      return false;
+    }
+    const int64_t now = monotonicNs();
+    if (moved) {
+      noteProgress();
+      idleSince = 0;
+      continue;
+    }
+    if (stage.isDone()) break;
+    if (idleSince == 0) idleSince = now;
+    if (now - idleSince < kSpinNs) {
+      relax();
+      continue;
+    }
+    if (const auto diagnosis = diagnose(op)) {
+      fail(*diagnosis);
+      return false;
+    }
+    const int64_t deadline = op.startedAt + options().timeoutNs;
+    sleep(std::clamp<int64_t>(deadline - now, 0, kTickNs), [&] {
+      return (moved = stage.progress()) || stage.fault() || isStopped() || op.isCancelled || takeEvents();
+    });
+    if (moved) noteProgress();
+  }
+  return true;
+}
+
+std::optional<MosaicFailure> HostEngine::deviceFailure(Operation& operation) {
+  auto& op = static_cast<HostOperation&>(operation);
+  if (!op.isCancelled) return std::nullopt;
+  const std::lock_guard lock(op.mutex);
+  return op.cause;
+}
+
+std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
+  const int64_t now = monotonicNs();
+  if (now - lookedAt_ < kTickNs) return std::nullopt;
+  lookedAt_ = now;
+  for (const uint32_t rank : op.group->ranks) {
+    if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
+    const int64_t since = suspected_.try_emplace(rank, now).first->second;
+    if (now - since < kGraceNs) continue;
+    const MosaicFailure failure = lostPeer(op, processOf(rank) + " died");
+    return Diagnosis{failure, failure};
+  }
+  return std::nullopt;
+}
+
+void HostEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
+  transport_.cancel(transport_.self);
+  for (const auto& each : ops) {
+    auto& op = static_cast<HostOperation&>(*each);
+    op.failure = failure;
+    op.settle(State::Failed);
+  }
+}
+
+}  // namespace mosaic

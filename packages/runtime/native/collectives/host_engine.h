@@ -1,0 +1,44 @@
+// Collectives over a host-ordered transport: the communication thread executes each operation stage by stage, once the
+// compute stream has made it ready, and the compute stream waits for it on its own thread.
+#pragma once
+
+#include "collectives/engine.h"
+
+namespace mosaic {
+
+class HostEngine final : public Engine {
+ public:
+  HostEngine(const MosaicTransport& transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+             const EngineOptions& options, Completed connected);
+  ~HostEngine() override;
+
+  void wait(uint64_t number) override;
+
+ private:
+  struct HostOperation;
+  class StageRun;
+
+  void connect(MosaicBootstrap& bootstrap) override;
+  void run() override;
+  void wake() override;
+  void rest(int64_t nanoseconds) override;
+  std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
+  void posted(const std::shared_ptr<Operation>& op) override;
+  std::optional<MosaicFailure> deviceFailure(Operation& op) override;
+  std::optional<Diagnosis> transportFailure(Operation& op) override;
+  void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
+  void closeTransport() override;
+
+  std::shared_ptr<HostOperation> next();
+  void execute(const std::shared_ptr<HostOperation>& op);
+  bool complete(HostOperation& op, StageRun& stage);
+  template <typename Ready>
+  void sleep(int64_t nanoseconds, Ready ready);
+
+  const MosaicHostTransport& transport_;
+  MosaicStream* const stream_;
+  std::map<uint32_t, int64_t> suspected_;  // by rank: since when the transport observes that it is gone
+  int64_t lookedAt_ = 0;
+};
+
+}  // namespace mosaic

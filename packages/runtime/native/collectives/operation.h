@@ -1,0 +1,60 @@
+// A collective under way: posted by the host, carried out by the engine of its transport's ordering.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "collectives/plan.h"
+#include "mosaic/failure.h"
+
+namespace mosaic {
+
+/// Called once when an operation is over; a null failure: it succeeded.
+using Completed = std::function<void(const MosaicFailure*)>;
+
+/// What a split adds to an operation.
+struct SplitRequest {
+  int64_t color = 0;
+  std::string name;
+  std::shared_ptr<Group> part;  // the group of this rank's color, once it is over
+};
+
+/// An operation's place in a series of calls in which ranks must agree: see call_log.h.
+struct SeriesCall {
+  uint64_t series, index;
+  std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
+};
+
+struct Operation {
+  virtual ~Operation() = default;
+
+  // Constant once posted.
+  uint64_t number = 0;  // of all operations of this rank
+  uint32_t groupNumber = 0;
+  std::shared_ptr<Group> group;
+  Signature signature{};
+  Plan plan;
+  std::string label;  // the caller's: `ring(sp)`
+  std::unique_ptr<SplitRequest> split;
+  Completed completed;
+  std::vector<SeriesCall> calls;  // where ranks compare their calls
+
+  /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
+  /// the communication thread under the engine's lock.
+  int64_t startedAt = 0;
+
+  OpKind op() const { return static_cast<OpKind>(signature.op); }
+  /// `allGather #42 (sp)`
+  std::string name() const { return nameOf(signature, group->name); }
+  std::string prefix() const { return label.empty() ? "" : label + ": "; }
+};
+
+struct TraceRecord {
+  OpKind op;
+  std::string label;   // the caller's, else the group's name
+  int64_t start, end;  // nanoseconds of CLOCK_MONOTONIC
+  uint64_t bytesSent, bytesReceived;
+};
+
+}  // namespace mosaic

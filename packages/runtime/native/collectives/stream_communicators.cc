@@ -1,0 +1,188 @@
+// How a stream-ordered engine comes to its communicators, and closes them.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "collectives/stream_engine.h"
+#include "mosaic/clock.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr int64_t kPauseNs = 100'000;
+/// Ranks flush together; one that never does must not hold up the others.
+constexpr int64_t kFlushNs = 2'000'000'000;
+
+}  // namespace
+
+void StreamEngine::connect(MosaicBootstrap& bootstrap) {
+  port_.enter(&port_);
+  void* stream = nullptr;
+  require([&](auto* failure) { return port_.stream_create(&port_, &stream, failure); });
+  {
+    const std::lock_guard lock(launchMutex_);
+    stream_ = stream;
+  }
+  MosaicCommunicator* world = nullptr;
+  require([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
+  communicators_.push_back(world);
+  connectBy_ = monotonicNs() + options().connectNs;
+  untilReady(world);
+  warmUp(world, *groupOf(0));
+  isConnected_ = true;
+}
+
+bool StreamEngine::openPart(Operation& op, const std::vector<int64_t>& colors) {
+  // The transport's colors are small and not negative.
+  const std::set<int64_t> distinct(colors.begin(), colors.end());
+  const auto color = static_cast<int32_t>(std::distance(distinct.begin(), distinct.find(op.split->color)));
+  MosaicCommunicator* const parent = communicators_.at(op.groupNumber);
+  if (!untilReady(parent)) return false;
+  MosaicCommunicator* part = nullptr;
+  require([&](auto* failure) {
+    return transport_.split(transport_.self, parent, color, op.split->part->rank, &part, failure);
+  });
+  communicators_.push_back(part);
+  return untilReady(parent) && untilReady(part) && warmUp(part, *op.split->part);
+}
+
+bool StreamEngine::enqueueOn(MosaicCommunicator* communicator, const MosaicStreamStage& stage) {
+  require([&](auto* failure) {
+    return transport_.enqueue(transport_.self, communicator, &stage, stream_, failure);
+  });
+  return untilReady(communicator);
+}
+
+bool StreamEngine::isReady(MosaicCommunicator* communicator) {
+  MosaicFailure failure{};
+  const int state = transport_.state(transport_.self, communicator, &failure);
+  // Later, a communicator that fails is a suspicion, for which the control plane may know the cause.
+  if (state == MOSAIC_COMMUNICATOR_FAILED && !isConnected_) throw Failure(failure);
+  return state == MOSAIC_COMMUNICATOR_READY;
+}
+
+bool StreamEngine::untilReady(MosaicCommunicator* communicator) {
+  return await([&] { return isReady(communicator); });
+}
+
+template <typename Condition>
+bool StreamEngine::await(Condition condition) {
+  for (int spins = 0; !condition(); spins++) {
+    if (!isConnected_) checkConnecting();
+    else if (!supervise()) return false;
+    if (spins < kSpins) sched_yield();
+    else rest(kPauseNs);
+  }
+  return true;
+}
+
+/// Throws what keeps the ranks from becoming connected; `connectFailure` words what the control plane delivered.
+void StreamEngine::checkConnecting() {
+  bool isPeerLost = false;
+  {
+    const std::lock_guard lock(mutex_);
+    isPeerLost = !events_.lost.empty() || !events_.failed.empty() || events_.controlLost;
+  }
+  if (isStopped() || isPeerLost) {
+    throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank ended while the ranks connected");
+  }
+  if (monotonicNs() < connectBy_) return;
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g s", static_cast<double>(options().connectNs) * 1e-9);
+  const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
+  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
+                                            " timed out after " + limit + ", connecting the ranks" + remedy);
+}
+
+bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {
+  const uint32_t size = group.size();
+  if (!transport_.warm_up || size == 1) return true;
+  // A byte for each rank to send, and one to receive from each.
+  const Memory memory(port_, stream_, 2 * size);
+  const uint64_t own = memory.address() + group.rank;
+  std::vector<MosaicStreamMessage> sends, receives;
+  for (uint32_t peer = 0; peer < size; peer++) {
+    if (peer == group.rank) continue;
+    sends.push_back({own, 1, peer});
+    receives.push_back({memory.address() + size + peer, 1, peer});
+  }
+  const MosaicStreamStage stages[] = {
+      {sends.data(), receives.data(), size - 1, size - 1, MOSAIC_STREAM_NONE, 0, 0, 0, 0},
+      {nullptr, nullptr, 0, 0, MOSAIC_STREAM_ALL_GATHER, 0, own, memory.address(), 1},
+      {nullptr, nullptr, 0, 0, MOSAIC_STREAM_BROADCAST, 0, memory.address(), memory.address(), 1},
+  };
+  for (const MosaicStreamStage& stage : stages) {
+    if (!enqueueOn(communicator, stage)) return false;
+  }
+  void* const done = record(stream_, false);
+  MosaicFailure failure{};
+  int state = MOSAIC_EVENT_PENDING;
+  const bool isOver =
+      await([&] { return (state = port_.event_query(&port_, done, &failure)) != MOSAIC_EVENT_PENDING; });
+  port_.event_release(&port_, done);
+  if (isOver && state == MOSAIC_EVENT_FAILED) throw Failure(failure);
+  return isOver;
+}
+
+// ── closing
+
+void StreamEngine::closeTransport() {
+  const bool isInOrder = !hasFailed() && !isStopped();
+  if (isInOrder) flush();
+  std::vector<MosaicCommunicator*> unfinished;
+  std::erase_if(communicators_, [&](MosaicCommunicator* each) {
+    MosaicFailure ignored;
+    const bool isFlushed =
+        isInOrder && transport_.state(transport_.self, each, &ignored) == MOSAIC_COMMUNICATOR_READY;
+    if (!isFlushed) unfinished.push_back(each);
+    return !isFlushed;
+  });
+  abortCommunicators(unfinished);
+  // Parts first. This may wait for all of the device, so after what had to be aborted.
+  for (auto each = communicators_.rbegin(); each != communicators_.rend(); each++) {
+    transport_.destroy(transport_.self, *each);
+  }
+  communicators_.clear();
+  void* stream = nullptr;
+  {
+    const std::lock_guard lock(launchMutex_);
+    stream = std::exchange(stream_, nullptr);
+  }
+  if (stream) port_.stream_destroy(&port_, stream);
+}
+
+/// Together, for the flush of each may wait for the others', though not for those that died or failed.
+void StreamEngine::flush() {
+  for (auto each = communicators_.rbegin(); each != communicators_.rend(); each++) {
+    transport_.finalize(transport_.self, *each);
+  }
+  const auto isFlushing = [&](uint32_t number) {
+    MosaicFailure ignored;
+    if (transport_.state(transport_.self, communicators_[number], &ignored) != MOSAIC_COMMUNICATOR_BUSY) return false;
+    const auto group = groupOf(number);
+    const std::lock_guard lock(mutex_);
+    return std::ranges::none_of(group->ranks, [&](uint32_t rank) {
+      return events_.lost.contains(rank) || events_.failed.contains(rank);
+    });
+  };
+  for (const int64_t limit = monotonicNs() + kFlushNs; monotonicNs() < limit && !isStopped(); rest(kPauseNs)) {
+    bool isAny = false;
+    for (uint32_t number = 0; number < communicators_.size(); number++) isAny = isAny || isFlushing(number);
+    if (!isAny) return;
+  }
+}
+
+void StreamEngine::abortCommunicators(const std::vector<MosaicCommunicator*>& communicators) {
+  if (communicators.empty()) return;
+  const auto enter = [](void* arg) {
+    auto* const port = static_cast<MosaicDevicePort*>(arg);
+    port->enter(port);
+  };
+  transport_.abort(transport_.self, communicators.data(), static_cast<uint32_t>(communicators.size()), enter, &port_);
+}
+
+}  // namespace mosaic

@@ -1,0 +1,339 @@
+#include "collectives/stream_engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mosaic/clock.h"
+
+namespace mosaic {
+
+namespace {
+
+constexpr int64_t kTickNs = 1'000'000, kIdleNs = 1'000'000'000;
+/// The transport may notice a lost rank sooner than the control plane, which has so long to deliver the cause.
+constexpr int64_t kGraceNs = 500'000'000;
+
+uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+/// Of a barrier: a byte of each rank, which nothing reads. Of a reduction: the operands of the others.
+uint64_t memoryOf(const Operation& op) {
+  if (op.op() == OpKind::Barrier) return op.group->size();
+  uint64_t most = 0;
+  for (const Stage& stage : op.plan.stages) {
+    uint64_t bytes = 0;
+    if (stage.reduction) for (const Message& each : stage.receives) bytes += each.signature.bytes;
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+/// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
+std::optional<MosaicStreamStage> wholeOf(const Operation& op, const Stage& stage, uint64_t memory) {
+  MosaicStreamStage whole{};
+  if (op.op() == OpKind::Barrier) {
+    whole.collective = MOSAIC_STREAM_ALL_GATHER;
+    whole.in = memory + op.group->rank;
+    whole.out = memory;
+    whole.bytes = 1;
+    return whole;
+  }
+  if (!stage.whole) return std::nullopt;
+  whole.collective = stage.whole->kind;
+  whole.root = stage.whole->root;
+  whole.in = addressOf(stage.whole->in);
+  whole.out = addressOf(stage.whole->out);
+  whole.bytes = stage.whole->bytes;
+  return whole;
+}
+
+}  // namespace
+
+StreamEngine::Memory::Memory(MosaicDevicePort& port, void* stream, uint64_t bytes) : port_(port), stream_(stream) {
+  if (bytes > 0) require([&](auto* failure) { return port_.allocate(&port_, &address_, bytes, stream_, failure); });
+}
+
+StreamEngine::Memory::~Memory() {
+  if (address_) port_.release(&port_, address_, stream_);
+}
+
+StreamEngine::StreamEngine(const MosaicTransport& transport, const Compute& compute,
+                           std::unique_ptr<ControlPlane> control, const EngineOptions& options, Completed connected)
+    : Engine(std::move(control), options, std::move(connected)), transport_(*transport.stream), name_(transport.name),
+      port_(*compute.port), compute_(compute.handle), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  start("mosaic-comm");
+}
+
+StreamEngine::~StreamEngine() {
+  stop();
+  transport_.free(transport_.self);
+  ::close(wake_);
+}
+
+// ── on any thread
+
+void StreamEngine::wake() { eventfd_write(wake_, 1); }
+
+std::shared_ptr<Operation> StreamEngine::makeOperation(bool afterCompute) {
+  auto op = std::make_shared<StreamOperation>();
+  if (afterCompute) {
+    port_.enter(&port_);
+    op->ready = record(compute_, false);
+  }
+  return op;
+}
+
+void* StreamEngine::record(void* stream, bool isTimed) {
+  void* event = nullptr;
+  require([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
+  return event;
+}
+
+void StreamEngine::dropped(Operation& op) { release(static_cast<StreamOperation&>(op)); }
+
+bool StreamEngine::isDone(Operation& operation) {
+  auto& op = static_cast<StreamOperation&>(operation);
+  const std::lock_guard lock(launchMutex_);
+  if (hasFailed() || op.state == StreamOperation::State::Queued) return false;
+  if (op.state == StreamOperation::State::Over) return true;
+  port_.enter(&port_);
+  MosaicFailure ignored;
+  return port_.event_query(&port_, op.done, &ignored) == MOSAIC_EVENT_DONE;
+}
+
+void StreamEngine::release(StreamOperation& op) {
+  for (void** event : {&op.ready, &op.begin, &op.done}) {
+    if (*event) port_.event_release(&port_, std::exchange(*event, nullptr));
+  }
+}
+
+void StreamEngine::wait(uint64_t number) {
+  const auto op = std::static_pointer_cast<StreamOperation>(findNumber(number));
+  if (op) {
+    std::unique_lock lock(launchMutex_);
+    op->isAwaited = true;
+    launched_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
+    if (op->state == StreamOperation::State::Launched) {
+      port_.enter(&port_);
+      return require([&](auto* failure) { return port_.event_wait(&port_, compute_, op->done, failure); });
+    }
+  }
+  // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
+  if (const auto failure = failureFrom(number)) {
+    orderCompute();
+    port_.fail(&port_, &*failure);
+  }
+}
+
+void StreamEngine::orderCompute() {
+  const std::lock_guard lock(launchMutex_);
+  if (!stream_) return;
+  port_.enter(&port_);
+  void* event = nullptr;
+  MosaicFailure ignored;  // the device has failed for good, and runs nothing any more
+  if (port_.event_record(&port_, stream_, 0, &event, &ignored) != 0) return;
+  port_.event_wait(&port_, compute_, event, &ignored);
+  port_.event_release(&port_, event);
+}
+
+// ── the communication thread
+
+void StreamEngine::run() {
+  for (int spins = 0; !isOver(); spins++) {
+    if (hasFailed()) {
+      rest(kIdleNs);
+    } else if (!supervise()) {
+      continue;
+    } else if (const auto op = next()) {
+      launch(op);
+      spins = 0;
+    } else if (spins < kSpins) {
+      sched_yield();
+    } else if (!isOver()) {  // the last operation of a rank that closes may just have ended
+      rest(front() ? kTickNs : kIdleNs);
+    }
+  }
+}
+
+void StreamEngine::rest(int64_t nanoseconds) {
+  pollfd polled{wake_, POLLIN, 0};
+  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  ppoll(&polled, 1, &limit, nullptr);
+  eventfd_t wakes;
+  if (polled.revents) eventfd_read(wake_, &wakes);
+}
+
+bool StreamEngine::supervise() {
+  reap();
+  answerInquiry();
+  const bool hasEvents = takeEvents();
+  const auto first = std::static_pointer_cast<StreamOperation>(front());
+  if (hasFailed() || !first) return !hasFailed();
+  if (first->startedAt == 0) {
+    MosaicFailure ignored;  // `deviceFailure` has it
+    if (!first->ready || port_.event_query(&port_, first->ready, &ignored) != MOSAIC_EVENT_PENDING) begin(*first);
+  }
+  auto found = diagnose(*first);
+  if (!found && hasEvents) {
+    for (const auto& op : queued()) {
+      if ((found = peerFailure(*op)) || (found = exitedFailure(*op))) break;
+    }
+  }
+  if (found) fail(*found);
+  return !hasFailed();
+}
+
+void StreamEngine::reap() {
+  while (!hasFailed()) {
+    const auto op = std::static_pointer_cast<StreamOperation>(front());
+    if (!op || op->state != StreamOperation::State::Launched) return;
+    MosaicFailure failure{};
+    const int state = port_.event_query(&port_, op->done, &failure);
+    if (state == MOSAIC_EVENT_PENDING) return;
+    if (state == MOSAIC_EVENT_FAILED) return fail(ownFailure(*op, MOSAIC_FAILURE_DEVICE, failure.message));
+    settle(*op);
+    std::optional<TraceRecord> trace;
+    if (op->begin) {
+      const std::string& label = op->label.empty() ? op->group->name : op->label;
+      const int64_t start = port_.event_time(&port_, op->begin), end = port_.event_time(&port_, op->done);
+      trace = {op->op(), label, start, end, op->plan.payload.sent, op->plan.payload.received};
+    }
+    release(*op);
+    conclude(op, trace);
+  }
+}
+
+/// From now on nothing waits for its events.
+void StreamEngine::settle(StreamOperation& op) {
+  const std::lock_guard lock(launchMutex_);
+  op.state = StreamOperation::State::Over;
+  launched_.notify_all();
+}
+
+/// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
+/// if it splits a communicator on which something runs.
+std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
+  auto op = std::static_pointer_cast<StreamOperation>(findNumber(launchedNumber_ + 1));
+  if (!op || (op->op() == OpKind::Split && op != front())) return nullptr;
+  launchedNumber_++;
+  return op;
+}
+
+void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
+  if (const auto found = peerFailure(*op)) return fail(*found);
+  if (const auto found = exitedFailure(*op)) return fail(*found);
+  try {
+    if (op->op() == OpKind::Split) return launchSplit(op);
+    if (!enqueue(*op)) return;
+  } catch (const Failure& failure) {
+    return fail(ownFailure(*op, failure.code(), failure.what()));
+  }
+  const std::lock_guard lock(launchMutex_);
+  op->state = StreamOperation::State::Launched;
+  launched_.notify_all();
+}
+
+void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
+  begin(*op);
+  if (!carryOutSplit(op)) return;
+  settle(*op);
+  std::optional<TraceRecord> trace;
+  if (isTracing()) trace = {op->op(), op->group->name, op->startedAt, monotonicNs(), 0, 0};
+  conclude(op, trace);
+  op->completed(nullptr);
+}
+
+/// False: the engine has failed.
+bool StreamEngine::enqueue(StreamOperation& op) {
+  if (!untilReady(communicators_.at(op.groupNumber))) return false;
+  require([&](auto* failure) { return port_.event_wait(&port_, stream_, op.ready, failure); });
+  if (isTracing()) op.begin = record(stream_, true);
+  const Memory memory(port_, stream_, memoryOf(op));
+  for (const Stage& stage : op.plan.stages) {
+    if (!enqueueStage(op, stage, memory.address())) return false;
+  }
+  op.done = record(stream_, op.begin != nullptr);
+  return true;
+}
+
+bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory) {
+  MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
+  if (const auto whole = wholeOf(op, stage, memory)) return enqueueOn(communicator, *whole);
+  for (const Copy& copy : stage.copies) {
+    require([&](auto* failure) {
+      return port_.copy(&port_, addressOf(copy.to), addressOf(copy.from), copy.bytes, stream_, failure);
+    });
+  }
+  if (!enqueueMessages(communicator, stage, memory)) return false;
+  if (!stage.reduction || stage.reduction->count == 0) return true;
+  const MosaicRankReduction reduction{addressOf(stage.reduction->out),
+                                      addressOf(stage.reduction->own),
+                                      memory,
+                                      static_cast<int64_t>(stage.reduction->count),
+                                      static_cast<int32_t>(op.group->size()),
+                                      static_cast<int32_t>(op.group->rank),
+                                      op.signature.dtype,
+                                      op.signature.reduce};
+  require([&](auto* failure) { return port_.reduce(&port_, &reduction, stream_, failure); });
+  return true;
+}
+
+bool StreamEngine::enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory) {
+  std::vector<MosaicStreamMessage> sends, receives;
+  // Both sides know the size, so nothing need travel where it is 0.
+  for (const Message& each : stage.sends) {
+    if (each.signature.bytes > 0) sends.push_back({addressOf(each.data), each.signature.bytes, each.peer});
+  }
+  for (const Message& each : stage.receives) {
+    const uint64_t bytes = each.signature.bytes;
+    const uint64_t to = stage.reduction ? std::exchange(memory, memory + bytes) : addressOf(each.data);
+    if (bytes > 0) receives.push_back({to, bytes, each.peer});
+  }
+  if (sends.empty() && receives.empty()) return true;
+  MosaicStreamStage messages{};
+  messages.sends = sends.data();
+  messages.receives = receives.data();
+  messages.sends_count = static_cast<uint32_t>(sends.size());
+  messages.receives_count = static_cast<uint32_t>(receives.size());
+  return enqueueOn(communicator, messages);
+}
+
+// ── failures
+
+std::optional<MosaicFailure> StreamEngine::deviceFailure(Operation&) {
+  MosaicFailure failure{};
+  return port_.failure(&port_, &failure) ? std::optional(failure) : std::nullopt;
+}
+
+std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
+  if (auto found = exitedFailure(op)) return found;
+  for (MosaicCommunicator* const each : communicators_) {
+    MosaicFailure failure{};
+    if (suspicion_ || transport_.state(transport_.self, each, &failure) != MOSAIC_COMMUNICATOR_FAILED) continue;
+    suspicion_ = Suspicion{failure, monotonicNs()};
+  }
+  if (!suspicion_ || monotonicNs() - suspicion_->at < kGraceNs) return std::nullopt;
+  return ownFailure(op, static_cast<MosaicFailureCode>(suspicion_->failure.code), suspicion_->failure.message);
+}
+
+void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
+  {
+    const std::lock_guard lock(launchMutex_);
+    // Before compute is released from what it waits for: it must not go on with what has not arrived.
+    for (const auto& op : ops) {
+      if (static_cast<StreamOperation&>(*op).isAwaited) port_.fail(&port_, &failure);
+    }
+    for (const auto& op : ops) static_cast<StreamOperation&>(*op).state = StreamOperation::State::Over;
+    launched_.notify_all();
+  }
+  abortCommunicators(std::exchange(communicators_, {}));
+  // Memory of operations that nothing waits for is reused from now on.
+  orderCompute();
+  for (const auto& op : ops) release(static_cast<StreamOperation&>(*op));
+}
+
+}  // namespace mosaic

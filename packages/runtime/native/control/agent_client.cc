@@ -1,0 +1,312 @@
+#include "control/agent_client.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+#include "mosaic/clock.h"
+#include "mosaic/thread.h"
+
+namespace mosaic {
+
+using namespace control;
+
+namespace {
+
+constexpr int kRetryMs = 10;
+/// The agent names the ranks that are missing, so it answers first.
+constexpr int64_t kAgentFirstNs = 3'000'000'000;
+/// A value that was put arrives within that time: `get` waits so long although a rank has failed.
+constexpr auto kValueLimit = std::chrono::seconds(1);
+constexpr auto kLeaveLimit = std::chrono::milliseconds(500);
+/// What compares calls is worth less than the memory of a rank whose agent does not read.
+constexpr size_t kMostUnsentForCalls = 1 << 20;
+
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+uint32_t milliseconds(int64_t ns) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX));
+}
+
+int newEventFd() {
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "connect: eventfd");
+  return fd;
+}
+
+}  // namespace
+
+AgentClient::AgentClient(AgentOptions options) : options_(std::move(options)), wake_(newEventFd()) {}
+
+AgentClient::~AgentClient() {
+  {
+    const Lock lock(mutex_);
+    stop_ = true;
+  }
+  wake();
+  if (thread_.joinable()) thread_.join();
+  socket_.close();
+  close(wake_);
+}
+
+// ── from the rank
+
+void AgentClient::join() {
+  Lock lock(mutex_);
+  if (!thread_.joinable() && !interrupted_) {
+    deadline_ = monotonicNs() + options_.timeoutNs;
+    thread_ = quietThread("mosaic-control", [this] { run(); });
+  }
+  changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (refusal_) throw Failure(*refusal_);
+}
+
+void AgentClient::interrupt() {
+  {
+    const Lock lock(mutex_);
+    interrupted_ = true;
+  }
+  changed_.notify_all();
+  wake();
+}
+
+void AgentClient::put(const std::string& key, const std::string& value) {
+  if (key.size() > kMostTextBytes || value.size() > kMostValueBytes) {
+    throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
+                                             std::to_string(kMostTextBytes) + " bytes and a value of at most " +
+                                             std::to_string(kMostValueBytes) + ", received " +
+                                             std::to_string(key.size()) + " and " + std::to_string(value.size()));
+  }
+  Put frame;
+  frame.key = key;
+  frame.value.bytes = value;
+  send(encode(frame));
+}
+
+std::string AgentClient::get(const std::string& key) {
+  Get frame;
+  frame.key = key;
+  Lock lock(mutex_);
+  Awaited& awaited = awaited_[key];
+  awaited.callers++;
+  lock.unlock();
+  send(encode(frame));
+  lock.lock();
+  const auto over = [&] { return interrupted_ || awaited.value || state_ == State::Ended; };
+  const std::chrono::nanoseconds limit(options_.timeoutNs);
+  if (changed_.wait_for(lock, limit, [&] { return over() || peerFailure_; }) && !over()) {
+    changed_.wait_for(lock, kValueLimit, over);
+  }
+  const std::optional<std::string> value = awaited.value;
+  if (--awaited.callers == 0) awaited_.erase(key);
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (value) return *value;
+  if (peerFailure_) throw Failure(*peerFailure_);
+  if (refusal_) throw Failure(*refusal_);
+  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + seconds(options_.timeoutNs) +
+                                            ": no rank has put \"" + key + "\"");
+}
+
+void AgentClient::attach(ControlListener* listener) {
+  const std::lock_guard lock(listenerMutex_);
+  for (Event& event : backlog_) event(*listener);
+  backlog_.clear();
+  listener_ = listener;
+}
+
+void AgentClient::detach() {
+  const std::lock_guard lock(listenerMutex_);
+  listener_ = nullptr;
+  detached_ = true;
+}
+
+void AgentClient::reportFailure(const MosaicFailure& cause) {
+  Failed frame;
+  frame.rank = options_.rank;
+  frame.code = cause.code;
+  frame.message = cause.message;
+  send(encode(frame));
+}
+
+void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks) {
+  Called frame;
+  frame.group = group;
+  frame.ranks = Runs::of(ranks);
+  frame.index = index;
+  frame.history = history;
+  frame.rank = options_.rank;
+  {
+    const Lock lock(mutex_);
+    if (socket_.unsent() > kMostUnsentForCalls) return;
+  }
+  send(encode(frame));
+}
+
+void AgentClient::split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) {
+  Split frame;
+  frame.group = group;
+  frame.index = index;
+  frame.ranks = Runs::of(ranks);
+  frame.colors.push_back({options_.rank, color});
+  send(encode(frame));
+}
+
+void AgentClient::requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) {
+  PositionsRequest frame;
+  frame.request = request;
+  frame.ranks = Runs::of(ranks);
+  send(encode(frame));
+}
+
+void AgentClient::leave(const std::string& last) {
+  Leave frame;
+  frame.exits.push_back({Runs::of({options_.rank}), last});
+  send(encode(frame));
+  Lock lock(mutex_);
+  if (state_ != State::Joined || leaving_) return;
+  leaving_ = true;
+  socket_.finish();
+  wake();
+  changed_.wait_for(lock, kLeaveLimit, [this] { return state_ == State::Ended; });
+}
+
+void AgentClient::send(const std::string& frame) {
+  const Lock lock(mutex_);
+  // Before it has joined, and after it has left, a rank has nothing to report.
+  if (state_ != State::Joined) return;
+  socket_.send(frame);
+  // The thread waits until the socket takes the rest.
+  if (socket_.unsent() > 0) wake();
+}
+
+// ── the thread
+
+void AgentClient::wake() { eventfd_write(wake_, 1); }
+
+bool AgentClient::isOver() {
+  const Lock lock(mutex_);
+  return stop_ || state_ == State::Ended || (interrupted_ && state_ == State::Connecting);
+}
+
+bool AgentClient::isLate(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
+
+void AgentClient::run() {
+  try {
+    while (!isOver()) {
+      if (connect()) serve();
+      if (!isOver() && isLate(0)) {
+        refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
+                                           ": no agent listens at " + options_.path +
+                                           "; start the ranks with mosaic-run, or look at the output of the first "
+                                           "rank of this host, which starts the agent where there is no launcher");
+      }
+      if (!isOver()) pause(kRetryMs);
+    }
+  } catch (const Failure& failure) {
+    refuse(failure.code(), failure.what());
+  } catch (const std::exception& error) {
+    end(std::string("the agent sent ") + error.what());
+  }
+  const Lock lock(mutex_);
+  socket_.close();
+}
+
+bool AgentClient::connect() {
+  Join frame;
+  frame.name = options_.world;
+  frame.attempt = options_.attempt;
+  frame.size = options_.size;
+  frame.timeoutMs = milliseconds(options_.timeoutNs);
+  frame.remainingMs = milliseconds(deadline_ - monotonicNs());
+  frame.members.push_back({options_.rank, static_cast<int32_t>(getpid()), 0});
+  Hello hello;
+  hello.secret = options_.secret;
+  const Lock lock(mutex_);
+  if (!socket_.connect(options_.path)) return false;
+  socket_.send(encode(hello) + encode(frame));
+  return true;
+}
+
+void AgentClient::pause(int timeoutMs) {
+  pollfd entry{wake_, POLLIN, 0};
+  poll(&entry, 1, timeoutMs);
+  eventfd_t count;
+  eventfd_read(wake_, &count);
+}
+
+/// Until the connection ends. Before the rank has joined, another agent may take its place.
+void AgentClient::serve() {
+  for (bool open = true; open && !isOver();) {
+    pollfd entries[] = {{wake_, POLLIN, 0}, {-1, POLLIN, 0}};
+    bool joined = false;
+    {
+      const Lock lock(mutex_);
+      joined = state_ == State::Joined;
+      entries[1].fd = socket_.fd();
+      if (socket_.unsent() > 0) entries[1].events |= POLLOUT;
+    }
+    if (!joined && isLate(kAgentFirstNs)) {
+      return refuse(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
+                                                ": the agent at " + options_.path + " does not respond");
+    }
+    const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs();
+    poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs) + 1));
+    eventfd_t count;
+    if (entries[0].revents) eventfd_read(wake_, &count);
+    if (!entries[1].revents) continue;
+    {
+      const Lock lock(mutex_);
+      socket_.flush();
+      open = socket_.receive();
+    }
+    for (auto content = socket_.next(); content.data; content = socket_.next()) handle(content);
+  }
+  bool joined = false;
+  {
+    const Lock lock(mutex_);
+    joined = state_ == State::Joined;
+  }
+  if (joined && !isOver()) end("the connection to the agent ended");
+}
+
+/// The control plane is gone. After `leave` that is what the rank waits for.
+void AgentClient::end(const std::string& reason) {
+  bool left = false;
+  {
+    const Lock lock(mutex_);
+    if (state_ == State::Ended) return;
+    state_ = State::Ended;
+    left = leaving_;
+    if (!refusal_) {
+      refusal_ = recordOf(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
+    }
+  }
+  changed_.notify_all();
+  if (!left) deliver([reason](ControlListener& listener) { listener.onControlLost(reason); });
+}
+
+void AgentClient::refuse(MosaicFailureCode code, const std::string& message) {
+  {
+    const Lock lock(mutex_);
+    refusal_ = recordOf(code, message);
+  }
+  end(message);
+}
+
+void AgentClient::deliver(Event event) {
+  const std::lock_guard lock(listenerMutex_);
+  if (listener_) event(*listener_);
+  else if (!detached_) backlog_.push_back(std::move(event));
+}
+
+}  // namespace mosaic

@@ -1,0 +1,171 @@
+// What the agent sends to a rank, and what the rank answers.
+#include <algorithm>
+
+#include "control/agent_client.h"
+
+namespace mosaic {
+
+using namespace control;
+
+namespace {
+
+/// What peers and agents sent is data: codes and activities that do not exist become others.
+MosaicFailureCode codeOf(int32_t code) {
+  const bool exists = code > MOSAIC_FAILURE_NONE && code <= MOSAIC_FAILURE_OUT_OF_MEMORY;
+  return exists ? static_cast<MosaicFailureCode>(code) : MOSAIC_FAILURE_DEVICE;
+}
+
+Position::Activity activityOf(uint8_t activity) {
+  return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
+}
+
+}  // namespace
+
+void AgentClient::handle(const AgentSocket::Content& content) {
+  const auto read = [&]<typename Frame>(Frame*) { return decode<Frame>(content.data + 1, content.size - 1); };
+#define MOSAIC_READ(Frame) read(static_cast<Frame*>(nullptr))
+  switch (static_cast<uint8_t>(content.data[0])) {
+    case Welcome::kType:
+      return onWelcome(MOSAIC_READ(Welcome));
+    case Refused::kType: {
+      const auto frame = MOSAIC_READ(Refused);
+      return refuse(codeOf(frame.code), "connect: " + frame.message);
+    }
+    case Closed::kType:
+      return end(MOSAIC_READ(Closed).reason);
+    case Answer::kType:
+      return onValue(MOSAIC_READ(Answer));
+    case Exited::kType:
+      for (const uint32_t rank : MOSAIC_READ(Exited).runs.ranks()) {
+        if (rank != options_.rank) deliver([rank](ControlListener& listener) { listener.onPeerExited(rank); });
+      }
+      return;
+    case Lost::kType:
+      return onLost(MOSAIC_READ(Lost));
+    case Failed::kType:
+      return onFailed(MOSAIC_READ(Failed));
+    case Mismatch::kType: {
+      const auto frame = MOSAIC_READ(Mismatch);
+      return deliver([frame](ControlListener& listener) { listener.onMismatch(frame.group, frame.message); });
+    }
+    case Colors::kType: {
+      return deliver([frame = MOSAIC_READ(Colors)](ControlListener& listener) mutable {
+        listener.onColors(frame.group, frame.index, std::move(frame.colors));
+      });
+    }
+    case Positions::kType: {
+      std::vector<Position> positions;
+      const auto frame = MOSAIC_READ(Positions);
+      for (const Place& place : frame.places) {
+        for (const uint32_t rank : place.runs.ranks()) {
+          positions.push_back({rank, activityOf(place.activity), place.group, place.sequence,
+                               place.index, place.operation, place.description, place.last});
+        }
+      }
+      std::sort(positions.begin(), positions.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+      return deliver([request = frame.request, positions = std::move(positions)](ControlListener& listener) mutable {
+        listener.onPositions(request, std::move(positions));
+      });
+    }
+    case PositionsQuery::kType:
+      return answerPosition(MOSAIC_READ(PositionsQuery));
+    case CallsQuery::kType:
+      return answerCalls(MOSAIC_READ(CallsQuery));
+    default:
+      throw ProtocolError("a frame that agents do not send");
+  }
+#undef MOSAIC_READ
+}
+
+void AgentClient::onWelcome(Welcome frame) {
+  if (frame.members.size() != options_.size) throw ProtocolError("a member table of another size");
+  {
+    const Lock lock(mutex_);
+    if (state_ != State::Connecting) throw ProtocolError("a second member table");
+    for (const Joined& member : frame.members) {
+      if (member.host >= frame.hosts.size()) throw ProtocolError("a host without a name");
+      members_.push_back({member.host, member.pid});
+    }
+    hosts_ = std::move(frame.hosts);
+    state_ = State::Joined;
+  }
+  changed_.notify_all();
+}
+
+void AgentClient::onValue(Answer frame) {
+  {
+    const Lock lock(mutex_);
+    const auto found = awaited_.find(frame.key);
+    if (found != awaited_.end()) found->second.value = std::move(frame.value.bytes);
+  }
+  changed_.notify_all();
+}
+
+std::string AgentClient::processOf(uint32_t rank, const std::string& reason) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (rank >= members_.size()) return text;
+  text += " (pid " + std::to_string(members_[rank].pid);
+  if (hosts_.size() > 1) text += " on " + hosts_[members_[rank].host];
+  if (!reason.empty()) text += "; " + reason;
+  return text + ")";
+}
+
+void AgentClient::onLost(const Lost& frame) {
+  for (const Loss& loss : frame.losses) {
+    for (const uint32_t rank : loss.runs.ranks()) {
+      if (rank == options_.rank) continue;
+      const std::string process = processOf(rank, loss.reason);
+      {
+        const Lock lock(mutex_);
+        const std::string text = "connect: " + process + " died while the ranks connected";
+        if (!peerFailure_) peerFailure_ = recordOf(MOSAIC_FAILURE_PEER_LOST, text);
+      }
+      deliver([rank, process](ControlListener& listener) { listener.onPeerLost(rank, process); });
+    }
+  }
+  changed_.notify_all();
+}
+
+void AgentClient::onFailed(const Failed& frame) {
+  if (frame.rank == options_.rank) return;
+  const MosaicFailure cause = recordOf(codeOf(frame.code), frame.message);
+  {
+    const Lock lock(mutex_);
+    if (!peerFailure_) peerFailure_ = cause;
+  }
+  changed_.notify_all();
+  deliver([rank = frame.rank, cause](ControlListener& listener) { listener.onPeerFailed(rank, cause); });
+}
+
+void AgentClient::answerPosition(const PositionsQuery& query) {
+  PositionsAnswer answer;
+  answer.query = query.query;
+  {
+    const std::lock_guard lock(listenerMutex_);
+    if (!detached_) {
+      Position at;
+      at.activity = Position::Activity::Idle;
+      if (listener_) at = listener_->position();
+      answer.places.push_back({Runs::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group, at.sequence,
+                               at.index, at.operation, at.description, at.last});
+    }
+  }
+  send(encode(answer));
+}
+
+void AgentClient::answerCalls(const CallsQuery& query) {
+  Calls answer;
+  answer.query = query.query;
+  answer.rank = options_.rank;
+  {
+    const std::lock_guard lock(listenerMutex_);
+    if (listener_) {
+      for (const CallRecord& call : listener_->calls(query.group)) {
+        answer.calls.push_back({call.index, call.history, call.description});
+      }
+    }
+  }
+  send(encode(answer));
+}
+
+}  // namespace mosaic

@@ -1,0 +1,112 @@
+// What ranks exchange beside the payload of collectives: rendezvous, failures, positions, group splits, and a check
+// that they call the same. One interface, two implementations: ranks of one process share memory (in_process.h); ranks
+// of many processes speak docs/control-plane.md to the agent of their host (agent_client.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mosaic/failure.h"
+
+namespace mosaic {
+
+/// A rank of the world, as the rendezvous made it known.
+struct Member {
+  uint32_t host = 0;  // number of its host
+  int32_t pid = 0;
+};
+
+/// Where a rank is in its sequence of operations.
+struct Position {
+  enum class Activity : uint8_t {
+    Idle,       // nothing is posted: `last` is its last operation
+    Computing,  // the next operation waits for compute
+    Running,    // it is in `operation`
+    Exited,     // it closed in order: `last` is its last operation
+    Failed,     // it failed, or its process or host is gone
+    Unknown     // no answer within the time for it
+  };
+  uint32_t rank = 0;
+  Activity activity = Activity::Unknown;
+  /// Of the operation it is in, or that waits for compute. `index` is 0 for sendRecv.
+  uint64_t group = 0, sequence = 0, index = 0;
+  std::string operation;    // `allGather #42 (sp)`
+  std::string description;  // with dtype and shape
+  std::string last;         // the last operation that completed; empty: none
+};
+
+/// A collective of a group that a rank has called, and the hash of all up to and with it.
+struct CallRecord {
+  uint64_t index = 0, history = 0;
+  std::string description;
+};
+
+/// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane back.
+class ControlListener {
+ public:
+  virtual ~ControlListener() = default;
+  /// A rank's process or host is gone without notice. `process`: "rank 2 (pid 71)", with its host where there are
+  /// several.
+  virtual void onPeerLost(uint32_t rank, const std::string& process) = 0;
+  /// A rank failed; `cause` is what it reported for its peers.
+  virtual void onPeerFailed(uint32_t rank, const MosaicFailure& cause) = 0;
+  /// A rank closed in order.
+  virtual void onPeerExited(uint32_t rank) = 0;
+  /// Ranks of a group called different collectives; the message names both.
+  virtual void onMismatch(uint64_t group, const std::string& message) = 0;
+  /// The colors of all ranks of a group, by rank in the group, for its split with this index.
+  virtual void onColors(uint64_t group, uint64_t index, std::vector<int64_t> colors) = 0;
+  /// Answers a request for positions; ranks that gave none within a second are missing.
+  virtual void onPositions(uint64_t request, std::vector<Position> positions) = 0;
+  /// The control plane itself is gone: nothing is delivered any more.
+  virtual void onControlLost(const std::string& reason) = 0;
+
+  // What the control plane asks of this rank.
+  virtual Position position() = 0;
+  /// The last calls of a group, oldest first.
+  virtual std::vector<CallRecord> calls(uint64_t group) = 0;
+};
+
+class ControlPlane {
+ public:
+  /// Leaves, as if its process had ended, unless `leave` was called.
+  virtual ~ControlPlane() = default;
+
+  /// Waits for all ranks of the world; blocks. Throws Failure: TIMEOUT that names the missing ranks, CLOSED once
+  /// `interrupt` was called, MISMATCH for another version, size or a rank that is there twice.
+  virtual void join() = 0;
+  /// By rank; after `join`.
+  virtual const std::vector<Member>& members() const = 0;
+  /// Any thread: `join` and `get` fail from now on.
+  virtual void interrupt() = 0;
+
+  /// Publishes a value of at most 64 KiB under a key of this world.
+  virtual void put(const std::string& key, const std::string& value) = 0;
+  /// Waits for a value; blocks. Throws Failure.
+  virtual std::string get(const std::string& key) = 0;
+
+  /// From now on the listener is called, also for what happened before. It stays valid until `detach` has returned.
+  virtual void attach(ControlListener* listener) = 0;
+  virtual void detach() = 0;
+
+  // Everything below returns at once.
+
+  /// This rank failed. `cause` goes to all others; only the first failure of a world does.
+  virtual void reportFailure(const MosaicFailure& cause) = 0;
+  /// This rank has called the collective `index` of a group; `history` covers all up to and with it. All ranks of the
+  /// group report the same indices, which are compared. Where `group` is no group but names the messages from one rank
+  /// to another, `ranks` are those two.
+  virtual void reportCall(uint64_t group, uint64_t index, uint64_t history,
+                          const std::vector<uint32_t>& ranks = {}) = 0;
+  /// This rank's color in the split of a group; `onColors` follows once all ranks have given theirs.
+  virtual void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) = 0;
+  /// Requests the positions of some ranks.
+  virtual void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) = 0;
+  /// This rank closes in order; `last` is its last operation. Nothing may be called after it but the destructor.
+  virtual void leave(const std::string& last) = 0;
+};
+
+}  // namespace mosaic

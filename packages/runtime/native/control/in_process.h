@@ -1,0 +1,86 @@
+// The control plane of ranks of one process: shared memory of their threads, no socket, no thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "control/control_plane.h"
+
+namespace mosaic {
+
+/// What the ranks of a world in one process share.
+class InProcessWorld {
+ public:
+  InProcessWorld(uint32_t size, int64_t timeoutNs);
+
+ private:
+  friend class InProcessControl;
+
+  struct Rank {
+    bool joined = false, exited = false;
+    std::string last;
+    ControlListener* listener = nullptr;
+  };
+  struct Split {
+    std::map<uint32_t, int64_t> colors;  // by world rank
+  };
+  struct Reported {
+    uint64_t history;
+    uint32_t rank;
+  };
+
+  const uint32_t size_;
+  const int64_t timeoutNs_;
+  const std::vector<Member> members_;
+
+  // Recursive: a listener may be detached while another rank's call is delivered on the same thread.
+  std::recursive_mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<Rank> ranks_;
+  std::map<std::string, std::string> values_;
+  std::optional<std::pair<uint32_t, MosaicFailure>> failure_;
+  std::map<std::pair<uint64_t, uint64_t>, Split> splits_;     // by group and index
+  std::map<uint64_t, std::map<uint64_t, Reported>> calls_;    // by group, by index
+  std::set<uint64_t> mismatched_;                             // groups
+};
+
+class InProcessControl : public ControlPlane {
+ public:
+  InProcessControl(std::shared_ptr<InProcessWorld> world, uint32_t rank);
+  ~InProcessControl() override;
+
+  void join() override;
+  const std::vector<Member>& members() const override { return world_->members_; }
+  void interrupt() override;
+  void put(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key) override;
+  void attach(ControlListener* listener) override;
+  void detach() override;
+  void reportFailure(const MosaicFailure& cause) override;
+  void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
+  void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
+  void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
+  void leave(const std::string& last) override;
+
+ private:
+  using Lock = std::unique_lock<std::recursive_mutex>;
+  void reportMismatch(uint64_t group, uint32_t a, uint32_t b);
+  template <typename Deliver>
+  void toOthers(Deliver deliver);
+
+  const std::shared_ptr<InProcessWorld> world_;
+  const uint32_t rank_;
+  std::atomic<bool> interrupted_{false};
+};
+
+/// `rank 0 is at <a>, rank 1 at <b>; …`: the first calls in which the logs of two ranks differ.
+std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
+                            const std::vector<CallRecord>& callsOfB);
+
+/// What every message about a mismatch ends in.
+extern const char* const kSameCalls;
+
+}  // namespace mosaic

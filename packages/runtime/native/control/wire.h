@@ -1,0 +1,167 @@
+// How fields of a frame are written: little-endian, lists and texts preceded by their length. Every read is checked
+// against the end of the frame and against limits before anything is allocated.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace mosaic::control {
+
+static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so is memory");
+
+constexpr uint32_t kMostFrameBytes = 8 << 20;
+constexpr uint32_t kMostTextBytes = 2048;
+constexpr uint32_t kMostValueBytes = 65536;
+constexpr uint32_t kMostRanks = 65536;
+
+/// A byte stream that is none of this protocol.
+struct ProtocolError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Bytes that are no text.
+struct Value {
+  std::string bytes;
+};
+
+/// Consecutive ranks.
+struct Run {
+  uint32_t first = 0, count = 0;
+};
+
+/// Ranks in order.
+struct Runs {
+  std::vector<Run> runs;
+
+  static Runs of(const std::vector<uint32_t>& ranks) {
+    Runs made;
+    for (const uint32_t rank : ranks) {
+      if (!made.runs.empty() && made.runs.back().first + made.runs.back().count == rank) made.runs.back().count++;
+      else made.runs.push_back({rank, 1});
+    }
+    return made;
+  }
+  std::vector<uint32_t> ranks() const {
+    std::vector<uint32_t> all;
+    for (const Run& run : runs) {
+      for (uint32_t i = 0; i < run.count; i++) all.push_back(run.first + i);
+    }
+    return all;
+  }
+};
+
+template <typename T>
+constexpr bool isScalar = std::is_integral_v<T>;
+
+/// Appends the fields of a frame. Records list theirs in `fields(archive, self)`.
+class FieldWriter {
+ public:
+  explicit FieldWriter(std::string& out) : out_(out) {}
+
+  template <typename T>
+  void operator()(const char*, const T& x) {
+    write(x);
+  }
+
+ private:
+  template <typename T>
+  void write(const T& x) {
+    if constexpr (isScalar<T>) out_.append(reinterpret_cast<const char*>(&x), sizeof x);
+    else T::fields(*this, x);
+  }
+  void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMostTextBytes)); }
+  void write(const Value& x) { append(x.bytes.data(), x.bytes.size()); }
+  void write(const Runs& x) {
+    write(static_cast<uint32_t>(x.runs.size()));
+    for (const Run& run : x.runs) {
+      write(run.first);
+      write(run.count);
+    }
+  }
+  template <typename T>
+  void write(const std::vector<T>& x) {
+    write(static_cast<uint32_t>(x.size()));
+    for (const T& each : x) write(each);
+  }
+  void append(const char* data, size_t size) {
+    write(static_cast<uint32_t>(size));
+    out_.append(data, size);
+  }
+
+  std::string& out_;
+};
+
+/// Reads what FieldWriter wrote. Throws ProtocolError.
+class FieldReader {
+ public:
+  FieldReader(const char* data, size_t size) : at_(data), end_(data + size) {}
+
+  template <typename T>
+  void operator()(const char*, T& x) {
+    read(x);
+  }
+  bool done() const { return at_ == end_; }
+
+ private:
+  template <typename T>
+  void read(T& x) {
+    if constexpr (isScalar<T>) std::memcpy(&x, take(sizeof x), sizeof x);
+    else T::fields(*this, x);
+  }
+  void read(std::string& x) { x = text(kMostTextBytes); }
+  void read(Value& x) { x.bytes = text(kMostValueBytes); }
+  void read(Runs& x) {
+    x.runs.resize(count(2 * sizeof(uint32_t)));
+    uint64_t total = 0;
+    for (Run& run : x.runs) {
+      read(run.first);
+      read(run.count);
+      total += run.count;
+      if (run.count == 0 || uint64_t{run.first} + run.count > kMostRanks || total > kMostRanks) {
+        throw ProtocolError("a run of more ranks than a world may have");
+      }
+    }
+  }
+  template <typename T>
+  void read(std::vector<T>& x) {
+    x.resize(count(leastOf<T>()));
+    for (T& each : x) read(each);
+  }
+  std::string text(uint32_t most) {
+    const uint32_t length = count(1);
+    if (length > most) throw ProtocolError("a text longer than is legal");
+    return {take(length), length};
+  }
+
+  /// The fewest bytes that a value takes.
+  template <typename T>
+  static size_t leastOf() {
+    if constexpr (isScalar<T>) return sizeof(T);
+    else if constexpr (std::is_same_v<T, std::string>) return sizeof(uint32_t);
+    else return T::kLeast;
+  }
+  uint32_t count(size_t least) {
+    uint32_t length = 0;
+    read(length);
+    if (uint64_t{length} * least > static_cast<uint64_t>(end_ - at_)) {
+      throw ProtocolError("a list longer than its frame");
+    }
+    return length;
+  }
+  const char* take(size_t length) {
+    if (length > static_cast<size_t>(end_ - at_)) throw ProtocolError("a frame shorter than its fields");
+    return std::exchange(at_, at_ + length);
+  }
+
+  const char* at_;
+  const char* end_;
+};
+
+}  // namespace mosaic::control

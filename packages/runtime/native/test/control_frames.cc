@@ -1,0 +1,58 @@
+// Reads frames in hex, one a line, and prints for each the JSON of its fields, a tab, and the hex of what writing these
+// gives. A frame that cannot be read prints `refused` and why. For packages/runtime/test/control/frames.test.ts.
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "control/frames.h"
+#include "json.h"
+
+using namespace mosaic::control;
+using mosaic::test::hexOf;
+using mosaic::test::JsonWriter;
+
+namespace {
+
+using Play = std::function<std::string(const std::string&)>;
+
+template <typename Frame>
+void add(std::map<uint8_t, Play>& plays) {
+  plays[Frame::kType] = [](const std::string& bytes) {
+    const Frame frame = decode<Frame>(bytes.data() + 5, bytes.size() - 5);
+    return JsonWriter::json(frame) + "\t" + hexOf(encode(frame));
+  };
+}
+
+std::string bytesOf(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::strtoul(hex.substr(i, 2).c_str(), nullptr, 16));
+  }
+  return bytes;
+}
+
+template <typename... Frames>
+std::map<uint8_t, Play> playsOf() {
+  std::map<uint8_t, Play> plays;
+  (add<Frames>(plays), ...);
+  return plays;
+}
+
+}  // namespace
+
+int main() {
+  const auto plays = playsOf<Hello, Join, Welcome, Refused, Closed, Put, Get, Answer, Leave, Exited, Lost, Failed,
+                             Called, CallsQuery, Calls, Mismatch, Split, Colors, PositionsRequest, PositionsQuery,
+                             PositionsAnswer, Positions>();
+  for (std::string line; std::getline(std::cin, line);) {
+    const std::string bytes = bytesOf(line);
+    const auto play = bytes.size() < 5 ? plays.end() : plays.find(static_cast<uint8_t>(bytes[4]));
+    try {
+      if (play == plays.end()) throw ProtocolError("no frame of a rank");
+      std::cout << play->second(bytes) << "\n";
+    } catch (const ProtocolError& error) {
+      std::cout << "refused " << error.what() << "\n";
+    }
+  }
+}

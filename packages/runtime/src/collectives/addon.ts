@@ -1,0 +1,87 @@
+import { fileURLToPath } from "node:url";
+import type { TraceEvent } from "@mosaic/core";
+import { loadAddon, platform } from "../addon.ts";
+import { Completions } from "../completions.ts";
+import { translated } from "../runtime.ts";
+
+/** One rank's engine, as native code holds it. */
+export type EngineHandle = { readonly engine: unique symbol };
+/** What ranks of this process share beside a transport. */
+export type InProcessWorld = { readonly world: unique symbol };
+
+/** A group that came of a split: its number among the rank's groups, the place in it, the world ranks of its members. */
+export interface GroupPart {
+  readonly index: number;
+  readonly rank: number;
+  readonly ranks: readonly number[];
+}
+
+/** What `open` takes; addresses are numbers. */
+export interface OpenOptions {
+  readonly transport: number;
+  readonly rank: number;
+  readonly size: number;
+  /** `Stream.handle`, and `Stream.port` or 0. */
+  readonly stream: number;
+  readonly port: number;
+  readonly timeoutSeconds: number;
+  /** When closing: seconds to wait for ranks that do not move; negative: as long as the timeout allows. */
+  readonly drainSeconds: number;
+  /** Seconds to wait for the other ranks, and then for the transport to connect them. */
+  readonly connectSeconds: number;
+  /** The control plane: of ranks of this process, or the agent of this host and the world that the ranks join there. */
+  readonly world?: InProcessWorld;
+  readonly agent?: {
+    readonly path: string;
+    readonly secret: string;
+    readonly world: string;
+    readonly attempt: number;
+  };
+}
+
+/** The exports of native/binding, which says what each does. Failures are errors whose `code` is a number. */
+export interface CollectivesAddon {
+  readonly protocol: number;
+  bind(complete: (completion: number, code: number, message: string) => void): void;
+  openWorld(size: number, seconds: number): InProcessWorld;
+  open(options: OpenOptions, completion: number): EngineHandle;
+  close(engine: EngineHandle, completion: number): void;
+  forget(engine: EngineHandle): void;
+  abortAll(): void;
+  post(engine: EngineHandle, group: number, words: Float64Array, label: string): number;
+  wait(engine: EngineHandle, operation: number): void;
+  completed(engine: EngineHandle): number;
+  split(...splitting: [engine: EngineHandle, group: number, color: number, name: string, completion: number]): number;
+  part(engine: EngineHandle, operation: number): GroupPart;
+  traffic(engine: EngineHandle, group: number): readonly [number, number, number];
+  startTrace(engine: EngineHandle): void;
+  stopTrace(engine: EngineHandle, completion: number): void;
+  takeTrace(completion: number): readonly TraceEvent[];
+}
+
+const path = fileURLToPath(new URL(`../prebuilds/${platform}/mosaic_runtime.node`, import.meta.url));
+
+/** What native code will complete. */
+export const completions: Completions = new Completions();
+let loaded: CollectivesAddon | undefined;
+
+/** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
+export function addon(): CollectivesAddon {
+  if (loaded) return loaded;
+  loaded = loadAddon<CollectivesAddon>({
+    packageName: "@mosaic/runtime",
+    what: "the collectives engine",
+    path,
+    protocol: 1, // `kProtocol` in native/binding/addon.h
+    needs: "g++ and CMake",
+  });
+  loaded.bind(completions.complete);
+  // Streams that wait for an operation would otherwise hold up the end of the process.
+  process.once("exit", loaded.abortAll);
+  return loaded;
+}
+
+/** Runs a native call; what it throws becomes the error class that its code stands for. */
+export function native<T>(call: (addon: CollectivesAddon) => T): T {
+  return translated(() => call(addon()));
+}

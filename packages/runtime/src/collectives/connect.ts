@@ -1,0 +1,91 @@
+import { type ConnectOptions, type Device, OptionError, type ProcessGroup } from "@mosaic/core";
+import { native, type OpenOptions } from "./addon.ts";
+import { agentAddress } from "./agent.ts";
+import { NativeGroup } from "./group.ts";
+import { NativeRank } from "./rank.ts";
+import { timeoutOf } from "./timeout.ts";
+
+/** What connects a rank with the others beside the transport: rendezvous, failures, positions, group splits. */
+export type ControlPlane = Pick<OpenOptions, "world"> | Pick<OpenOptions, "agent">;
+
+/** How a rank is connected. */
+export interface ConnectRankOptions extends ConnectOptions {
+  /** Makes the transport of this rank: the address of a `MosaicTransport` (mosaic/transport.h), which the engine frees. */
+  readonly openTransport: () => number;
+  readonly control: ControlPlane;
+  /** Seconds to wait for the other ranks. Default: as long as a collective may take. */
+  readonly connectTimeout?: number | undefined;
+  /** When closing: seconds to wait for ranks that do not move. Default: as long as the timeout allows. */
+  readonly drainSeconds?: number;
+}
+
+/**
+ * Connects this rank with the others over a transport; resolves to the group of all ranks.
+ *
+ * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveTimeoutError that names the
+ * ranks that are missing.
+ */
+export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
+  const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
+  checkRank({ rank, size });
+  const { stream } = device;
+  const timeoutSeconds = timeoutOf(options.timeout);
+  const opened = await NativeRank.open(device, {
+    ...control,
+    ...{ rank, size, timeoutSeconds, drainSeconds },
+    connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
+    stream: Number(stream.handle),
+    port: Number(stream.port ?? 0n),
+    transport: openTransport(),
+  });
+  return NativeGroup.world(opened, { rank, size });
+}
+
+/** How a rank that is a process of its own is connected. */
+export interface ConnectProcessOptions extends Omit<ConnectRankOptions, "control"> {
+  /** The collectives' name: the ranks of a job join a world for each. */
+  readonly kind: string;
+  /** The same on all ranks, and on no others of this host. Default: the job, as the launcher names it. */
+  readonly name?: string | undefined;
+}
+
+/** Connects this process with the other ranks of its job, through the agent of this host: docs/control-plane.md. */
+export async function connectProcess(options: ConnectProcessOptions): Promise<ProcessGroup> {
+  const { kind, name, ...connecting } = options;
+  checkRank(connecting);
+  if (connecting.size === 1) {
+    return connectRank({
+      ...connecting,
+      control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
+    });
+  }
+  using address = await agentAddress(connecting.rank, name);
+  const { path, secret, world, attempt } = address;
+  return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
+}
+
+/** The control plane of ranks that are all in this process: memory, no socket. They wait `timeout` s for one another. */
+export function inProcessControl(size: number, timeout?: number): ControlPlane {
+  return { world: native((addon) => addon.openWorld(size, timeoutOf(timeout))) };
+}
+
+/** Throws an OptionError unless `rank` is one of `size`. */
+export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly size: number }): void {
+  if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
+  throw new OptionError({
+    where: "collectives",
+    expected: "a rank below the size",
+    received: `rank ${rank} of ${size}`,
+  });
+}
+
+/** Throws an OptionError unless these collectives serve the device. */
+export function checkDeviceType(device: Device, type: string, where: string): void {
+  if (device.type === type) return;
+  throw new OptionError({
+    where,
+    expected: `a device of type ${type}`,
+    received: device.type,
+    remedy: "connect with collectives that are made for that device",
+  });
+}

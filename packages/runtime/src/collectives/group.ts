@@ -1,0 +1,83 @@
+import {
+  CheckedGroup,
+  type CollectiveCall,
+  type Device,
+  type ProcessGroup,
+  type TraceEvent,
+  type Traffic,
+  type Work,
+} from "@mosaic/core";
+import type { NativeRank } from "./rank.ts";
+
+/** A group of this rank, as its engine numbers it. */
+export interface GroupPlace {
+  readonly name: string;
+  /** Its number in native code; 0 is the world, whose closing closes the rank. */
+  readonly index: number;
+  readonly rank: number;
+  /** World ranks of the members. */
+  readonly ranks: readonly number[];
+}
+
+/** A process group whose collectives a native engine carries out. */
+export class NativeGroup extends CheckedGroup {
+  readonly name: string;
+  readonly rank: number;
+  readonly ranks: readonly number[];
+  readonly #self: NativeRank;
+  readonly #index: number;
+  #closed = false;
+
+  constructor(self: NativeRank, { name, index, rank, ranks }: GroupPlace) {
+    super();
+    this.#self = self;
+    this.#index = index;
+    this.name = name;
+    this.rank = rank;
+    this.ranks = ranks;
+  }
+
+  /** The group of all ranks, of a rank that has just connected. */
+  static world(self: NativeRank, { rank, size }: { readonly rank: number; readonly size: number }): NativeGroup {
+    return new NativeGroup(self, { name: "world", index: 0, rank, ranks: Array.from({ length: size }, (_, i) => i) });
+  }
+
+  get device(): Device {
+    return this.#self.device;
+  }
+
+  protected get isClosed(): boolean {
+    return this.#closed || this.#self.isClosed;
+  }
+
+  protected post(call: CollectiveCall, label: string): Work {
+    return this.#self.post(this.#index, call, label);
+  }
+
+  async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
+    this.checkColor(color);
+    const place = await this.#self.split(this.#index, color, name);
+    return new NativeGroup(this.#self, { name, ...place });
+  }
+
+  traffic(): Traffic {
+    const [bytesSent, bytesReceived, messagesSent] = this.#self.traffic(this.#index);
+    return { bytesSent, bytesReceived, messagesSent };
+  }
+
+  startTrace(): void {
+    this.begin("startTrace");
+    this.#self.startTrace();
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    this.begin("stopTrace");
+    return this.#self.stopTrace();
+  }
+
+  /** Closing the world closes its rank: what was posted is finished first. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    if (this.#index === 0) await this.#self.close();
+  }
+}

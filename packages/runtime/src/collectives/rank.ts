@@ -1,0 +1,122 @@
+import type { CollectiveCall, Device, Tensor, TraceEvent, Work } from "@mosaic/core";
+import { completions, type EngineHandle, type GroupPart, native, type OpenOptions } from "./addon.ts";
+import { encode } from "./call.ts";
+
+/** One rank of a job: its engine, through which all of its groups post. Keeps operands alive while they are in use. */
+export class NativeRank {
+  readonly device: Device;
+  readonly #engine: EngineHandle;
+  /** Posted, and neither known to be over nor waited for; in order. */
+  #pending: Pending[] = [];
+  #closing: Promise<void> | undefined;
+
+  private constructor(device: Device, engine: EngineHandle) {
+    this.device = device;
+    this.#engine = engine;
+  }
+
+  /** Resolves when this rank is connected with the others. */
+  static async open(device: Device, options: OpenOptions): Promise<NativeRank> {
+    let engine: EngineHandle | undefined;
+    try {
+      await completions.expect(undefined, (completion) => {
+        engine = native((addon) => addon.open(options, completion));
+      });
+      return new NativeRank(device, engine!);
+    } catch (error) {
+      if (engine) await new NativeRank(device, engine).close();
+      throw error;
+    }
+  }
+
+  get isClosed(): boolean {
+    return this.#closing !== undefined;
+  }
+
+  post(group: number, call: CollectiveCall, label: string): Work {
+    this.#releaseCompleted();
+    const words = encode(call);
+    const number = native((addon) => addon.post(this.#engine, group, words, label));
+    const pending = new Pending(this.#engine, number, operandsOf(call));
+    this.#pending.push(pending);
+    return pending;
+  }
+
+  async split(group: number, color: number, name: string): Promise<GroupPart> {
+    let operation = 0;
+    await completions.expect(undefined, (completion) => {
+      operation = native((addon) => addon.split(this.#engine, group, color, name, completion));
+    });
+    return native((addon) => addon.part(this.#engine, operation));
+  }
+
+  traffic(group: number): readonly [bytesSent: number, bytesReceived: number, messagesSent: number] {
+    return native((addon) => addon.traffic(this.#engine, group));
+  }
+
+  startTrace(): void {
+    native((addon) => addon.startTrace(this.#engine));
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    let number = 0;
+    await completions.expect(undefined, (completion) => {
+      number = completion;
+      native((addon) => addon.stopTrace(this.#engine, completion));
+    });
+    return native((addon) => addon.takeTrace(number));
+  }
+
+  /** Finishes what was posted, then closes. Twice is fine. */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await completions.expect(undefined, (completion) => {
+      native((addon) => addon.close(this.#engine, completion));
+    });
+    native((addon) => addon.forget(this.#engine));
+    this.#releaseCompleted();
+  }
+
+  /** Releases the operands of operations that are over. Most were released by `wait` already. */
+  #releaseCompleted(): void {
+    if (this.#pending.length === 0) return;
+    const completed = native((addon) => addon.completed(this.#engine));
+    const running = this.#pending.findIndex(({ number }) => number > completed);
+    for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
+  }
+}
+
+function operandsOf({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
+  return [out, input, ...transfers.map(({ tensor }) => tensor)].filter((tensor) => tensor !== undefined);
+}
+
+class Pending implements Work {
+  readonly number: number;
+  readonly #engine: EngineHandle;
+  #held: Tensor["storage"][];
+  #waited = false;
+
+  constructor(engine: EngineHandle, number: number, operands: readonly Tensor[]) {
+    this.number = number;
+    this.#engine = engine;
+    this.#held = operands.map(({ storage }) => storage);
+    for (const storage of this.#held) storage.retain();
+  }
+
+  wait(): void {
+    if (this.#waited) return;
+    this.#waited = true;
+    native((addon) => addon.wait(this.#engine, this.number));
+    // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
+    this.release();
+  }
+
+  release(): void {
+    for (const storage of this.#held) storage.release();
+    this.#held = [];
+  }
+}

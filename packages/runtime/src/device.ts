@@ -1,0 +1,109 @@
+import {
+  type DType,
+  type Device,
+  type KernelFeature,
+  type Kernels,
+  type MemoryStats,
+  type Shape,
+  ShapeError,
+  type Stream,
+  Tensor,
+  type TraceEvent,
+  contiguousStrides,
+  dtypeBytes,
+  formatShape,
+  sizeOf,
+} from "@mosaic/core";
+import type { NativeHandle } from "./handle.ts";
+import { nativeKernels } from "./kernel-arguments.ts";
+import { type DeviceCalls, translated } from "./runtime.ts";
+
+/**
+ * A device whose memory, transfers, kernels and trace are an addon's; what is left to a device of its own is its stream
+ * and how it is opened. Disposing it lets enqueued work finish, then frees all of its memory.
+ */
+export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> implements Device {
+  abstract readonly type: string;
+  abstract readonly stream: Stream;
+  readonly index: number;
+  readonly kernels: Kernels;
+  /** What the kernels of the addon have beyond what every device must. */
+  readonly features: readonly KernelFeature[] = [];
+  protected readonly handle: NativeHandle<Native>;
+
+  constructor(index: number, handle: NativeHandle<Native>) {
+    this.index = index;
+    this.handle = handle;
+    this.kernels = nativeKernels(this, handle);
+  }
+
+  /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
+  empty(shape: Shape, dtype: DType): Tensor {
+    const where = `empty ${formatShape(shape)} ${dtype}`;
+    const storage = this.handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);
+    return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
+  }
+
+  write(out: Tensor, values: ArrayLike<number>): void {
+    if (values.length !== out.size) {
+      throw new ShapeError({
+        where: "write",
+        expected: `${out.size} values for ${formatShape(out.shape)}`,
+        received: String(values.length),
+      });
+    }
+    const floats = values instanceof Float32Array ? values : Float32Array.from(values);
+    this.handle.begin("write").view(out);
+    this.handle.launch(() => this.handle.native.write(floats));
+  }
+
+  async read(x: Tensor): Promise<Float32Array> {
+    const values = new Float32Array(x.size);
+    await this.handle.expect("read", values, (_, scratch) => {
+      scratch.view(x);
+      this.handle.native.read(values);
+    });
+    return values;
+  }
+
+  memory(): MemoryStats {
+    const [allocated, reserved, peak] = this.handle.memory();
+    return { allocated, reserved, peak };
+  }
+
+  resetPeakMemory(): void {
+    this.handle.begin("resetPeakMemory");
+    this.handle.native.resetPeak();
+  }
+
+  /** Gives cached memory that no tensor uses back to the system, once the work so far is done. */
+  trim(): void {
+    this.handle.begin("trim");
+    this.handle.native.trim();
+  }
+
+  startTrace(): void {
+    this.handle.begin("startTrace");
+    translated(() => this.handle.native.startTrace());
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    let announced = 0;
+    await this.handle.expect("stopTrace", undefined, (completion) => {
+      announced = completion;
+      this.handle.native.stopTrace();
+    });
+    this.handle.begin("stopTrace").number(announced);
+    const flat = this.handle.native.takeTrace();
+    return Array.from({ length: flat.length / 3 }, (_, i) => ({
+      lane: "compute",
+      name: flat[3 * i] as string,
+      start: flat[3 * i + 1] as number,
+      end: flat[3 * i + 2] as number,
+    }));
+  }
+
+  [Symbol.dispose](): void {
+    this.handle.close();
+  }
+}

@@ -1,0 +1,28 @@
+/**
+ * The runtime that devices and collectives with native code share: the Node-API host (arguments as numbers in one array,
+ * completions, addon loading), the stream ABI and the collectives engine. For authors of devices and transports; the C
+ * headers are in `include/mosaic`.
+ *
+ * @module
+ */
+export { type AddonFile, loadAddon, platform } from "./addon.ts";
+export {
+  checkDeviceType,
+  connectProcess,
+  type ConnectProcessOptions,
+  connectRank,
+  type ConnectRankOptions,
+  type ControlPlane,
+  inProcessControl,
+} from "./collectives/connect.ts";
+export { NativeGroup } from "./collectives/group.ts";
+export { NativeRank } from "./collectives/rank.ts";
+export { timeoutOf } from "./collectives/timeout.ts";
+export { openWorld, type InProcessCollectives, type WorldOptions } from "./collectives/world.ts";
+export { NativeDevice } from "./device.ts";
+export { type HandleOptions, NativeHandle } from "./handle.ts";
+export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
+export { Completions } from "./completions.ts";
+export { type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
+export { type Bound, Scratch } from "./scratch.ts";
+export { NativeStorage } from "./storage.ts";

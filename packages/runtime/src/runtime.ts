@@ -1,0 +1,58 @@
+import { errorFromFailure } from "@mosaic/core";
+import type { KernelCall, KernelCalls } from "./kernel-arguments.ts";
+import { Completions } from "./completions.ts";
+import { type Bound, Scratch } from "./scratch.ts";
+
+/** Keeps a native device alive. */
+export type External = { readonly __brand: "mosaic.device" };
+
+/**
+ * What the addon of any device exports. Arguments travel through the scratch array that `bind` was given, the device's
+ * address first, so most calls take none.
+ */
+export interface DeviceCalls extends Bound, KernelCalls {
+  readonly protocol: number;
+  /** Scratch: the options → address of the device, address of its stream, and what else the device tells. */
+  open(): External;
+  close(device: External): void;
+  /** Tells V8 how much is allocated. */
+  account(device: External): void;
+  write(values: Float32Array): void;
+  read(values: Float32Array): void;
+  failure(): readonly [code: number, message: string] | undefined;
+  takeTrace(): readonly (string | number)[];
+  /** Scratch: bytes → address, or 0; and what to free it by. */
+  readonly allocate: KernelCall;
+  /** Scratch: what `allocate` gave, bytes. */
+  readonly free: KernelCall;
+  readonly memory: KernelCall;
+  readonly resetPeak: KernelCall;
+  readonly trim: KernelCall;
+  readonly synchronize: KernelCall;
+  readonly startTrace: KernelCall;
+  readonly stopTrace: KernelCall;
+}
+
+/** What all devices of one addon share: its argument array and its completion queue. */
+export class NativeRuntime<Native extends DeviceCalls = DeviceCalls> {
+  readonly native: Native;
+  readonly scratch: Scratch;
+  readonly completions: Completions = new Completions();
+
+  constructor(native: Native) {
+    this.native = native;
+    this.scratch = new Scratch(native);
+    native.bind(this.scratch.values, this.completions.complete);
+  }
+}
+
+/** Calls native code that says by a number in `code` what kind of error it throws. */
+export function translated<T>(call: () => T): T {
+  try {
+    return call();
+  } catch (error) {
+    const { code, message } = error as Error & { readonly code?: string };
+    if (code === undefined || !/^\d+$/.test(code)) throw error;
+    throw errorFromFailure(Number(code), message);
+  }
+}

@@ -1,0 +1,224 @@
+import { execFileSync } from "node:child_process";
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir, userInfo } from "node:os";
+import { dirname, join } from "node:path";
+import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
+import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { type AgentAddress, agentAddress as find } from "../../src/collectives/agent.ts";
+import { RankProcess, socketDirectory, startAgent } from "./ranks.ts";
+
+const SCRIPT = "agent-process.js";
+
+let directory: string;
+let found: AgentAddress[];
+
+beforeEach(() => {
+  directory = socketDirectory();
+  found = [];
+  for (const name of [
+    "MOSAIC_AGENT",
+    "MOSAIC_TOKEN_FILE",
+    "MOSAIC_ATTEMPT",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+  ])
+    vi.stubEnv(name, undefined);
+  vi.stubEnv("XDG_RUNTIME_DIR", directory);
+  vi.stubEnv("MOSAIC_RUN_ID", `run-${process.pid}`);
+});
+afterEach(async () => {
+  vi.unstubAllEnvs();
+  release();
+  // Whatever a test did, the agent that it started ends with its last rank and leaves nothing.
+  await vi.waitFor(() => expect(agentsIn(directory)).toEqual([]), { timeout: 5000, interval: 5 });
+});
+
+async function agentAddress(rank: number, name?: string): Promise<AgentAddress> {
+  const address = await find(rank, name);
+  found.push(address);
+  return address;
+}
+
+/** As once the ranks have joined. */
+function release(): void {
+  for (const address of found.splice(0)) address[Symbol.dispose]();
+}
+
+/** Processes of agents whose socket lies below a directory. */
+function agentsIn(path: string): number[] {
+  return readdirSync("/proc")
+    .filter((pid) => /^\d+$/.test(pid))
+    .filter((pid) => commandOf(pid).includes(`${SCRIPT}\0${path}`))
+    .map(Number);
+}
+
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "latin1");
+  } catch {
+    return "";
+  }
+}
+
+const gone = (path: string) => vi.waitFor(() => expect(existsSync(path)).toBe(false), { timeout: 5000, interval: 5 });
+
+describe("without a launcher", () => {
+  test("the first rank of the host starts an agent, which ends with the last rank", async () => {
+    const addresses = [await agentAddress(0), await agentAddress(1)];
+    const [{ path, world, attempt, secret }] = addresses as [(typeof addresses)[0]];
+    expect(addresses[1]).toMatchObject({ path, world, attempt, secret });
+    expect(dirname(path)).toBe(join(directory, "mosaic"));
+    expect(statSync(dirname(path)).mode & 0o777).toBe(0o700);
+    expect(agentsIn(directory)).toHaveLength(1);
+    const ranks = new RankProcess();
+    for (const rank of [0, 1]) ranks.join(`${rank}`, { path, rank, size: 2, world, attempt, secret });
+    for (const rank of [0, 1]) await ranks.delivered(`${rank}`, "joined");
+    release();
+    ranks.send("leave", "0", "");
+    await ranks.delivered("1", "exited");
+    expect(agentsIn(directory)).toHaveLength(1);
+    ranks.send("leave", "1", "");
+    await gone(path);
+  });
+
+  test("an agent ends, too, when its ranks are killed", async () => {
+    const { path, world } = await agentAddress(0);
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 1, world });
+    await ranks.delivered("0", "joined");
+    release();
+    ranks.kill("SIGKILL");
+    await gone(path);
+  });
+
+  test("an agent that is held goes on serving", async () => {
+    const { path, world } = await agentAddress(0);
+    const agents = agentsIn(directory);
+    const ranks = new RankProcess();
+    for (const id of ["a", "b", "c"]) {
+      ranks.join(id, { path, rank: 0, size: 1, world });
+      await ranks.delivered(id, "joined");
+      ranks.send("leave", id, "");
+      await ranks.delivered(id, "left");
+    }
+    expect(agentsIn(directory)).toEqual(agents);
+    release();
+    await gone(path);
+  });
+
+  test("an agent that was killed is replaced, while it is held and later", async () => {
+    const { path, world } = await agentAddress(0);
+    const ranks = new RankProcess();
+    const kill = () => process.kill(agentsIn(directory)[0]!, "SIGKILL");
+    kill();
+    ranks.join("a", { path, rank: 0, size: 1, world });
+    await ranks.delivered("a", "joined");
+    release();
+    kill();
+    await ranks.delivered("a", "controlLost");
+    expect(existsSync(path)).toBe(true);
+    await agentAddress(0);
+    ranks.join("b", { path, rank: 0, size: 1, world });
+    await ranks.delivered("b", "joined");
+    release();
+    ranks.send("leave", "b", "");
+    await gone(path);
+  });
+
+  test("LOCAL_RANK decides which rank is first; the others wait for its agent", async () => {
+    vi.stubEnv("LOCAL_RANK", "1");
+    const { path, world } = await agentAddress(0);
+    expect(existsSync(path)).toBe(false);
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 1, world });
+    vi.stubEnv("LOCAL_RANK", "0");
+    expect((await agentAddress(5)).path).toBe(path);
+    await ranks.delivered("0", "joined");
+    ranks.send("drop", "0");
+  });
+
+  test("one of several that start together serves all", async () => {
+    const addresses = await Promise.all(Array.from({ length: 4 }, () => agentAddress(0)));
+    expect(new Set(addresses.map(({ path }) => path)).size).toBe(1);
+    await vi.waitFor(() => expect(agentsIn(directory)).toHaveLength(1), { timeout: 5000 });
+    const [{ path, world }] = addresses as [(typeof addresses)[0]];
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 1, world });
+    await ranks.delivered("0", "joined");
+    release();
+    ranks.send("drop", "0");
+  });
+
+  test("the secret of MOSAIC_TOKEN_FILE is the agent's, too", async () => {
+    const file = join(directory, "token");
+    writeFileSync(file, "s3cret\n");
+    vi.stubEnv("MOSAIC_TOKEN_FILE", file);
+    const { path, world, secret } = await agentAddress(0);
+    expect(secret).toBe("s3cret");
+    const ranks = new RankProcess();
+    ranks.join("wrong", { path, rank: 0, size: 1, world });
+    ranks.join("right", { path, rank: 0, size: 1, world, secret });
+    await ranks.delivered("wrong", "refused");
+    await ranks.delivered("right", "joined");
+    ranks.send("drop", "right");
+    vi.stubEnv("MOSAIC_TOKEN_FILE", join(directory, "none"));
+    await expect(agentAddress(0)).rejects.toThrow(/no secret in MOSAIC_TOKEN_FILE.*has the job ended\?/s);
+  });
+});
+
+describe("the address", () => {
+  test("is the launcher's where there is one", async () => {
+    const agent = await startAgent();
+    vi.stubEnv("MOSAIC_AGENT", agent.path);
+    vi.stubEnv("MOSAIC_ATTEMPT", "3");
+    const world = `run-${process.pid}`;
+    expect(await agentAddress(0)).toMatchObject({ path: agent.path, secret: "", world, attempt: 3 });
+    expect(await agentAddress(0, "mine")).toMatchObject({ path: agent.path, world: "mine" });
+  });
+
+  test("differs by job, attempt and name, and is the same on every rank", async () => {
+    const pathOf = async (env: Record<string, string | undefined>, name?: string): Promise<string> => {
+      for (const [key, value] of Object.entries(env)) vi.stubEnv(key, value);
+      return (await agentAddress(1, name)).path;
+    };
+    const jobs = [
+      await pathOf({ MOSAIC_RUN_ID: "a" }),
+      await pathOf({ MOSAIC_RUN_ID: "b" }),
+      await pathOf({ MOSAIC_RUN_ID: "a", MOSAIC_ATTEMPT: "1" }),
+      await pathOf({ MOSAIC_RUN_ID: undefined, MASTER_ADDR: "h", MASTER_PORT: "29500" }),
+      await pathOf({ MASTER_PORT: "29501" }),
+      await pathOf({}, "name"),
+    ];
+    expect(new Set(jobs).size).toBe(jobs.length);
+    expect(await pathOf({ MASTER_PORT: "29501" })).toBe(jobs[4]);
+  });
+
+  test("lies in a directory of mode 700 of this user, within the length of a socket's path", async () => {
+    vi.stubEnv("XDG_RUNTIME_DIR", undefined);
+    expect(dirname((await agentAddress(1)).path)).toBe(join(tmpdir(), `mosaic-${userInfo().uid}`));
+    vi.stubEnv("TMPDIR", `/tmp/${"x".repeat(100)}`);
+    expect(dirname((await agentAddress(1)).path)).toBe(`/tmp/mosaic-${userInfo().uid}`);
+    vi.stubEnv("XDG_RUNTIME_DIR", directory);
+    mkdirSync(join(directory, "mosaic"));
+    chmodSync(join(directory, "mosaic"), 0o755);
+    await expect(agentAddress(1)).rejects.toThrow(OptionError);
+    await expect(agentAddress(1)).rejects.toThrow(/expected a directory of mode 700 .*, received mode 755/);
+  });
+
+  test("needs the name of a job", async () => {
+    vi.stubEnv("MOSAIC_RUN_ID", undefined);
+    await expect(agentAddress(0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start/);
+  });
+
+  test("is an error with the reason where the agent cannot start", async () => {
+    const path = join(directory, "mosaic");
+    mkdirSync(path, { mode: 0o700 });
+    vi.stubEnv("PATH", "");
+    const { path: socket } = await agentAddress(1);
+    mkdirSync(socket);
+    onTestFinished(() => void execFileSync("/bin/rm", ["-rf", socket]));
+    await expect(agentAddress(0)).rejects.toThrow(MosaicError);
+    expect(AddonLoadError.prototype).toBeInstanceOf(MosaicError);
+  });
+});

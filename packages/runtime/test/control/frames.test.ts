@@ -1,0 +1,55 @@
+import { execFileSync } from "node:child_process";
+import { describe, expect, test } from "vitest";
+import { testFrames } from "./mutations.ts";
+import { compile } from "./native.ts";
+
+/** Between agents only: their sole implementation is the launcher's. */
+const NOT_OF_RANKS = ["accept", "redirect", "heartbeat", "retract"];
+
+const frames = testFrames.map(({ bytes, ...frame }) => ({ ...frame, hex: bytes.toString("hex") }));
+
+const program = await compile("control_frames");
+
+/** What the C++ codec makes of frames in hex. */
+function play(hex: readonly string[]): readonly string[] {
+  const input = `${hex.join("\n")}\n`;
+  return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");
+}
+
+describe("the frames of docs/control-plane.md, in C++", () => {
+  const ofRanks = frames.filter(({ kind }) => !NOT_OF_RANKS.includes(kind));
+  const played = play(ofRanks.map(({ hex }) => hex));
+
+  test("are all there", () => expect(new Set(ofRanks.map(({ kind }) => kind)).size).toBe(22));
+
+  test.each(ofRanks.map((frame, i) => [frame.kind, frame, played[i]!] as const))("%s", (_, { fields, hex }, line) => {
+    const [json = "", written] = line.split("\t");
+    expect(JSON.parse(json)).toEqual(fields);
+    expect(written).toBe(hex);
+  });
+});
+
+test("a frame cut anywhere, or with a byte more, is refused", () => {
+  const cut = frames
+    .filter(({ kind }) => !NOT_OF_RANKS.includes(kind))
+    .flatMap(({ hex }) =>
+      Array.from({ length: hex.length / 2 - 5 }, (_, i) => hex.slice(0, 10 + 2 * i)).concat(`${hex}00`),
+    );
+  const answers = play(cut);
+  expect(answers).toHaveLength(cut.length);
+  expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
+});
+
+test("lists and runs beyond what a frame or a world may hold are refused", () => {
+  const le = (value: number): string => {
+    const bytes = Buffer.alloc(4);
+    bytes.writeUInt32LE(value);
+    return bytes.toString("hex");
+  };
+  const exited = (list: number, first: number, count: number): string =>
+    `${le(17)}0e${le(0)}${le(list)}${le(first)}${le(count)}`;
+  expect(play([exited(2 ** 31, 0, 1), exited(1, 0, 65_537), exited(1, 65_536, 1), exited(1, 3, 0)])).toEqual([
+    "refused a list longer than its frame",
+    ...Array.from({ length: 3 }, () => "refused a run of more ranks than a world may have"),
+  ]);
+});

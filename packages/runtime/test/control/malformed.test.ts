@@ -1,0 +1,114 @@
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { connect, createServer, type Socket } from "node:net";
+import { join } from "node:path";
+import { encode, MAGIC, PROTOCOL_VERSION, ROLES } from "@mosaic/launcher/agent";
+import { describe, expect, onTestFinished, test, vi } from "vitest";
+import { mutated, randomOf } from "./mutations.ts";
+import { RankProcess, socketDirectory, spawnAgent, startWorld } from "./ranks.ts";
+
+const FRAMES = 1000;
+const AT_ONCE = 50;
+const GROWTH_MB = 64;
+
+const hello = (role: number, agent = 0): Buffer =>
+  encode({
+    ...{ kind: "hello", magic: MAGIC, version: PROTOCOL_VERSION, secret: "", role, agent, host: "x", address: "x:1" },
+  });
+
+/** A rank's join, for which no other rank ever comes; or of a world of its own. */
+const joinAs = (rank: number, size: number, world: number): Buffer =>
+  encode({
+    ...{ kind: "join", world, name: `fuzz ${size}`, attempt: 0, size, timeoutMs: 60_000, remainingMs: 60_000 },
+    hosts: [{ agent: 9, name: "x" }],
+    members: [{ rank, pid: 1, host: 0 }],
+  });
+
+const megabytesOf = (pid: number): number =>
+  Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) / 1024;
+
+describe("malformed frames leave an agent as it was", () => {
+  const sources: readonly (readonly [string, (seed: number) => Buffer[]])[] = [
+    ["without a hello", () => []],
+    ["from a rank before it has joined", () => [hello(ROLES.rank)]],
+    ["from a rank that waits", () => [hello(ROLES.rank), joinAs(0, 2, 0)]],
+    ["from a rank of a complete world", () => [hello(ROLES.rank), joinAs(0, 1, 0)]],
+    ["from a child agent", (seed) => [hello(ROLES.agent, 1 + (seed % 16)), joinAs(0, 1, 0), joinAs(1, 4, 1)]],
+  ];
+
+  test.each(sources)("%s", async (_, opening) => {
+    const { path, child } = await spawnAgent({ host: "n0", children: true });
+    const ranks = await startWorld([{ path }], 3);
+    const flood = async (from: number): Promise<void> => {
+      for (let seed = from; seed < from + FRAMES; ) {
+        const random = randomOf(seed);
+        const socket = connect({ path });
+        const ended = new Promise((resolve) => socket.on("close", resolve));
+        socket.on("error", () => {}).resume();
+        for (const bytes of opening(seed)) socket.write(bytes);
+        // As many frames as the agent takes; in single file, so that it may close between them.
+        for (let i = 0; i < 8 && !socket.destroyed; i++, seed++)
+          await new Promise<void>((written) => socket.write(mutated(random), () => written()));
+        socket.end();
+        await ended;
+      }
+    };
+    await flood(0);
+    const before = megabytesOf(child.pid!);
+    await flood(100_000);
+    expect(megabytesOf(child.pid!) - before).toBeLessThan(GROWTH_MB);
+    ranks.send("put", "0", "still", "there");
+    ranks.send("get", "2", "still");
+    expect(await ranks.delivered("2", "value")).toMatchObject({ value: "there" });
+    ranks.send("positions", "0", 1, "1,2");
+    expect(await ranks.delivered("0", "positions")).toMatchObject({ positions: [{ rank: 1 }, { rank: 2 }] });
+    for (const rank of [0, 1, 2])
+      for (const event of ["lost", "failed", "mismatch", "controlLost"])
+        expect(ranks.all(`${rank}`, event)).toEqual([]);
+  });
+});
+
+describe("malformed frames end a rank's connection at most", () => {
+  const welcome = encode({
+    ...{ kind: "welcome", world: 0, hosts: ["n0", "n1"] },
+    members: Array.from({ length: 8 }, (_, rank) => ({ host: rank % 2, pid: 70 + rank })),
+  });
+
+  test.each([
+    ["while it joins", [] as Buffer[]],
+    ["once it has joined", [welcome]],
+  ])("%s", async (_, opening) => {
+    let seed = 0;
+    const path = await listen((socket) => {
+      for (const bytes of opening) socket.write(bytes);
+      socket.end(mutated(randomOf(seed++)));
+    });
+    const ranks = new RankProcess();
+    let before = 0;
+    for (let from = 0; from < 2 * FRAMES; from += AT_ONCE) {
+      if (from === FRAMES) before = megabytesOf(ranks.pid);
+      const ids = Array.from({ length: AT_ONCE }, (__, i) => `${from + i}`);
+      for (const id of ids) ranks.join(id, { path, rank: 3, size: 8, timeoutMs: 60_000 });
+      // Those that joined lose the control plane, in `join` already or later; others try again.
+      if (opening.length === 0) await vi.waitFor(() => expect(seed).toBeGreaterThan(from + AT_ONCE), { interval: 1 });
+      else
+        for (const id of ids)
+          await vi.waitFor(() => expect(endsOf(ranks, id)).toHaveLength(1), { timeout: 10_000, interval: 1 });
+      for (const id of ids) ranks.send("drop", id);
+      for (const id of ids) await ranks.delivered(id, "dropped");
+    }
+    expect(megabytesOf(ranks.pid) - before).toBeLessThan(GROWTH_MB);
+  });
+});
+
+const endsOf = (ranks: RankProcess, id: string) => [...ranks.all(id, "refused"), ...ranks.all(id, "controlLost")];
+
+/** A server in place of an agent. */
+async function listen(serve: (socket: Socket) => void): Promise<string> {
+  const path = join(socketDirectory(), "agent");
+  const server = createServer((socket) => serve(socket.on("error", () => {}).resume()));
+  onTestFinished(() => void server.close());
+  server.listen({ path });
+  await once(server, "listening");
+  return path;
+}

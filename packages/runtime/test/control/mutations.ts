@@ -1,0 +1,58 @@
+import { readFileSync } from "node:fs";
+
+/** A frame of docs/control-plane.md with its length. */
+export interface TestFrame {
+  readonly kind: string;
+  readonly fields: Record<string, unknown>;
+  readonly bytes: Buffer;
+}
+
+const document = readFileSync(new URL("../../../../docs/control-plane.md", import.meta.url), "utf8");
+
+/** The ```frame blocks of docs/control-plane.md. */
+export const testFrames: readonly TestFrame[] = [...document.matchAll(/^```frame\n(.*)\n([0-9a-f \n]+)\n```$/gm)].map(
+  ([, json = "", hex = ""]) => {
+    const { kind, ...fields } = JSON.parse(json) as { kind: string };
+    return { kind, fields, bytes: Buffer.from(hex.replace(/\s/g, ""), "hex") };
+  },
+);
+
+/** Numbers from 0 to 1 that a seed determines (mulberry32). */
+export function randomOf(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** A frame as it is, with bytes changed, cut, repeated, with another length or type, or noise. */
+export function mutated(random: () => number): Buffer {
+  const pick = (count: number): number => Math.floor(random() * count);
+  const bytes = Buffer.from(testFrames[pick(testFrames.length)]!.bytes);
+  switch (pick(7)) {
+    case 0:
+      return bytes;
+    case 1:
+      for (let i = pick(4); i >= 0; i--) bytes[4 + pick(bytes.length - 4)] = pick(256);
+      return bytes;
+    case 2:
+      bytes.writeUInt32LE(pick(3) === 0 ? pick(2 ** 32) : pick(2 * bytes.length));
+      return bytes;
+    case 3:
+      return bytes.subarray(0, pick(bytes.length));
+    case 4:
+      bytes[4] = pick(32);
+      return bytes;
+    case 5: {
+      // Another 32-bit field somewhere: counts, ranks, numbers of worlds.
+      const at = 5 + pick(Math.max(1, bytes.length - 9));
+      if (at + 4 <= bytes.length) bytes.writeUInt32LE([0, 1, 0xffff_ffff, 0x8000_0000, 65_536][pick(5)]!, at);
+      return bytes;
+    }
+    default:
+      return Buffer.from(Array.from({ length: pick(64) }, () => pick(256)));
+  }
+}

@@ -1,0 +1,43 @@
+import { execFile } from "node:child_process";
+import { existsSync, mkdirSync, readdirSync, renameSync, statSync } from "node:fs";
+import { basename, join } from "node:path";
+import { promisify } from "node:util";
+
+const root = join(import.meta.dirname, "../..");
+const client = ["agent_client", "agent_delivery", "agent_socket"].map((name) => `native/control/${name}.cc`);
+const folders = ["native/control", "native/test", "include/mosaic"];
+/** `thread` or `address,undefined`: what the programs are compiled to check, when it is checked by hand. */
+const { MOSAIC_SANITIZE: sanitize, CXX: compiler = "g++" } = process.env;
+const output = join(root, "build", sanitize === undefined ? "native-test" : `native-test-${sanitize}`);
+const flags = ["-std=c++20", "-O1", "-pthread", ...(sanitize === undefined ? [] : [`-fsanitize=${sanitize}`, "-g"])];
+
+const run = promisify(execFile);
+
+/** Compiles a program of native/test, with the real client if it has ranks, unless it is newer than all of these files. */
+export async function compile(name: "control_frames" | "control_ranks" | "control_swarm"): Promise<string> {
+  const files = folders.flatMap((folder) => readdirSync(join(root, folder)).map((file) => join(root, folder, file)));
+  const newest = Math.max(...files.map((file) => statSync(file).mtimeMs));
+  const isFresh = (path: string): boolean => existsSync(path) && statSync(path).mtimeMs > newest;
+  const program = join(output, name);
+  if (isFresh(program)) return program;
+  mkdirSync(output, { recursive: true });
+  const sources = [`native/test/${name}.cc`, ...(name === "control_frames" ? [] : client)];
+  const objects = await Promise.all(
+    sources.map(async (source) => {
+      const object = join(output, `${basename(source, ".cc")}.o`);
+      const includes = ["native", "native/test", "include"].map((folder) => `-I${join(root, folder)}`);
+      if (!isFresh(object))
+        await into(object, [...flags, "-Wall", "-Wextra", "-Werror", ...includes, "-c", join(root, source)]);
+      return object;
+    }),
+  );
+  await into(program, [...flags, ...objects]);
+  return program;
+}
+
+/** Made under another name first: test files that run side by side compile the same. */
+async function into(path: string, options: readonly string[]): Promise<void> {
+  const made = `${path}.${process.pid}`;
+  await run(compiler, [...options, "-o", made]);
+  renameSync(made, path);
+}

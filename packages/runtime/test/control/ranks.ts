@@ -1,0 +1,168 @@
+import { type ChildProcess, type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
+import { Agent, type AgentOptions } from "@mosaic/launcher/agent";
+import { expect, onTestFinished, vi } from "vitest";
+import { compile } from "./native.ts";
+
+const program = await compile("control_ranks");
+
+/** Something that the control plane has delivered to a rank, as native/test/control_ranks.cc prints it. */
+export interface Delivered {
+  readonly id: string;
+  readonly event: string;
+  readonly [field: string]: unknown;
+}
+
+/** How a rank joins. */
+export interface Joining {
+  readonly path: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly world?: string;
+  readonly attempt?: number;
+  readonly secret?: string;
+  readonly timeoutMs?: number;
+}
+
+/** A process with native clients of the control plane, each with an id of its own. */
+export class RankProcess {
+  readonly pid: number;
+  readonly #child: ChildProcessByStdio<Writable, Readable, null>;
+  readonly #delivered: Delivered[] = [];
+  /** How it ended. */
+  readonly exit: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
+
+  constructor() {
+    this.#child = spawn(program, { stdio: ["pipe", "pipe", "inherit"] });
+    this.pid = this.#child.pid!;
+    createInterface(this.#child.stdout).on("line", (line) => this.#delivered.push(JSON.parse(line) as Delivered));
+    this.#child.stdin.on("error", () => {});
+    this.exit = new Promise((resolve) => this.#child.on("exit", (code, signal) => resolve({ code, signal })));
+    onTestFinished(async () => {
+      this.#child.stdin.end();
+      this.#child.kill("SIGCONT");
+      const hung = setTimeout(() => this.#child.kill("SIGKILL"), 10_000);
+      const { code, signal } = await this.exit;
+      clearTimeout(hung);
+      if (!this.#killed) expect({ code, signal }, "how the ranks' process ended").toEqual({ code: 0, signal: null });
+    });
+  }
+
+  #killed = false;
+
+  kill(signal: NodeJS.Signals): void {
+    this.#killed ||= signal === "SIGKILL";
+    this.#child.kill(signal);
+  }
+
+  /** Stops it; resolves once it is. */
+  async stop(): Promise<void> {
+    this.#child.kill("SIGSTOP");
+    await stopped(this.pid);
+  }
+
+  /** Carries out a verb of control_ranks.cc. */
+  send(verb: string, id: string, ...fields: (string | number | bigint)[]): void {
+    this.#child.stdin.write(`${[verb, id, ...fields].join("\t")}\n`);
+  }
+
+  open(id: string, { path, rank, size, world = "w", attempt = 0, secret = "", timeoutMs = 20_000 }: Joining): void {
+    this.send("open", id, path, secret, world, attempt, rank, size, timeoutMs);
+  }
+
+  join(id: string, joining: Joining): void {
+    this.open(id, joining);
+    this.send("join", id);
+  }
+
+  /** What has been delivered so far. */
+  all(id: string, event?: string): readonly Delivered[] {
+    return this.#delivered.filter((each) => each.id === id && (event === undefined || each.event === event));
+  }
+
+  /** Waits for the n-th event of this kind. */
+  async delivered(id: string, event: string, n = 1): Promise<Delivered> {
+    const seen = (): string => `${id}: ${event} was not delivered ${n} times: ${JSON.stringify(this.all(id))}`;
+    await vi.waitFor(() => expect(this.all(id, event).length, seen()).toBeGreaterThanOrEqual(n), {
+      timeout: 15_000,
+      interval: 2,
+    });
+    return this.all(id, event)[n - 1]!;
+  }
+}
+
+/** Waits until a process that was sent SIGSTOP is stopped. */
+export async function stopped(pid: number): Promise<void> {
+  const state = (): string | undefined => readFileSync(`/proc/${pid}/stat`, "latin1").split(") ").at(-1)?.[0];
+  await vi.waitFor(() => expect(state()).toBe("T"), { interval: 1 });
+}
+
+/** A directory of mode 0700 for the sockets of a test. */
+export function socketDirectory(): string {
+  const directory = mkdtempSync(join(tmpdir(), "control-"));
+  onTestFinished(() => rmSync(directory, { recursive: true, force: true }));
+  return directory;
+}
+
+/** An agent of this process. */
+export async function startAgent(options: Partial<AgentOptions> = {}): Promise<Agent> {
+  const agent = await Agent.listen({ path: join(socketDirectory(), "agent"), ...options });
+  onTestFinished(() => agent.close());
+  return agent;
+}
+
+/** A root and `children` agents below it, on hosts `n0`, `n1`, …; `fanOut` shapes the tree. */
+export async function startTree(count: number, options: Partial<AgentOptions> = {}): Promise<readonly Agent[]> {
+  const root = await startAgent({ host: "n0", children: true, ...options });
+  const rest = Array.from({ length: count - 1 }, (_, i) =>
+    startAgent({ host: `n${i + 1}`, index: i + 1, root: root.address!, ...options }),
+  );
+  return [root, ...(await Promise.all(rest))];
+}
+
+/** Ranks `0 … size − 1` of one process, round-robin over the agents, once all have joined. Ids are the ranks. */
+export async function startWorld(
+  agents: readonly Pick<Agent, "path">[],
+  size: number,
+  options: Partial<Joining> = {},
+): Promise<RankProcess> {
+  const ranks = new RankProcess();
+  for (let rank = 0; rank < size; rank++)
+    ranks.join(`${rank}`, { path: agents[rank % agents.length]!.path, rank, size, ...options });
+  for (let rank = 0; rank < size; rank++) await ranks.delivered(`${rank}`, "joined");
+  return ranks;
+}
+
+/** An agent in a process of its own. */
+export interface AgentProcess {
+  readonly child: ChildProcess;
+  readonly path: string;
+  readonly address: string;
+  /** Stops it; resolves once it is. */
+  stop(): Promise<void>;
+}
+
+/** Starts an agent that can be stopped and killed. */
+export async function spawnAgent(options: Omit<AgentOptions, "path">): Promise<AgentProcess> {
+  const path = join(socketDirectory(), "agent");
+  const script = join(import.meta.dirname, "agent.mjs");
+  const child = spawn(process.execPath, [script, JSON.stringify({ path, ...options })], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  onTestFinished(async () => {
+    const gone = child.exitCode === null && child.signalCode === null ? once(child, "exit") : undefined;
+    child.kill("SIGKILL");
+    await gone;
+  });
+  const [line] = (await once(child.stdout.setEncoding("utf8"), "data")) as [string];
+  const stop = (): Promise<void> => {
+    child.kill("SIGSTOP");
+    return stopped(child.pid!);
+  };
+  return { child, path, address: line.trim(), stop };
+}

@@ -1,0 +1,214 @@
+import { existsSync } from "node:fs";
+import { connect } from "node:net";
+import { join } from "node:path";
+import { encode, type Frame, FrameReader, decode, MAGIC, PROTOCOL_VERSION, ROLES } from "@mosaic/launcher/agent";
+import { describe, expect, test, vi } from "vitest";
+import { RankProcess, socketDirectory, startAgent, startTree, startWorld } from "./ranks.ts";
+
+const MISMATCH = 4;
+const TIMEOUT = 3;
+const CLOSED = 5;
+
+describe("ranks of one host", () => {
+  test("join, and receive one another's processes", async () => {
+    const { path } = await startAgent();
+    const [a, b] = [new RankProcess(), new RankProcess()];
+    a.join("0", { path, rank: 0, size: 3 });
+    b.join("1", { path, rank: 1, size: 3 });
+    b.join("2", { path, rank: 2, size: 3 });
+    const members = [a.pid, b.pid, b.pid].map((pid) => [0, pid]);
+    expect(await a.delivered("0", "joined")).toMatchObject({ members });
+    expect(await b.delivered("2", "joined")).toMatchObject({ members });
+  });
+
+  test("wait for an agent that starts later", async () => {
+    const path = join(socketDirectory(), "late");
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 1 });
+    await startAgent({ path });
+    await ranks.delivered("0", "joined");
+  });
+
+  test("join again once they have left, and side by side in worlds of other names and attempts", async () => {
+    const agent = await startAgent();
+    const ranks = await startWorld([agent], 2);
+    for (const rank of ["0", "1"]) ranks.send("leave", rank, "");
+    for (const [world, attempt] of [
+      ["w", 0],
+      ["w", 1],
+      ["v", 0],
+    ] as const)
+      for (const rank of [0, 1])
+        ranks.join(`${world}${attempt}${rank}`, { path: agent.path, rank, size: 2, world, attempt });
+    for (const id of ["w00", "w01", "w10", "w11", "v00", "v01"]) await ranks.delivered(id, "joined");
+  });
+
+  test("that end before all are there are as if they had never joined", async () => {
+    const { path } = await startAgent();
+    const [lost, ranks] = [new RankProcess(), new RankProcess()];
+    lost.join("1", { path, rank: 1, size: 2 });
+    ranks.join("0", { path, rank: 0, size: 2 });
+    lost.kill("SIGKILL");
+    await lost.exit;
+    ranks.join("1", { path, rank: 1, size: 2 });
+    expect(await ranks.delivered("0", "joined")).toMatchObject({
+      members: [
+        [0, ranks.pid],
+        [0, ranks.pid],
+      ],
+    });
+  });
+});
+
+describe("a rendezvous fails", () => {
+  const remedy =
+    "look at their output for why, and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID";
+
+  test("after its time, naming who is missing; the one that joined first decides", async () => {
+    const { path } = await startAgent();
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 8, timeoutMs: 300 });
+    for (const rank of [1, 3, 4, 7]) ranks.join(`${rank}`, { path, rank, size: 8 });
+    const message = `connect: rendezvous timed out after 0.3 s: ranks 2, 5-6 of 8 are missing; ${remedy}`;
+    for (const rank of [0, 1, 3, 4, 7])
+      expect(await ranks.delivered(`${rank}`, "refused")).toMatchObject({ code: TIMEOUT, message });
+    ranks.join("again", { path, rank: 2, size: 8, timeoutMs: 100 });
+    expect(await ranks.delivered("again", "refused")).toMatchObject({
+      message: `connect: rendezvous timed out after 0.1 s: ranks 0-1, 3-7 of 8 are missing; ${remedy}`,
+    });
+  });
+
+  test("where no agent ever listens", async () => {
+    const path = join(socketDirectory(), "none");
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 2, timeoutMs: 50 });
+    expect(await ranks.delivered("0", "refused")).toMatchObject({
+      code: TIMEOUT,
+      message: expect.stringContaining(
+        `rendezvous timed out after 0.05 s: no agent listens at ${path}; start the ranks`,
+      ),
+    });
+  });
+
+  test("where two processes have one rank: all ranks get the text, also those that come later", async () => {
+    const agents = await startTree(2);
+    const ranks = new RankProcess();
+    ranks.join("1", { path: agents[0]!.path, rank: 1, size: 3 });
+    await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
+    ranks.join("duplicate", { path: agents[1]!.path, rank: 1, size: 3 });
+    const message =
+      `connect: two processes are rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
+      "RANK must differ on all ranks";
+    for (const id of ["1", "duplicate"])
+      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
+    ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
+    expect(await ranks.delivered("0", "refused")).toMatchObject({ code: MISMATCH, message });
+    // A rank that was refused and tries again starts anew.
+    await vi.waitFor(() => expect(agents[0]!.connections).toBe(1));
+    ranks.join("new 1", { path: agents[0]!.path, rank: 1, size: 3 });
+    await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
+    for (const rank of [0, 2]) ranks.join(`new ${rank}`, { path: agents[1]!.path, rank, size: 3 });
+    await ranks.delivered("new 2", "joined");
+  });
+
+  test.each([
+    [3, 5, "rank 3 has WORLD_SIZE 5, rank 0 has 4; WORLD_SIZE must agree on all ranks"],
+    [4, 4, "rank 4 of 4: expected RANK from 0 to 3"],
+  ])("where rank %d of %d joins a world of 4", async (rank, size, message) => {
+    const agents = await startTree(2);
+    const ranks = new RankProcess();
+    ranks.join("0", { path: agents[0]!.path, rank: 0, size: 4 });
+    await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
+    ranks.join("odd", { path: agents[1]!.path, rank, size });
+    for (const id of ["0", "odd"])
+      expect(await ranks.delivered(id, "refused")).toEqual({
+        ...{ id, event: "refused", code: MISMATCH },
+        message: `connect: ${message}`,
+      });
+  });
+
+  test("where the secret is another", async () => {
+    const { path } = await startAgent({ host: "n0", secret: "right" });
+    const ranks = new RankProcess();
+    for (const [id, secret] of [
+      ["wrong", "wrong"],
+      ["none", ""],
+    ] as const)
+      ranks.join(id, { path, rank: 0, size: 1, secret });
+    const message =
+      "connect: the agent of n0 has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job";
+    for (const id of ["wrong", "none"])
+      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
+    ranks.join("right", { path, rank: 0, size: 1, secret: "right" });
+    await ranks.delivered("right", "joined");
+  });
+
+  test("where a rank has another version, for the ranks that wait, too", async () => {
+    const agent = await startAgent({ host: "n0" });
+    const { path } = agent;
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 2 });
+    await vi.waitFor(() => expect(agent.connections).toBe(1));
+    const greeting = { magic: MAGIC, version: 2, secret: "", role: ROLES.rank, agent: 0, host: "", address: "" };
+    const answer = await firstAnswer(path, encode({ kind: "hello", ...greeting }));
+    const versions =
+      "version 2 of the control plane's protocol, and version 1 of the agent of n0; install one version of";
+    expect(answer).toMatchObject({ kind: "refused", code: MISMATCH, message: expect.stringContaining(versions) });
+    expect(await ranks.delivered("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
+    expect(PROTOCOL_VERSION).toBe(1);
+  });
+
+  test("at once when it is interrupted, joined or not", async () => {
+    const { path } = await startAgent();
+    const ranks = new RankProcess();
+    ranks.join("0", { path, rank: 0, size: 2 });
+    ranks.join("lost", { path: `${path}-none`, rank: 0, size: 2 });
+    for (const id of ["0", "lost"]) {
+      ranks.send("interrupt", id);
+      const message = "connect: closed while the ranks connected";
+      expect(await ranks.delivered(id, "refused")).toMatchObject({ code: CLOSED, message });
+    }
+  });
+});
+
+describe("the socket", () => {
+  test("of an agent that was killed is replaced, that of a living one is not", async () => {
+    const path = join(socketDirectory(), "agent");
+    const dead = await startAgent({ path });
+    dead.hide();
+    expect(existsSync(path)).toBe(false);
+    await dead.show();
+    await expect(startAgent({ path })).rejects.toMatchObject({ code: "EADDRINUSE" });
+    const { path: other } = await startAgent();
+    const ranks = await startWorld([dead], 1);
+    await dead.close();
+    expect(existsSync(path)).toBe(false);
+    await startAgent({ path });
+    ranks.join("again", { path, rank: 0, size: 1 });
+    await ranks.delivered("again", "joined");
+    expect(other).not.toBe(path);
+  });
+
+  test("of a path that is too long is an error with the limit", async () => {
+    const ranks = new RankProcess();
+    ranks.join("0", { path: `/tmp/${"x".repeat(120)}`, rank: 0, size: 1, timeoutMs: 100 });
+    expect(await ranks.delivered("0", "refused")).toMatchObject({
+      message: expect.stringMatching(/125 bytes, expected 1 to 107/),
+    });
+    const long = join(socketDirectory(), "x".repeat(100));
+    await expect(startAgent({ path: long })).rejects.toThrow(/at most 107 bytes/);
+  });
+});
+
+/** The first frame that an agent answers bytes with. */
+async function firstAnswer(path: string, bytes: Buffer): Promise<Frame> {
+  const socket = connect({ path });
+  const reader = new FrameReader();
+  socket.write(bytes);
+  for await (const chunk of socket) {
+    reader.push(chunk as Buffer);
+    const content = reader.next();
+    if (content !== undefined) return decode(content);
+  }
+  throw new Error("no answer");
+}

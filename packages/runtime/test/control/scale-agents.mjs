@@ -1,0 +1,23 @@
+// Some agents of a tree in one process: node scale-agents.mjs '{"prefix":…,"from":0,"to":128,"root":…}'. Agent i listens at
+// <prefix>i. Prints the root's address once all listen; at the end of its input, what it has cost. Many agents share a core
+// here, so they are lost only after 30 s.
+import { Agent } from "@mosaic/launcher/agent";
+
+const { prefix, from, to, ...options } = JSON.parse(process.argv[2]);
+let { root } = options;
+const empty = process.memoryUsage.rss();
+const agents = [];
+for (let index = from; index < to; index++) {
+  const parent = index === 0 ? { children: true } : { index, root };
+  agents.push(await Agent.listen({ path: `${prefix}${index}`, host: `n${index}`, limitMs: 30_000, ...parent }));
+  root ??= agents[0].address;
+}
+console.log(JSON.stringify({ root }));
+let highest = 0;
+const sampling = setInterval(() => (highest = Math.max(highest, process.memoryUsage.rss())), 20);
+process.stdin.resume().on("end", async () => {
+  clearInterval(sampling);
+  const { user, system } = process.cpuUsage();
+  console.log(JSON.stringify({ agents: agents.length, empty, highest, seconds: (user + system) / 1e6 }));
+  for (const agent of agents) await agent.close();
+});

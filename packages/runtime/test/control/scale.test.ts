@@ -1,0 +1,17 @@
+import { expect, test } from "vitest";
+import { compile } from "./native.ts";
+import { measure } from "./scale.ts";
+
+await compile("control_swarm");
+
+test("32 agents of 8 ranks rendezvous, exchange and fail like one host", async () => {
+  const measured = await measure({ agents: 32, ranksPerAgent: 8, processes: 2 });
+  expect(measured).toMatchObject({ ranks: 256, controlLost: 0 });
+  expect(measured.rendezvous).toBeLessThan(10);
+  for (const step of ["values", "positions", "storm", "split", "mismatch", "failure", "leave"] as const)
+    expect(measured[step], step).toBeGreaterThanOrEqual(0);
+  expect(measured.death).toBeGreaterThan(0);
+  expect(measured.death).toBeLessThan(1);
+  // A table of members, a thread and its connection: nothing for each other rank but 8 bytes.
+  expect(measured.kilobytesPerRank).toBeLessThan(256);
+});

@@ -1,0 +1,91 @@
+// A tree of agents with real sockets in a few processes, and ranks with the real client as threads of another one:
+//
+//   npx tsx packages/runtime/test/control/scale.ts [agents 512] [ranks per agent 8] [processes 2]
+import { execFile, spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+import { promisify } from "node:util";
+import { compile } from "./native.ts";
+
+export interface Scale {
+  readonly agents: number;
+  readonly ranksPerAgent: number;
+  /** That the agents are shared out to. */
+  readonly processes: number;
+}
+
+/** Seconds from a cause until every rank has received its effect; `-1` where that took longer than a minute. */
+export interface Measured {
+  readonly ranks: number;
+  readonly rendezvous: number;
+  readonly values: number;
+  /** Of all ranks, for one of them. */
+  readonly positions: number;
+  readonly places: number;
+  /** Of all ranks, for all of them at once, and the share of these positions that came in time. */
+  readonly storm: number;
+  readonly stormShare: number;
+  readonly split: number;
+  readonly mismatch: number;
+  readonly death: number;
+  readonly failure: number;
+  readonly leave: number;
+  readonly controlLost: number;
+  readonly kilobytesPerRank: number;
+  readonly kilobytesPerAgent: number;
+  readonly cpuSecondsOfAgents: number;
+}
+
+interface Costs {
+  readonly empty: number;
+  readonly highest: number;
+  readonly seconds: number;
+}
+
+export async function measure({ agents, ranksPerAgent, processes }: Scale): Promise<Measured> {
+  const directory = mkdtempSync(join(tmpdir(), "scale-"));
+  const prefix = join(directory, "a");
+  const shares: Awaited<ReturnType<typeof startAgents>>[] = [];
+  try {
+    for (let i = 0; i < processes; i++) {
+      const [from, to] = [i, i + 1].map((part) => Math.round((part * agents) / processes));
+      shares.push(await startAgents({ prefix, from, to, root: shares[0]?.root }));
+    }
+    const { stdout } = await promisify(execFile)(await compile("control_swarm"), [
+      prefix,
+      `${agents}`,
+      `${ranksPerAgent}`,
+    ]);
+    const costs = await Promise.all(shares.map((share) => share.end()));
+    const bytes = costs.reduce((sum, { empty, highest }) => sum + highest - empty, 0);
+    return {
+      ...(JSON.parse(stdout) as Measured),
+      kilobytesPerAgent: bytes / agents / 1024,
+      cpuSecondsOfAgents: costs.reduce((sum, { seconds }) => sum + seconds, 0),
+    };
+  } finally {
+    for (const share of shares) share.kill();
+    rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+async function startAgents(options: object) {
+  const script = join(import.meta.dirname, "scale-agents.mjs");
+  const child = spawn(process.execPath, [script, JSON.stringify(options)], { stdio: ["pipe", "pipe", "inherit"] });
+  const lines = createInterface(child.stdout)[Symbol.asyncIterator]();
+  const next = async <T>(): Promise<T> => JSON.parse((await lines.next()).value as string) as T;
+  const { root } = await next<{ root: string }>();
+  const end = (): Promise<Costs> => {
+    child.stdin.end();
+    return next<Costs>();
+  };
+  return { root, end, kill: () => child.kill("SIGKILL") };
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
+  const [agents = 512, ranksPerAgent = 8, processes = 2] = process.argv.slice(2).map(Number);
+  console.log(JSON.stringify(await measure({ agents, ranksPerAgent, processes }), undefined, 1));
+}

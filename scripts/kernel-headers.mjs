@@ -1,0 +1,150 @@
+// Writes the C++ declarations of the kernel schema: packages/core/src/kernels/schema.ts → packages/runtime/include/mosaic.
+//
+//   node scripts/kernel-headers.mjs            writes them
+//   node scripts/kernel-headers.mjs --check    fails if they are not what the schema says
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { tsImport } from "tsx/esm/api";
+
+const ROOT = fileURLToPath(new URL("..", import.meta.url));
+const INCLUDE = "packages/runtime/include/mosaic";
+const ORIGIN =
+  "as packages/core/src/kernels/schema.ts says.\n// Written by scripts/kernel-headers.mjs: edit the schema.";
+
+const SCALARS = { boolean: "bool", float32: "float", float64: "double", int64: "int64_t", uint64: "uint64_t" };
+const LISTS = {
+  spans: "std::vector<Span>",
+  slices: "std::vector<Slice>",
+  slicesBySample: "std::vector<std::vector<Slice>>",
+  strides: "Strides",
+};
+
+const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
+
+/** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
+export function kernelHeaders(schema) {
+  return { "kernel_enums.h": enumsHeader(schema), "kernels.h": argumentsHeader(schema) };
+}
+
+function enumsHeader({ kernelEnumerations }) {
+  const enums = Object.entries(kernelEnumerations).map(
+    ([name, values]) => `enum class ${name} : int32_t { ${values.map(capitalized).join(", ")} };`,
+  );
+  return `// Enumerations among the arguments of kernels, ${ORIGIN}
+#pragma once
+
+#include <cstdint>
+
+namespace mosaic {
+
+${enums.join("\n")}
+
+}  // namespace mosaic
+`;
+}
+
+function argumentsHeader({ kernelSchema, kernelStructures }) {
+  const kernels = Object.entries(kernelSchema).map(([name, fields]) => ({
+    name,
+    fields,
+    type: `${capitalized(name)}Arguments`,
+  }));
+  const used = kernels.flatMap(({ fields }) => structuresOf(fields, kernelStructures));
+  const structures = [...new Set(used)].map((name) => struct(name, kernelStructures[name]));
+  const seen = new Map();
+  const declared = kernels.map(({ fields, type }) => {
+    const same = seen.get(JSON.stringify(fields));
+    seen.set(JSON.stringify(fields), same ?? type);
+    return same ? `using ${type} = ${same};\n` : struct(type, fields);
+  });
+  const rows = kernels.map(({ name, type }) => `  X(${name}, ${type})`);
+  return `// The arguments of every kernel, in the order in which they come, ${ORIGIN}
+//
+// Behind an operand stand its shape (none: it broadcasts to the output), its dtype (none: any), and whether its
+// elements are read, written (all of them, unread) or updated (read and written).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "mosaic/kernel_enums.h"
+#include "mosaic/reader.h"
+
+namespace mosaic {
+
+${[...structures, ...declared].join("\n")}
+}  // namespace mosaic
+
+/// Every kernel: X(name, type of its arguments).
+#define MOSAIC_KERNELS(X) \\
+${rows.join(" \\\n")}
+`;
+}
+
+/** The structures that fields are, or hold, each after those that it holds. */
+function structuresOf(fields, structures) {
+  return fields.flatMap(({ struct }) => (struct ? [...structuresOf(structures[struct], structures), struct] : []));
+}
+
+function struct(name, fields) {
+  const members = fields.map((field) => `  ${declaration(field)}\n`);
+  return `struct ${name} {
+${members.join("")}  void read(Reader& args) { args(${fields.map((field) => field.name).join(", ")}); }
+};
+`;
+}
+
+function declaration(field) {
+  const { name, names } = field;
+  if (field.tensor) return `${tensorType(field)} ${name};  // ${usage(field)}`;
+  const note = names
+    ? `  // ${Object.entries(names)
+        .map(([kind, own]) => `${kind}: ${own}`)
+        .join(", ")}`
+    : "";
+  if (field.struct && field.optional) return `std::optional<${field.struct}> ${name}{};`;
+  if (field.struct) return `${field.struct} ${name};${field.access ? `  // only ${field.access}` : ""}`;
+  return `${field.enum ?? SCALARS[field.scalar] ?? LISTS[field.list]} ${name};${note}`;
+}
+
+/** Attention's operands have three or four axes; others may have any number. */
+function tensorType({ shape = "", optional }) {
+  if (optional) return "OptionalView";
+  return /^\[\w+(,\w+){2,3}\]$/.test(shape) ? "TensorView" : "View";
+}
+
+function usage({ tensor, shape, dtype, updatedIf, optional }) {
+  const what = [shape, dtype].filter(Boolean).join(" ");
+  const access = { read: "read", write: "written", update: "updated" }[tensor];
+  return [what, updatedIf ? `${access}, updated if ${updatedIf}` : access, optional && "may be absent"]
+    .filter(Boolean)
+    .join(", ");
+}
+
+/** Names of the headers below `root` that are not what the schema says. */
+export async function staleHeaders(root = ROOT) {
+  const schema = await tsImport("../packages/core/src/kernels/schema.ts", import.meta.url);
+  const headers = Object.entries(kernelHeaders(schema)).map(([name, text]) => ({ path: `${INCLUDE}/${name}`, text }));
+  return headers.filter(({ path, text }) => readText(join(root, path)) !== text);
+}
+
+function readText(path) {
+  try {
+    return readFileSync(path, "utf8");
+  } catch (error) {
+    if (error.code === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const stale = await staleHeaders();
+  const isCheck = process.argv.includes("--check");
+  for (const { path, text } of stale) {
+    if (isCheck) console.error(`${path} is not what the kernel schema says: run node scripts/kernel-headers.mjs`);
+    else writeFileSync(join(ROOT, path), text);
+  }
+  if (isCheck && stale.length > 0) process.exit(1);
+  console.log(`kernel headers: ${isCheck ? "as the schema says" : `${stale.length} written`}`);
+}

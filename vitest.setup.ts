@@ -1,0 +1,10 @@
+/// <reference types="node" />
+import { afterAll } from "vitest";
+
+// Files share a process where the package's configuration says so: none finds the environment that another left.
+const before = { ...process.env };
+
+afterAll(() => {
+  for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+  Object.assign(process.env, before);
+});
