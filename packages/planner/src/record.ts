@@ -91,8 +91,8 @@ export interface RecordedRank {
   readonly peakBytes: number;
 }
 
-/** Ranks that are recorded one by one. */
-export const MOST_RECORDED = 1024;
+/** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */
+export const maxRecordedRanks = 1024;
 
 /**
  * Runs a backend through `attention`, forward and backward, on every rank of a mesh of symbolic devices, and writes down
@@ -116,10 +116,10 @@ export function record(options: RecordOptions): AttentionRecord {
 }
 
 function checkRecorded(where: string, ranks: number, mesh: Coordinate): void {
-  if (ranks <= MOST_RECORDED) return;
+  if (ranks <= maxRecordedRanks) return;
   throw new OptionError({
     where,
-    expected: `a mesh of at most ${MOST_RECORDED} ranks, each of which is recorded`,
+    expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
     received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
     remedy: "recordClasses records one rank of each class of ranks that do the same",
   });

@@ -2,11 +2,11 @@ import { type Coordinate, OptionError } from "@mosaic/core";
 import { checkCount, checkFields } from "../options.ts";
 import { sendAlike } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
-import { type AttentionRecord, MOST_RECORDED, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
+import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
 import { behaveAlike } from "./behaviour.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
-import { Action, type Digit, digitsOf, spreadRanks, stepsOverNodes, Translations } from "./translations.ts";
+import { Action, type Digit, digitsOf, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
 
 export interface ClassOptions {
   /**
@@ -15,10 +15,6 @@ export interface ClassOptions {
    */
   readonly ranksPerNode?: number;
 }
-
-/** Events of ranks that are recorded only to be compared with the representatives of their classes. */
-const EVENTS_COMPARED = 600_000;
-const MOST_COMPARED = 32;
 
 /**
  * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
@@ -50,7 +46,20 @@ export function recordClasses(options: RecordOptions, classOptions: ClassOptions
   return new ClassSearch(where, options, ranksPerNode).record();
 }
 
-/** Throws an OptionError if ranks of a mesh have so unequal shards, or work, that there would be too many classes. */
+/**
+ * Checks, before anything is recorded, that shards and work are equal enough for `recordClasses`, whatever the backend does: some
+ * milliseconds, where recording takes seconds.
+ *
+ * @example
+ * ```ts
+ * import { causal, local } from "@mosaic/core";
+ * import { checkClasses } from "@mosaic/planner";
+ * const call = { backend: { ...local(), axes: ["sp"] }, mesh: { sp: 2048 }, tokens: 4096, heads: 1, headDim: 8 };
+ * checkClasses("plan", call, 8); // => undefined
+ * checkClasses("plan", { ...call, mask: causal() }, 8); // throws OptionError
+ * ```
+ * @throws OptionError that names `where` if there would be more than 1 024 classes.
+ */
 export function checkClasses(where: string, options: RecordOptions, ranksPerNode: number): void {
   new ClassSearch(where, options, ranksPerNode).checkShards();
 }
@@ -91,15 +100,15 @@ class ClassSearch {
 
   record(): AttentionRecord {
     const { size } = this.#recorder;
-    if (size > MOST_RECORDED) this.checkShards();
+    if (size > maxRecordedRanks) this.checkShards();
     const translations = this.#translations();
     if (!translations.isTrivial) {
-      if (translations.classes > MOST_RECORDED) throw this.#refusal(translations.classes);
+      if (translations.classes > maxRecordedRanks) throw this.#refusal(translations.classes);
       const ranks = translations.representatives().map((rank) => this.#rank(rank));
       const record = this.#recorder.recordOf(ranks, translations);
       if (this.#isAlike(record)) return record;
     }
-    if (size > MOST_RECORDED) throw this.#refusal(size);
+    if (size > maxRecordedRanks) throw this.#refusal(size);
     return this.#recorder.recordOf(Array.from({ length: size }, (_, rank) => this.#rank(rank)));
   }
 
@@ -107,7 +116,7 @@ class ClassSearch {
   checkShards(): void {
     const digits = digitsOf(this.#mesh).map((digit) => this.#smallestStep(digit));
     const { classes } = new Translations(digits, this.#recorder.size);
-    if (classes > MOST_RECORDED) throw this.#refusal(classes);
+    if (classes > maxRecordedRanks) throw this.#refusal(classes);
   }
 
   get #mesh(): Coordinate {
@@ -193,8 +202,8 @@ class ClassSearch {
     const { classes } = record;
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairs };
-    const most = EVENTS_COMPARED / Math.max(...record.ranks.map(({ tape }) => tape.events));
-    return spreadRanks(classes.ranks, Math.min(MOST_COMPARED, Math.max(4, Math.floor(most)))).every((rank) => {
+    const events = Math.max(...record.ranks.map(({ tape }) => tape.events));
+    return sampledRanks(classes.ranks, events).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
       return behaveAlike(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
@@ -213,7 +222,7 @@ class ClassSearch {
     const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
-      expected: `at most ${MOST_RECORDED} classes of ranks that do the same`,
+      expected: `at most ${maxRecordedRanks} classes of ranks that do the same`,
       received: `${size} ranks in ${classes} (${what})`,
       remedy: remedies[this.#difference](shards),
     });

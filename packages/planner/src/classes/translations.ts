@@ -171,6 +171,16 @@ export class Action {
   }
 }
 
+/** Events of ranks that are recorded or replayed only to be compared with the representatives of their classes. */
+const MOST_EVENTS = 600_000;
+/** Ranks that are compared: at least, and at most. */
+const [FEWEST_RANKS, MOST_RANKS] = [4, 16];
+
+/** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
+export function sampledRanks(size: number, events: number): number[] {
+  return spreadRanks(size, Math.min(MOST_RANKS, Math.max(FEWEST_RANKS, Math.floor(MOST_EVENTS / events))));
+}
+
 /** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */
 export function spreadRanks(size: number, count: number): number[] {
   if (count >= size) return Array.from({ length: size }, (_, rank) => rank);

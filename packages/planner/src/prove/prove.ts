@@ -1,7 +1,7 @@
 import { Quotient } from "../classes/quotient.ts";
-import { spreadRanks } from "../classes/translations.ts";
+import { sampledRanks } from "../classes/translations.ts";
 import { checkCount, checkFields } from "../options.ts";
-import { type AttentionRecord, MOST_RECORDED, record } from "../record.ts";
+import { type AttentionRecord, maxRecordedRanks, record } from "../record.ts";
 import { SumCompleteness } from "./complete.ts";
 import { type Completeness, type VerifierContext, verifierContext } from "./context.ts";
 import { Coverage } from "./coverage.ts";
@@ -30,10 +30,6 @@ export interface Proof {
   readonly replayed: number;
 }
 
-/** Events of ranks that are replayed only to be compared with the representatives of their classes. */
-const EVENTS_COMPARED = 600_000;
-const MOST_COMPARED = 32;
-
 /**
  * Replays a record and checks that
  *
@@ -48,20 +44,18 @@ const MOST_COMPARED = 32;
  * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are refused
  * where attention uses them.
  *
- * Of a record of classes the representatives are replayed, with each other and themselves as peers, and judged for all ranks
- * of their classes. Then other ranks are run and replayed alone, on what they receive if all do as their representatives, and
- * must send what those send: all others if there are up to 1 024 ranks, in which case the proof rests on nothing else and finds
- * what that of all ranks finds; of more ranks some that are spread over the mesh.
+ * Of a record of classes, up to 1 024 ranks are recorded and replayed all the same. Of more ranks the representatives are
+ * replayed, with each other and themselves as peers, and judged for all ranks of their classes. Then some other ranks, spread over
+ * the mesh, are run and replayed alone, on what they receive if all do as their representatives, and must send what those send: a
+ * backend that goes wrong on single ranks only, by their number, is found if these are among them.
  */
 export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
   checkFields("prove", options, ["limit"]);
   const { limit = 10 } = options;
   checkCount("prove", "limit", limit, { least: 0 });
   if (run.classes.isTrivial) return proveRanks(run, limit);
-  if (run.classes.ranks > MOST_RECORDED) return proveClasses(run, limit);
-  const proof = proveClasses(run, limit);
-  // Whatever it is: where every rank can be recorded, it is named as it is of every rank.
-  return proof.total === 0 ? proof : proveRanks(record(run.options), limit);
+  // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
+  return run.classes.ranks > maxRecordedRanks ? proveClasses(run, limit) : proveRanks(record(run.options), limit);
 }
 
 function proveRanks(run: AttentionRecord, limit: number): Proof {
@@ -71,11 +65,10 @@ function proveRanks(run: AttentionRecord, limit: number): Proof {
   return { faults: faults.list, total: faults.total, peakBytes: peaksOf(run), replayed: run.ranks.length };
 }
 
-/** As `prove`, by the representatives of classes and as many other ranks as `replayed` says, or as take some seconds. */
-export function proveClasses(run: AttentionRecord, limit: number, replayed?: number): Proof {
+/** As `prove`, by the representatives of classes and `compared` other ranks, or as many as take some seconds. */
+export function proveClasses(run: AttentionRecord, limit: number, compared?: readonly number[]): Proof {
   const { ranks, order } = run.classes;
   const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
-  const count = replayed ?? (ranks > MOST_RECORDED ? Math.min(MOST_COMPARED, Math.max(4, Math.floor(EVENTS_COMPARED / events))) : ranks);
   const faults = new Faults(limit, order);
   const context = verifierContext(run);
   const quotient = new Quotient(run);
@@ -83,7 +76,7 @@ export function proveClasses(run: AttentionRecord, limit: number, replayed?: num
   const memories = replayAll(context, { faults, complete: new Coverage(context, "class"), journal });
   const proof = { peakBytes: peaksOf(run), replayed: run.ranks.length };
   if (faults.total > 0) return { faults: faults.list, total: faults.total, ...proof };
-  const others = spreadRanks(ranks, count).filter((rank) => run.classes.to(rank) > 0);
+  const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.to(rank) > 0);
   const found = new Faults(limit);
   const complete = new Coverage(context, "rank");
   const solved = { context: { ...context, complete, faults: found }, quotient, journal, memories };

@@ -30,8 +30,8 @@ export interface SymbolicWorld {
   readonly names: Names;
 }
 
-/** Ranks of the largest mesh that is taken for one. */
-const MOST_RANKS = 2 ** 16;
+/** The most ranks of a mesh. */
+export const maxRanks: number = 2 ** 16;
 
 /**
  * The ranks of a mesh in one process, without memory, threads or values: run a program on every context, rank after rank,
@@ -72,10 +72,10 @@ export class LazyWorld {
   constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
     checkMesh(where, mesh);
     this.size = ranksOf(mesh);
-    if (this.size > MOST_RANKS) {
+    if (this.size > maxRanks) {
       throw new OptionError({
         where,
-        expected: `a mesh of at most ${MOST_RANKS} ranks`,
+        expected: `a mesh of at most ${maxRanks} ranks`,
         received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
         remedy: "take fewer ranks; those along axes that attention does not use are all alike",
       });

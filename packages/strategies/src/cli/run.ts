@@ -62,8 +62,13 @@ function proofLines({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
     return [`${best.name} is wrong in ${proof.total} places:`, ...proof.faults.map(({ message }) => message)];
   return [
-    `${best.name} is proved on all ${job.ranks} ranks: every visible pair counts once, every message meets its other side.`,
+    `${best.name} is proved on ${provedOn(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
   ];
+}
+
+/** Of a large mesh one rank of each class is replayed with its peers, and some others are compared with those. */
+function provedOn(ranks: number, { replayed }: Proof): string {
+  return replayed < ranks ? `${ranks} ranks by ${replayed} that stand for all` : `all ${ranks} ranks`;
 }
 
 function draw({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {

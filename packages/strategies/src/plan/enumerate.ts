@@ -1,9 +1,13 @@
 import type { Coordinate } from "@mosaic/core";
+import { maxRecordedRanks } from "@mosaic/planner";
 import type { PlanJob } from "./job.ts";
 import type { Nest, Nested } from "./nest.ts";
 
-/** So many ranks that not every grid is worth recording. */
-const MANY = 32;
+/** How many times what the best grid of a length sends another may send, to be worth recording: the more ranks, the less. */
+function mostSentOf(ranks: number): number {
+  if (ranks > maxRecordedRanks) return 1.25;
+  return ranks > 32 ? 2 : Number.POSITIVE_INFINITY;
+}
 
 /**
  * Every way that this package knows to lay so many ranks out:
@@ -12,12 +16,12 @@ const MANY = 32;
  * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
  * - between nodes a ring, within them a ring or mesh2d, and ulysses around both with some ranks of each node.
  *
- * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends.
+ * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends; over 1 024,
+ * over 1.25 times.
  */
 export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
-  const most = ranks > MANY ? 2 : Number.POSITIVE_INFINITY;
-  const node = { nodes, gpusPerNode, group: heads / kvHeads, parts: 1, most };
+  const node = { nodes, gpusPerNode, group: heads / kvHeads, parts: 1, most: mostSentOf(ranks) };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= heads ? [headLevel("sp", ranks)] : [])];
   return [
     ...flat.map((level) => nestOf([level], { sp: ranks })),
