@@ -44,7 +44,7 @@ export class Invariance {
     if (this.#uniform) return true;
     const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
     const drawn = weights(count);
-    const moved = drawn.map((each) => new Float64Array(count)) as [Float64Array, Float64Array];
+    const moved = drawn.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
     for (const [i, each] of drawn.entries()) {
       for (let shard = 0; shard < count; shard++) moved[i]![permutation(shard)] = each[shard]!;
     }
@@ -99,7 +99,11 @@ export class Invariance {
   }
 
   #fingerprints(weight: readonly [Float64Array, Float64Array]): Fingerprints {
-    return new Fingerprints(this.#queries, this.#sorted, weight.map((each) => new WeightedKeys(this.#keys, each)));
+    return new Fingerprints(
+      this.#queries,
+      this.#sorted,
+      weight.map((each) => new WeightedKeys(this.#keys, each)),
+    );
   }
 }
 
@@ -193,7 +197,7 @@ class WeightedKeys {
       this.#starts[i] = start;
       this.#weight[i] = weight[shard]!;
       this.#starts[i + 1] = end;
-      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i]! * (length % PRIME)) % PRIME;
+      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % PRIME)) % PRIME;
       this.#sumOfSums[i + 1] = this.#sumBefore(i, length);
     }
     this.isKnown = dense && n > 0 && end === keys.layout.length;
@@ -234,7 +238,10 @@ class WeightedKeys {
 
   #sumBefore(piece: number, rows: number): number {
     // Of rows and rows − 1 one is even.
-    const half = rows % 2 === 0 ? ((rows / 2) % PRIME) * ((rows - 1 + PRIME) % PRIME) : (rows % PRIME) * (((rows - 1) / 2) % PRIME);
+    const half =
+      rows % 2 === 0
+        ? ((rows / 2) % PRIME) * ((rows - 1 + PRIME) % PRIME)
+        : (rows % PRIME) * (((rows - 1) / 2) % PRIME);
     const flat = (this.#sum[piece]! * (rows % PRIME)) % PRIME;
     return (this.#sumOfSums[piece]! + flat + this.#weight[piece]! * (half % PRIME)) % PRIME;
   }

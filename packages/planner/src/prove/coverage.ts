@@ -67,7 +67,10 @@ export class Coverage implements Completeness {
     if (own || !whole) {
       const verdict = this.#plainVerdict(addends, side, rows);
       if (verdict || this.#whom === "rank") return verdict;
-      return { kind: "class", message: "tiles are cut by masks of their own: nothing follows for other ranks of the class" };
+      return {
+        kind: "class",
+        message: "tiles are cut by masks of their own: nothing follows for other ranks of the class",
+      };
     }
     if (this.#whom === "rank" || this.#areWhole(odd, other(side))) {
       if (this.#whom === "rank" || this.#areWhole(this.#segmentsOf(rows, side), side)) return undefined;
@@ -82,7 +85,8 @@ export class Coverage implements Completeness {
     const group = side === "keys" ? record.options.heads / record.options.kvHeads : 1;
     const bounds = new Set([0, group]);
     if (side === "keys") {
-      for (const { tile } of addends) bounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.headsOf(tile));
+      for (const { tile } of addends)
+        bounds.add(tiles.firstHeadOf(tile)).add(tiles.firstHeadOf(tile) + tiles.headsOf(tile));
     }
     const heads = [...bounds].toSorted((a, b) => a - b).slice(0, -1);
     return heads.flatMap((head) => {
@@ -90,7 +94,11 @@ export class Coverage implements Completeness {
         const from = head - tiles.firstHeadOf(tile);
         return side === "queries" || (from >= 0 && from < tiles.headsOf(tile));
       };
-      return this.#uneven(addends.filter(({ tile }) => has(tile)), other(side), shards);
+      return this.#uneven(
+        addends.filter(({ tile }) => has(tile)),
+        other(side),
+        shards,
+      );
     });
   }
 

@@ -32,7 +32,12 @@ export interface Meeting {
 
 /** A rank as a member of a group's collective, by what the representative of its class brings to its own group. */
 // oxlint-disable-next-line max-params -- which rank of which group, and what its representative has
-export function memberOf(quotient: Quotient, rank: number, group: number, own: Pick<Member, "batch" | "memory" | "input">): Member {
+export function memberOf(
+  quotient: Quotient,
+  rank: number,
+  group: number,
+  own: Pick<Member, "batch" | "memory" | "input">,
+): Member {
   const translation = quotient.classes.to(rank);
   if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, at: (i) => i };
   const { classes } = quotient;
@@ -49,7 +54,10 @@ export function memberOf(quotient: Quotient, rank: number, group: number, own: P
  * Carries a collective out on what the memories of its ranks hold. Sums are followed; what means and maxima make of rows is
  * unknown after. Returns what does not fit, if anything.
  */
-export function exchange(meeting: Meeting, context: Joining & { readonly relabelling: Relabelling }): string | undefined {
+export function exchange(
+  meeting: Meeting,
+  context: Joining & { readonly relabelling: Relabelling },
+): string | undefined {
   return new Exchange(meeting, context).run();
 }
 
@@ -122,7 +130,10 @@ class Exchange {
   /** What member j sends, or a range of it. */
   #sent(j: number, from = 0, end = Number.POSITIVE_INFINITY): Content {
     const { input, translation } = this.#members[j]!;
-    return this.#context.relabelling.content(from === 0 && end === Infinity ? input : input.range(from, end), translation);
+    return this.#context.relabelling.content(
+      from === 0 && end === Infinity ? input : input.range(from, end),
+      translation,
+    );
   }
 
   /** counts: elements sent to each, then received from each. */
@@ -210,7 +221,12 @@ class Exchange {
 
   #summed(term: (j: number) => Content): Content {
     const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
-    return isSum ? summed(this.#members.map((_, j) => term(j)), this.#context) : nothingHeld;
+    return isSum
+      ? summed(
+          this.#members.map((_, j) => term(j)),
+          this.#context,
+        )
+      : nothingHeld;
   }
 
   #offsetOf(batch: Batch, place: number): number {

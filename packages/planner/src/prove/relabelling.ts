@@ -1,11 +1,22 @@
-import { type Coordinate, omitAxes } from "@mosaic/core";
+import { omitAxes } from "@mosaic/core";
 import { Shards } from "../classes/shards.ts";
 import { Action, type Translations } from "../classes/translations.ts";
 import type { AttentionRecord } from "../record.ts";
 import { type Content, contentOf, Piece } from "./content.ts";
 import { neighboursJoined, type Positions, type PositionsTable } from "./positions.ts";
 import type { Sums } from "./sums.ts";
-import { isDelta, isFill, isSum, kindOf, payloadOf, type Rows, type Side, sideOf, type Value, valueOf } from "./values.ts";
+import {
+  isDelta,
+  isFill,
+  isSum,
+  kindOf,
+  payloadOf,
+  type Rows,
+  type Side,
+  sideOf,
+  type Value,
+  valueOf,
+} from "./values.ts";
 
 /**
  * What memory holds, as it is where a translation leads: rows of the shards that it takes shards to, of the sequences that
@@ -31,7 +42,7 @@ export class Relabelling {
     this.#positions = positions;
     this.#sums = sums;
     this.#onShards = new Action(classes, mesh, queries.axes);
-    this.#onSequences = new Action(classes, mesh, Object.keys(omitAxes(mesh as Coordinate, backend.axes)));
+    this.#onSequences = new Action(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
     this.#batch = batch;
     this.#known = { queries: new Map(), keys: new Map() };
   }

@@ -233,7 +233,11 @@ export class Streams {
       const { ranks } = this.#record.groups[group]!;
       const members = ranks.map((rank) => {
         const batch = batches.get(this.#quotient.index(rank))!;
-        return memberOf(this.#quotient, rank, group, { batch, memory: memories[batch.index]!, input: inputs.get(batch)! });
+        return memberOf(this.#quotient, rank, group, {
+          batch,
+          memory: memories[batch.index]!,
+          input: inputs.get(batch)!,
+        });
       });
       const receivers = met.filter((each) => each.group === group).map(({ rank }) => this.#quotient.place(group, rank));
       const problem = exchange({ members, receivers }, this.#context);

@@ -16,10 +16,26 @@ function mostSentOf(ranks: number): number {
  * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
  * - between nodes a ring, within them a ring or mesh2d, and ulysses around both with some ranks of each node.
  *
- * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends; over 1 024,
- * over 1.25 times.
+ * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends. Over 1 024 ranks,
+ * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
+ * alone is longer than what others take, and recording them takes longest.
  */
-export function enumerate({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
+export function enumerate(job: PlanJob): readonly Nest[] {
+  const nests = nestsOf(job);
+  return job.ranks > maxRecordedRanks ? nests.filter(({ levels }) => stepsOf(levels) <= MOST_STEPS) : nests;
+}
+
+const MOST_STEPS = 1024;
+
+/** Blocks of keys that a rank attends to one after another. */
+function stepsOf(levels: readonly Nested[]): number {
+  return levels.reduce((steps, level) => {
+    const isOneStep = level.kind === "ulysses" || (level.kind === "mesh2d" && level.schedule === "fused");
+    return isOneStep ? steps : steps * level.length;
+  }, 1);
+}
+
+function nestsOf({ ranks, nodes, gpusPerNode, shape: { heads, kvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const node = { nodes, gpusPerNode, group: heads / kvHeads, parts: 1, most: mostSentOf(ranks) };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= heads ? [headLevel("sp", ranks)] : [])];
