@@ -1,4 +1,4 @@
-import { formatBytes, formatSeconds } from "@mosaic/planner";
+import { formatBytes, formatSeconds, maxRecordedRanks } from "@mosaic/planner";
 import type { Plan, Planned } from "../plan/plan.ts";
 import { formatMesh } from "../strategy.ts";
 
@@ -44,7 +44,7 @@ export function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): 
 }
 
 /** What the marks in the table mean. */
-export function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): readonly string[] {
+export function notesOf(rows: readonly Planned[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
     "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
@@ -52,7 +52,9 @@ export function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): r
     "best is shown; --all shows all.",
   ];
   if (rows.some(({ how }) => how === "sketched")) {
-    notes.push("≈ from two ranks, as if their peers kept pace; the others are simulated whole.");
+    notes.push(
+      `≈ from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, as if peers kept pace; the others are simulated whole.`,
+    );
   }
   if (rows.some(({ fits }) => !fits)) notes.push("! over --memory-limit.");
   return [

@@ -25,7 +25,7 @@ export interface Planned {
   readonly strategy: Strategy;
   /** A program that uses it. */
   readonly code: string;
-  /** Simulated whole, or sketched from two ranks as if their peers kept pace. */
+  /** Simulated whole, or sketched from two ranks, of over 1 024 from one, as if their peers kept pace. */
   readonly how: "simulated" | "sketched";
   /** One attention, forward and backward, until the last rank ends. */
   readonly seconds: number;
