@@ -1,10 +1,10 @@
 import { DTypeError, formatShape, OptionError, ShapeError, type Tensor } from "@mosaic/core";
 import type { Chosen } from "./route/choose.ts";
 import type { Reach } from "./route/reach.ts";
-import type { Settings } from "./settings.ts";
+import type { ResolvedOptions } from "./settings.ts";
 
 /** x must be [B,S,E] of the module's dtype. */
-export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Settings): void {
+export function checkInput(x: Tensor, { name: where, embedDim, dtype }: ResolvedOptions): void {
   x.assertUsable(where);
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({

@@ -7,7 +7,7 @@ import { codeOf, type Reader, Tape } from "./tape.ts";
 export class SymbolicStorage extends Storage {
   readonly id: number;
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
-  override readonly net = undefined;
+  override readonly leakRegistry = undefined;
   /** Where among its views to look first. */
   next = 0;
   /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
