@@ -131,16 +131,16 @@ class Interpreter {
     const parcels = new Map<string, Parcel>();
     for (const { sent, peer, view } of transfersOf(event)) {
       if (!sent) continue;
-      const { look, dtype } = this.#rank.tape.views[view]!;
+      const { layout, dtype } = this.#rank.tape.views[view]!;
       const { what, of, rows } = this.#history.contentOf(this.#storageOf(view), time);
       // Part of the rows of several ranks: one's own, or results that go home.
-      const part = look.shape[0] !== rows && look.shape[2] !== rows;
+      const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
       const owner = isResult.has(what) ? peer : this.#rank.tape.rank;
       const whose = part && of.includes(owner) ? [owner] : of;
       // One number a row: lse, or delta.
-      const parcel = { what: look.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
+      const parcel = { what: layout.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
       const key = Object.values(parcel).join();
-      const bytes = look.size * dtypeBytes[dtype] + (parcels.get(key)?.bytes ?? 0);
+      const bytes = layout.size * dtypeBytes[dtype] + (parcels.get(key)?.bytes ?? 0);
       parcels.set(key, { ...parcel, bytes });
     }
     return [...parcels.values()];

@@ -5,7 +5,9 @@ export type Shape = readonly number[];
 
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function sizeOf(shape: Shape): number {
-  return shape.reduce((size, length) => size * length, 1);
+  let size = 1;
+  for (let axis = 0; axis < shape.length; axis++) size *= shape[axis]!;
+  return size;
 }
 
 /** Row-major strides of a dense tensor. */
@@ -21,9 +23,16 @@ export function contiguousStrides(shape: Shape): number[] {
 
 /** Whether elements lie densely in row-major order; axes of length 1 and empty tensors do not matter. */
 export function isContiguous(shape: Shape, strides: Shape): boolean {
-  if (shape.includes(0)) return true;
-  const dense = contiguousStrides(shape);
-  return shape.every((length, axis) => length === 1 || strides[axis] === dense[axis]);
+  let isDense = true;
+  let stride = 1;
+  // Every collective checks its operands, so nothing is allocated here.
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    const length = shape[axis]!;
+    if (length === 0) return true;
+    if (length !== 1 && strides[axis] !== stride) isDense = false;
+    stride *= length;
+  }
+  return isDense;
 }
 
 /** `[2,8,100]`, as it stands in messages. */

@@ -1,7 +1,7 @@
 import { ringTraffic } from "@mosaic/backend-ring";
 import { type DType, dtypeBytes, type Layout, type Traffic } from "@mosaic/core";
 import type { Chunks } from "./chunks.ts";
-import type { Edge, Edges } from "./exchange/edges.ts";
+import type { Edge, Edges } from "./exchange/chunk-memory.ts";
 
 const FLOAT = dtypeBytes.float32;
 

@@ -1,5 +1,7 @@
 import {
+  concatenate,
   type Context,
+  contiguous,
   isVisible,
   type Mask,
   OptionError,
@@ -10,9 +12,9 @@ import {
   type Slice,
   type Span,
   spansLength,
+  type Tensor,
 } from "@mosaic/core";
-import { cut, type Piece } from "./cut.ts";
-import { type Reach, reachAmong } from "./route/reach.ts";
+import { type Reach, reachAmong } from "./route/choose.ts";
 
 /** One chunk: rows of a rank that are summarised, chosen and sent as a whole; at least one. */
 export interface Chunk extends Piece {
@@ -44,7 +46,7 @@ export interface Chunks {
 }
 
 /** What chunks follow from. */
-export interface ChunksCall {
+interface ChunksCall {
   readonly axis: string;
   readonly placement: Placement;
   readonly mask: Mask;
@@ -123,4 +125,64 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
     received: String(rows),
     remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
   });
+}
+
+/** Some rows of a shard that follow one another. */
+interface Piece {
+  /** Where they stand in the whole sequence. */
+  readonly spans: readonly Span[];
+  /** The first of them in the shard, and how many. */
+  readonly offset: number;
+  readonly length: number;
+}
+
+/**
+ * A shard in so many pieces, as equal as can be. If the spans can share them evenly no piece reaches over the end of a span:
+ * the two stretches of a zigzag shard become pieces of their own.
+ */
+function cut(shard: readonly Span[], count: number): Piece[] {
+  const parts = count % shard.length === 0 ? shard.map((span) => [span]) : [shard];
+  let offset = 0;
+  return parts.flatMap((part) => {
+    const rows = spansLength(part);
+    const pieces = Array.from({ length: count / parts.length }, (_, i): Piece => {
+      const { start, length } = contiguous().spans(i, count / parts.length, rows)[0]!;
+      return { spans: between(part, start, start + length), offset: offset + start, length };
+    });
+    offset += rows;
+    return pieces;
+  });
+}
+
+/** Rows [from, to) of some spans. */
+function between(spans: readonly Span[], from: number, to: number): Span[] {
+  let before = 0;
+  return spans.flatMap(({ start, length, step }) => {
+    const [first, end] = [Math.max(0, from - before), Math.min(length, to - before)];
+    before += length;
+    return first < end ? [{ start: start + first * step, length: end - first, step }] : [];
+  });
+}
+
+/** The stretches [from, to) of 0 … count − 1 in which a rule holds. */
+export function runsWhere(count: number, holds: (at: number) => boolean): (readonly [from: number, to: number])[] {
+  const runs: (readonly [number, number])[] = [];
+  for (let from = 0; from < count; ) {
+    let to = from;
+    while (to < count && holds(to)) to++;
+    if (to > from) runs.push([from, to]);
+    from = to + 1;
+  }
+  return runs;
+}
+
+/** The rows of this rank's chunks, [B,N,N] → [B,c,N], with history. */
+export function ownRowsOf(x: Tensor, { own, all }: Chunks): Tensor {
+  const isOwn = new Set(own.map(({ index }) => index));
+  const runs = runsWhere(all.length, (index) => isOwn.has(index));
+  if (runs.length <= 1) return x.slice(1, ...(runs[0] ?? [0, 0]));
+  const parts = runs.map(([from, to]) => x.slice(1, from, to));
+  const rows = concatenate(parts, 1);
+  for (const part of parts) part.dispose();
+  return rows;
 }

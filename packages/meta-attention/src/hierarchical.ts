@@ -1,8 +1,7 @@
 import { type Context, checkOptionNames, Linear, Module, type Tensor } from "@mosaic/core";
-import { type Chunks, checkRows, chunksOf } from "./chunks.ts";
-import { checkChosen, checkInput } from "./input.ts";
+import { checkRows, type Chunks, chunksOf } from "./chunks.ts";
+import { checkChosen, checkInput, Pass } from "./pass.ts";
 import type { MetaResult } from "./meta.ts";
-import { Pass } from "./pass.ts";
 import { resumeRecording } from "./recording.ts";
 import type { Chosen } from "./route/choose.ts";
 import { MetaAttention } from "./route/meta-attention.ts";

@@ -1,7 +1,7 @@
 import { checkOptionNames, fromArray, OptionError, scope, type Tensor } from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
-import { chosenMask, reachMask } from "./route/score-masks.ts";
+import { chosenMask, reachMask } from "./route/router.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.

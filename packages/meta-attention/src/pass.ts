@@ -1,33 +1,31 @@
-import { type Context, noGrad, type Tensor } from "@mosaic/core";
+import { type Context, DTypeError, formatShape, noGrad, OptionError, ShapeError, type Tensor } from "@mosaic/core";
 import { Attending } from "./attend/attending.ts";
 import { attentionMass } from "./attend/mass.ts";
 import type { AttendPlan } from "./attend/plan.ts";
 import { bytesMoved } from "./bytes.ts";
-import type { KnownKeys } from "./certificate/bounds.ts";
-import { certify } from "./certificate/certificate.ts";
+import { certify, type KnownKeys } from "./certificate/certificate.ts";
 import { extend } from "./certificate/extend.ts";
 import { keyStatistics, keyStatisticsWidth } from "./certificate/key-statistics.ts";
-import { type MetaResult, type RouterRows, resultOf } from "./meta.ts";
-import { outputOf, type Projections } from "./output.ts";
-import { type Projected, project } from "./projection.ts";
-import type { Resume } from "./recording.ts";
-import { type Chosen, choose } from "./route/choose.ts";
-import type { MetaAttention, Routing } from "./route/meta-attention.ts";
-import { type NoiseSpec, type Routed, routeBy, routerNumbers } from "./route/router.ts";
-import { ownRowsOf } from "./runs.ts";
+import { ownRowsOf } from "./chunks.ts";
 import { Holder } from "./holder.ts";
-import type { ChunkSummaryEncoder } from "./summary/encoder.ts";
-import { beginSummaries, type PendingSummaries } from "./summary/own-summaries.ts";
+import { type MetaResult, outputOf, type Projections, resultOf, type RouterRows } from "./meta.ts";
+import { project, type Projected } from "./projection.ts";
+import type { Resume } from "./recording.ts";
+import { choose, type Chosen, type Reach } from "./route/choose.ts";
+import type { MetaAttention, Routing } from "./route/meta-attention.ts";
+import { type NoiseSpec, routeBy, type Routed, routerNumbers } from "./route/router.ts";
+import type { ResolvedOptions } from "./settings.ts";
+import { beginSummaries, type ChunkSummaryEncoder, type PendingSummaries } from "./summary/encoder.ts";
 
 /** The module that runs, and how the sequence is cut. */
-export interface PassParts extends Projections {
+interface PassParts extends Projections {
   readonly ctx: Context;
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
 }
 
 /** How chunks are chosen in this call. */
-export interface PassCall {
+interface PassCall {
   readonly topK: number;
   readonly noise: NoiseSpec | null;
   readonly chosen: Chosen | undefined;
@@ -153,4 +151,43 @@ interface Finishing {
   readonly known: KnownKeys;
   /** Whether ranks told one another what more they look at. */
   readonly mayExtend: boolean;
+}
+
+/** x must be [B,S,E] of the module's dtype. */
+export function checkInput(x: Tensor, { name: where, embedDim, dtype }: ResolvedOptions): void {
+  x.assertUsable(where);
+  if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
+    throw new ShapeError({
+      where,
+      expected: `x [B,S,${embedDim}], embedDim last`,
+      received: formatShape(x.shape),
+      remedy: "for tensors of other ranks there is MultiAxisHierarchicalAttention",
+    });
+  }
+  if (x.dtype === dtype) return;
+  throw new DTypeError({
+    where,
+    expected: dtype,
+    received: x.dtype,
+    remedy: `convert x with to("${dtype}"), or give the module dtype: "${x.dtype}"`,
+  });
+}
+
+/** Chunks given by the caller: for each batch element and chunk, others that it may look at, each once. */
+export function checkChosen(
+  where: string,
+  chosen: Chosen | undefined,
+  { batch, reach }: { batch: number; reach: Reach },
+): void {
+  const { chunks, causal, may } = reach;
+  const legal = (i: number, list: readonly number[]): boolean =>
+    new Set(list).size === list.length && list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && may(i, j));
+  const whole =
+    chosen?.length === batch && chosen.every((rows) => rows.length === chunks && rows.every((row, i) => legal(i, row)));
+  if (whole) return;
+  throw new OptionError({
+    where,
+    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks that the mask shows, each once`,
+    received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
+  });
 }

@@ -5,7 +5,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { chunksToAdd } from "../src/certificate/extend.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
-import { reachAmong } from "../src/route/reach.ts";
+import { reachAmong } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
 import { chunksOf, shardsOf, whole } from "./cut.ts";
 import { makeWorld } from "./world.ts";

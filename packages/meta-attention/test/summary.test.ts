@@ -3,7 +3,7 @@ import { type Context, fromArray, noGrad, randn } from "@mosaic/core";
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { ChunkSummaryEncoder, MetaAttention } from "../src/index.ts";
-import { orderCoefficients } from "../src/summary/order-statistics.ts";
+import { orderCoefficients } from "../src/summary/encoder.ts";
 import { makeWorld } from "./world.ts";
 
 async function alone<T>(body: (ctx: Context) => Promise<T>): Promise<T> {

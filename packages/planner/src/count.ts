@@ -67,8 +67,8 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
       if (event.arg(i) === recorded.tape.rank) continue;
-      const { look, bytes } = views[event.arg(i + 2)]!;
-      tally(event.arg(i + 1) === 1 ? known.sent : known.received, look.size, bytes);
+      const { layout, bytes } = views[event.arg(i + 2)]!;
+      tally(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
     }
     if (event.op === "sendRecv") continue;
     for (const { sent, elements, bytes } of flowsOf(record, recorded, event) ?? []) {
@@ -111,7 +111,7 @@ type Moved = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
 function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Moved[] | undefined {
-  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.look.size): Moved => {
+  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Moved => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (event.op === "sendRecv") {
@@ -140,7 +140,7 @@ function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader)
     case "broadcast":
       return me === root ? others.map((member) => moved(out, true, ranks[member]!)) : [moved(out, false, ranks[root]!)];
     case "allReduce": {
-      const { size } = tape.views[out]!.look;
+      const { size } = tape.views[out]!.layout;
       // Shares that differ by one element at most, the first ranks' the larger.
       const share = (member: number): number =>
         Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);

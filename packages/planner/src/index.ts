@@ -1,3 +1,5 @@
+export { checkClasses, type ClassOptions, recordClasses } from "./classes/record-classes.ts";
+export type { Digit, Translations } from "./classes/translations.ts";
 export { type Count, count, type Flow, type Volume } from "./count.ts";
 export { formatBytes, formatSeconds, formatShare } from "./draw/format.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
@@ -6,15 +8,22 @@ export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/tim
 export { type Shares, timeShares } from "./draw/waiting.ts";
 export type { Fault } from "./prove/fault.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
-export { type AttentionRecord, type Ends, record, type RecordedRank, type RecordOptions } from "./record.ts";
+export {
+  type AttentionRecord,
+  type Ends,
+  maxRecordedRanks,
+  record,
+  type RecordedRank,
+  type RecordOptions,
+} from "./record.ts";
 export type { SymbolicContext } from "./symbolic/context.ts";
 export type { SymbolicDevice } from "./symbolic/device.ts";
 export type { Members, SymbolicGroup } from "./symbolic/group.ts";
-export type { Box, Look, View } from "./symbolic/looks.ts";
+export type { Box, StridedLayout, View } from "./symbolic/strided-layout.ts";
 export type { Names } from "./symbolic/names.ts";
 export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
 export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";
-export { type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
+export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
 export { countLinks, type LinkVolume } from "./time/links.ts";
 export { parseProfile } from "./time/parse-profile.ts";

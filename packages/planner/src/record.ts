@@ -1,7 +1,6 @@
 import {
   attention,
   type AttentionBackend,
-  checkOptionNames,
   contiguous,
   type Coordinate,
   type DType,
@@ -18,13 +17,14 @@ import {
   spansLength,
   type Tensor,
 } from "@mosaic/core";
-import { checkMesh } from "./symbolic/checks.ts";
+import { noTranslations, type Translations } from "./classes/translations.ts";
+import { checkCount, checkFields, demand } from "./options.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
 import type { Members } from "./symbolic/group.ts";
 import type { Names } from "./symbolic/names.ts";
 import type { RankRecord } from "./symbolic/rank-record.ts";
 import { codeOf } from "./symbolic/tape.ts";
-import { symbolicWorld } from "./symbolic/world.ts";
+import { LazyWorld } from "./symbolic/world.ts";
 
 export interface RecordOptions {
   readonly backend: AttentionBackend;
@@ -64,15 +64,21 @@ const legal = [
 /** Where a tensor of interest lies: the number of a view in `RankRecord.views`. */
 export type Ends = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
 
-/** What all ranks did in one attention, forward and backward. */
+/** What ranks did in one attention, forward and backward: all of them, or one of each class. */
 export interface AttentionRecord {
   readonly options: Readonly<Required<RecordOptions>>;
   readonly queries: Layout;
   readonly keys: Layout;
   readonly slices: readonly Slice[];
   readonly names: Names;
+  /** Those of the recorded ranks, by number. */
   readonly groups: readonly Members[];
+  /** By rank; of a record of classes the representatives, in order. */
   readonly ranks: readonly RecordedRank[];
+  /** Which ranks do what a recorded one does, in its place of the mesh. Of a record of all ranks, none but itself. */
+  readonly classes: Translations;
+  /** Runs the backend on a rank, recorded or not. */
+  readonly recordRank: (rank: number) => RecordedRank;
 }
 
 /** One rank of a record. */
@@ -86,6 +92,9 @@ export interface RecordedRank {
   readonly peakBytes: number;
 }
 
+/** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */
+export const maxRecordedRanks = 1024;
+
 /**
  * Runs a backend through `attention`, forward and backward, on every rank of a mesh of symbolic devices, and writes down
  * what it does. It is the backend's own code: what throws there throws here.
@@ -98,18 +107,91 @@ export interface RecordedRank {
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh.
+ * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh, or one of
+ * more than 1 024 ranks, which `recordClasses` records.
  */
 export function record(options: RecordOptions): AttentionRecord {
-  return recordRanks(options);
+  const recorder = new Recorder("record", options);
+  checkRecorded("record", recorder.size, options.mesh);
+  return recorder.recordOf(Array.from({ length: recorder.size }, (_, rank) => recorder.rank(rank)));
+}
+
+function checkRecorded(where: string, ranks: number, mesh: Coordinate): void {
+  if (ranks <= maxRecordedRanks) return;
+  throw new OptionError({
+    where,
+    expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
+    received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
+    remedy: "recordClasses records one rank of each class of ranks that do the same",
+  });
 }
 
 /** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
-export function recordRanks(options: RecordOptions, only?: readonly number[]): AttentionRecord {
-  checkOptionNames("record", options, legal);
-  const { backend, mesh, tokens } = options;
+export function recordRanks(where: string, options: RecordOptions, only: readonly number[]): AttentionRecord {
+  const recorder = new Recorder(where, options);
+  for (const rank of only) checkCount(where, "a rank", rank, { least: 0, most: recorder.size - 1 });
+  return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
+}
+
+/** Runs a backend on symbolic ranks, on one after the other as they are asked for. */
+export class Recorder {
+  /** Ranks of the mesh. */
+  readonly size: number;
+  readonly options: Readonly<Required<RecordOptions>>;
+  readonly queries: Layout;
+  readonly keys: Layout;
+  readonly slices: readonly Slice[];
+  readonly #world: LazyWorld;
+  readonly #run: Run;
+
+  /** @throws OptionError that names `where`, as `record`. */
+  constructor(where: string, options: RecordOptions) {
+    this.options = checkedOptions(where, options);
+    const { backend, mesh, tokens, keyTokens, mask, placement } = this.options;
+    this.#world = new LazyWorld(where, mesh);
+    this.size = this.#world.size;
+    const { axes } = backend;
+    this.queries = layoutOf({ mesh, axes, placement, length: tokens });
+    this.keys = keyTokens === tokens ? this.queries : layoutOf({ mesh, axes, placement, length: keyTokens });
+    const slices = resolveSlices(mask, tokens, keyTokens);
+    this.slices = slices;
+    // Every rank asks the mask for its slices: one list for all is recognised by identity.
+    const same: Mask = { name: mask.name, slices: () => slices };
+    this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
+  }
+
+  get names(): Names {
+    return this.#world.names;
+  }
+
+  /** Runs the backend on a rank. */
+  rank(rank: number): RecordedRank {
+    return recordRank(this.#world.context(rank), this.#run);
+  }
+
+  /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
+  recordOf(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
+    const { options, queries, keys, slices } = this;
+    const { names, groups } = this.#world;
+    return {
+      options,
+      queries,
+      keys,
+      slices,
+      names,
+      groups,
+      ranks,
+      classes: classes ?? noTranslations(options.mesh),
+      recordRank: (rank) => this.rank(rank),
+    };
+  }
+}
+
+/** Fills in what is absent. Heads and their size are for `attention` to check too: they are shapes. */
+function checkedOptions(where: string, options: RecordOptions): Readonly<Required<RecordOptions>> {
+  checkFields(where, options, legal);
   const filled = {
-    keyTokens: tokens,
+    keyTokens: options.tokens,
     numKvHeads: options.numHeads,
     batch: 1,
     mask: masks.full(),
@@ -117,35 +199,18 @@ export function recordRanks(options: RecordOptions, only?: readonly number[]): A
     dtype: "bfloat16" as const,
     ...options,
   };
-  const { placement, keyTokens, mask } = filled;
-  checkMesh("record", mesh);
-  checkCounts(filled);
-  const { axes } = backend;
-  const queries = layoutOf({ mesh, axes, placement, length: tokens });
-  const keys = keyTokens === tokens ? queries : layoutOf({ mesh, axes, placement, length: keyTokens });
-  const slices = resolveSlices(mask, tokens, keyTokens);
-  // Every rank asks the mask for its slices: told once, they are known by identity.
-  const told: Mask = { name: mask.name, slices: () => slices };
-  const world = symbolicWorld({ mesh });
-  const run: Run = { options: { ...filled, mask: told }, queries, keys };
-  const contexts = only ? only.map((rank) => world.contexts[rank]!) : world.contexts;
-  const ranks = contexts.map((ctx) => recordRank(ctx, run));
-  return { options: filled, queries, keys, slices, names: world.names, groups: world.groups, ranks };
+  for (const name of ["tokens", "keyTokens"] as const) checkCount(where, name, filled[name], { least: 0 });
+  for (const name of ["numHeads", "numKvHeads", "headDim", "batch"] as const) checkCount(where, name, filled[name]);
+  const { backend, mask, placement, dtype } = filled;
+  demand(where, isBackend(backend), "a backend: a value with a name, axes, attend and attendBackward", backend);
+  demand(where, typeof mask?.slices === "function", "a mask: a value with a name and slices", mask);
+  demand(where, typeof placement?.spans === "function", "a placement: a value with a name and spans", placement);
+  demand(where, Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype);
+  return filled;
 }
 
-/** Heads and their size are for `attention` to check: they are shapes. */
-function checkCounts({ tokens, keyTokens, batch, dtype }: Required<RecordOptions>): void {
-  const where = "record";
-  for (const [name, value, least] of [
-    ["tokens", tokens, 0] as const,
-    ["keyTokens", keyTokens, 0] as const,
-    ["batch", batch, 1] as const,
-  ]) {
-    if (Number.isSafeInteger(value) && value >= least) continue;
-    throw new OptionError({ where, expected: `${name} a whole number ≥ ${least}`, received: String(value) });
-  }
-  if (Object.hasOwn(dtypeBytes, dtype)) return;
-  throw new OptionError({ where, expected: `dtype ${Object.keys(dtypeBytes).join(", ")}`, received: String(dtype) });
+function isBackend(backend: AttentionBackend | undefined): boolean {
+  return Array.isArray(backend?.axes) && typeof backend?.attend === "function";
 }
 
 interface Run {

@@ -20,7 +20,7 @@ test("a tile computed twice is found, and both places named", () => {
   });
   const [fault] = faultsOf(backend);
   expect(fault).toEqual({
-    kind: "twice",
+    kind: "duplicate",
     rank: 2,
     message:
       "rank 2, backward, tile 1 (queries 8..11, keys 8..11), lse: rank 2, forward, tile 3 (queries 8..11, keys 4..7) repeats pairs of rank 2, forward, tile 2 (queries 8..11, keys 4..7)",
@@ -64,7 +64,7 @@ test("and a gradient added twice", () => {
     },
   });
   const faults = faultsOf(backend, { mask: masks.causal() });
-  expect(faults.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["twice 1", "twice 1", "twice 2"]);
+  expect(faults.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["duplicate 1", "duplicate 1", "duplicate 2"]);
 });
 
 test("a tile on stale keys is found where it is computed", () => {

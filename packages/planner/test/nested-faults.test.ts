@@ -46,7 +46,7 @@ test("a block of an overlapped tile that is computed twice is found where its su
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
   );
   const faults = faultsOf(mesh2d({ ...grid, inner }), { sp: 6 });
-  expect(faults[0]!.kind).toBe("twice");
+  expect(faults[0]!.kind).toBe("duplicate");
   expect(faults.some(({ message }) => message.startsWith("rank 2, out: rank 1, forward, tile"))).toBe(true);
   expect(faults[0]!.message).toContain("(queries 8..11, keys 16..19) repeats pairs of rank 1, forward, tile");
 });
@@ -74,7 +74,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
   const inner = meddled(({ rank, backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
   const faults = faultsOf(backend, { node: 3, gpu: 2 });
-  expect(faults[0]!.kind).toBe("twice");
+  expect(faults[0]!.kind).toBe("duplicate");
   expect(faults[0]!.message).toContain("rank 3, backward, tile 3 (queries 8..15, keys 0..7) repeats pairs of rank 3");
   // Head 1 of rows 8 to 15 lies with ranks 2 and 3, that of keys 0 to 7 with ranks 0 and 1.
   expect(new Set(faults.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));

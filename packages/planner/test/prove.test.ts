@@ -77,7 +77,7 @@ test.each([
     };
     const kinds = prove(record({ backend: ulysses({ inner: twice }), ...call })).faults.map(({ kind }) => kind);
     expect(kinds.length).toBeGreaterThan(0);
-    expect(new Set(kinds)).toEqual(new Set(["twice"]));
+    expect(new Set(kinds)).toEqual(new Set(["duplicate"]));
   },
 );
 

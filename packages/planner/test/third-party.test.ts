@@ -80,7 +80,7 @@ test("a rank that reduces what it reduced before counts twice", () => {
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
   const [fault] = prove(run).faults;
-  expect(fault!.kind).toBe("twice");
+  expect(fault!.kind).toBe("duplicate");
   expect(fault!.message).toContain("rank 0, dk: rank 2, backward, tile 1 (queries 8..11, keys 0..11) repeats pairs");
 });
 

@@ -101,12 +101,23 @@ const four = tensor([1, 2, 3, 4], "bfloat16");
 const sum = tensor([1, 2, 3, 4]);
 const rows = tensor([1, 2, 3]);
 const tile = {
-  q: [{ start: 1, length: 2, step: 3 }],
-  k: [],
+  q: [{ start: 1, length: 3, step: 3 }],
+  k: [
+    { start: 5, length: 1, step: 1 },
+    { start: 7, length: 2, step: 2 },
+  ],
   mask: [{ q0: 1, q1: 2, k0: 3, k1: 4, type: 1 }],
   scale: 0.5,
 } as const;
-const wire = [[[1, 2, 3]], [], [[1, 2, 3, 4, 1]], 0.5];
+const wire = [
+  [[1, 3, 3]],
+  [
+    [5, 1, 1],
+    [7, 2, 2],
+  ],
+  [[1, 2, 3, 4, 1]],
+  0.5,
+];
 
 describe("arguments arrive as they were given", () => {
   const calls: { readonly [K in KernelName]?: readonly [args: Parameters<Kernels[K]>, wire: readonly unknown[]] } = {
@@ -213,7 +224,8 @@ describe("arguments arrive as they were given", () => {
 
   test("more of them than the array has room for", () => {
     const q = Array.from({ length: 500 }, (_, i) => ({ start: i, length: 1, step: 1 }));
-    kernels.attend({ out: sum, lse: rows }, four, { k: four, v: four }, { ...tile, q });
+    const long = tensor([1, 2, 500, 4]);
+    kernels.attend({ out: long, lse: tensor([1, 2, 500]) }, long, { k: long, v: long }, { ...tile, q, k: q });
     expect((decoded("attend")[3] as unknown[][])[0]).toHaveLength(500);
   });
 });

@@ -51,7 +51,7 @@ describe("a placement that breaks its guarantees is refused", () => {
     const call = (layout: unknown) => attention(ctx, x, x, x, { queries: rows, keys: layout as Layout });
     expect(() => call(keys(span(0, 4, 0)))).toThrow(/keys.*step 0/);
     expect(() => call(keys(span(1, 4)))).toThrow(/end before position 4/);
-    expect(() => call(undefined)).toThrow(OptionError);
+    expect(() => call(null)).toThrow(OptionError);
     call(keys(span(0, 4))).dispose();
   });
 });

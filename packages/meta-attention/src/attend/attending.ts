@@ -1,9 +1,8 @@
 import { type AttentionState, emptyState, type KvBlock, type Tensor } from "@mosaic/core";
-import type { Chunk } from "../chunks.ts";
-import { edgesOf, type Look, looksOf } from "../exchange/edges.ts";
+import { type Chunk, runsWhere } from "../chunks.ts";
+import { edgesOf, type Look, looksOf } from "../exchange/chunk-memory.ts";
 import { Fetch } from "../exchange/fetch.ts";
 import type { Chosen } from "../route/choose.ts";
-import { runsWhere } from "../runs.ts";
 import { Holder } from "../holder.ts";
 import { addLse } from "../logarithms.ts";
 import { type AttendPlan, tileOf } from "./plan.ts";

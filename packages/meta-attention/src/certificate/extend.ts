@@ -1,8 +1,6 @@
 import type { Attending } from "../attend/attending.ts";
-import type { Chosen } from "../route/choose.ts";
-import type { Reach } from "../route/reach.ts";
-import type { KnownKeys } from "./bounds.ts";
-import { worstLeftOut } from "./certificate.ts";
+import type { Chosen, Reach } from "../route/choose.ts";
+import { type KnownKeys, worstLeftOut } from "./certificate.ts";
 
 /**
  * Looks at as many chunks more as it takes so that no row misses more than `epsilon` of its softmax; what was looked at in the

@@ -9,8 +9,8 @@ import {
   type Tensor,
   zeros,
 } from "@mosaic/core";
-import { checkCounts, checkHeads } from "../options.ts";
-import { pairs, type Reach, reachAmong } from "./reach.ts";
+import { checkCounts, checkHeads } from "../settings.ts";
+import { pairs, type Reach, reachAmong } from "./choose.ts";
 
 // B batch, N chunks, M length of a summary.
 

@@ -1,12 +1,79 @@
-import { add, type Context, randn, softmax, type Tensor } from "@mosaic/core";
+// p ranks, c places for chunks on each, N chunks; B batch, M length of a summary, W numbers that tell where keys lie.
+import {
+  add,
+  type Context,
+  defineOp,
+  type Device,
+  fromArray,
+  type ProcessGroup,
+  randn,
+  softmax,
+  type Tensor,
+} from "@mosaic/core";
 import type { AttendPlan, Combine } from "../attend/plan.ts";
-import type { Chunks } from "../chunks.ts";
-import { ownRowsOf } from "../runs.ts";
+import { type Chunks, ownRowsOf } from "../chunks.ts";
 import type { Chosen } from "./choose.ts";
-import { type Gathered, gatherSummaries } from "./gather.ts";
 import { logSoftmax } from "./log-softmax.ts";
 import type { MetaAttention, Routing } from "./meta-attention.ts";
-import { chosenMask, reachMask } from "./score-masks.ts";
+
+/** What a rank gives to the gather. */
+interface Gathered {
+  /** Summaries of this rank's chunks, at most c: [n,B,M]. */
+  readonly summaries: Tensor;
+  /** Where their keys lie [n,B,W]; null if nobody asks. Has no gradient. */
+  readonly keyStatistics: Tensor | null;
+  /** What summaries are made of. A rank without a chunk has made none of it, and takes part in the backward all the same. */
+  readonly madeOf: readonly Tensor[];
+}
+
+interface Gathering {
+  readonly chunks: Chunks;
+  readonly group: ProcessGroup;
+  readonly label: string;
+}
+
+const gatherOp = defineOp({
+  name: "gatherSummaries",
+  forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: Gathering) {
+    using packed = packedPlaces(own!, keyStatistics ?? null, chunks);
+    using bySlot = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
+    if (group.size === 1) packed.device.kernels.copy(bySlot, packed);
+    else group.allGather(bySlot, packed, { label }).wait();
+    return { output: chunksOfSlots(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
+  },
+  backward({ shape, chunks, group, label }, dOut) {
+    const [count, , size] = shape as [number, number, number];
+    using part = dOut.slice(2, 0, size);
+    using bySlot = slotsOfChunks(part, chunks);
+    using places = dOut.device.empty(bySlot.shape.with(0, chunks.perRank), dOut.dtype);
+    if (group.size === 1) dOut.device.kernels.copy(places, bySlot);
+    else group.reduceScatter(places, bySlot, "sum", { label }).wait();
+    return [places.slice(0, 0, count)];
+  },
+});
+
+/** Summaries and statistics side by side, [c,B,M+W]; zeros where there is no chunk, as these places are sent as well. */
+function packedPlaces(summaries: Tensor, keyStatistics: Tensor | null, { perRank }: Chunks): Tensor {
+  const { device, dtype } = summaries;
+  const [count, batch, size] = summaries.shape as [number, number, number];
+  const packed = device.empty([perRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
+  if (count < perRank) device.kernels.fill(packed, 0);
+  if (count === 0) return packed;
+  using places = packed.slice(0, 0, count);
+  using first = places.slice(2, 0, size);
+  using rest = places.slice(2, size);
+  device.kernels.copy(first, summaries);
+  if (keyStatistics) device.kernels.copy(rest, keyStatistics);
+  return packed;
+}
+
+/**
+ * The summaries of all chunks, with what else is known of each → [N,B,M+W], in the order of the sequence. One all-gather; the
+ * backward is a reduce-scatter of the summaries' gradient.
+ */
+function gatherSummaries({ summaries, keyStatistics, madeOf }: Gathered, gathering: Gathering): Tensor {
+  return gatherOp([summaries, keyStatistics, ...madeOf], gathering);
+}
 
 /** Normal noise on the scores: that of a module and a step, apart from what parameters and ranks draw. */
 export interface NoiseSpec {
@@ -57,4 +124,67 @@ export function routerNumbers(
   using mask = chosenMask(ctx, chosen, chunks);
   using masked = add(own, mask);
   return softmax(masked);
+}
+
+// What is added to the scores [B,c,N] of this rank's chunks: 0 for those that count, −Infinity for the others.
+
+/** [1,c,N]: those of chunks that they may look at. */
+export function reachMask(on: Context | Device, { own, all, reach }: Chunks): Tensor {
+  const values = own.flatMap(({ index }) => all.map((chunk) => (reach.may(index, chunk.index) ? 0 : -Infinity)));
+  return fromArray(on, values, [1, own.length, all.length]);
+}
+
+/** [B,c,N]: those of chunks that they chose. */
+export function chosenMask(on: Context | Device, chosen: Chosen, { own, all }: Chunks): Tensor {
+  const values = chosen.flatMap((ofBatch) =>
+    own.flatMap(({ index }) => all.map((chunk) => (ofBatch[index]!.includes(chunk.index) ? 0 : -Infinity))),
+  );
+  return fromArray(on, values, [chosen.length, own.length, all.length]);
+}
+
+// Ranks gather equally much: p·c slots, of which each rank fills the first of its own. Chunks are in the order of the sequence,
+// and fewer than slots where shards are short.
+
+/** Whether slots are chunks already. */
+function isOrdered({ all, ranks, perRank }: Chunks): boolean {
+  return all.length === ranks * perRank && all.every(({ index, slot }) => index === slot);
+}
+
+/** Slots [p·c,B,W] → chunks [N,B,W]. */
+function chunksOfSlots(bySlot: Tensor, chunks: Chunks): Tensor {
+  if (isOrdered(chunks)) return bySlot.detach();
+  const [, batch, width] = bySlot.shape as [number, number, number];
+  const byChunk = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
+  using from = rowsOf(bySlot);
+  using to = rowsOf(byChunk);
+  using index = slotsOf(chunks, bySlot);
+  bySlot.device.kernels.gatherRows(to, from, index);
+  return byChunk;
+}
+
+/** The way back: chunks [N,B,W] → slots [p·c,B,W], float32, 0 where there is no chunk. */
+function slotsOfChunks(byChunk: Tensor, chunks: Chunks): Tensor {
+  const dense = byChunk.contiguous();
+  if (isOrdered(chunks)) return dense;
+  using rows = dense;
+  const [, batch, width] = rows.shape as [number, number, number];
+  const bySlot = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
+  rows.device.kernels.fill(bySlot, 0);
+  using from = rowsOf(rows);
+  using to = rowsOf(bySlot);
+  using index = slotsOf(chunks, bySlot);
+  rows.device.kernels.scatterAddRows(to, from, index);
+  return bySlot;
+}
+
+/** [n,B,W] as [n,B·W]. */
+function rowsOf(x: Tensor): Tensor {
+  const [count, batch, width] = x.shape as [number, number, number];
+  return x.reshape([count, batch * width]);
+}
+
+/** The slot of each chunk. */
+function slotsOf({ all }: Chunks, { device }: Tensor): Tensor {
+  const slots = all.map(({ slot }) => slot);
+  return fromArray(device, slots, [slots.length]);
 }

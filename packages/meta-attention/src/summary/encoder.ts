@@ -1,3 +1,5 @@
+// Maximum, Gini and top-5 mass of n weights that sum to 1 are linear in the weights, given their order. The host finds the
+// order; what it returns is the linear map, so that the device computes the statistics and their derivatives.
 import {
   checkOptionNames,
   concatenate,
@@ -12,9 +14,43 @@ import {
   ShapeError,
   type Tensor,
 } from "@mosaic/core";
-import { checkCounts, checkHeads } from "../options.ts";
+import type { Chunks } from "../chunks.ts";
+import { Holder } from "../holder.ts";
+import { checkCounts, checkHeads } from "../settings.ts";
 import { resumeRecording } from "../recording.ts";
-import { orderCoefficients, orderedStatistics } from "./order-statistics.ts";
+
+/** Numbers of statistics that need the order. */
+const orderedStatistics = 3;
+const TOP = 5;
+
+/**
+ * Coefficients [B,S,3] of maximum, Gini coefficient and mass of the five largest, for weights [B,S] whose rows sum to 1.
+ * Gini = Σ (2·rank − n − 1)/n · a, ranks 1 … n by rising a; equal weights in the order of their places.
+ */
+export function orderCoefficients(weights: Float32Array, batch: number): Float32Array {
+  const n = weights.length / batch;
+  const result = new Float32Array(weights.length * orderedStatistics);
+  for (let b = 0; b < batch; b++) {
+    const order = risingOrder(weights.subarray(b * n, (b + 1) * n));
+    for (let rank = 0; rank < n; rank++) {
+      const at = (b * n + order[rank]!) * orderedStatistics;
+      result[at] = rank === n - 1 ? 1 : 0;
+      result[at + 1] = (2 * (rank + 1) - n - 1) / n;
+      result[at + 2] = rank >= n - TOP ? 1 : 0;
+    }
+  }
+  return result;
+}
+
+/** Places of the values, smallest first. Sorts values and places packed into one number: a typed array sorts natively. */
+function risingOrder(values: Float32Array): Uint32Array {
+  const n = values.length;
+  if (n > 2 ** 21) return Uint32Array.from(values.keys()).sort((a, b) => values[a]! - values[b]! || a - b);
+  const bits = new Uint32Array(Float32Array.from(values).buffer);
+  // Bits of floats ≥ 0 are in the order of the floats; 32 of value and up to 21 of place fit in 53.
+  const keys = Float64Array.from({ length: n }, (_, place) => bits[place]! * 2 ** 21 + place).sort();
+  return Uint32Array.from(keys, (key) => key % 2 ** 21);
+}
 
 // B batch, S tokens of a chunk, E embedding, G queries.
 
@@ -161,4 +197,41 @@ export class ChunkSummaryEncoder extends Module {
       received: formatShape(x.shape),
     });
   }
+}
+
+/** The summaries of a rank's chunks, half done: waiting for the order of the weights. */
+export interface PendingSummaries extends Disposable {
+  /** What the host must read; shapes as `finish` takes them. */
+  readonly patterns: readonly Tensor[];
+  /** The patterns' values, or null on a device that has none → [c,B,M]. */
+  finish(values: readonly Float32Array[] | null): Tensor;
+}
+
+/** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
+export function beginSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
+  const holder = new Holder();
+  const [batch, , embed] = x.shape as [number, number, number];
+  const length = own[0]?.length ?? 0;
+  const even = own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
+  const parts = even
+    ? [holder.hold(x.reshape([batch * own.length, length, embed]))]
+    : own.map((chunk) => holder.hold(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
+  const glances = parts.map((part) => holder.hold(encoder.glance(part)));
+  return {
+    patterns: glances.map(({ pattern }) => pattern),
+    finish(values) {
+      using made = new Holder();
+      const summaries = glances.map((glance, i) => made.hold(encoder.summarize(glance, values && values[i]!)));
+      if (even) {
+        const byBatch = made.hold(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
+        return byBatch.permute([1, 0, 2]);
+      }
+      if (summaries.length === 0) return x.device.empty([0, batch, encoder.summaryDim], "float32");
+      return concatenate(
+        summaries.map((summary) => made.hold(summary.reshape([1, batch, encoder.summaryDim]))),
+        0,
+      );
+    },
+    [Symbol.dispose]: () => holder[Symbol.dispose](),
+  };
 }

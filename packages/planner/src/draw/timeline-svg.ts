@@ -2,7 +2,7 @@ import { checkOptionNames } from "@mosaic/core";
 import type { Piece, Timeline } from "../time/timeline.ts";
 import { type Scale, scaleOf, timeAxis } from "./axis.ts";
 import { type Colouring, colouringOf } from "./colouring.ts";
-import { crowdOf } from "./crowd.ts";
+import { aggregateUtilization } from "./utilization.ts";
 import { formatSeconds, formatShare } from "./format.ts";
 import { lanesOf, type Rows, rowsFor } from "./lane.ts";
 import { legendOf, patterns } from "./legend.ts";
@@ -60,7 +60,7 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
   const crowded = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = TOP;
   const crowds = (crowded ? named : []).map(({ name, timeline }) => {
-    const crowd = crowdOf(timeline, name, { scale, colouring, top });
+    const crowd = aggregateUtilization(timeline, name, { scale, colouring, top });
     top = crowd.bottom;
     return crowd.svg;
   });

@@ -25,7 +25,7 @@ export function pairsWithin(queries: readonly Span[], keys: readonly Span[], sli
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
-function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
+export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
   if (type === 3) {

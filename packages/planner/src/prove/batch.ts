@@ -3,6 +3,8 @@ import type { Op, Reader } from "../symbolic/tape.ts";
 /** A collective that a rank posted; what it moves stands on the rank's tape. */
 export class Batch {
   readonly rank: number;
+  /** The rank's number among those of the record. */
+  readonly index: number;
   readonly op: Op;
   readonly phase: string;
   readonly work: number;
@@ -19,8 +21,10 @@ export class Batch {
   readonly #at: number;
   readonly #end: number;
 
-  constructor(rank: number, event: Reader, phase: string) {
+  // oxlint-disable-next-line max-params -- whose it is, and where it stands
+  constructor(rank: number, index: number, event: Reader, phase: string) {
     this.rank = rank;
+    this.index = index;
     this.op = event.op;
     this.phase = phase;
     this.work = event.arg(0);

@@ -1,4 +1,4 @@
-import type { Box } from "../symbolic/looks.ts";
+import type { Box } from "../symbolic/strided-layout.ts";
 
 // Strided boxes [batch, heads, rows, D] of elements: how the one lies in the other. No element is ever looked at alone.
 

@@ -1,16 +1,12 @@
 import { clipKeys, clipQueries, type Slice } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
 import { Families } from "./families.ts";
-import type { Fault } from "./fault.ts";
-import { findDoubles } from "./doubles.ts";
-import type { Judging, Question } from "./judging.ts";
+import { findDuplicate } from "./duplicates.ts";
+import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
 import { missingText } from "./missing.ts";
 import type { Positions } from "./positions.ts";
 import { tileText } from "./sums.ts";
 import type { Side } from "./values.ts";
-
-/** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
-export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
 
 /** A verdict, and what it was asked of. */
 interface Known {
@@ -20,8 +16,8 @@ interface Known {
 }
 
 /** Says of sums whether they are complete. Many ranks hold the same sum, so verdicts are kept. */
-export class Completeness {
-  readonly #judging: Judging;
+export class SumCompleteness implements Completeness {
+  readonly #context: VerifierContext;
   readonly #families: Families;
   readonly #known = new Map<number, Known[]>();
   readonly #group: number;
@@ -30,11 +26,11 @@ export class Completeness {
   readonly #mask: number;
   readonly #parts = new Map<number, boolean>();
 
-  constructor(judging: Judging) {
-    const { record, positions } = judging;
+  constructor(context: VerifierContext) {
+    const { record, positions } = context;
     const { queries, keys, options, slices, names } = record;
-    this.#judging = judging;
-    this.#families = new Families(judging);
+    this.#context = context;
+    this.#families = new Families(context);
     this.#group = options.numHeads / options.numKvHeads;
     const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
@@ -45,22 +41,26 @@ export class Completeness {
     let known = this.#known.get(sum);
     if (!known) this.#known.set(sum, (known = []));
     for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
-    const verdict = this.#judge({ tiles: this.#judging.sums.tilesOf(sum), side, rows });
+    const verdict = this.#judge({ tiles: this.#context.sums.tilesOf(sum), side, rows });
     known.push({ side, rows, verdict });
     return verdict;
   }
 
-  #judge(question: Question): Verdict {
-    const { side, rows, tiles: ids } = question;
-    const { tiles } = this.#judging;
+  sees(queries: Positions, keys: Positions, mask: number): boolean {
+    return this.#context.visibility.pairs(queries, keys, mask) > 0;
+  }
+
+  #judge(query: Query): Verdict {
+    const { side, rows, tiles: ids } = query;
+    const { tiles } = this.#context;
     const foreign = ids.find((id) => !this.#isPart(tiles.maskOf(id)));
     if (foreign !== undefined) {
       return { kind: "data", message: `${tileText(tiles.at(foreign))} has a mask that is no part of the call's` };
     }
-    const double = this.#families.areApart(question) ? undefined : findDoubles(this.#judging, question);
+    const double = this.#families.areApart(query) ? undefined : findDuplicate(this.#context, query);
     if (double) {
       return {
-        kind: "twice",
+        kind: "duplicate",
         message: `${tileText(tiles.at(double[1]))} repeats pairs of ${tileText(tiles.at(double[0]))}`,
       };
     }
@@ -69,11 +69,11 @@ export class Completeness {
     for (const id of ids) found += this.#share(id, side, rows);
     if (found === expected) return undefined;
     const short = expected - found;
-    return { kind: "missing", message: missingText(this.#judging, question, { short, mask: this.#mask }) };
+    return { kind: "missing", message: missingText(this.#context, query, { short, mask: this.#mask }) };
   }
 
   #pairs(rows: Positions, side: Side): number {
-    const { visibility } = this.#judging;
+    const { visibility } = this.#context;
     return side === "queries"
       ? visibility.pairs(rows, this.#all.keys, this.#mask)
       : visibility.pairs(this.#all.queries, rows, this.#mask);
@@ -81,7 +81,7 @@ export class Completeness {
 
   /** Pairs of a tile in these rows, counted once for every query head of a key head's group where rows are keys. */
   #share(id: number, side: Side, rows: Positions): number {
-    const { tiles, positions, visibility } = this.#judging;
+    const { tiles, positions, visibility } = this.#context;
     const queries = side === "queries";
     const heads = queries ? 1 : tiles.headsOf(id);
     if ((queries ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
@@ -94,7 +94,7 @@ export class Completeness {
   #isPart(mask: number): boolean {
     if (mask === this.#mask) return true;
     let isPart = this.#parts.get(mask);
-    if (isPart === undefined) this.#parts.set(mask, (isPart = isPartOf(this.#judging.record.names, mask, this.#mask)));
+    if (isPart === undefined) this.#parts.set(mask, (isPart = isPartOf(this.#context.record.names, mask, this.#mask)));
     return isPart;
   }
 }

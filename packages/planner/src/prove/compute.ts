@@ -3,7 +3,8 @@ import type { Reader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
 import { type Entry, rowsAt } from "./content.ts";
 import { expectedAt, fits, type Join, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
-import { type Means, Operands } from "./operands.ts";
+import type { ReplayContext } from "./context.ts";
+import { Operands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { nothing } from "./sums.ts";
@@ -43,7 +44,7 @@ function permutations(axes: readonly number[]): number[][] {
  * its own: that is looked for first, and the general case, box by box, is right for it too.
  */
 export class Compute {
-  readonly #means: Means;
+  readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #operands: Operands;
   readonly #nowhere: Rows;
@@ -55,11 +56,11 @@ export class Compute {
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #right: readonly unknown[] = [];
 
-  constructor(means: Means, recorded: RecordedRank, memory: RankMemory) {
-    this.#means = means;
+  constructor(context: ReplayContext, recorded: RecordedRank, memory: RankMemory) {
+    this.#context = context;
     this.#memory = memory;
-    this.#operands = new Operands(means, recorded, memory);
-    this.#nowhere = nowhere(means.positions.of([]));
+    this.#operands = new Operands(context, recorded, memory);
+    this.#nowhere = nowhere(context.positions.of([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
@@ -117,8 +118,8 @@ export class Compute {
 
   copy(event: Reader): void {
     const [out, x] = [event.arg(0), event.arg(1)];
-    const { box } = this.#memory.view(out).look;
-    const from = this.#memory.view(x).look.box;
+    const { box } = this.#memory.view(out).layout;
+    const from = this.#memory.view(x).layout.box;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
     const only = same ? this.#memory.only(x) : undefined;
     if (only) this.#memory.put(out, only.value, only.rows);
@@ -142,9 +143,9 @@ export class Compute {
 
   rowDot(event: Reader): void {
     const entries: Entry[] = [];
-    const { zeros } = this.#means;
+    const { zeros } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
-    const columns = this.#memory.view(event.arg(1)).look.box.sizes[3];
+    const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
     for (const [x, y] of pairsOf(a, b, true)) {
       const sum = sumIn(y.value, "out", zeros);
       if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
@@ -157,7 +158,7 @@ export class Compute {
 
   /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
   #add(tile: number, view: number, name: SumName, expected: Rows): void {
-    const { sums, zeros } = this.#means;
+    const { sums, zeros } = this.#context;
     const only = this.#memory.only(view);
     const sum = only ? sumIn(only.value, name, zeros) : undefined;
     const { parts } = this.#operands;
@@ -188,7 +189,7 @@ export class Compute {
 
   /** What is wrong with part of an accumulator, if anything. */
   #misfit(entry: Entry, name: SumName, expected: Rows): string | undefined {
-    const { zeros, record } = this.#means;
+    const { zeros, record } = this.#context;
     if (sumIn(entry.value, name, zeros) === undefined) return `${name} holds ${describe(entry.value, record.names)}`;
     if (isFill(entry.value) || fits(entry, expected)) return undefined;
     return `${name} has other rows than ${positionsText(expected.positions.spans)}`;
@@ -196,7 +197,7 @@ export class Compute {
 
   /** out and lse must have seen the same keys. */
   #agree(out: number, lse: number): void {
-    const { sums } = this.#means;
+    const { sums } = this.#context;
     const [one, two] = [this.#memory.only(out), this.#memory.only(lse)];
     if (one && two) {
       if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
@@ -215,7 +216,7 @@ export class Compute {
     const [one, two] = [this.#memory.only(lse), this.#memory.only(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
       const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
-      if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#means.sums.same(sum, other)) {
+      if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
         this.#partial(sum, queries.positions);
         return true;
       }
@@ -231,7 +232,7 @@ export class Compute {
   }
 
   #mismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
-    const { zeros, record, sums } = this.#means;
+    const { zeros, record, sums } = this.#context;
     if (zeros.is(lse.value, "lse") && zeros.is(delta.value, "out")) {
       this.#partial(nothing, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
       return undefined;
@@ -249,7 +250,7 @@ export class Compute {
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
   #partial(sum: number, rows: Positions): void {
     if (sum === this.#complete.sum && rows === this.#complete.rows) return;
-    const verdict = this.#means.complete.of(sum, "queries", rows);
+    const verdict = this.#context.complete.of(sum, "queries", rows);
     if (!verdict) this.#complete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);
@@ -260,7 +261,7 @@ export class Compute {
   #join(out: number, [a, b]: readonly [number, number], how: Join): boolean {
     const [one, two] = [this.#memory.only(a), this.#memory.only(b)];
     if (one && two) {
-      const held = joinedHeld(one, two, how, this.#means);
+      const held = joinedHeld(one, two, how, this.#context);
       if (held) this.#memory.put(out, held.value, held.rows);
       return held !== undefined;
     }
@@ -269,7 +270,7 @@ export class Compute {
       if (!x.whole || !y.whole) continue;
       const entries: Entry[] = [];
       for (const [p, q] of pairsOf(x, y, true)) {
-        const held = joinedHeld(p, q, how, this.#means);
+        const held = joinedHeld(p, q, how, this.#context);
         if (!held) return false;
         entries.push({ value: held.value, rows: held.rows, at: p.at, sizes: p.sizes });
       }

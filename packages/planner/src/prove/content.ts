@@ -1,4 +1,4 @@
-import type { Box, Look } from "../symbolic/looks.ts";
+import type { Box, StridedLayout } from "../symbolic/strided-layout.ts";
 import {
   around,
   boxAt,
@@ -41,16 +41,16 @@ export interface Content {
   /** Boxes that share no element. */
   readonly pieces: readonly Piece[];
   /** The one piece that a view shows, if it is just that: so it is nearly always. */
-  only(look: Look): Piece | undefined;
-  read(look: Look): Read;
+  only(layout: StridedLayout): Piece | undefined;
+  read(layout: StridedLayout): Read;
   /** Entries in the place of what the view showed before. */
-  write(look: Look, entries: readonly Entry[]): Content;
+  write(layout: StridedLayout, entries: readonly Entry[]): Content;
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content;
   /** This, further on by some elements. */
   shifted(by: number): readonly Piece[];
   /** A message in the place of what a dense view showed; `size` is that of the storage. */
-  receive(look: Look, message: Content, size: number): Content;
+  receive(layout: StridedLayout, message: Content, size: number): Content;
 }
 
 /** What holds these pieces. */
@@ -105,16 +105,16 @@ export class Piece implements Entry, Read, Content {
     return by === 0 ? this : new Piece(this.value, this.rows, boxAt(offset + by, sizes, strides));
   }
 
-  only(look: Look): Piece | undefined {
-    return isSame(this.box, look.box) ? this : undefined;
+  only(layout: StridedLayout): Piece | undefined {
+    return isSame(this.box, layout.box) ? this : undefined;
   }
 
-  read(look: Look): Read {
-    return isSame(this.box, look.box) ? this : readOf(look, [this]);
+  read(layout: StridedLayout): Read {
+    return isSame(this.box, layout.box) ? this : readOf(layout, [this]);
   }
 
-  write(look: Look, entries: readonly Entry[]): Content {
-    return new Pieces([this]).write(look, entries);
+  write(layout: StridedLayout, entries: readonly Entry[]): Content {
+    return new Pieces([this]).write(layout, entries);
   }
 
   range(low: number, high: number): Content {
@@ -125,9 +125,9 @@ export class Piece implements Entry, Read, Content {
     return [this.moved(by)];
   }
 
-  receive(look: Look, message: Content, size: number): Content {
-    if (look.offset === 0 && look.size === size) return message;
-    return new Pieces([this]).receive(look, message, size);
+  receive(layout: StridedLayout, message: Content, size: number): Content {
+    if (layout.offset === 0 && layout.size === size) return message;
+    return new Pieces([this]).receive(layout, message, size);
   }
 }
 
@@ -151,40 +151,40 @@ export function rowsAt(
 /** Several, or none. */
 class Pieces implements Content {
   readonly pieces: readonly Piece[];
-  #last: { readonly look: Look; readonly read: Read } | undefined;
-  #reads: Map<Look, Read> | undefined;
+  #last: { readonly layout: StridedLayout; readonly read: Read } | undefined;
+  #reads: Map<StridedLayout, Read> | undefined;
 
   constructor(pieces: readonly Piece[]) {
     this.pieces = pieces;
   }
 
-  only(look: Look): Piece | undefined {
-    const found = this.#find(look);
+  only(layout: StridedLayout): Piece | undefined {
+    const found = this.#find(layout);
     if (found >= 0) return this.pieces[found];
     if (this.pieces.length < 2) return undefined;
-    const read = this.read(look);
+    const read = this.read(layout);
     return read instanceof Piece ? read : undefined;
   }
 
-  read(look: Look): Read {
-    const found = this.#find(look);
+  read(layout: StridedLayout): Read {
+    const found = this.#find(layout);
     if (found >= 0) return this.pieces[found]!;
-    if (this.#last?.look === look) return this.#last.read;
-    let read = this.#reads?.get(look);
+    if (this.#last?.layout === layout) return this.#last.read;
+    let read = this.#reads?.get(layout);
     if (!read) {
-      read = readOf(look, this.pieces);
+      read = readOf(layout, this.pieces);
       // Most are read through one view only, and need no map.
-      if (this.#last) this.#reads = (this.#reads ?? new Map<Look, Read>()).set(look, read);
-      else this.#last = { look, read };
+      if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, Read>()).set(layout, read);
+      else this.#last = { layout, read };
     }
     return read;
   }
 
-  write(look: Look, entries: readonly Entry[]): Content {
-    if (look.size === 0) return this;
-    const made = entries.map((entry) => pieceOf(look, entry));
-    const found = this.#find(look);
-    if (found < 0) return contentOf([...this.#outside(look), ...made]);
+  write(layout: StridedLayout, entries: readonly Entry[]): Content {
+    if (layout.size === 0) return this;
+    const made = entries.map((entry) => pieceOf(layout, entry));
+    const found = this.#find(layout);
+    if (found < 0) return contentOf([...this.#outside(layout), ...made]);
     if (made.length === 1) return contentOf(this.pieces.with(found, made[0]!));
     return contentOf([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
   }
@@ -208,16 +208,16 @@ class Pieces implements Content {
     return by === 0 ? this.pieces : this.pieces.map((piece) => piece.moved(by));
   }
 
-  receive(look: Look, message: Content, size: number): Content {
-    if (look.offset === 0 && look.size === size) return message;
-    const outside = this.#outside(look);
-    return outside.length === 0 && look.offset === 0
+  receive(layout: StridedLayout, message: Content, size: number): Content {
+    if (layout.offset === 0 && layout.size === size) return message;
+    const outside = this.#outside(layout);
+    return outside.length === 0 && layout.offset === 0
       ? message
-      : contentOf([...outside, ...message.shifted(look.offset)]);
+      : contentOf([...outside, ...message.shifted(layout.offset)]);
   }
 
   /** Where the piece is that a view shows, and nothing else; −1 if it shows part of one, or several. */
-  #find({ box }: Look): number {
+  #find({ box }: StridedLayout): number {
     for (let i = 0; i < this.pieces.length; i++) {
       const other = this.pieces[i]!.box;
       if (other.offset === box.offset && isSame(other, box)) return i;
@@ -225,16 +225,16 @@ class Pieces implements Content {
     return -1;
   }
 
-  #outside(look: Look): readonly Piece[] {
-    const covered = look.high - look.low === look.size;
-    const isInside = ({ box: { low, high } }: Piece): boolean => look.low <= low && high <= look.high;
+  #outside(layout: StridedLayout): readonly Piece[] {
+    const covered = layout.high - layout.low === layout.size;
+    const isInside = ({ box: { low, high } }: Piece): boolean => layout.low <= low && high <= layout.high;
     if (covered && this.pieces.every(isInside)) return none;
     // Messages mostly come to where nothing is yet.
-    if (this.pieces.every(({ box: { low, high } }) => look.low >= high || low >= look.high)) return this.pieces;
+    if (this.pieces.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return this.pieces;
     const outside: Piece[] = [];
-    let left = look.size;
+    let left = layout.size;
     for (const piece of this.pieces) {
-      if (left > 0) left -= addRest(outside, piece, look);
+      if (left > 0) left -= addRest(outside, piece, layout);
       else outside.push(piece);
     }
     return outside;
@@ -246,24 +246,24 @@ const none: readonly Piece[] = [];
 /** Of memory that nobody wrote to. */
 export const nothingHeld: Content = new Pieces(none);
 
-function pieceOf({ box }: Look, { value, rows, at, sizes }: Entry): Piece {
+function pieceOf({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Piece {
   return new Piece(value, rows, partOf(box, at, sizes));
 }
 
-function readOf(look: Look, pieces: readonly Piece[]): Read {
+function readOf(layout: StridedLayout, pieces: readonly Piece[]): Read {
   const entries: Entry[] = [];
   let known = 0;
   // Pieces are apart: once all of the view is known, no other shows in it.
-  for (let i = 0; i < pieces.length && known < look.size; i++) {
-    const entry = entryOf(look, pieces[i]!);
+  for (let i = 0; i < pieces.length && known < layout.size; i++) {
+    const entry = entryOf(layout, pieces[i]!);
     if (!entry) continue;
     entries.push(entry);
     known += volume(entry.sizes);
   }
-  const whole = known === look.size;
-  const joined = joinedRows(joinedColumns(entries, look.box.sizes[3]!), look.box.sizes[2]!);
+  const whole = known === layout.size;
+  const joined = joinedRows(joinedColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
   const [only] = joined;
-  if (whole && joined.length === 1) return new Piece(only!.value, only!.rows, look.box);
+  if (whole && joined.length === 1) return new Piece(only!.value, only!.rows, layout.box);
   return { entries: joined, whole };
 }
 
@@ -287,17 +287,17 @@ function joinedRows(entries: readonly Entry[], count: number): readonly Entry[] 
 }
 
 /** What of a piece a view shows. */
-function entryOf(look: Look, piece: Piece): Entry | undefined {
+function entryOf(layout: StridedLayout, piece: Piece): Entry | undefined {
   const { value, rows, box } = piece;
-  if (look.low >= box.high || box.low >= look.high) return undefined;
-  const { sizes } = look.box;
-  if (isSame(look.box, box)) return { value, rows, at: origin, sizes };
-  if (isFill(value) && isDense(box) && look.low >= box.low && look.high <= box.high) {
+  if (layout.low >= box.high || box.low >= layout.high) return undefined;
+  const { sizes } = layout.box;
+  if (isSame(layout.box, box)) return { value, rows, at: origin, sizes };
+  if (isFill(value) && isDense(box) && layout.low >= box.low && layout.high <= box.high) {
     return { value, rows, at: origin, sizes };
   }
-  const from = originIn(look.box, box);
+  const from = originIn(layout.box, box);
   if (!from) return undefined;
-  const shared = sharedOf(look.box, box, from);
+  const shared = sharedOf(layout.box, box, from);
   return { value, rows: rowsAt(piece, shared.inOther, shared.sizes), at: shared.inOne, sizes: shared.sizes };
 }
 
@@ -326,25 +326,25 @@ function continues(a: Entry, b: Entry): boolean {
  * Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. Returns how many
  * elements of the view were known to be the piece's.
  */
-function addRest(outside: Piece[], piece: Piece, look: Look): number {
+function addRest(outside: Piece[], piece: Piece, layout: StridedLayout): number {
   const { box } = piece;
-  if (look.low >= box.high || box.low >= look.high) {
+  if (layout.low >= box.high || box.low >= layout.high) {
     outside.push(piece);
     return 0;
   }
-  const dense = look.high - look.low === look.size;
-  if (dense && look.low <= box.low && box.high <= look.high) return volume(box.sizes);
+  const dense = layout.high - layout.low === layout.size;
+  if (dense && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
   if (dense && isDense(box)) {
-    for (const part of within(box, box.low, look.low)) outside.push(piece.part(part));
-    for (const part of within(box, look.high, box.high)) outside.push(piece.part(part));
-    return Math.min(look.high, box.high) - Math.max(look.low, box.low);
+    for (const part of within(box, box.low, layout.low)) outside.push(piece.part(part));
+    for (const part of within(box, layout.high, box.high)) outside.push(piece.part(part));
+    return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
   }
-  const from = originIn(look.box, box);
+  const from = originIn(layout.box, box);
   if (from) {
-    const { inOther, sizes } = sharedOf(look.box, box, from);
+    const { inOther, sizes } = sharedOf(layout.box, box, from);
     for (const part of around(box.sizes, { at: inOther, sizes })) outside.push(piece.part(part));
     return volume(sizes);
   }
-  if (!differ(look.box, box)) outside.push(piece);
+  if (!differ(layout.box, box)) outside.push(piece);
   return 0;
 }

@@ -1,127 +1,246 @@
-import { reduceOps } from "@mosaic/core";
+import { type DType, reduceOps } from "@mosaic/core";
+import type { Quotient } from "../classes/quotient.ts";
+import type { Op } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { type Content, contentOf, nothingHeld, type Piece } from "./content.ts";
+import { type Joining, summed } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { summed } from "./entries.ts";
-import type { StreamMeans } from "./stream-means.ts";
+import type { Relabelling } from "./relabelling.ts";
 
-/** What members of a collective send, by rank in the group, and where they take things. */
-interface Meeting {
-  readonly batches: readonly Batch[];
-  readonly sent: readonly Content[];
-  memoryOf(member: number): RankMemory;
+/**
+ * One member of a collective: what the representative of its class brings, and the translation that leads to the member. What
+ * the representative has for one member of its group, the member has for the one that the translation takes that one to.
+ */
+export interface Member {
+  readonly batch: Batch;
+  /** The representative's. */
+  readonly memory: RankMemory;
+  /** What it sends, as the representative has it. */
+  readonly input: Content;
+  readonly translation: number;
+  /** The place, in the representative's group, of the rank that the translation takes to member i. */
+  place(i: number): number;
+  /** The member that the translation takes the rank at a place of the representative's group to. */
+  at(place: number): number;
+}
+
+/** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
+export interface Meeting {
+  readonly members: readonly Member[];
+  readonly receivers: readonly number[];
+}
+
+/** A rank as a member of a group's collective, by what the representative of its class brings to its own group. */
+// oxlint-disable-next-line max-params -- which rank of which group, and what its representative has
+export function memberOf(
+  quotient: Quotient,
+  rank: number,
+  group: number,
+  own: Pick<Member, "batch" | "memory" | "input">,
+): Member {
+  const translation = quotient.classes.to(rank);
+  if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, at: (i) => i };
+  const { classes } = quotient;
+  const back = classes.inverse(translation);
+  return {
+    ...own,
+    translation,
+    place: (i) => quotient.place(own.batch.group, classes.apply(back, quotient.rankAt(group, i))),
+    at: (place) => quotient.place(group, classes.apply(translation, quotient.rankAt(own.batch.group, place))),
+  };
 }
 
 /**
- * Carries a collective out on what the memories of all its ranks hold; batches are by rank in the group. Sums are followed;
- * what means and maxima make of rows is unknown after. Returns what does not fit, if anything.
+ * Carries a collective out on what the memories of its ranks hold. Sums are followed; what means and maxima make of rows is
+ * unknown after. Returns what does not fit, if anything.
  */
-export function exchange(batches: readonly Batch[], means: StreamMeans): string | undefined {
-  const memoryOf = (i: number): RankMemory => means.memories[batches[i]!.rank]!;
-  const sent = batches.map(({ input }, i) => (input < 0 ? nothingHeld : memoryOf(i).message(input)));
-  const meeting = { batches, sent, memoryOf };
-  const mixed = differentDTypes(meeting);
-  if (mixed) return mixed;
-  const [first] = batches;
-  switch (first!.op) {
-    case "allGather":
-      return allGather(meeting);
-    case "allToAll":
-      return allToAll(meeting);
-    case "broadcast":
-      return broadcast(meeting);
-    case "allReduce":
-    case "reduceScatter":
-      return reduce(meeting, means);
-    default:
-      return undefined;
+export function exchange(
+  meeting: Meeting,
+  context: Joining & { readonly relabelling: Relabelling },
+): string | undefined {
+  return new Exchange(meeting, context).run();
+}
+
+class Exchange {
+  readonly #members: readonly Member[];
+  readonly #receivers: readonly number[];
+  readonly #context: Joining & { readonly relabelling: Relabelling };
+  readonly #op: Op;
+  /** Of each batch, where what it has for each member begins. */
+  readonly #offsets = new Map<Batch, Float64Array>();
+
+  constructor({ members, receivers }: Meeting, context: Joining & { readonly relabelling: Relabelling }) {
+    this.#members = members;
+    this.#receivers = receivers;
+    this.#context = context;
+    this.#op = members[0]!.batch.op;
   }
-}
 
-function differentDTypes({ batches, memoryOf }: Meeting): string | undefined {
-  const dtypes = batches.map(({ output }, i) => (output < 0 ? undefined : memoryOf(i).view(output).dtype));
-  const odd = dtypes.findIndex((dtype) => dtype !== dtypes[0]);
-  return odd < 0 ? undefined : `${batches[odd]!.op}: member ${odd} has ${dtypes[odd]}, member 0 ${dtypes[0]}`;
-}
-
-function allGather({ batches, sent, memoryOf }: Meeting): string | undefined {
-  let all: Content | undefined;
-  let like: Int32Array | undefined;
-  for (const [i, { output, counts }] of batches.entries()) {
-    const wrong = counts.findIndex((count, j) => count !== sizeOf(memoryOf(j), batches[j]!.input));
-    if (wrong >= 0) return `allGather: member ${i} expects ${counts[wrong]} elements of member ${wrong}`;
-    // All counts are right, so all members get the same.
-    if (!all || !like) {
-      like = counts;
-      const pieces: Piece[] = [];
-      let start = 0;
-      for (const [j, count] of counts.entries()) {
-        pieces.push(...sent[j]!.shifted(start));
-        start += count;
-      }
-      all = contentOf(pieces);
+  run(): string | undefined {
+    const mixed = this.#differentDTypes();
+    if (mixed) return mixed;
+    switch (this.#op) {
+      case "allGather":
+        return this.#allGather();
+      case "allToAll":
+        return this.#allToAll();
+      case "broadcast":
+        return this.#broadcast();
+      case "allReduce":
+      case "reduceScatter":
+        return this.#reduce();
+      default:
+        return undefined;
     }
-    memoryOf(i).receive(output, all);
   }
-  return undefined;
-}
 
-/** counts: elements sent to each, then received from each. */
-function allToAll({ batches, sent, memoryOf }: Meeting): string | undefined {
-  const size = batches.length;
-  const taken = new Float64Array(size);
-  for (const [i, { output, counts }] of batches.entries()) {
+  #differentDTypes(): string | undefined {
+    const dtypeOf = ({ batch, memory }: Member): DType | undefined =>
+      batch.output < 0 ? undefined : memory.view(batch.output).dtype;
+    const first = dtypeOf(this.#members[0]!);
+    const odd = this.#members.findIndex((member) => dtypeOf(member) !== first);
+    return odd < 0 ? undefined : `${this.#op}: member ${odd} has ${dtypeOf(this.#members[odd]!)}, member 0 ${first}`;
+  }
+
+  #allGather(): string | undefined {
+    const sizes = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.input));
+    let all: Content | undefined;
+    for (const receiver of this.#receivers) {
+      const { batch, memory } = this.#members[receiver]!;
+      const wrong = batch.counts.findIndex((count, j) => count !== sizes[j]);
+      if (wrong >= 0) return `allGather: member ${receiver} expects ${batch.counts[wrong]} elements of member ${wrong}`;
+      // All counts are right, so all members get the same.
+      all ??= this.#side(sizes);
+      memory.receive(batch.output, all);
+    }
+    return undefined;
+  }
+
+  /** What all members send, one after the other. */
+  #side(sizes: readonly number[]): Content {
     const pieces: Piece[] = [];
     let start = 0;
-    for (const [j, other] of batches.entries()) {
-      const theirs = other.counts[i]!;
-      const count = counts[size + j]!;
-      if (theirs !== count) return `allToAll: member ${i} expects ${count} elements of ${j}, which sends ${theirs}`;
-      pieces.push(...sent[j]!.range(taken[j]!, taken[j]! + count).shifted(start));
-      taken[j]! += count;
-      start += count;
+    for (const [j, size] of sizes.entries()) {
+      pieces.push(...this.#sent(j).shifted(start));
+      start += size;
     }
-    memoryOf(i).receive(output, contentOf(pieces));
+    return contentOf(pieces);
   }
-  return undefined;
-}
 
-function broadcast({ batches, sent, memoryOf }: Meeting): string | undefined {
-  const { root } = batches[0]!;
-  const odd = batches.findIndex((batch) => batch.root !== root);
-  if (odd >= 0) return `broadcast: member ${odd} expects it from ${batches[odd]!.root}, member 0 from ${root}`;
-  const size = sizeOf(memoryOf(root), batches[root]!.output);
-  for (const [i, { output }] of batches.entries()) {
-    const expected = sizeOf(memoryOf(i), output);
-    if (expected !== size) return `broadcast: member ${i} expects ${expected} elements of ${root}, which sends ${size}`;
-    if (i !== root) memoryOf(i).receive(output, sent[root]!);
+  /** What member j sends, or a range of it. */
+  #sent(j: number, from = 0, end = Number.POSITIVE_INFINITY): Content {
+    const { input, translation } = this.#members[j]!;
+    return this.#context.relabelling.content(
+      from === 0 && end === Infinity ? input : input.range(from, end),
+      translation,
+    );
   }
-  return undefined;
-}
 
-function reduce({ batches, sent, memoryOf }: Meeting, means: StreamMeans): string | undefined {
-  const { root, op, input } = batches[0]!;
-  const odd = batches.findIndex((batch) => batch.root !== root);
-  if (odd >= 0)
-    return `${op}: member ${odd} takes the ${reduceOps[batches[odd]!.root]}, member 0 the ${reduceOps[root]}`;
-  const size = sizeOf(memoryOf(0), input);
-  const other = batches.findIndex((batch, i) => sizeOf(memoryOf(i), batch.input) !== size);
-  if (other >= 0)
-    return `${op}: member ${other} has ${sizeOf(memoryOf(other), batches[other]!.input)} elements, member 0 ${size}`;
-  const sum = reduceOps[root] === "sum" ? summed(sent, means) : nothingHeld;
-  let start = 0;
-  for (const [i, { output, counts }] of batches.entries()) {
-    if (op === "allReduce") memoryOf(i).receive(output, sum);
-    else {
-      const wrong = counts.findIndex((count, j) => count !== sizeOf(memoryOf(j), batches[j]!.output));
-      if (wrong >= 0) return `reduceScatter: member ${i} expects ${counts[wrong]} elements at member ${wrong}`;
-      memoryOf(i).receive(output, sum.range(start, start + counts[i]!));
-      start += counts[i]!;
+  /** counts: elements sent to each, then received from each. */
+  #allToAll(): string | undefined {
+    const size = this.#members.length;
+    for (const receiver of this.#receivers) {
+      const { batch, memory } = this.#members[receiver]!;
+      const pieces: Piece[] = [];
+      let start = 0;
+      for (const [j, other] of this.#members.entries()) {
+        const place = other.place(receiver);
+        const theirs = other.batch.counts[place]!;
+        const count = batch.counts[size + j]!;
+        if (theirs !== count) {
+          return `allToAll: member ${receiver} expects ${count} elements of ${j}, which sends ${theirs}`;
+        }
+        const from = this.#offsetOf(other.batch, place);
+        pieces.push(...this.#sent(j, from, from + count).shifted(start));
+        start += count;
+      }
+      memory.receive(batch.output, contentOf(pieces));
+    }
+    return undefined;
+  }
+
+  #broadcast(): string | undefined {
+    const roots = this.#members.map((member) => member.at(member.batch.root));
+    const [root] = roots as [number];
+    const odd = roots.findIndex((each) => each !== root);
+    if (odd >= 0) return `broadcast: member ${odd} expects it from ${roots[odd]}, member 0 from ${root}`;
+    const { batch: rooted, memory: rootMemory } = this.#members[root]!;
+    const size = sizeOf(rootMemory, rooted.output);
+    for (const receiver of this.#receivers) {
+      const { batch, memory } = this.#members[receiver]!;
+      const expected = sizeOf(memory, batch.output);
+      if (expected !== size) {
+        return `broadcast: member ${receiver} expects ${expected} elements of ${root}, which sends ${size}`;
+      }
+      if (receiver !== root) memory.receive(batch.output, this.#sent(root));
+    }
+    return undefined;
+  }
+
+  #reduce(): string | undefined {
+    const [{ batch: first, memory: firstMemory }] = this.#members as [Member];
+    const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
+    const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
+    if (odd >= 0) return `${this.#op}: member ${odd} takes the ${nameOf(odd)}, member 0 the ${nameOf(0)}`;
+    const size = sizeOf(firstMemory, first.input);
+    const sizes = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.input));
+    const other = sizes.findIndex((each) => each !== size);
+    if (other >= 0) return `${this.#op}: member ${other} has ${sizes[other]} elements, member 0 ${size}`;
+    return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
+  }
+
+  #allReduce(): undefined {
+    const sum = this.#summed((j) => this.#sent(j));
+    for (const receiver of this.#receivers) {
+      const { batch, memory } = this.#members[receiver]!;
+      memory.receive(batch.output, sum);
     }
   }
-  return undefined;
+
+  #reduceScatter(): string | undefined {
+    const shares = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.output));
+    // Where nobody is a translation of another, the sum is cut, not the terms.
+    const plain = this.#members.every(({ translation }) => translation === 0);
+    const whole = plain ? this.#summed((j) => this.#sent(j)) : undefined;
+    for (const receiver of this.#receivers) {
+      const { batch, memory } = this.#members[receiver]!;
+      const wrong = batch.counts.findIndex((count, j) => count !== shares[j]);
+      if (wrong >= 0) {
+        return `reduceScatter: member ${receiver} expects ${batch.counts[wrong]} elements at member ${wrong}`;
+      }
+      const share = (j: number): Content => {
+        const other = this.#members[j]!;
+        const from = this.#offsetOf(other.batch, other.place(receiver));
+        return this.#sent(j, from, from + shares[receiver]!);
+      };
+      const from = this.#offsetOf(batch, receiver);
+      memory.receive(batch.output, whole?.range(from, from + shares[receiver]!) ?? this.#summed(share));
+    }
+    return undefined;
+  }
+
+  #summed(term: (j: number) => Content): Content {
+    const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
+    return isSum
+      ? summed(
+          this.#members.map((_, j) => term(j)),
+          this.#context,
+        )
+      : nothingHeld;
+  }
+
+  #offsetOf(batch: Batch, place: number): number {
+    let offsets = this.#offsets.get(batch);
+    if (!offsets) {
+      const { counts } = batch;
+      offsets = new Float64Array(this.#members.length);
+      for (let i = 1; i < offsets.length; i++) offsets[i] = offsets[i - 1]! + counts[i - 1]!;
+      this.#offsets.set(batch, offsets);
+    }
+    return offsets[place]!;
+  }
 }
 
 function sizeOf(memory: RankMemory, view: number): number {
-  return memory.view(view).look.size;
+  return view < 0 ? 0 : memory.view(view).layout.size;
 }

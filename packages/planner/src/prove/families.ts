@@ -1,6 +1,6 @@
 import type { Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
-import type { Judging, Question } from "./judging.ts";
+import type { VerifierContext, Query } from "./context.ts";
 import type { Side } from "./values.ts";
 
 /** Lists with more spans in all are looked at sum by sum. */
@@ -11,18 +11,18 @@ const MOST_SPANS = 10_000;
  * apart is found out once for all tiles; a sum then only has to have none twice.
  */
 export class Families {
-  readonly #judging: Judging;
+  readonly #context: VerifierContext;
   readonly #sides: Readonly<Record<Side, Family>>;
   #sums = 0;
 
-  constructor(judging: Judging) {
-    this.#judging = judging;
-    this.#sides = { queries: new Family(judging, "queries"), keys: new Family(judging, "keys") };
+  constructor(context: VerifierContext) {
+    this.#context = context;
+    this.#sides = { queries: new Family(context, "queries"), keys: new Family(context, "keys") };
   }
 
   /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
-  areApart({ tiles: ids, side }: Question): boolean {
-    const { tiles } = this.#judging;
+  areApart({ tiles: ids, side }: Query): boolean {
+    const { tiles } = this.#context;
     const keys = side === "queries";
     const { seen, isApart } = keys ? this.#sides.keys : this.#sides.queries;
     const sum = ++this.#sums;
@@ -39,22 +39,22 @@ export class Families {
 class Family {
   /** For each list of positions, the last sum that had it. */
   readonly seen: number[] = [];
-  readonly #judging: Judging;
+  readonly #context: VerifierContext;
   readonly #side: Side;
   readonly #spans: Span[] = [];
   #compared = 0;
   #apart = true;
 
-  constructor(judging: Judging, side: Side) {
-    this.#judging = judging;
+  constructor(context: VerifierContext, side: Side) {
+    this.#context = context;
     this.#side = side;
   }
 
   /** Whether no two lists share a position. Compares only those that are new since it was last asked. */
   readonly isApart = (): boolean => {
-    const ids = this.#judging.tiles.distinct[this.#side];
+    const ids = this.#context.tiles.distinct[this.#side];
     for (; this.#apart && this.#compared < ids.length; this.#compared++) {
-      const { sorted: spans } = this.#judging.positions.at(ids[this.#compared]!);
+      const { sorted: spans } = this.#context.positions.at(ids[this.#compared]!);
       this.#apart =
         this.#spans.length < MOST_SPANS && !spans.some((span) => this.#spans.some((known) => meet(known, span)));
       this.#spans.push(...spans);

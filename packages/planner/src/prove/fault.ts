@@ -1,13 +1,14 @@
 /** What is wrong with a record, and where. */
 export interface Fault {
   /**
-   * - twice, missing: pairs of queries and keys that count more than once, or never
+   * - duplicate, missing: pairs of queries and keys that count more than once, or never
    * - data: a kernel or a result has other rows than it should
    * - race: compute touches what a collective that was not waited for reads or writes, or one writes where it also reads
    * - message: a send without a receive, or with one of another size; collectives that do not fit
    * - cycle: ranks that wait for each other
+   * - class: of a record of classes, a rank that does other than the representative of its class
    */
-  readonly kind: "twice" | "missing" | "data" | "race" | "message" | "cycle";
+  readonly kind: "duplicate" | "missing" | "data" | "race" | "message" | "cycle" | "class";
   readonly rank: number;
   /** A sentence that names the place: rank, phase, tile or message. */
   readonly message: string;
@@ -17,10 +18,13 @@ export interface Fault {
 export class Faults {
   readonly list: Fault[] = [];
   readonly #limit: number;
+  /** For how many ranks what is reported stands. */
+  readonly #ranks: number;
   #total = 0;
 
-  constructor(limit: number) {
+  constructor(limit: number, ranks: number = 1) {
     this.#limit = limit;
+    this.#ranks = ranks;
   }
 
   get total(): number {
@@ -28,7 +32,8 @@ export class Faults {
   }
 
   report(fault: Fault): void {
-    this.#total++;
+    // Of ranks that wait for each other one circle is named, however many there are.
+    this.#total += fault.kind === "cycle" ? 1 : this.#ranks;
     if (this.list.length < this.#limit) this.list.push(fault);
   }
 }

@@ -1,20 +1,13 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import type { Completeness } from "./complete.ts";
-import type { Judging } from "./judging.ts";
+import type { ReplayContext } from "./context.ts";
 import type { Entry, Read } from "./content.ts";
-import { fits, type Joining } from "./entries.ts";
-import type { Fault, Faults } from "./fault.ts";
+import { fits } from "./entries.ts";
+import type { Fault } from "./fault.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, tileText } from "./sums.ts";
 import { describe, isFill, isSource, positionsText, type Rows, type SourceName, valueOf } from "./values.ts";
-
-/** What the ranks of a proof share. */
-export interface Means extends Judging, Joining {
-  readonly complete: Completeness;
-  readonly faults: Faults;
-}
 
 /** Which rows of an input a view holds, and the entries that are something else. */
 interface Source {
@@ -41,16 +34,16 @@ export class Operands implements Tile {
   /** Its queries and keys as memory has them. */
   queries!: Rows;
   keys!: Rows;
-  readonly #means: Means;
+  readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #headDim: number;
   /** Query heads per key head. */
   readonly #group: number;
 
-  constructor(means: Means, { tape }: RecordedRank, memory: RankMemory) {
-    const { headDim, numHeads, numKvHeads } = means.record.options;
+  constructor(context: ReplayContext, { tape }: RecordedRank, memory: RankMemory) {
+    const { headDim, numHeads, numKvHeads } = context.record.options;
     this.rank = tape.rank;
-    this.#means = means;
+    this.#context = context;
     this.#memory = memory;
     this.#headDim = headDim;
     this.#group = numHeads / numKvHeads;
@@ -63,7 +56,7 @@ export class Operands implements Tile {
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if it is not what it says. */
   tile(event: Reader, first: number, views: { readonly q: number; readonly k: number }): number {
-    const { positions, visibility } = this.#means;
+    const { positions, visibility } = this.#context;
     const q = positions.at(event.arg(first));
     const k = positions.at(event.arg(first + 1));
     this.q = q;
@@ -84,7 +77,7 @@ export class Operands implements Tile {
     }
     this.each = each;
     this.parts = undefined;
-    const count = this.#memory.view(views.k).look.box.sizes[1]!;
+    const count = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (count === 1 || each === this.#group) return this.#added(0);
     // Shares of heads that begin within a group: each key head meets others of its own.
     this.parts = Array.from({ length: count }, (_, head) => this.#added(head));
@@ -95,7 +88,7 @@ export class Operands implements Tile {
   #added(head: number): number {
     this.firstHead = this.queries.head + head * this.each - (this.keys.head + head) * this.#group;
     this.endHead = this.firstHead + this.each;
-    return this.#means.tiles.add(this);
+    return this.#context.tiles.add(this);
   }
 
   /**
@@ -120,14 +113,14 @@ export class Operands implements Tile {
   }
 
   fault(kind: Fault["kind"], message: string): void {
-    this.#means.faults.report({ kind, rank: this.rank, message });
+    this.#context.faults.report({ kind, rank: this.rank, message });
   }
 
   #isGood({ rows, odd }: Source, name: SourceName, expected: Pick<Rows, "positions"> & Partial<Rows>): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (odd.length === 0) return true;
     const isSeen = ({ at, sizes }: Entry): boolean =>
-      this.#means.visibility.pairs(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask) > 0;
+      this.#context.complete.sees(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask);
     return (name === "k" || name === "v") && !odd.some(isSeen);
   }
 
@@ -151,8 +144,8 @@ export class Operands implements Tile {
 
   /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
   #headsEach({ q, k }: { readonly q: number; readonly k: number }): number {
-    const a = this.#memory.view(q).look.box.sizes;
-    const b = this.#memory.view(k).look.box.sizes;
+    const a = this.#memory.view(q).layout.box.sizes;
+    const b = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
     const each = a[1]! / b[1]!;
     // Where the first and the last key head's are, in their groups; those between lie between.
@@ -163,7 +156,7 @@ export class Operands implements Tile {
   }
 
   #entryText({ value, rows, sizes }: Entry): string {
-    const { names } = this.#means.record;
+    const { names } = this.#context.record;
     if (isFill(value)) return describe(value, names);
     const { column, positions } = rows;
     const end = column + sizes[3]!;

@@ -27,14 +27,14 @@ export function overlapsItself(batch: Batch, memory: RankMemory, place: number):
 /** Views of collectives are dense: from their first element to their last. */
 function overlap(memory: RankMemory, a: number, b: number): boolean {
   if (memory.storageOf(a) !== memory.storageOf(b)) return false;
-  const [one, two] = [memory.view(a).look, memory.view(b).look];
+  const [one, two] = [memory.view(a).layout, memory.view(b).layout];
   return one.low < two.high && two.low < one.high;
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
 function isShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
   const before = counts.subarray(0, place).reduce((sum, count) => sum + count, 0);
-  return memory.view(share).look.low === memory.view(whole).look.low + before;
+  return memory.view(share).layout.low === memory.view(whole).layout.low + before;
 }
 
 function meetPairwise(batch: Batch, memory: RankMemory): boolean {
@@ -50,7 +50,7 @@ function meetPairwise(batch: Batch, memory: RankMemory): boolean {
 function meetInOrder(batch: Batch, memory: RankMemory): boolean {
   const uses = Array.from({ length: batch.uses }, (_, i) => {
     const view = batch.view(i);
-    const { low, high } = memory.view(view).look;
+    const { low, high } = memory.view(view).layout;
     return { storage: memory.storageOf(view), low, high, writes: batch.writes(i) };
   });
   uses.sort((a, b) => a.storage - b.storage || a.low - b.low);

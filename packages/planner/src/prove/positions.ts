@@ -91,7 +91,7 @@ function sortedSpans(spans: readonly Span[]): readonly Span[] {
 }
 
 /** The same positions in as few spans as neighbours make, as layouts have them. */
-function neighboursJoined(spans: readonly Span[]): readonly Span[] {
+export function neighboursJoined(spans: readonly Span[]): readonly Span[] {
   const found: Span[] = [];
   for (const span of spans) {
     const last = found.at(-1);

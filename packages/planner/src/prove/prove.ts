@@ -1,16 +1,17 @@
-import { checkOptionNames } from "@mosaic/core";
-import type { AttentionRecord, RecordedRank } from "../record.ts";
-import { Completeness } from "./complete.ts";
+import { Quotient } from "../classes/quotient.ts";
+import { sampledRanks } from "../classes/translations.ts";
+import { checkCount, checkFields } from "../options.ts";
+import { type AttentionRecord, maxRecordedRanks, record } from "../record.ts";
+import { SumCompleteness } from "./complete.ts";
+import { type Completeness, type VerifierContext, verifierContext } from "./context.ts";
+import { Coverage } from "./coverage.ts";
+import { findDeadlock } from "./deadlock.ts";
 import { type Fault, Faults } from "./fault.ts";
-import { PositionsTable } from "./positions.ts";
-import { RankMemory } from "./rank-memory.ts";
-import { Replay } from "./replay.ts";
+import { Journal } from "./journal.ts";
+import { checkRank } from "./rank-check.ts";
+import { givenMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { Streams } from "./streams.ts";
-import { whyStuck } from "./stuck.ts";
-import { Sums, Tiles } from "./sums.ts";
-import { type Rows, type Side, valueOf, Zeros } from "./values.ts";
-import { Visibility } from "./visibility.ts";
 
 export interface ProveOptions {
   /** How many faults are kept, 10 if absent; all are counted. */
@@ -25,6 +26,8 @@ export interface Proof {
   readonly total: number;
   /** The most bytes allocated at once, by rank. */
   readonly peakBytes: readonly number[];
+  /** How many ranks were replayed: all, or of a large record of classes the representatives and some others. */
+  readonly replayed: number;
 }
 
 /**
@@ -40,41 +43,76 @@ export interface Proof {
  *
  * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are refused
  * where attention uses them.
+ *
+ * Of a record of classes, up to 1 024 ranks are recorded and replayed all the same. Of more ranks the representatives are
+ * replayed, with each other and themselves as peers, and judged for all ranks of their classes. Then some other ranks, spread over
+ * the mesh, are run and replayed alone, on what they receive if all do as their representatives, and must send what those send: a
+ * backend that goes wrong on single ranks only, by their number, is found if these are among them.
  */
-export function prove(record: AttentionRecord, options: ProveOptions = {}): Proof {
-  checkOptionNames("prove", options, ["limit"]);
+export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
+  checkFields("prove", options, ["limit"]);
   const { limit = 10 } = options;
-  const { names } = record;
-  const faults = new Faults(limit);
-  const positions = new PositionsTable(names);
-  const tiles = new Tiles(positions, names);
-  const judging = { record, positions, tiles, sums: new Sums(), visibility: new Visibility(names) };
-  const means = { ...judging, zeros: new Zeros(names), complete: new Completeness(judging), faults };
-  const memories = record.ranks.map((recorded) => given(record, recorded, positions));
-  const streams = new Streams(record, { ...means, memories });
-  const replays = record.ranks.map((recorded, rank) => {
-    return new Replay(means, recorded, { memory: memories[rank]!, streams });
-  });
-  for (const { rank } of replays.toReversed()) streams.free(rank); // what is free last goes on first
-  for (let rank = streams.takeFree(); rank !== undefined; rank = streams.takeFree()) replays[rank]!.run();
-  for (const fault of whyStuck(record, streams)) faults.report(fault);
-  for (const [rank, recorded] of record.ranks.entries()) {
-    if (replays[rank]!.ended) checkResults(means, recorded, memories[rank]!);
-  }
-  const peakBytes = record.ranks.map(({ peakBytes: peak }) => peak);
-  return { faults: faults.list, total: faults.total, peakBytes };
+  checkCount("prove", "limit", limit, { least: 0 });
+  if (run.classes.isTrivial) return proveRanks(run, limit);
+  // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
+  return run.classes.ranks > maxRecordedRanks ? proveClasses(run, limit) : proveRanks(record(run.options), limit);
 }
 
-/** A rank's memory with its inputs in it. */
-function given(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
-  const { tape, at, firstSequence, ends } = recorded;
-  const memory = new RankMemory(tape);
-  const rowsOf = (side: Side): Rows => {
-    return { batch: firstSequence, head: 0, column: 0, positions: table.of(record[side].spans(at)) };
-  };
-  // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
-  const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
-  for (const name of ["q", "dOut"] as const) memory.put(ends[name], valueOf(name), queries);
-  for (const name of ["k", "v"] as const) memory.put(ends[name], valueOf(name), keys);
-  return memory;
+function proveRanks(run: AttentionRecord, limit: number): Proof {
+  const faults = new Faults(limit);
+  const context = verifierContext(run);
+  replayAll(context, { faults, complete: new SumCompleteness(context) });
+  return { faults: faults.list, total: faults.total, peakBytes: peaksOf(run), replayed: run.ranks.length };
+}
+
+/** As `prove`, by the representatives of classes and `compared` other ranks, or as many as take some seconds. */
+export function proveClasses(run: AttentionRecord, limit: number, compared?: readonly number[]): Proof {
+  const { ranks, order } = run.classes;
+  const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
+  const faults = new Faults(limit, order);
+  const context = verifierContext(run);
+  const quotient = new Quotient(run);
+  const journal = new Journal(quotient);
+  const memories = replayAll(context, { faults, complete: new Coverage(context, "class"), journal });
+  const proof = { peakBytes: peaksOf(run), replayed: run.ranks.length };
+  if (faults.total > 0) return { faults: faults.list, total: faults.total, ...proof };
+  const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.to(rank) > 0);
+  const found = new Faults(limit);
+  const complete = new Coverage(context, "rank");
+  const solved = { context: { ...context, complete, faults: found }, quotient, journal, memories };
+  for (const rank of others) {
+    const difference = checkRank(run.recordRank(rank), solved);
+    if (difference) found.report({ kind: "class", rank, message: difference });
+  }
+  return { faults: found.list, total: found.total, ...proof, replayed: run.ranks.length + others.length };
+}
+
+interface Judges {
+  readonly faults: Faults;
+  readonly complete: Completeness;
+  readonly journal?: Journal;
+}
+
+/** Replays all ranks of a record with one another; their memories in the end. */
+function replayAll(verifier: VerifierContext, judges: Judges): ReturnType<typeof givenMemory>[] {
+  const { record: run, positions } = verifier;
+  const memories = run.ranks.map((recorded) => givenMemory(run, recorded, positions));
+  const context = { ...verifier, ...judges, memories };
+  const streams = new Streams(context);
+  const replays = run.ranks.map((recorded, index) => {
+    return new Replay(context, recorded, { index, memory: memories[index]!, streams });
+  });
+  for (const index of [...replays.keys()].toReversed()) streams.free(index); // what is free last goes on first
+  for (let index = streams.takeFree(); index !== undefined; index = streams.takeFree()) replays[index]!.run();
+  for (const fault of findDeadlock(run, streams)) judges.faults.report(fault);
+  for (const [index, recorded] of run.ranks.entries()) {
+    if (replays[index]!.ended) checkResults(context, recorded, memories[index]!);
+  }
+  return memories;
+}
+
+/** By rank: each holds what its representative does. */
+function peaksOf(run: AttentionRecord): number[] {
+  const quotient = new Quotient(run);
+  return Array.from({ length: run.classes.ranks }, (_, rank) => run.ranks[quotient.index(rank)]!.peakBytes);
 }

@@ -1,4 +1,4 @@
-import type { Look, View } from "../symbolic/looks.ts";
+import type { StridedLayout, View } from "../symbolic/strided-layout.ts";
 import type { Names } from "../symbolic/names.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
@@ -39,7 +39,7 @@ export class RankMemory {
 
   /** What a view shows, if it is one thing. */
   only(id: number): Piece | undefined {
-    return this.content(id).only(this.#views[id]!.look);
+    return this.content(id).only(this.#views[id]!.layout);
   }
 
   /** What the storage of a view holds. */
@@ -48,11 +48,11 @@ export class RankMemory {
   }
 
   read(id: number): Read {
-    return this.content(id).read(this.#views[id]!.look);
+    return this.content(id).read(this.#views[id]!.layout);
   }
 
   write(id: number, entries: readonly Entry[]): void {
-    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#views[id]!.look, entries);
+    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#views[id]!.layout, entries);
   }
 
   /** As `read`, of the view with its four axes in another order. */
@@ -67,25 +67,25 @@ export class RankMemory {
 
   /** Writes one thing in the place of all that a view shows. */
   put(id: number, value: Value, rows: Rows): void {
-    const { look } = this.#views[id]!;
-    if (look.size === 0) return;
+    const { layout } = this.#views[id]!;
+    if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
     const before = this.#contents[storage]!;
-    const piece = new Piece(value, rows, look.box);
+    const piece = new Piece(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before instanceof Piece ? before.only(look) !== undefined : before.pieces.length === 0;
-    this.#contents[storage] = alone ? piece : before.write(look, [piece]);
+    const alone = before instanceof Piece ? before.only(layout) !== undefined : before.pieces.length === 0;
+    this.#contents[storage] = alone ? piece : before.write(layout, [piece]);
   }
 
   /** What a dense view holds, as a message: counted from its first element. */
   message(id: number): Content {
-    const { low, high } = this.#views[id]!.look;
+    const { low, high } = this.#views[id]!.layout;
     return this.content(id).range(low, high);
   }
 
   receive(id: number, message: Content): void {
     const storage = this.#storageOf[id]!;
-    this.#contents[storage] = this.#contents[storage]!.receive(this.#views[id]!.look, message, this.#sizes[storage]!);
+    this.#contents[storage] = this.#contents[storage]!.receive(this.#views[id]!.layout, message, this.#sizes[storage]!);
   }
 
   forget(storage: number): void {
@@ -114,24 +114,24 @@ export class RankMemory {
   rival(id: number, written: boolean): number | undefined {
     const storage = this.#storageOf[id]!;
     if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
-    const { look } = this.#views[id]!;
+    const { layout } = this.#views[id]!;
     for (const batch of this.#pending) {
       for (let i = 0; i < batch.uses; i++) {
         if (!written && !batch.writes(i)) continue;
         const other = batch.view(i);
-        const { low, high } = this.#views[other]!.look;
-        if (this.#storageOf[other] === storage && low < look.high && look.low < high) return batch.work;
+        const { low, high } = this.#views[other]!.layout;
+        if (this.#storageOf[other] === storage && low < layout.high && layout.low < high) return batch.work;
       }
     }
     return undefined;
   }
 
-  #turned(id: number, order: readonly number[]): Look {
-    const { look } = this.#views[id]!;
-    const { offset, sizes, strides } = look.box;
-    if (order.every((axis, i) => axis === i)) return look;
+  #turned(id: number, order: readonly number[]): StridedLayout {
+    const { layout } = this.#views[id]!;
+    const { offset, sizes, strides } = layout.box;
+    if (order.every((axis, i) => axis === i)) return layout;
     const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
-    return this.#names.looks.look(pick(sizes), pick(strides), offset);
+    return this.#names.layouts.layout(pick(sizes), pick(strides), offset);
   }
 
   #count(batch: Batch, by: number): void {

@@ -3,9 +3,33 @@ import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
 import { Compute } from "./compute.ts";
-import type { Means } from "./operands.ts";
-import type { RankMemory } from "./rank-memory.ts";
-import type { Streams } from "./streams.ts";
+import type { ReplayContext } from "./context.ts";
+import type { PositionsTable } from "./positions.ts";
+import { RankMemory } from "./rank-memory.ts";
+import { type Rows, type Side, valueOf } from "./values.ts";
+
+/** What a rank replays on. */
+export interface Own {
+  /** The rank's number among those of the record. */
+  readonly index: number;
+  readonly memory: RankMemory;
+  /** What takes its collectives, and says when they are done. */
+  readonly streams: { post(index: number, event: Reader, phase: string): void };
+}
+
+/** A rank's memory with its inputs in it. */
+export function givenMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
+  const { tape, at, firstSequence, ends } = recorded;
+  const memory = new RankMemory(tape);
+  const rowsOf = (side: Side): Rows => {
+    return { batch: firstSequence, head: 0, column: 0, positions: table.of(record[side].spans(at)) };
+  };
+  // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
+  const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
+  for (const name of ["q", "dOut"] as const) memory.put(ends[name], valueOf(name), queries);
+  for (const name of ["k", "v"] as const) memory.put(ends[name], valueOf(name), keys);
+  return memory;
+}
 
 /** What stands in the events of a kernel: how many views, and how many of them, the first ones, it mutates. */
 interface Operands {
@@ -35,23 +59,25 @@ export class Replay {
   readonly rank: number;
   readonly #names: AttentionRecord["names"];
   readonly #reader: Reader;
-  readonly #means: Means;
+  readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  readonly #streams: Streams;
+  readonly #streams: Own["streams"];
+  readonly #index: number;
   readonly #compute: Compute;
   readonly #ends: RecordedRank["ends"];
   /** The collective that this rank waits for. */
   #awaited: Batch | undefined;
   #ended = false;
 
-  constructor(means: Means, recorded: RecordedRank, own: { readonly memory: RankMemory; readonly streams: Streams }) {
+  constructor(context: ReplayContext, recorded: RecordedRank, own: Own) {
     this.rank = recorded.tape.rank;
-    this.#names = means.record.names;
+    this.#names = context.record.names;
     this.#reader = recorded.tape.read();
-    this.#means = means;
+    this.#context = context;
     this.#memory = own.memory;
     this.#streams = own.streams;
-    this.#compute = new Compute(means, recorded, own.memory);
+    this.#index = own.index;
+    this.#compute = new Compute(context, recorded, own.memory);
     this.#ends = recorded.ends;
   }
 
@@ -116,7 +142,7 @@ export class Replay {
         for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
-        this.#streams.post(this.rank, event, compute.phase);
+        this.#streams.post(this.#index, event, compute.phase);
     }
   }
 
@@ -125,7 +151,7 @@ export class Replay {
     for (const name of names) {
       const rival = this.#memory.rival(this.#ends[name], false);
       if (rival === undefined) continue;
-      this.#means.faults.report({
+      this.#context.faults.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.where}: ${name} is handed over before collective #${rival}, which writes it, is waited for`,
@@ -139,7 +165,7 @@ export class Replay {
       const rival = this.#memory.rival(event.arg(first + i), i < written);
       if (rival === undefined) continue;
       const what = event.op === "compute" ? this.#names.words[event.arg(0)] : event.op;
-      this.#means.faults.report({
+      this.#context.faults.report({
         kind: "race",
         rank: this.rank,
         message: `rank ${this.rank}, ${this.#compute.where}: ${what} touches memory of collective #${rival} before it is waited for`,

@@ -1,8 +1,7 @@
 import type { RecordedRank } from "../record.ts";
-import type { Verdict } from "./complete.ts";
 import type { Entry } from "./content.ts";
 import { expectedAt, fits, sumIn } from "./entries.ts";
-import type { Means } from "./operands.ts";
+import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import {
   describe,
@@ -25,8 +24,8 @@ const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const 
  * Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once; and
  * its inputs, which are the caller's, as they were.
  */
-export function checkResults(means: Means, recorded: RecordedRank, memory: RankMemory): void {
-  const { record, positions, faults } = means;
+export function checkResults(context: ReplayContext, recorded: RecordedRank, memory: RankMemory): void {
+  const { record, positions, faults } = context;
   const { tape, at, firstSequence, ends } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
     const own = positions.of(record[sides[name]].spans(at));
@@ -34,7 +33,7 @@ export function checkResults(means: Means, recorded: RecordedRank, memory: RankM
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
     const { entries, whole } = memory.read(ends[name]);
     let problem: Verdict = whole ? undefined : { kind: "data", message: "not all of it is known" };
-    for (const entry of entries) problem ??= problemOf(entry, { name, expected, means });
+    for (const entry of entries) problem ??= problemOf(entry, { name, expected, context });
     if (problem)
       faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
   }
@@ -52,11 +51,11 @@ export function checkResults(means: Means, recorded: RecordedRank, memory: RankM
 interface Wanted {
   readonly name: keyof typeof sides;
   readonly expected: Rows;
-  readonly means: Means;
+  readonly context: ReplayContext;
 }
 
-function problemOf(entry: Entry, { name, expected, means }: Wanted): Verdict {
-  const { zeros, complete, record } = means;
+function problemOf(entry: Entry, { name, expected, context }: Wanted): Verdict {
+  const { zeros, complete, record } = context;
   const sum = sumIn(entry.value, name, zeros);
   if (sum === undefined) return { kind: "data", message: `holds ${describe(entry.value, record.names)}` };
   const rows = isFill(entry.value) ? expectedAt(entry, expected) : entry.rows;

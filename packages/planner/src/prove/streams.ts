@@ -1,17 +1,22 @@
 import { dtypeBytes } from "@mosaic/core";
+import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
-import type { View } from "../symbolic/looks.ts";
+import type { View } from "../symbolic/strided-layout.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
-import type { Content } from "./content.ts";
-import { exchange } from "./exchange.ts";
+import { type Content, nothingHeld } from "./content.ts";
+import type { ReplayContext } from "./context.ts";
+import { exchange, memberOf } from "./exchange.ts";
+import type { Journal } from "./journal.ts";
 import { overlapsItself } from "./overlaps.ts";
 import { Queue } from "./queue.ts";
-import type { StreamMeans } from "./stream-means.ts";
+import type { RankMemory } from "./rank-memory.ts";
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
 interface Half {
   readonly batch: Batch;
+  /** World rank of the other side, and the view that is sent or written. */
+  readonly peer: number;
   readonly view: number;
   /** What is sent. */
   readonly message: Content | undefined;
@@ -23,9 +28,9 @@ interface Channel {
   readonly receives: Queue<Half>;
 }
 
-/** The ranks of a group that have come to one of its collectives, by rank in the group. */
+/** The ranks of a group that have come to one of its collectives, by number. */
 interface Meeting {
-  readonly batches: (Batch | undefined)[];
+  readonly batches: Map<number, Batch>;
   missing: number;
 }
 
@@ -35,59 +40,73 @@ interface Meeting {
  */
 const NEIGHBOURS = 32;
 
+/** What streams work on. */
+export interface StreamContext extends ReplayContext {
+  /** By number of the rank. */
+  readonly memories: readonly RankMemory[];
+  /** Where what ranks of a record of classes send is written down. */
+  readonly journal?: Journal;
+}
+
 /**
  * The communication streams of all ranks. Each runs its collectives in the order of posting, one after the other; a message
  * moves when both halves have their turn. That is the strictest engine that the contract allows, so what runs here runs on any.
+ *
+ * Of a record of classes, the streams of the representatives: all ranks of a class go on at once, so that a message of a
+ * representative meets that of the representative of its peer's class which is the same but for a translation.
  */
 export class Streams {
   readonly #record: AttentionRecord;
-  readonly #means: StreamMeans;
-  /** By rank: batches in order; the first has its turn. */
+  readonly #context: StreamContext;
+  readonly #quotient: Quotient;
+  /** By number of the rank: batches in order; the first has its turn. */
   readonly queues: readonly Queue<Batch>[];
-  /** By sending rank: channels by group and receiving rank. */
+  /** By number of the sending rank. */
   readonly #channels: Map<number, Channel>[];
-  readonly #meetings: Map<number, Meeting>[];
-  /** By group: the place of each world rank. */
-  readonly #places: (Map<number, number> | undefined)[] = [];
+  /** By group, or all groups that are translations of one. */
+  readonly #meetings = new Map<number, Map<number, Meeting>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: Batch[] = [];
   /** By neighbourhood: ranks that may go on since somebody last looked. */
   readonly #freed: number[][];
   #here = 0;
 
-  constructor(record: AttentionRecord, means: StreamMeans) {
+  constructor(context: StreamContext) {
+    const { record } = context;
     this.#record = record;
-    this.#means = means;
+    this.#context = context;
+    this.#quotient = new Quotient(record);
     this.queues = record.ranks.map(() => new Queue<Batch>());
     this.#freed = Array.from({ length: Math.ceil(record.ranks.length / NEIGHBOURS) }, () => []);
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
-    this.#meetings = record.groups.map(() => new Map<number, Meeting>());
   }
 
-  post(rank: number, event: Reader, phase: string): void {
-    const batch = new Batch(rank, event, phase);
-    const memory = this.#means.memories[rank]!;
+  /** A rank, by its number, has come to where it posts a collective. */
+  post(index: number, event: Reader, phase: string): void {
+    const { rank } = this.#record.ranks[index]!.tape;
+    const batch = new Batch(rank, index, event, phase);
+    const memory = this.#context.memories[index]!;
     memory.hold(batch);
-    if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#place(batch))) {
+    if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#quotient.place(batch.group, rank))) {
       const message = `${this.textOf(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
-      this.#means.faults.report({ kind: "race", rank, message });
+      this.#context.faults.report({ kind: "race", rank, message });
     }
-    const queue = this.queues[rank]!;
+    const queue = this.queues[index]!;
     queue.push(batch);
     if (queue.length === 1) this.#ready.push(batch);
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
   /** Says that a rank may go on. */
-  free(rank: number): void {
-    this.#freed[Math.floor(rank / NEIGHBOURS)]!.push(rank);
+  free(index: number): void {
+    this.#freed[Math.floor(index / NEIGHBOURS)]!.push(index);
   }
 
   /** A rank that may go on, a neighbour of the last one if there is one; undefined if none may. */
   takeFree(): number | undefined {
     for (let i = 0; i < this.#freed.length; i++) {
-      const rank = this.#freed[this.#here]!.pop();
-      if (rank !== undefined) return rank;
+      const index = this.#freed[this.#here]!.pop();
+      if (index !== undefined) return index;
       this.#here = (this.#here + 1) % this.#freed.length;
     }
     return undefined;
@@ -95,17 +114,24 @@ export class Streams {
 
   /** The ranks that a batch still needs. */
   peersOf(batch: Batch): number[] {
+    const { ranks, family } = this.#record.groups[batch.group]!;
     if (batch.op !== "sendRecv") {
-      const met = this.#meetings[batch.group]!.get(batch.call)?.batches ?? [];
-      return this.#record.groups[batch.group]!.ranks.filter((_, place) => !met[place]);
+      const met = this.#meetings.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
+      return ranks.filter((rank) => !met?.has(this.#quotient.index(rank)));
     }
     const peers = new Set<number>();
     for (let i = 0; i < batch.uses; i++) {
       const [peer, sent] = [batch.peer(i), batch.sends(i)];
-      const channel = this.#channel(batch.group, sent ? batch.rank : peer, sent ? peer : batch.rank);
-      if ((sent ? channel.sends : channel.receives).some((half) => half.batch === batch)) peers.add(peer);
+      const channel = sent ? this.#channel(family, batch.rank, peer) : this.#channel(family, peer, batch.rank);
+      const open = (sent ? channel.sends : channel.receives).some((half) => half.batch === batch && half.peer === peer);
+      if (open) peers.add(peer);
     }
     return [...peers];
+  }
+
+  /** The number of the rank that stands for another. */
+  indexOf(rank: number): number {
+    return this.#quotient.index(rank);
   }
 
   /** As messages name it. */
@@ -120,6 +146,7 @@ export class Streams {
       return;
     }
     if (batch.uses === 0) this.#finish(batch);
+    const { family } = this.#record.groups[batch.group]!;
     for (const sent of [true, false]) {
       let channel: Channel | undefined;
       let last = -1;
@@ -127,42 +154,46 @@ export class Streams {
         if (batch.sends(i) !== sent) continue;
         const peer = batch.peer(i);
         // Messages to one rank mostly follow one another.
-        if (peer !== last) channel = this.#channel(batch.group, sent ? batch.rank : peer, sent ? peer : batch.rank);
+        if (peer !== last) {
+          channel = sent ? this.#channel(family, batch.rank, peer) : this.#channel(family, peer, batch.rank);
+        }
         last = peer;
-        if (sent) this.#send(channel!, batch, batch.view(i));
-        else this.#receive(channel!, batch, batch.view(i));
+        if (sent) this.#send(channel!, batch, i);
+        else this.#receive(channel!, batch, i);
       }
     }
   }
 
-  #send(channel: Channel, batch: Batch, view: number): void {
-    const message = this.#means.memories[batch.rank]!.message(view);
+  #send(channel: Channel, batch: Batch, i: number): void {
+    const [peer, view] = [batch.peer(i), batch.view(i)];
+    const message = this.#context.memories[batch.index]!.message(view);
+    this.#context.journal?.send(batch.group, { from: batch.rank, to: peer }, message);
+    const half = { batch, peer, view, message };
     const other = channel.receives.shift();
-    if (!other) channel.sends.push({ batch, view, message });
-    else {
-      this.#means.memories[other.batch.rank]!.receive(other.view, message);
-      this.#met(batch, view, other.batch, other.view);
-    }
+    if (!other) channel.sends.push(half);
+    else this.#meetHalves(half, other);
   }
 
-  #receive(channel: Channel, batch: Batch, view: number): void {
+  #receive(channel: Channel, batch: Batch, i: number): void {
+    const half = { batch, peer: batch.peer(i), view: batch.view(i), message: undefined };
     const other = channel.sends.shift();
-    if (!other) channel.receives.push({ batch, view, message: undefined });
-    else {
-      this.#means.memories[batch.rank]!.receive(view, other.message!);
-      this.#met(other.batch, other.view, batch, view);
-    }
+    if (!other) channel.receives.push(half);
+    else this.#meetHalves(other, half);
   }
 
-  /** Both halves of a message have met. */
-  #met(sending: Batch, sent: number, receiving: Batch, received: number): void {
-    const a = this.#means.memories[sending.rank]!.view(sent);
-    const b = this.#means.memories[receiving.rank]!.view(received);
-    if (a.look.size !== b.look.size || a.dtype !== b.dtype) {
-      const bytes = ({ look, dtype }: View): string => `${look.size * dtypeBytes[dtype]} bytes of ${dtype}`;
+  /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
+  #meetHalves(send: Half, receive: Half): void {
+    const { memories, relabelling, record } = this.#context;
+    const [sending, receiving] = [send.batch, receive.batch];
+    const message = relabelling.content(send.message!, record.classes.to(receive.peer));
+    memories[receiving.index]!.receive(receive.view, message);
+    const a = memories[sending.index]!.view(send.view);
+    const b = memories[receiving.index]!.view(receive.view);
+    if (a.layout.size !== b.layout.size || a.dtype !== b.dtype) {
+      const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
       const sizes = `sends ${bytes(a)}, ${this.textOf(receiving)} expects ${bytes(b)}`;
-      const message = `${this.textOf(sending)} to rank ${receiving.rank} ${sizes}`;
-      this.#means.faults.report({ kind: "message", rank: sending.rank, message });
+      const text = `${this.textOf(sending)} to rank ${send.peer} ${sizes}`;
+      this.#context.faults.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
     if (--receiving.open === 0) this.#finish(receiving);
@@ -170,45 +201,66 @@ export class Streams {
 
   /** The last to come to a collective carries it out. */
   #meet(batch: Batch): void {
-    const { ranks } = this.#record.groups[batch.group]!;
-    const meetings = this.#meetings[batch.group]!;
+    const orbit = this.#quotient.orbit(batch.group);
+    let meetings = this.#meetings.get(orbit);
+    if (!meetings) this.#meetings.set(orbit, (meetings = new Map<number, Meeting>()));
     let meeting = meetings.get(batch.call);
     if (!meeting) {
-      meeting = { batches: ranks.map(() => undefined), missing: ranks.length };
-      meetings.set(batch.call, meeting);
+      const missing = this.#quotient.classesOf(batch.group).length;
+      meetings.set(batch.call, (meeting = { batches: new Map<number, Batch>(), missing }));
     }
-    meeting.batches[this.#place(batch)] = batch;
+    meeting.batches.set(batch.index, batch);
     if (--meeting.missing > 0) return;
     meetings.delete(batch.call);
-    const batches = meeting.batches as Batch[];
-    const odd = batches.find(({ op }) => op !== batch.op);
+    const { ranks } = this.#record.groups[batch.group]!;
+    const met = [...new Set(ranks.map((rank) => meeting.batches.get(this.#quotient.index(rank))!))];
+    const odd = met.find(({ op }) => op !== batch.op);
     const problem = odd
       ? `${this.textOf(odd)} is ${odd.op} where ${this.textOf(batch)} is ${batch.op}`
-      : exchange(batches, this.#means);
-    if (problem) this.#means.faults.report({ kind: "message", rank: (odd ?? batch).rank, message: problem });
-    for (const each of batches) this.#finish(each);
+      : this.#exchange(meeting.batches, met);
+    if (problem) this.#context.faults.report({ kind: "message", rank: (odd ?? batch).rank, message: problem });
+    for (const each of met) this.#finish(each);
+  }
+
+  /** Each group whose ranks have met, once: of translations of one group, those of the ranks that were recorded. */
+  #exchange(batches: ReadonlyMap<number, Batch>, met: readonly Batch[]): string | undefined {
+    const { memories, journal } = this.#context;
+    const inputs = new Map(
+      met.map((batch) => [batch, batch.input < 0 ? nothingHeld : memories[batch.index]!.message(batch.input)]),
+    );
+    for (const [batch, input] of inputs) journal?.join(batch, input);
+    for (const group of new Set(met.map((each) => each.group))) {
+      const { ranks } = this.#record.groups[group]!;
+      const members = ranks.map((rank) => {
+        const batch = batches.get(this.#quotient.index(rank))!;
+        return memberOf(this.#quotient, rank, group, {
+          batch,
+          memory: memories[batch.index]!,
+          input: inputs.get(batch)!,
+        });
+      });
+      const receivers = met.filter((each) => each.group === group).map(({ rank }) => this.#quotient.place(group, rank));
+      const problem = exchange({ members, receivers }, this.#context);
+      if (problem) return problem;
+    }
+    return undefined;
   }
 
   /** The next of the rank has its turn. */
   #finish(batch: Batch): void {
     batch.isDone = true;
-    const queue = this.queues[batch.rank]!;
+    const queue = this.queues[batch.index]!;
     queue.shift();
-    this.free(batch.rank);
+    this.free(batch.index);
     const next = queue.first;
     if (next) this.#ready.push(next);
   }
 
-  #channel(group: number, from: number, to: number): Channel {
-    const channels = this.#channels[from]!;
-    const name = group * this.queues.length + to;
-    let channel = channels.get(name);
-    if (!channel) channels.set(name, (channel = { sends: new Queue<Half>(), receives: new Queue<Half>() }));
+  #channel(family: number, from: number, to: number): Channel {
+    const { sender, key } = this.#quotient.channel(family, from, to);
+    const channels = this.#channels[sender]!;
+    let channel = channels.get(key);
+    if (!channel) channels.set(key, (channel = { sends: new Queue<Half>(), receives: new Queue<Half>() }));
     return channel;
-  }
-
-  #place({ group, rank }: Batch): number {
-    const places = (this.#places[group] ??= new Map(this.#record.groups[group]!.ranks.map((each, i) => [each, i])));
-    return places.get(rank)!;
   }
 }

@@ -1,3 +1,4 @@
+import type { Translations } from "../classes/translations.ts";
 import type { Positions, PositionsTable } from "./positions.ts";
 import type { Names } from "../symbolic/names.ts";
 import { positionsText, type Side } from "./values.ts";
@@ -89,6 +90,10 @@ export class Tiles {
     return this.#fields[id * FIELDS + 5]!;
   }
 
+  firstHeadOf(id: number): number {
+    return this.#fields[id * FIELDS + 6]!;
+  }
+
   headsOf(id: number): number {
     return this.#fields[id * FIELDS + 7]! - this.#fields[id * FIELDS + 6]!;
   }
@@ -119,15 +124,29 @@ const MOST = 2 ** 27;
 /** Sums that were made last are found again by a hash of their parts, in one of so many places. */
 const PLACES = 2 ** 14;
 
+/** A tile of a sum, and where a translation took the rank that computed it. */
+export interface Addend {
+  readonly tile: number;
+  readonly translation: number;
+}
+
 /**
- * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums. What is made of
- * the same two right after mostly has the same number; whether other numbers mean the same, `same` says.
+ * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums, or a translation of
+ * a sum. What is made of the same two right after mostly has the same number; whether other numbers mean the same, `same` says.
  */
 export class Sums {
-  /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x. */
+  readonly #translations: Translations;
+  /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
   #parts = new Int32Array(128);
   #length = 1;
   readonly #recent = new Int32Array(PLACES);
+  /** Of translations of sums. */
+  readonly #translationOf = new Map<number, number>();
+  readonly #translated = new Map<number, number>();
+
+  constructor(translations: Translations) {
+    this.#translations = translations;
+  }
 
   add(sum: number, tile: number): number {
     return this.#make(sum, -1 - tile);
@@ -139,28 +158,66 @@ export class Sums {
     return this.#make(a, b);
   }
 
+  /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
+  translate(sum: number, translation: number): number {
+    if (sum === nothing || translation === 0) return sum;
+    const origin = this.origin(sum);
+    const by = this.#translations.apply(translation, origin.translation);
+    if (by === 0) return origin.sum;
+    const key = origin.sum * this.#translations.ranks + by;
+    let known = this.#translated.get(key);
+    if (known === undefined) {
+      known = this.#push(origin.sum, nothing);
+      this.#translationOf.set(known, by);
+      this.#translated.set(key, known);
+    }
+    return known;
+  }
+
+  /** The sum that another is a translation of, and the translation; itself if it is none. */
+  origin(sum: number): { readonly sum: number; readonly translation: number } {
+    const translation = this.#translationOf.get(sum);
+    return translation === undefined ? { sum, translation: 0 } : { sum: this.#parts[2 * sum]!, translation };
+  }
+
+  /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
+  lastOf(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
+    const [left, right] = [this.#parts[2 * sum]!, this.#parts[2 * sum + 1]!];
+    if (sum === nothing || right === nothing) return undefined;
+    return right < 0 ? { left, tile: -1 - right } : { left, right };
+  }
+
   /** Whether two sums are of the same tiles, added in the same order. */
   same(a: number, b: number): boolean {
     if (a === b) return true;
-    const [one, two] = [this.tilesOf(a), this.tilesOf(b)];
-    return one.length === two.length && one.every((tile, i) => tile === two[i]);
+    const [one, two] = [this.addendsOf(a), this.addendsOf(b)];
+    const equal = ({ tile, translation }: Addend, i: number): boolean =>
+      tile === two[i]!.tile && translation === two[i]!.translation;
+    return one.length === two.length && one.every(equal);
+  }
+
+  /** The tiles of a sum without translations, in the order in which they were added, each as often as it was. */
+  tilesOf(sum: number): number[] {
+    return this.addendsOf(sum).map(({ tile }) => tile);
   }
 
   /** The tiles of a sum in the order in which they were added, each as often as it was. */
-  tilesOf(sum: number): number[] {
-    const tiles: number[] = [];
-    const open = [sum];
+  addendsOf(sum: number): Addend[] {
+    const found: Addend[] = [];
+    const open = [{ sum, translation: 0 }];
     for (let next = open.pop(); next !== undefined; next = open.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
-      for (let one = next; one !== nothing; ) {
+      let { sum: one, translation } = next;
+      while (one !== nothing) {
         const left = this.#parts[2 * one]!;
         const right = this.#parts[2 * one + 1]!;
-        if (right >= 0) open.push(left);
-        else tiles.push(-1 - right);
-        one = right < 0 ? left : right;
+        if (right === nothing) translation = this.#translations.apply(translation, this.#translationOf.get(one)!);
+        else if (right > 0) open.push({ sum: left, translation });
+        else found.push({ tile: -1 - right, translation });
+        one = right > 0 ? right : left;
       }
     }
-    return tiles.reverse();
+    return found.reverse();
   }
 
   #make(left: number, right: number): number {
@@ -168,12 +225,17 @@ export class Sums {
     const place = (hash ^ (hash >>> 15)) & (PLACES - 1);
     const known = this.#recent[place]!;
     if (known !== 0 && this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
+    const id = this.#push(left, right);
+    this.#recent[place] = id;
+    return id;
+  }
+
+  #push(left: number, right: number): number {
     const id = this.#length++;
     if (id >= MOST) throw new RangeError(`prove: more than ${MOST} sums of tiles`);
     if (2 * id === this.#parts.length) this.#parts = grown(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;
-    this.#recent[place] = id;
     return id;
   }
 }

@@ -74,6 +74,11 @@ export class Zeros {
 /** A sum's own rows: queries for out, lse and dq, keys for dk and dv. */
 export type Side = "queries" | "keys";
 
+/** The rows of a kind: those of the output of attention and its gradient, or of keys and values and theirs. */
+export function sideOf(kind: Kind): Side {
+  return kind === "k" || kind === "v" || kind === "dk" || kind === "dv" ? "keys" : "queries";
+}
+
 /** Which sequences, heads, columns and positions rows belong to: those at the origin, and all positions. */
 export interface Rows {
   readonly batch: number;

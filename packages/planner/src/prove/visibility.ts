@@ -1,12 +1,12 @@
 import type { Slice } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
-import { pairsWithin } from "./area.ts";
+import { pairsWithin, visiblePairs } from "./area.ts";
 import type { Positions } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
 export class Visibility {
   readonly #names: Names;
-  readonly #masks: (Sorted | undefined)[] = [];
+  readonly #masks: (SortedSlices | undefined)[] = [];
 
   constructor(names: Names) {
     this.#names = names;
@@ -14,13 +14,17 @@ export class Visibility {
 
   pairs(queries: Positions, keys: Positions, mask: number): number {
     let sorted = this.#masks[mask];
-    if (!sorted) this.#masks[mask] = sorted = new Sorted(this.#names.masks[mask]!);
-    return sorted.pairs(queries, keys);
+    if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#names.masks[mask]!);
+    let pairs = 0;
+    for (const slice of sorted.meeting(queries.first, queries.end)) {
+      pairs += pairsWithin(queries.sorted, keys.sorted, slice);
+    }
+    return pairs;
   }
 }
 
 /** Slices by their first query, so that of thousands of documents only those are looked at that a tile can meet. */
-class Sorted {
+export class SortedSlices {
   readonly #slices: readonly Slice[];
   /** The end of the queries of each slice and all before it. */
   readonly #ends: readonly number[];
@@ -31,14 +35,13 @@ class Sorted {
     this.#ends = this.#slices.map(({ q1 }) => (end = Math.max(end, q1)));
   }
 
-  pairs(queries: Positions, keys: Positions): number {
-    if (this.#slices.length === 1) return pairsWithin(queries.sorted, keys.sorted, this.#slices[0]!);
-    let pairs = 0;
-    const begin = this.#firstEndingAfter(queries.first);
-    for (let i = begin; i < this.#slices.length && this.#slices[i]!.q0 < queries.end; i++) {
-      pairs += pairsWithin(queries.sorted, keys.sorted, this.#slices[i]!);
-    }
-    return pairs;
+  /** Those that may have a query of [first, end). */
+  meeting(first: number, end: number): readonly Slice[] {
+    if (this.#slices.length === 1) return this.#slices;
+    const begin = this.#firstEndingAfter(first);
+    let last = begin;
+    while (last < this.#slices.length && this.#slices[last]!.q0 < end) last++;
+    return this.#slices.slice(begin, last);
   }
 
   #firstEndingAfter(position: number): number {
@@ -49,5 +52,22 @@ class Sorted {
       else high = middle;
     }
     return low;
+  }
+}
+
+/** How many pairs the tiles of tapes show, by the numbers that tapes have for rows and masks. Each is counted once. */
+export class PairCounts {
+  readonly #names: Names;
+  /** By mask, rows of queries, rows of keys. */
+  readonly #known: number[][][] = [];
+
+  constructor(names: Names) {
+    this.#names = names;
+  }
+
+  of(queries: number, keys: number, mask: number): number {
+    const { rows, masks } = this.#names;
+    const known = ((this.#known[mask] ??= [])[queries] ??= []);
+    return (known[keys] ??= visiblePairs(rows[queries]!, rows[keys]!, masks[mask]!));
   }
 }

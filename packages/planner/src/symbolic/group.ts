@@ -12,13 +12,15 @@ import {
 } from "@mosaic/core";
 import { checkCounts } from "./checks.ts";
 import type { SymbolicDevice } from "./device.ts";
-import type { View } from "./looks.ts";
+import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
 import { codeOf } from "./tape.ts";
 
 /** A group as all its members share it. */
 export interface Members {
   readonly id: number;
+  /** The same for all groups along one axis of the mesh. */
+  readonly family: number;
   readonly name: string;
   /** World ranks, by rank in the group. */
   readonly ranks: readonly number[];
@@ -93,18 +95,16 @@ export class SymbolicGroup extends CheckedGroup {
   #batch(transfers: readonly Transfer[], label: string): Work {
     const { record } = this.device;
     const work = record.nextWork();
-    // Views first: a view that is new to the record is recorded before the batch that names it.
-    const views = transfers.map(({ tensor }) => record.viewOf(tensor));
     const at = record.open(codeOf.sendRecv, 3 + 3 * transfers.length);
     record.set(at, work);
     record.set(at + 1, this.members.id);
     record.set(at + 2, record.names.word(label));
     const storages: Storage[] = [];
     let next = at + 3;
-    for (const [i, transfer] of transfers.entries()) {
+    for (const transfer of transfers) {
       const isSent = "to" in transfer;
       const peer = isSent ? transfer.to : transfer.from;
-      const view = views[i]!;
+      const view = record.viewOf(transfer.tensor);
       if (peer !== this.rank) this.#countMessage(isSent, record.views[view]!);
       storages.push(transfer.tensor.storage);
       record.set(next++, this.ranks[peer]!);

@@ -1,13 +1,16 @@
 import type { Slice, Span } from "@mosaic/core";
-import { Looks } from "./looks.ts";
-import { mixed } from "./mixed.ts";
+import { StridedLayouts } from "./strided-layout.ts";
+import { mixed } from "./hash.ts";
+
+/** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
+const FEW_SPANS = 4;
 
 /** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
 export class Names {
   readonly rows: (readonly Span[])[] = [];
   readonly masks: (readonly Slice[])[] = [];
   readonly words: string[] = [];
-  readonly looks: Looks = new Looks();
+  readonly layouts: StridedLayouts = new StridedLayouts();
   readonly #lists = new WeakMap<readonly Span[], number>();
   readonly #rows = new Lists<readonly Span[]>(this.rows, sameRows);
   readonly #masks = new Lists<readonly Slice[]>(this.masks, sameMask);
@@ -16,14 +19,10 @@ export class Names {
   #maskNumber = -1;
 
   rowsOf(spans: readonly Span[]): number {
-    // Layouts give the same list for the same place.
+    if (spans.length <= FEW_SPANS) return this.#rows.numberOf(spans, hashOf(spans));
+    // Layouts return the same list for the same coordinate.
     let number = this.#lists.get(spans);
-    if (number === undefined) {
-      let hash = spans.length;
-      for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
-      number = this.#rows.numberOf(spans, hash);
-      this.#lists.set(spans, number);
-    }
+    if (number === undefined) this.#lists.set(spans, (number = this.#rows.numberOf(spans, hashOf(spans))));
     return number;
   }
 
@@ -45,6 +44,12 @@ export class Names {
     }
     return id;
   }
+}
+
+function hashOf(spans: readonly Span[]): number {
+  let hash = spans.length;
+  for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
+  return hash;
 }
 
 /** Numbers values: equal ones have one number. */
@@ -71,9 +76,12 @@ class Lists<T extends object> {
 }
 
 function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
-  const equal = ({ start, length, step }: Span, i: number): boolean =>
-    start === b[i]!.start && length === b[i]!.length && step === b[i]!.step;
-  return a.length === b.length && a.every(equal);
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i++) {
+    const [one, two] = [a[i]!, b[i]!];
+    if (one.start !== two.start || one.length !== two.length || one.step !== two.step) return false;
+  }
+  return true;
 }
 
 function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {

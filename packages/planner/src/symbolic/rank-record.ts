@@ -1,5 +1,5 @@
 import { type DType, dtypeBytes, Storage, type Tensor } from "@mosaic/core";
-import { isLook, type View } from "./looks.ts";
+import { isLayout, type View } from "./strided-layout.ts";
 import type { Names } from "./names.ts";
 import { codeOf, type Reader, Tape } from "./tape.ts";
 
@@ -8,6 +8,9 @@ export class SymbolicStorage extends Storage {
   readonly id: number;
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
   override readonly leakRegistry = undefined;
+  /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
+  last: Tensor | undefined;
+  lastView = -1;
   /** Where among its views to look first. */
   next = 0;
   /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
@@ -58,6 +61,11 @@ export class RankRecord {
     this.#tape.set(at, arg);
   }
 
+  /** How many events the tape has. */
+  get events(): number {
+    return this.#tape.events;
+  }
+
   read(): Reader {
     return this.#tape.reader();
   }
@@ -82,6 +90,7 @@ export class RankRecord {
     const id = this.storages.push(size) - 1;
     return new SymbolicStorage(id, byteLength, (storage) => {
       this.#tape.set(this.#tape.open(codeOf.free, 1), id);
+      storage.last = undefined;
       free.push(storage);
       freed(byteLength);
     });
@@ -90,18 +99,25 @@ export class RankRecord {
   /** The number of the view that a tensor is; throws a DisposedError if its memory may be somebody else's by now. */
   viewOf(tensor: Tensor): number {
     if (tensor.isDisposed) tensor.assertUsable("symbolic device");
-    const { storage, shape, strides, offset, dtype } = tensor;
-    const { id, views, next } = storage as SymbolicStorage;
+    const storage = tensor.storage as SymbolicStorage;
+    if (storage.last === tensor) return storage.lastView;
+    storage.last = tensor;
+    storage.lastView = this.#findView(tensor, storage);
+    return storage.lastView;
+  }
+
+  #findView({ shape, strides, offset, dtype }: Tensor, storage: SymbolicStorage): number {
+    const { id, views, next } = storage;
     // Views are mostly asked for again in the order in which they were first: the next one is looked at first.
     for (let i = 0, at = next; i < views.length; i++, at++) {
       if (at >= views.length) at -= views.length;
       const view = this.views[views[at]!]!;
-      if (view.dtype !== dtype || !isLook(view.look, shape, strides, offset)) continue;
-      (storage as SymbolicStorage).next = at + 1;
+      if (view.dtype !== dtype || !isLayout(view.layout, shape, strides, offset)) continue;
+      storage.next = at + 1;
       return views[at]!;
     }
-    const { looks } = this.names;
-    const number = this.views.push(looks.view(looks.look(shape, strides, offset), dtype)) - 1;
+    const { layouts } = this.names;
+    const number = this.views.push(layouts.view(layouts.layout(shape, strides, offset), dtype)) - 1;
     this.storageOf.push(id);
     views.push(number);
     return number;

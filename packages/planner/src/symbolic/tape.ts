@@ -62,6 +62,12 @@ export class Tape {
   readonly #full: Int32Array[] = [];
   #code = new Int32Array(FEWEST);
   #length = 0;
+  #events = 0;
+
+  /** How many there are. */
+  get events(): number {
+    return this.#events;
+  }
 
   /** `code` is the operation's: see `codeOf`. */
   push(code: number, args: readonly number[]): void {
@@ -74,6 +80,7 @@ export class Tape {
     if (this.#length + 2 + count > this.#code.length) this.#grow(2 + count);
     const at = this.#length + 2;
     this.#length = at + count;
+    this.#events++;
     this.#code[at - 2] = code;
     this.#code[at - 1] = count;
     return at;

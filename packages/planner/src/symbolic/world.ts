@@ -3,9 +3,10 @@ import {
   checkOptionNames,
   type Coordinate,
   coordinateOf,
-  omitAxes,
+  OptionError,
   type ProcessGroup,
 } from "@mosaic/core";
+import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
 import { checkMesh } from "./checks.ts";
 import { meshOf, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
@@ -29,6 +30,9 @@ export interface SymbolicWorld {
   readonly names: Names;
 }
 
+/** The most ranks of a mesh. */
+export const maxRanks: number = 2 ** 16;
+
 /**
  * The ranks of a mesh in one process, without memory, threads or values: run a program on every context, rank after rank,
  * and `contexts[r].device.record` is what it did there. For attention, `record` does that.
@@ -42,45 +46,74 @@ export interface SymbolicWorld {
  * using x = zeros(contexts[9]!, [1_000_000, 128]);
  * contexts[9]!.device.memory().allocated; // => 512000000
  * ```
- * @throws OptionError for a mesh that `init` would refuse.
+ * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   checkOptionNames("symbolicWorld", options, ["mesh", "backends"]);
   const { mesh, backends = [] } = options;
-  checkMesh("symbolicWorld", mesh);
-  const names = new Names();
-  const registry = new Registry();
-  const axes = Object.keys(mesh);
-  const size = axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  const coordinates = Array.from({ length: size }, (_, rank) => coordinateOf(rank, mesh));
-  const world = registry.add(
-    "world",
-    coordinates.map((_, rank) => rank),
-  );
-  const neighbours = new Map<string, number[]>();
-  for (const [rank, at] of coordinates.entries()) {
-    for (const axis of axes) push(neighbours, line(at, axis), rank);
-  }
-  const members = new Map<string, Members>();
-  for (const [name, ranks] of neighbours) {
-    members.set(name, ranks.length === size ? world : registry.add(name.slice(0, name.indexOf(":")), ranks));
-  }
-  const contexts = coordinates.map((at, rank) => {
-    const device = new SymbolicDevice(new RankRecord(rank, names));
-    const all = new SymbolicGroup(device, world);
-    const groups = new Map<string, ProcessGroup>([["", all]]);
-    for (const axis of axes) {
-      const own = members.get(line(at, axis))!;
-      groups.set(axis, own === world ? all : new SymbolicGroup(device, own));
-    }
-    return new SymbolicContext({ device, mesh: meshOf(mesh, at, groups), backends });
-  });
-  return { contexts, groups: registry.groups, names };
+  const world = new LazyWorld("symbolicWorld", mesh, backends);
+  const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
+  return { contexts, groups: world.groups, names: world.names };
 }
 
-/** The ranks that differ only along an axis have one of these in common. */
-function line(at: Coordinate, axis: string): string {
-  return `${axis}:${JSON.stringify(omitAxes(at, [axis]))}`;
+/** A world whose ranks are made when they are asked for, and no groups but theirs. */
+export class LazyWorld {
+  /** Number of ranks. */
+  readonly size: number;
+  readonly names: Names = new Names();
+  readonly #mesh: Coordinate;
+  readonly #backends: readonly AttentionBackend[];
+  readonly #axes: readonly Digit[];
+  readonly #registry = new Registry();
+  /** By axis and the first rank of the line along it. */
+  readonly #lines = new Map<string, Members>();
+
+  /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
+  constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
+    checkMesh(where, mesh);
+    this.size = ranksOf(mesh);
+    if (this.size > maxRanks) {
+      throw new OptionError({
+        where,
+        expected: `a mesh of at most ${maxRanks} ranks`,
+        received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
+        remedy: "take fewer ranks; those along axes that attention does not use are all alike",
+      });
+    }
+    this.#mesh = mesh;
+    this.#backends = backends;
+    this.#axes = digitsOf(mesh);
+  }
+
+  get groups(): readonly Members[] {
+    return this.#registry.groups;
+  }
+
+  /** A context of a rank: a new one each time. */
+  context(rank: number): SymbolicContext {
+    const device = new SymbolicDevice(new RankRecord(rank, this.names));
+    const world = new SymbolicGroup(device, this.#line("", { stride: 1, length: this.size }, rank));
+    const groups = new Map<string, ProcessGroup>([["", world]]);
+    for (const digit of this.#axes) {
+      // As `init` has it: an axis that joins all ranks is the world.
+      const whole = digit.length === this.size;
+      groups.set(digit.axis, whole ? world : new SymbolicGroup(device, this.#line(digit.axis, digit, rank)));
+    }
+    const mesh = meshOf(this.#mesh, coordinateOf(rank, this.#mesh), groups);
+    return new SymbolicContext({ device, mesh, backends: this.#backends });
+  }
+
+  #line(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): Members {
+    const first = rank - (Math.floor(rank / stride) % length) * stride;
+    const key = `${axis}:${first}`;
+    let members = this.#lines.get(key);
+    if (!members) {
+      const ranks = Array.from({ length }, (_, i) => first + i * stride);
+      members = this.#registry.add(axis === "" ? "world" : axis, axis, ranks);
+      this.#lines.set(key, members);
+    }
+    return members;
+  }
 }
 
 function push<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
@@ -96,11 +129,15 @@ interface Waiting extends SplitCall {
 /** Numbers groups, and makes those that ranks split off: when the last member has called, all hear of it. */
 class Registry {
   readonly groups: Members[] = [];
+  readonly #families = new Map<string, number>();
   readonly #waiting = new Map<Members, Waiting[]>();
 
-  add(name: string, ranks: readonly number[]): Members {
+  /** `family`: what groups along one axis have in common. */
+  add(name: string, family: string, ranks: readonly number[]): Members {
     const split = (call: SplitCall): Promise<Members> => this.#split(call);
-    const members = { id: this.groups.length, name, ranks, split };
+    let number = this.#families.get(family);
+    if (number === undefined) this.#families.set(family, (number = this.#families.size));
+    const members = { id: this.groups.length, family: number, name, ranks, split };
     this.groups.push(members);
     return members;
   }
@@ -115,7 +152,8 @@ class Registry {
       for (const each of all.toSorted((a, b) => a.rank - b.rank)) push(colors, each.color, each);
       for (const team of colors.values()) {
         const ranks = team.map(({ rank }) => call.parent.ranks[rank]!);
-        const made = this.add(team[0]!.name, ranks);
+        // A family of its own: nobody else has it.
+        const made = this.add(team[0]!.name, `split ${this.groups.length}`, ranks);
         for (const { resolve: tell } of team) tell(made);
       }
     });

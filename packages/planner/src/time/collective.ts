@@ -13,41 +13,41 @@ export interface Part {
   readonly elementBytes: number;
 }
 
-/** Bytes that move from one world rank to another, in one stretch. */
+/** Bytes that move to a world rank, in one stretch. */
 export interface Load {
-  readonly from: number;
   readonly to: number;
   readonly bytes: number;
 }
 
-/** What a collective comes to: bytes between ranks, and how many latencies follow one another. */
+/** What a collective comes to for one of its members: bytes to others, and how many latencies follow one another. */
 export interface Traffic {
   readonly loads: readonly Load[];
   readonly steps: number;
 }
 
 /**
- * The messages of a collective. Direct: every share goes straight to whom it is for, all at once. Ring: shares go round, so
- * that each rank sends only to its right neighbour, in one step less than there are ranks; an allReduce goes round twice.
+ * The messages that member `me` of a collective sends. Direct: every share goes straight to whom it is for, all at once.
+ * Ring: shares go round, so that each rank sends only to its right neighbour, in one step less than there are ranks; an
+ * allReduce goes round twice.
  */
-export function trafficOf(profile: Profile, ranks: readonly number[], parts: readonly Part[]): Traffic {
-  const [{ op }] = parts as [Part];
+// oxlint-disable-next-line max-params -- the machine, the group, and what one of its members brings
+export function trafficFrom(profile: Profile, ranks: readonly number[], me: number, part: Part): Traffic {
+  const { op } = part;
   const n = ranks.length;
   if (op === "barrier") return { loads: [], steps: Math.ceil(Math.log2(n)) };
-  const ring = profile.collectives === "ring" && op !== "allToAll";
-  if (ring) return { loads: around(ranks, parts), steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+  if (profile.collectives === "ring" && op !== "allToAll") {
+    return { loads: [around(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+  }
   const loads: Load[] = [];
-  for (let i = 0; i < n; i++) {
-    for (let j = 0; j < n; j++) {
-      const bytes = i === j ? 0 : directBytes(parts, i, j);
-      if (bytes > 0) loads.push({ from: ranks[i]!, to: ranks[j]!, bytes });
-    }
+  for (let other = 0; other < n; other++) {
+    const bytes = other === me ? 0 : directBytes(part, me, other, n);
+    if (bytes > 0) loads.push({ to: ranks[other]!, bytes });
   }
   return { loads, steps: op === "allReduce" ? 2 : 1 };
 }
 
-function directBytes(parts: readonly Part[], i: number, j: number): number {
-  const { op, root, counts, size, elementBytes } = parts[i]!;
+// oxlint-disable-next-line max-params -- of what, from whom to whom, of how many
+function directBytes({ op, root, counts, size, elementBytes }: Part, i: number, j: number, n: number): number {
   switch (op) {
     case "allGather":
       return counts[i]! * elementBytes;
@@ -57,23 +57,21 @@ function directBytes(parts: readonly Part[], i: number, j: number): number {
     case "broadcast":
       return i === root ? size * elementBytes : 0;
     default:
-      return ((2 * size) / parts.length) * elementBytes;
+      return ((2 * size) / n) * elementBytes;
   }
 }
 
 /** Every rank passes on all but one share, of an allReduce twice, of a broadcast the whole. */
-function around(ranks: readonly number[], parts: readonly Part[]): Load[] {
+function around(ranks: readonly number[], me: number, { op, root, counts, size, elementBytes }: Part): Load {
   const n = ranks.length;
-  return ranks.map((from, i) => {
-    const { op, root, counts, size, elementBytes } = parts[i]!;
-    const to = ranks[(i + 1) % n]!;
-    if (op === "broadcast") return { from, to, bytes: (i + 1) % n === root ? 0 : size * elementBytes };
-    if (op === "allReduce") return { from, to, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
-    const total = counts.reduce((sum, count) => sum + count, 0);
-    // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
-    const kept = op === "allGather" ? counts[(i + 1) % n]! : counts[i]!;
-    return { from, to, bytes: (total - kept) * elementBytes };
-  });
+  const next = (me + 1) % n;
+  const to = ranks[next]!;
+  if (op === "broadcast") return { to, bytes: next === root ? 0 : size * elementBytes };
+  if (op === "allReduce") return { to, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
+  const kept = op === "allGather" ? counts[next]! : counts[me]!;
+  return { to, bytes: (total - kept) * elementBytes };
 }
 
 /** Seconds of the longest latency among the links that a collective uses. */

@@ -1,7 +1,7 @@
 import { type DType, dtypeBytes, OptionError } from "@mosaic/core";
-import { visiblePairs } from "../prove/area.ts";
+import { PairCounts } from "../prove/visibility.ts";
 import type { Names } from "../symbolic/names.ts";
-import type { View } from "../symbolic/looks.ts";
+import type { View } from "../symbolic/strided-layout.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { AttentionSpeed, KernelSpeeds, Profile } from "./profile.ts";
@@ -55,12 +55,12 @@ function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #names: Names;
-  /** By mask, rows of queries, rows of keys. */
-  readonly #pairs: number[][][] = [];
+  readonly #pairs: PairCounts;
 
   constructor(profile: Profile, names: Names) {
     this.#profile = profile;
     this.#names = names;
+    this.#pairs = new PairCounts(names);
   }
 
   seconds(event: Reader, { views }: RankRecord): number {
@@ -84,18 +84,12 @@ export class KernelTimes {
 
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
-    const [batch, numHeads, rows, headDim] = q.look.box.sizes as [number, number, number, number];
-    const pairs = this.#visible(event.arg(first), event.arg(first + 1), event.arg(first + 2));
-    const { sizes, strides } = k.look.box;
+    const [batch, numHeads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
+    const pairs = this.#pairs.of(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const { sizes, strides } = k.layout.box;
     const interleaved = strides[2]! > headDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
     return attentionSeconds(this.#profile.kernels, kind, work);
-  }
-
-  #visible(q: number, k: number, mask: number): number {
-    const { rows, masks } = this.#names;
-    const known = ((this.#pairs[mask] ??= [])[q] ??= []);
-    return (known[k] ??= visiblePairs(rows[q]!, rows[k]!, masks[mask]!));
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
@@ -105,12 +99,12 @@ export class KernelTimes {
     if (this.#names.words[event.arg(0)] !== "matmul") {
       return used.reduce((sum, view) => sum + bytesOf(view), 0) / kernels.bandwidth;
     }
-    const inner = used[1]!.look.shape.at(-1)!;
-    return (2 * used[0]!.look.size * inner) / kernels.matmul;
+    const inner = used[1]!.layout.shape.at(-1)!;
+    return (2 * used[0]!.layout.size * inner) / kernels.matmul;
   }
 }
 
 /** Bytes of a view's elements. */
-export function bytesOf({ look, dtype }: View): number {
-  return look.size * dtypeBytes[dtype];
+export function bytesOf({ layout, dtype }: View): number {
+  return layout.size * dtypeBytes[dtype];
 }

@@ -1,10 +1,12 @@
-import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
 import { type Task, TaskQueue } from "./task.ts";
 
 /** Where messages pass, one after the other or at once: then they share its bandwidth evenly. */
 interface Port {
   readonly bandwidth: number;
+  /** One that leaves by the port at which it arrives, at another rank of its class, is there twice. */
   readonly flows: Work[];
+  isChanged: boolean;
 }
 
 /** The cores of a node. Messages go first: whoever moves them wakes seldom and briefly, and schedulers favour that. */
@@ -16,12 +18,13 @@ interface Node {
   messageRate: number;
   kernelRate: number;
   readonly works: Set<Work>;
+  isChanged: boolean;
 }
 
 /** A kernel, a host's work, or bytes under way: so much to do, at a rate that others change. */
 export class Work implements Task {
   readonly kind: Task["kind"];
-  /** The rank that computes or sends, and of a message the one that receives. */
+  /** The rank that computes or sends, and of a message the one that receives: by number among those of the machine. */
   readonly rank: number;
   readonly peer: number;
   /** What it is part of. */
@@ -32,8 +35,11 @@ export class Work implements Task {
   remaining = 0;
   rate = 0;
   since = 0;
-  /** Of a message: not yet moving, where it passes, and its places there. */
-  latent = false;
+  isUnderWay = false;
+  isChanged = false;
+  /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
+  link: LinkClass = "self";
+  isLatent = false;
   from: Port | undefined = undefined;
   into: Port | undefined = undefined;
   fromPlace = -1;
@@ -48,17 +54,19 @@ export class Work implements Task {
   }
 }
 
-/** What a message is. */
+/** What a message is. The link tells ranks apart that are of one class, and so have one number. */
 export interface Message {
   readonly from: number;
   readonly to: number;
+  readonly link: LinkClass;
   readonly bytes: number;
   readonly owner: unknown;
 }
 
 /**
  * A machine whose parts are shared: kernels and messages go on at rates that depend on what else runs, and change whenever
- * something begins or ends. Between such moments nothing needs to be looked at.
+ * something begins or ends. Between such moments nothing needs to be looked at. What begins or ends at one moment does so
+ * together: rates are worked out once, after all of it, so that no order among ranks makes a difference, not to the last bit.
  */
 export class Machine {
   now = 0;
@@ -71,11 +79,16 @@ export class Machine {
   readonly #moving: Int32Array;
   /** The kernel of each rank: one at a time. */
   readonly #kernels: Work[];
+  // What changed at this moment, each once.
+  readonly #changedWorks: Work[] = [];
+  readonly #changedPorts: Port[] = [];
+  readonly #changedNodes: Node[] = [];
 
+  /** `ranks`: those of whole nodes, or all there are. */
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
-    const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1 };
+    const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1, isChanged: false };
     this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, works: new Set<Work>() }));
     this.#ports = portsOf(profile, ranks);
     this.#moving = new Int32Array(ranks);
@@ -96,30 +109,31 @@ export class Machine {
 
   /** Seconds, at full rate, that are left of something under way. */
   left(work: Work): number {
-    return work.place < 0 ? 0 : Math.max(0, work.remaining - (this.now - work.since) * work.rate);
+    return work.isUnderWay ? Math.max(0, work.remaining - (this.now - work.since) * work.rate) : 0;
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
   shorten(work: Work, rest: number): void {
     this.#settle(work);
     work.remaining = Math.max(0, work.remaining - rest);
-    this.#schedule(work);
+    this.#change(work);
   }
 
   /** Sends a message: after the latency, its bytes move. */
-  send({ from, to, bytes, owner }: Message): void {
-    const kind = linkClass(this.#profile, from, to);
+  send({ from, to, link, bytes, owner }: Message): void {
     const work = new Work("flow", from, to, owner);
     work.remaining = bytes;
-    work.from = this.#ports[portOf(from, kind, 0)]!;
-    const into = this.#ports[portOf(to, kind, 1)]!;
-    if (into !== work.from) work.into = into;
-    work.latent = true;
-    work.at = this.now + this.#profile.links[kind].latency;
+    work.link = link;
+    work.from = this.#ports[portOf(from, link, 0)]!;
+    const into = this.#ports[portOf(to, link, 1)]!;
+    // What a rank sends to itself passes a port of both ways once.
+    if (into !== work.from || link !== "self") work.into = into;
+    work.isLatent = true;
+    work.at = this.now + this.#profile.links[link].latency;
     this.#queue.set(work);
   }
 
-  /** Lets time pass; the owner hears of it like of any end. */
+  /** Lets time pass; the owner gets it back like anything that ends. */
   timer(rank: number, until: number, owner: unknown): void {
     const work = new Work("timer", rank, rank, owner);
     work.at = until;
@@ -129,11 +143,12 @@ export class Machine {
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
   next(): Work | undefined {
     for (;;) {
+      if (this.#queue.first?.at !== this.now && this.#flush()) continue;
       const work = this.#queue.pop();
       if (!work) return undefined;
       this.now = work.at;
-      if (work.latent) {
-        work.latent = false;
+      if (work.isLatent) {
+        work.isLatent = false;
         this.#move(work);
         continue;
       }
@@ -145,7 +160,6 @@ export class Machine {
 
   #run(work: Work, seconds: number): void {
     work.remaining = seconds;
-    work.rate = 0;
     this.#occupy(work.rank, "busy", 1);
     this.#enter(work);
   }
@@ -155,8 +169,10 @@ export class Machine {
       this.#nodeOf(work.rank).works.add(work);
       this.#nodeOf(work.peer).works.add(work);
     }
+    work.rate = 0;
     work.since = this.now;
-    this.#rerate(work);
+    work.isUnderWay = true;
+    this.#change(work);
   }
 
   /** A kernel ends, or a host is done. */
@@ -167,34 +183,30 @@ export class Machine {
 
   /** A message begins to move. */
   #move(work: Work): void {
-    const { from, into, rank, peer } = work;
+    const { from, into, rank, peer, link } = work;
     work.fromPlace = from!.flows.push(work) - 1;
     if (into) work.intoPlace = into.flows.push(work) - 1;
     this.#moves(rank, 1);
-    if (peer !== rank) this.#moves(peer, 1);
+    if (link !== "self") this.#moves(peer, 1);
     this.#enter(work);
-    this.#shared(from!);
-    if (into) this.#shared(into);
+    this.#share(from!);
+    if (into) this.#share(into);
   }
 
   /** A message ends. */
   #arrive(work: Work): void {
-    const { from, into, rank, peer } = work;
+    const { from, into, rank, peer, link } = work;
     drop(from!, work.fromPlace);
     if (into) drop(into, work.intoPlace);
     this.#forget(work);
     this.#moves(rank, -1);
-    if (peer !== rank) this.#moves(peer, -1);
-    this.#shared(from!);
-    if (into) this.#shared(into);
-  }
-
-  /** What passes at a port has more company than before, or less. */
-  #shared({ flows }: Port): void {
-    for (const flow of flows) this.#rerate(flow);
+    if (link !== "self") this.#moves(peer, -1);
+    this.#share(from!);
+    if (into) this.#share(into);
   }
 
   #forget(work: Work): void {
+    work.isUnderWay = false;
     if (!this.#profile.cores) return;
     this.#nodeOf(work.rank).works.delete(work);
     this.#nodeOf(work.peer).works.delete(work);
@@ -207,27 +219,71 @@ export class Machine {
     if (before > 0 && before + change > 0) return;
     this.#occupy(rank, "moving", change);
     const kernel = this.#kernels[rank]!;
-    if (kernel.place >= 0 && this.#profile.communicationTax > 0) this.#rerate(kernel);
+    if (kernel.isUnderWay && this.#profile.communicationTax > 0) this.#change(kernel);
   }
 
   #occupy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
-    const { cores } = this.#profile;
-    if (!cores) return;
+    if (!this.#profile.cores) return;
     const node = this.#nodeOf(rank);
     node[what] += change;
-    const { perNode } = cores;
-    const messageRate = Math.min(1, perNode / node.moving);
-    const kernelRate = Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
-    if (messageRate === node.messageRate && kernelRate === node.kernelRate) return;
-    node.messageRate = messageRate;
-    node.kernelRate = kernelRate;
-    for (const work of node.works) this.#rerate(work);
+    if (node.isChanged) return;
+    node.isChanged = true;
+    this.#changedNodes.push(node);
   }
 
-  /** Does what was done so far, and looks how fast it goes on. */
-  #rerate(work: Work): void {
+  /** What passes at a port has more company than before, or less. */
+  #share(port: Port): void {
+    if (port.isChanged) return;
+    port.isChanged = true;
+    this.#changedPorts.push(port);
+  }
+
+  #change(work: Work): void {
+    if (work.isChanged) return;
+    work.isChanged = true;
+    this.#changedWorks.push(work);
+  }
+
+  /** Works out the rates of all that changed; false if nothing did. */
+  #flush(): boolean {
+    const works = this.#changedWorks;
+    if (works.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0) return false;
+    for (const node of this.#changedNodes) {
+      node.isChanged = false;
+      if (this.#rateNode(node)) for (const work of node.works) this.#rate(work);
+    }
+    for (const port of this.#changedPorts) {
+      port.isChanged = false;
+      for (const flow of port.flows) this.#rate(flow);
+    }
+    for (const work of works) {
+      work.isChanged = false;
+      if (!work.isUnderWay) continue;
+      this.#rate(work);
+      // Its end may have moved though its rate has not.
+      this.#schedule(work);
+    }
+    this.#changedNodes.length = 0;
+    this.#changedPorts.length = 0;
+    works.length = 0;
+    return true;
+  }
+
+  /** Whether the rates on the cores of a node are others than before. */
+  #rateNode(node: Node): boolean {
+    const { perNode } = this.#profile.cores!;
+    const messageRate = Math.min(1, perNode / node.moving);
+    const kernelRate = Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
+    if (messageRate === node.messageRate && kernelRate === node.kernelRate) return false;
+    node.messageRate = messageRate;
+    node.kernelRate = kernelRate;
+    return true;
+  }
+
+  /** Does what was done so far, and sets how fast it goes on. */
+  #rate(work: Work): void {
     const rate = this.#rateOf(work);
-    if (rate === work.rate && work.place >= 0) return;
+    if (rate === work.rate) return;
     this.#settle(work);
     work.rate = rate;
     this.#schedule(work);
@@ -240,7 +296,7 @@ export class Machine {
 
   /** A rate of 0 means never, as things stand. */
   #schedule(work: Work): void {
-    work.at = work.remaining === 0 ? this.now : this.now + work.remaining / work.rate;
+    work.at = work.remaining === 0 ? work.since : work.since + work.remaining / work.rate;
     this.#queue.set(work);
   }
 
@@ -271,10 +327,11 @@ function portsOf({ links, ranksPerNode }: Profile, ranks: number): Port[] {
   const ports: Port[] = [];
   for (const kind of linkClasses) {
     const { bandwidth, sharedBy, duplex } = links[kind];
+    const made = (): Port => ({ bandwidth, flows: [], isChanged: false });
     for (let rank = 0; rank < ranks; rank++) {
       const first = rank - ((rank % ranksPerNode) % sharedBy);
-      const out = first === rank ? { bandwidth, flows: [] } : ports[portOf(first, kind, 0)]!;
-      const into = first === rank ? (duplex ? { bandwidth, flows: [] } : out) : ports[portOf(first, kind, 1)]!;
+      const out = first === rank ? made() : ports[portOf(first, kind, 0)]!;
+      const into = first === rank ? (duplex ? made() : out) : ports[portOf(first, kind, 1)]!;
       ports[portOf(rank, kind, 0)] = out;
       ports[portOf(rank, kind, 1)] = into;
     }
@@ -283,10 +340,11 @@ function portsOf({ links, ranksPerNode }: Profile, ranks: number): Port[] {
 }
 
 /** Takes a message out of a port: the last one there takes its place. */
-function drop(port: Port, place: number): void {
-  const last = port.flows.pop()!;
-  if (place === port.flows.length) return;
-  port.flows[place] = last;
-  if (last.from === port) last.fromPlace = place;
+function drop({ flows }: Port, place: number): void {
+  const end = flows.length - 1;
+  const last = flows.pop()!;
+  if (place === end) return;
+  flows[place] = last;
+  if (last.from?.flows === flows && last.fromPlace === end) last.fromPlace = place;
   else last.intoPlace = place;
 }

@@ -35,7 +35,7 @@ const within: Readonly<Record<Range, (x: number) => boolean>> = {
   "whole, ≥ 1": (x) => Number.isSafeInteger(x) && x >= 1,
 };
 
-/** Looks at every field of a profile; what it complains of bears the profile's name. */
+/** StridedLayouts at every field of a profile; what it complains of bears the profile's name. */
 class Checker {
   readonly #name: string;
 

@@ -1,6 +1,9 @@
 import { type Flow } from "../count.ts";
-import { type AttentionRecord, record, type RecordOptions } from "../record.ts";
+import { recordClasses } from "../classes/record-classes.ts";
+import { ranksOf } from "../classes/translations.ts";
+import { type AttentionRecord, maxRecordedRanks, record, type RecordOptions } from "../record.ts";
 import { countLinks } from "./links.ts";
+import { parseProfile } from "./parse-profile.ts";
 import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
 import { type Simulation, simulate, type SimulateOptions } from "./simulate.ts";
 
@@ -20,7 +23,8 @@ export interface Prediction {
 }
 
 /**
- * Records a backend, forward and backward, and simulates the record.
+ * Records a backend, forward and backward, and simulates the record. Of a mesh of more than 1 024 ranks one rank of each class is
+ * recorded and simulated: see `recordClasses`.
  *
  * @example
  * ```ts
@@ -34,7 +38,8 @@ export interface Prediction {
  * ```
  */
 export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
-  const run = record(options);
+  const { ranksPerNode } = parseProfile(profile);
+  const run = ranksOf(options.mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
   return {

@@ -1,4 +1,6 @@
-import { checkOptionNames } from "@mosaic/core";
+import { OptionError } from "@mosaic/core";
+import { keepsNodes } from "../classes/translations.ts";
+import { checkFields } from "../options.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, operationsOf } from "./host.ts";
@@ -58,14 +60,16 @@ export interface SimulateOptions {
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
 export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
-  checkOptionNames("simulate", options, ["keep"]);
+  checkFields("simulate", options, ["keep"]);
   const { keep = () => true } = options;
   const checked = parseProfile(profile);
+  checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.names);
-  const streams = new Streams(record, checked, machine, (batch) => runs[batch.rank]!.finished(batch));
-  const runs = record.ranks.map((recorded, rank) => {
-    return new RankRun(record, recorded, { machine, times, streams, enqueue: checked.enqueue, keeps: keep(rank) });
+  const streams = new Streams(record, checked, machine, (batch) => runs[batch.index]!.finished(batch));
+  const runs = record.ranks.map((recorded, index) => {
+    const keeps = keep(recorded.tape.rank);
+    return new RankRun(record, recorded, { index, machine, times, streams, enqueue: checked.enqueue, keeps });
   });
   for (const run of runs) run.go();
   for (let work = machine.next(); work; work = machine.next()) {
@@ -84,6 +88,17 @@ export function simulate(record: AttentionRecord, profile: Profile, options: Sim
   return summary(runs.map((run) => run.result()));
 }
 
+/** Ranks of one class must be alike to the machine too. */
+function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profile): void {
+  if (keepsNodes(classes, ranksPerNode)) return;
+  throw new OptionError({
+    where: "simulate",
+    expected: `classes of ranks at the same places of nodes of ${ranksPerNode}, as the profile ${name} has them`,
+    received: `${classes.classes} classes of ${classes.order} ranks`,
+    remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
+  });
+}
+
 function summary(ranks: readonly SimulatedRank[]): Simulation {
   const most = (of: (rank: SimulatedRank) => number): number => ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
   const seconds = most((rank) => rank.seconds);
@@ -99,6 +114,8 @@ function summary(ranks: readonly SimulatedRank[]): Simulation {
 }
 
 interface Means {
+  /** The rank's number among those of the record. */
+  readonly index: number;
   readonly machine: Machine;
   readonly times: KernelTimes;
   readonly streams: Streams;
@@ -134,7 +151,7 @@ class RankRun {
     this.#recorded = recorded;
     this.#means = means;
     this.#reader = recorded.tape.read();
-    this.#host = new Host(means.machine, this.rank, operationsOf(recorded), means.enqueue);
+    this.#host = new Host(means.machine, means.index, operationsOf(recorded), means.enqueue);
   }
 
   get ended(): boolean {
@@ -219,7 +236,7 @@ class RankRun {
 
   /** Runs the event that it stands at; true if that takes time. */
   #run(): boolean {
-    const { machine, streams, times } = this.#means;
+    const { index, machine, streams, times } = this.#means;
     const event = this.#reader;
     switch (event.op) {
       case "wait":
@@ -234,11 +251,11 @@ class RankRun {
       case "allToAll":
       case "broadcast":
       case "barrier":
-        streams.post(this.rank, event);
+        streams.post(index, event);
         return false;
       default:
         this.#since = machine.now;
-        machine.compute(this.rank, times.seconds(event, this.#recorded.tape));
+        machine.compute(index, times.seconds(event, this.#recorded.tape));
         return true;
     }
   }

@@ -36,7 +36,7 @@ export interface Sketch {
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
-  const record = recordRanks(options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
+  const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
   const site = { profile: checked, times, record, rates: ratesOf(checked, size) };
   const alone = record.ranks.map((recorded) => paceOf(recorded, site));
@@ -152,7 +152,7 @@ function bytesOf(
 ): Bytes {
   const none = () => ({ out: 0, into: 0, messages: 0 });
   const bytes: Bytes = { self: none(), "intra-node": none(), "inter-node": none() };
-  const size = (view: number): number => (view < 0 ? 0 : views[view]!.look.size * dtypeBytes[views[view]!.dtype]);
+  const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
   if (event.op === "sendRecv") {
     for (let i = 3; i < event.count; i += 3) {
       const tally = bytes[linkClass(profile, rank, event.arg(i))];

@@ -1,14 +1,17 @@
 import { dtypeBytes, MosaicError } from "@mosaic/core";
+import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { Op, Reader } from "../symbolic/tape.ts";
 import { bytesOf } from "./kernel-time.ts";
-import { latencyOf, type Part, trafficOf } from "./collective.ts";
+import { latencyOf, type Part, trafficFrom } from "./collective.ts";
 import type { Machine } from "./machine.ts";
-import type { Profile } from "./profile.ts";
+import { linkClass, type Profile } from "./profile.ts";
 
 /** A collective that a rank posted. */
 export class Batch {
   readonly rank: number;
+  /** The rank's number among those of the record. */
+  readonly index: number;
   readonly work: number;
   readonly op: Op;
   readonly group: number;
@@ -23,8 +26,10 @@ export class Batch {
   readonly #first: number;
   readonly #count: number;
 
-  constructor(rank: number, event: Reader, words: readonly string[]) {
+  // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
+  constructor(rank: number, index: number, event: Reader, words: readonly string[]) {
     this.rank = rank;
+    this.index = index;
     this.work = event.arg(0);
     this.op = event.op;
     this.group = event.arg(1);
@@ -48,6 +53,8 @@ export class Batch {
 export interface Flow {
   readonly from: Batch;
   readonly to: Batch;
+  /** The receiver as the sender has it. */
+  readonly peer: number;
   count: number;
   bytes: number;
 }
@@ -60,6 +67,7 @@ export interface Meeting {
 
 interface Half {
   readonly batch: Batch;
+  readonly peer: number;
   readonly bytes: number;
 }
 
@@ -67,6 +75,8 @@ interface Half {
 interface Channel {
   readonly sends: Half[];
   readonly receives: Half[];
+  /** What a batch that begins has put together here so far. */
+  flow: Flow | undefined;
 }
 
 /**
@@ -75,11 +85,12 @@ interface Channel {
  */
 export class Streams {
   readonly #record: AttentionRecord;
+  readonly #quotient: Quotient;
   readonly #profile: Profile;
   readonly #machine: Machine;
   readonly #finished: (batch: Batch) => void;
   readonly #queues = new Map<number, Batch[]>();
-  /** By the rank that sends, then by group and the rank that receives. */
+  /** By the rank that sends, then by family of groups and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
   readonly #meetings = new Map<string, Batch[]>();
   readonly #sizes: readonly number[][];
@@ -87,6 +98,7 @@ export class Streams {
   // oxlint-disable-next-line max-params -- what it stands between
   constructor(record: AttentionRecord, profile: Profile, machine: Machine, finished: (batch: Batch) => void) {
     this.#record = record;
+    this.#quotient = new Quotient(record);
     this.#profile = profile;
     this.#machine = machine;
     this.#finished = finished;
@@ -94,9 +106,10 @@ export class Streams {
     this.#sizes = record.ranks.map(() => []);
   }
 
-  /** Compute has come to where a collective was posted. */
-  post(rank: number, event: Reader): void {
-    const batch = new Batch(rank, event, this.#record.names.words);
+  /** Compute has come to where a collective was posted; `index` is the rank's in the record. */
+  post(index: number, event: Reader): void {
+    const { rank } = this.#record.ranks[index]!.tape;
+    const batch = new Batch(rank, index, event, this.#record.names.words);
     const queue = this.#queueOf(batch);
     queue.push(batch);
     if (queue.length === 1) this.#begin(batch);
@@ -121,8 +134,8 @@ export class Streams {
     for (const [head] of this.#queues.values()) if (head) yield head;
   }
 
-  #queueOf({ rank, group }: Batch): Batch[] {
-    const key = this.#profile.channels === "group" ? rank * this.#record.groups.length + group : rank;
+  #queueOf({ index, group }: Batch): Batch[] {
+    const key = this.#profile.channels === "group" ? index * this.#record.groups.length + group : index;
     let queue = this.#queues.get(key);
     if (!queue) this.#queues.set(key, (queue = []));
     return queue;
@@ -131,79 +144,99 @@ export class Streams {
   #begin(batch: Batch): void {
     batch.start = this.#machine.now;
     if (batch.op !== "sendRecv") return this.#meet(batch);
-    const { rank, group, count } = batch;
+    const { rank, index, group, count } = batch;
     batch.open = count / 3;
     if (batch.open === 0) return this.#finish(batch);
-    const flows: Flow[] = [];
+    const { family } = this.#record.groups[group]!;
+    const channels: Channel[] = [];
     for (let i = 0; i < count; i += 3) {
-      const peer = batch.arg(i);
-      const bytes = this.#bytes(rank, batch.arg(i + 2));
-      if (batch.arg(i + 1) === 1) {
-        const channel = this.#channel(group, rank, peer);
-        const other = channel.receives.shift();
-        if (!other) channel.sends.push({ batch, bytes });
-        else addTo(flows, { from: batch, to: other.batch, bytes, expected: other.bytes });
-      } else {
-        const channel = this.#channel(group, peer, rank);
-        const other = channel.sends.shift();
-        if (!other) channel.receives.push({ batch, bytes });
-        else addTo(flows, { from: other.batch, to: batch, bytes: other.bytes, expected: bytes });
-      }
+      const half = { batch, peer: batch.arg(i), bytes: this.#bytes(index, batch.arg(i + 2)) };
+      const sent = batch.arg(i + 1) === 1;
+      const channel = sent ? this.#channel(family, rank, half.peer) : this.#channel(family, half.peer, rank);
+      const other = (sent ? channel.receives : channel.sends).shift();
+      if (!other) (sent ? channel.sends : channel.receives).push(half);
+      else if (sent) this.#join(channel, half, other);
+      else this.#join(channel, other, half);
+      channels.push(channel);
     }
-    for (const flow of flows) {
-      this.#machine.send({ from: flow.from.rank, to: flow.to.rank, bytes: flow.bytes, owner: flow });
+    for (const channel of channels) this.#send(channel);
+  }
+
+  /** Adds a message whose halves have met to those that move with it: between the same two batches. */
+  #join(channel: Channel, send: Half, receive: Half): void {
+    if (send.bytes !== receive.bytes) throw misfit(send, receive);
+    const { flow } = channel;
+    if (flow?.from === send.batch && flow.to === receive.batch) {
+      flow.count++;
+      flow.bytes += send.bytes;
+      return;
     }
+    this.#send(channel);
+    channel.flow = { from: send.batch, to: receive.batch, peer: send.peer, count: 1, bytes: send.bytes };
+  }
+
+  #send(channel: Channel): void {
+    const { flow } = channel;
+    if (!flow) return;
+    channel.flow = undefined;
+    const { from, to, peer, bytes } = flow;
+    const link = linkClass(this.#profile, from.rank, peer);
+    this.#machine.send({ from: from.index, to: to.index, link, bytes, owner: flow });
   }
 
   /** The last to come to a collective sets it going. */
   #meet(batch: Batch): void {
-    const { ranks } = this.#record.groups[batch.group]!;
-    const name = `${batch.group},${batch.arg(0)}`;
+    const name = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
     const met = this.#meetings.get(name) ?? [];
     met.push(batch);
     this.#meetings.set(name, met);
-    if (met.length < ranks.length) return;
+    const group = this.#record.groups[batch.group]!;
+    if (met.length < this.#quotient.classesOf(batch.group).length) return;
     this.#meetings.delete(name);
-    const members = ranks.map((rank) => met.find((each) => each.rank === rank)!);
-    const odd = members.find(({ op }) => op !== batch.op);
+    const odd = met.find(({ op }) => op !== batch.op);
     if (odd) {
       throw refusal(
         `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, where rank ${batch.rank}'s is ${batch.op}`,
       );
     }
-    const { loads, steps } = trafficOf(
-      this.#profile,
-      ranks,
-      members.map((each) => this.#part(each)),
-    );
-    const meeting: Meeting = { members, loads: loads.length + 1 };
-    for (const { from, to, bytes } of loads) {
-      members[ranks.indexOf(from)]!.bytesSent += bytes;
-      members[ranks.indexOf(to)]!.bytesReceived += bytes;
-      this.#machine.send({ from, to, bytes, owner: meeting });
+    const byIndex = new Map(met.map((each) => [each.index, each]));
+    const meeting: Meeting = { members: met, loads: 1 };
+    let steps = 0;
+    for (const member of met) {
+      const { ranks } = this.#record.groups[member.group]!;
+      const traffic = trafficFrom(this.#profile, ranks, ranks.indexOf(member.rank), this.#part(member));
+      ({ steps } = traffic);
+      for (const { to, bytes } of traffic.loads) {
+        const index = this.#quotient.index(to);
+        member.bytesSent += bytes;
+        byIndex.get(index)!.bytesReceived += bytes;
+        meeting.loads++;
+        const link = linkClass(this.#profile, member.rank, to);
+        this.#machine.send({ from: member.index, to: index, link, bytes, owner: meeting });
+      }
     }
     // Loads have one latency; a ring has as many as steps.
-    this.#machine.timer(batch.rank, this.#machine.now + steps * latencyOf(this.#profile, ranks), meeting);
+    this.#machine.timer(batch.index, this.#machine.now + steps * latencyOf(this.#profile, group.ranks), meeting);
   }
 
   #part(batch: Batch): Part {
-    const { rank, op, count } = batch;
+    const { index, op, count } = batch;
     const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
-    const whole = view >= 0 ? this.#record.ranks[rank]!.tape.views[view]! : undefined;
+    const whole = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
     const counts = Array.from({ length: count - 4 }, (_, i) => batch.arg(4 + i));
     return {
       op,
       root: batch.arg(3),
       counts,
-      size: whole?.look.size ?? 0,
+      size: whole?.layout.size ?? 0,
       elementBytes: whole ? dtypeBytes[whole.dtype] : 0,
     };
   }
 
   /** Views are many and far apart: their sizes are looked up once. */
-  #bytes(rank: number, view: number): number {
-    const known = this.#sizes[rank]!;
-    return (known[view] ??= bytesOf(this.#record.ranks[rank]!.tape.views[view]!));
+  #bytes(index: number, view: number): number {
+    const known = this.#sizes[index]!;
+    return (known[view] ??= bytesOf(this.#record.ranks[index]!.tape.views[view]!));
   }
 
   #close(batch: Batch, count: number): void {
@@ -221,34 +254,18 @@ export class Streams {
     this.#finished(batch);
   }
 
-  #channel(group: number, from: number, to: number): Channel {
-    const known = this.#channels[from]!;
-    const name = group * this.#channels.length + to;
-    let channel = known.get(name);
-    if (!channel) known.set(name, (channel = { sends: [], receives: [] }));
+  #channel(family: number, from: number, to: number): Channel {
+    const { sender, key } = this.#quotient.channel(family, from, to);
+    const known = this.#channels[sender]!;
+    let channel = known.get(key);
+    if (!channel) known.set(key, (channel = { sends: [], receives: [], flow: undefined }));
     return channel;
   }
 }
 
-interface Matched {
-  readonly from: Batch;
-  readonly to: Batch;
-  readonly bytes: number;
-  /** What the receiver believes. */
-  readonly expected: number;
-}
-
-/** Adds a message to the flow of its two batches. */
-function addTo(flows: Flow[], { from, to, bytes, expected }: Matched): void {
-  if (bytes !== expected) {
-    const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-    throw refusal(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
-  }
-  const last = flows.at(-1);
-  if (last && last.from === from && last.to === to) {
-    last.count++;
-    last.bytes += bytes;
-  } else flows.push({ from, to, count: 1, bytes });
+function misfit({ batch: from, bytes }: Half, { batch: to, bytes: expected }: Half): MosaicError {
+  const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
+  return refusal(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
 }
 
 /** Why a record cannot be timed. */

@@ -15,6 +15,11 @@ export class TaskQueue<T extends Task> {
     return this.#heap.length;
   }
 
+  /** The task that ends first. */
+  get first(): T | undefined {
+    return this.#heap[0];
+  }
+
   /** Puts a task in, or moves it to where its time belongs. */
   set(task: T): void {
     if (task.place < 0) task.place = this.#heap.push(task) - 1;

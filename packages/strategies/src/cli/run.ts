@@ -1,5 +1,13 @@
 import { MosaicError } from "@mosaic/core";
-import { formatBytes, formatSeconds, perfettoTrace, prove, tileMapSvg, timelineSvg } from "@mosaic/planner";
+import {
+  formatBytes,
+  formatSeconds,
+  maxRecordedRanks,
+  perfettoTrace,
+  prove,
+  tileMapSvg,
+  timelineSvg,
+} from "@mosaic/planner";
 import type { PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type Planned } from "../plan/plan.ts";
 import { formatMesh } from "../strategy.ts";
@@ -49,7 +57,7 @@ function tableOf(rows: readonly Planned[], ranking: readonly Planned[]): readonl
 }
 
 /** What the marks in the table mean. */
-function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): readonly string[] {
+function notesOf(rows: readonly Planned[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
     "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
@@ -57,7 +65,9 @@ function notesOf(rows: readonly Planned[], { ranking, refused }: Plan): readonly
     "best is shown; --all shows all.",
   ];
   if (rows.some(({ how }) => how === "sketched")) {
-    notes.push("≈ from two ranks, as if their peers kept pace; the others are simulated whole.");
+    notes.push(
+      `≈ from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, as if peers kept pace; the others are simulated whole.`,
+    );
   }
   if (rows.some(({ fits }) => !fits)) notes.push("! over --memory-limit.");
   return [
@@ -120,8 +130,13 @@ function proofLines({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
     return [`${best.name} is wrong in ${proof.total} places:`, ...proof.faults.map(({ message }) => message)];
   return [
-    `${best.name} is proved on all ${job.ranks} ranks: every visible pair counts once, every message meets its other side.`,
+    `${best.name} is proved on ${provedOn(job.ranks, proof)}: every visible pair counts once, every message meets its other side.`,
   ];
+}
+
+/** Of a large mesh one rank of each class is replayed with its peers, and some others are compared with those. */
+function provedOn(ranks: number, { replayed }: Proof): string {
+  return replayed < ranks ? `${ranks} ranks by ${replayed} that stand for all` : `all ${ranks} ranks`;
 }
 
 function draw({ best, job, prediction }: Plan, { svg, tiles, trace }: Settings): void {

@@ -1,9 +1,13 @@
 import type { Coordinate } from "@mosaic/core";
+import { maxRecordedRanks } from "@mosaic/planner";
 import type { PlanJob } from "./job.ts";
 import type { Nest, Nested } from "./nest.ts";
 
-/** So many ranks that not every grid is worth recording. */
-const MANY = 32;
+/** How many times what the best grid of a length sends another may send, to be worth recording: the more ranks, the less. */
+function mostSentOf(ranks: number): number {
+  if (ranks > maxRecordedRanks) return 1.25;
+  return ranks > 32 ? 2 : Number.POSITIVE_INFINITY;
+}
 
 /**
  * Every way that this package knows to lay so many ranks out:
@@ -12,12 +16,28 @@ const MANY = 32;
  * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
  * - between nodes a ring, within them a ring or mesh2d, and ulysses around both with some ranks of each node.
  *
- * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends.
+ * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends. Over 1 024 ranks,
+ * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
+ * alone is longer than what others take, and recording them takes longest.
  */
-export function enumerate({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly Nest[] {
+export function enumerate(job: PlanJob): readonly Nest[] {
+  const nests = nestsOf(job);
+  return job.ranks > maxRecordedRanks ? nests.filter(({ levels }) => stepsOf(levels) <= MOST_STEPS) : nests;
+}
+
+const MOST_STEPS = 1024;
+
+/** Blocks of keys that a rank attends to one after another. */
+function stepsOf(levels: readonly Nested[]): number {
+  return levels.reduce((steps, level) => {
+    const isOneStep = level.kind === "ulysses" || (level.kind === "mesh2d" && level.schedule === "fused");
+    return isOneStep ? steps : steps * level.length;
+  }, 1);
+}
+
+function nestsOf({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly Nest[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
-  const most = ranks > MANY ? 2 : Number.POSITIVE_INFINITY;
-  const node = { nodes, gpusPerNode, group: numHeads / numKvHeads, parts: 1, most };
+  const node = { nodes, gpusPerNode, group: numHeads / numKvHeads, parts: 1, most: mostSentOf(ranks) };
   const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
   return [
     ...flat.map((level) => nestOf([level], { sp: ranks })),

@@ -10,7 +10,7 @@ import {
   type PlacementName,
   placementOf,
 } from "@mosaic/core";
-import { parseProfile, type Profile, profiles } from "@mosaic/planner";
+import { maxRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 
 /** A machine that the planner knows by name. */
 export type ProfileName = keyof typeof profiles;
@@ -55,7 +55,7 @@ export interface PlanOptions {
   readonly mask?: Mask;
   /** "zigzag" if the mask is causal, else "contiguous", if absent. */
   readonly placement?: PlacementName | Placement;
-  /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. */
+  /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. At most 65 536 ranks. */
   readonly nodes?: number;
   readonly gpusPerNode: number;
   /** What the ranks compute on, which says which profile is meant if none is given; "cpu" if absent, as in `init`. */
@@ -71,7 +71,7 @@ export interface PlanOptions {
   readonly mesh?: Coordinate;
   /** More ways to attend, beside those that are built in. */
   readonly candidates?: readonly Candidate[];
-  /** How many of the best are simulated whole; if absent, as many as take some seconds, and at least one. */
+  /** How many of the best are simulated whole; if absent, as many as take some seconds, at least one; one of over 1 024 ranks. */
   readonly simulate?: number;
   /** Whether the simulations keep who did what when, to be drawn; false if absent. */
   readonly pieces?: boolean;
@@ -139,6 +139,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
   const { keyTokens = tokens, numKvHeads = numHeads, batch = 1, dtype = "bfloat16" } = options;
   const counts = { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, nodes, gpusPerNode };
   for (const [name, value] of Object.entries(counts)) checkCount(where, name, value);
+  checkRanks(where, nodes, gpusPerNode);
   if (options.simulate !== undefined) checkCount(where, "simulate", options.simulate);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
@@ -165,6 +166,18 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
 function checkCount(where: string, name: string, value: number): void {
   if (Number.isSafeInteger(value) && value >= 1) return;
   throw new OptionError({ where, expected: `${name} a whole number ≥ 1`, received: String(value) });
+}
+
+/** Plans beyond this would take hours, and more memory than there is. */
+function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
+  if (nodes * gpusPerNode <= maxRanks) return;
+  const most = Math.floor(maxRanks / gpusPerNode);
+  throw new OptionError({
+    where,
+    expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode}` : ""}`,
+    received: `${nodes} nodes of ${gpusPerNode}`,
+    remedy: "plan for the ranks that share one sequence, and put the others on an axis of their own, dp",
+  });
 }
 
 function usual(where: string, device: string = "cpu"): ProfileName {

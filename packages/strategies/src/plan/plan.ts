@@ -1,5 +1,14 @@
 import { type Coordinate, OptionError } from "@mosaic/core";
-import { formatBytes, type Prediction, predict, type Sketch, sketch } from "@mosaic/planner";
+import {
+  checkClasses,
+  formatBytes,
+  maxRecordedRanks,
+  type Prediction,
+  predict,
+  type RecordOptions,
+  type Sketch,
+  sketch,
+} from "@mosaic/planner";
 import { type Strategy, strategyOf } from "../strategy.ts";
 import { type Contender, contendersOf } from "./contender.ts";
 import { type PlanJob, jobOf, type PlanOptions } from "./job.ts";
@@ -16,7 +25,7 @@ export interface Planned {
   readonly strategy: Strategy;
   /** A program that uses it. */
   readonly code: string;
-  /** Simulated whole, or sketched from two ranks as if their peers kept pace. */
+  /** Simulated whole, or sketched from two ranks, of over 1 024 from one, as if their peers kept pace. */
   readonly how: "simulated" | "sketched";
   /** One attention, forward and backward, until the last rank ends. */
   readonly seconds: number;
@@ -57,9 +66,11 @@ const STEP = 0.01;
  * shortest on; within a step fewer bytes between nodes come first, then less memory.
  *
  * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
- * then simulated whole. A pure function of its options: ranks that plan on their own come to the same.
+ * then simulated whole. Of more than 1 024 ranks one is recorded, and one rank of each class of ranks that do the same is simulated:
+ * candidates whose ranks have unequal shares of the work, such as those of a causal mask with contiguous placement, are refused. A pure function of its options: ranks that plan on their own come to the same.
  *
- * @throws OptionError for options that do not exist or do not fit, and if no candidate runs, or none within `memoryLimit`.
+ * @throws OptionError for options that do not exist or do not fit, for more than 65 536 ranks, and if no candidate runs, or none
+ * within `memoryLimit`.
  *
  * @example
  * ```ts
@@ -72,29 +83,42 @@ const STEP = 0.01;
 export function plan(options: PlanOptions): Plan {
   const job = jobOf("plan", options);
   const contenders = contendersOf(job, options);
-  // Where ranks differ, the last has most to do, or the first, which then has few peers like it.
-  const typical = job.ranks > 2 ? [job.ranks >> 1, job.ranks - 1] : [...Array(job.ranks).keys()];
+  const typical = typicalRanks(job.ranks);
+  const checkEqual = equalityCheck(job);
   const sketched: Sketched[] = [];
   const refused: Plan["refused"][number][] = [];
   for (const [i, contender] of contenders.entries()) {
     const { name, backend, mesh } = contender;
     options.onProgress?.({ stage: "sketch", done: i, of: contenders.length });
     try {
+      checkEqual(contender);
       sketched.push({ contender, sketch: sketch({ ...job.shape, backend, mesh }, job.profile, typical) });
     } catch (error) {
       refused.push({ name, mesh, error: error as Error });
     }
   }
-  const order = sorted(sketched, ({ sketch: it }) => it);
+  const order = [...sorted(sketched, ({ sketch: it }) => it)];
   const fitting = order.filter(({ sketch: { peakBytes } }) => peakBytes <= job.memoryLimit);
   if (fitting.length === 0) throw nothingFits(job, order, refused);
-  const finalists = fitting.slice(0, options.simulate ?? affordable(job, fitting));
-  const simulated = finalists.map(({ contender }, i) => {
-    options.onProgress?.({ stage: "simulate", done: i, of: finalists.length });
-    return simulatedOf(job, contender, options.pieces ?? false);
-  });
+  const finalists = new Set(fitting.slice(0, options.simulate ?? affordable(job, fitting)));
+  const simulated: Simulated[] = [];
+  for (const each of finalists) {
+    const { contender } = each;
+    options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
+    try {
+      simulated.push(simulatedOf(job, contender, options.pieces ?? false));
+    } catch (error) {
+      // Of so many ranks only those that do the same can be simulated: another one is.
+      if (job.ranks <= maxRecordedRanks) throw error;
+      refused.push({ name: contender.name, mesh: contender.mesh, error: error as Error });
+      order.splice(order.indexOf(each), 1);
+      const next = fitting.find((other) => order.includes(other) && !finalists.has(other));
+      if (next) finalists.add(next);
+    }
+  }
+  if (simulated.length === 0) throw nothingFits(job, [], refused);
   const [best] = sorted(simulated, ({ prediction }) => prediction) as [Simulated];
-  const others = order.filter((each) => !finalists.includes(each));
+  const others = order.filter((each) => !finalists.has(each));
   return {
     job,
     best: best.planned,
@@ -105,6 +129,36 @@ export function plan(options: PlanOptions): Plan {
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
     refused,
   };
+}
+
+/**
+ * The ranks that are sketched. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
+ * there are so many that all must do the same, the last, at the end of a node, stands for them.
+ */
+function typicalRanks(ranks: number): readonly number[] {
+  if (ranks > maxRecordedRanks) return [ranks - 1];
+  return ranks > 2 ? [ranks >> 1, ranks - 1] : [...Array(ranks).keys()];
+}
+
+/** Throws an OptionError for candidates whose ranks have unequal shares of the work, where there are too many to simulate each. */
+function equalityCheck(job: PlanJob): (contender: Contender) => void {
+  if (job.ranks <= maxRecordedRanks) return () => undefined;
+  const known = new Map<string, Error | undefined>();
+  return ({ backend, mesh }) => {
+    const key = JSON.stringify([Object.entries(mesh), backend.axes]);
+    if (!known.has(key)) known.set(key, inequalityOf({ ...job.shape, backend, mesh }, job));
+    const error = known.get(key);
+    if (error) throw error;
+  };
+}
+
+function inequalityOf(call: RecordOptions, { gpusPerNode }: PlanJob): Error | undefined {
+  try {
+    checkClasses("plan", call, gpusPerNode);
+    return undefined;
+  } catch (error) {
+    return error as Error;
+  }
 }
 
 interface Sketched {
@@ -118,6 +172,8 @@ interface Simulated {
 }
 
 function affordable({ ranks }: PlanJob, fitting: readonly Sketched[]): number {
+  // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
+  if (ranks > maxRecordedRanks) return 1;
   let events = 0;
   const over = fitting.findIndex(({ sketch: it }) => (events += it.events * ranks) > EVENTS);
   return over < 0 ? fitting.length : Math.max(1, over);

@@ -10,7 +10,7 @@ const BINS = 240;
 const HEIGHT = 128;
 
 /** What all ranks did, when they are too many for a row each: the share of them that does each thing, over time. */
-export function crowdOf(
+export function aggregateUtilization(
   timeline: Timeline,
   name: string,
   place: { scale: Scale; colouring: Colouring; top: number },

@@ -1,6 +1,6 @@
 import { slicesOverlap, type Span } from "@mosaic/core";
 import { commonPositions } from "./area.ts";
-import type { Judging, Question } from "./judging.ts";
+import type { VerifierContext, Query } from "./context.ts";
 import type { Tile } from "./sums.ts";
 
 interface Held {
@@ -11,10 +11,10 @@ interface Held {
 }
 
 /** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
-export function findDoubles(judging: Judging, question: Question): readonly [number, number] | undefined {
-  const held: Held[] = question.tiles.flatMap((id) => {
-    const tile = judging.tiles.at(id);
-    const { sorted: spans } = question.side === "queries" ? tile.k : tile.q;
+export function findDuplicate(context: VerifierContext, query: Query): readonly [number, number] | undefined {
+  const held: Held[] = query.tiles.flatMap((id) => {
+    const tile = context.tiles.at(id);
+    const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
     const filled = spans.filter(({ length }) => length > 0);
     return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
@@ -22,7 +22,7 @@ export function findDoubles(judging: Judging, question: Question): readonly [num
   let open: Held[] = [];
   for (const next of held.toSorted((a, b) => a.span.start - b.span.start)) {
     open = open.filter(({ end }) => end > next.span.start);
-    const double = open.find((other) => collide(judging, question, other, next));
+    const double = open.find((other) => collide(context, query, other, next));
     if (double) return [double.id, next.id];
     open.push(next);
   }
@@ -31,7 +31,7 @@ export function findDoubles(judging: Judging, question: Question): readonly [num
 
 /** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
 // oxlint-disable-next-line max-params -- of what sum, and what with what
-function collide({ record, positions, visibility }: Judging, { side, rows }: Question, a: Held, b: Held): boolean {
+function collide({ record, positions, visibility }: VerifierContext, { side, rows }: Query, a: Held, b: Held): boolean {
   const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
   const common = heads ? commonPositions(a.span, b.span) : undefined;
   if (!common) return false;

@@ -1,8 +1,8 @@
 import { type DType, dtypeBytes, isContiguous, type Shape } from "@mosaic/core";
-import { mixed } from "./mixed.ts";
+import { mixed } from "./hash.ts";
 
 /** How a view lies in its storage, in elements. Equal ones are one object, throughout a world. */
-export interface Look {
+export interface StridedLayout {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
@@ -29,50 +29,50 @@ export interface Box {
 
 /** What some memory is seen as. Equal ones are one object, throughout a world. */
 export interface View {
-  readonly look: Look;
+  readonly layout: StridedLayout;
   readonly dtype: DType;
   /** All that it shows. */
   readonly bytes: number;
 }
 
-/** All looks and views of a world. */
-export class Looks {
-  readonly #looks = new Map<number, Look[]>();
-  readonly #views = new Map<Look, View[]>();
+/** All layouts and views of a world. */
+export class StridedLayouts {
+  readonly #layouts = new Map<number, StridedLayout[]>();
+  readonly #views = new Map<StridedLayout, View[]>();
 
-  look(shape: Shape, strides: Shape, offset: number): Look {
+  layout(shape: Shape, strides: Shape, offset: number): StridedLayout {
     let hash = mixed(shape.length, offset);
     for (let i = 0; i < shape.length; i++) hash = mixed(mixed(hash, shape[i]!), strides[i]!);
-    let looks = this.#looks.get(hash);
-    if (!looks) this.#looks.set(hash, (looks = []));
-    for (const look of looks) if (isLook(look, shape, strides, offset)) return look;
+    let layouts = this.#layouts.get(hash);
+    if (!layouts) this.#layouts.set(hash, (layouts = []));
+    for (const layout of layouts) if (isLayout(layout, shape, strides, offset)) return layout;
     // Copies: whoever made the view may change its lists.
-    const look = lookOf([...shape], [...strides], offset);
-    looks.push(look);
-    return look;
+    const layout = layoutOfView([...shape], [...strides], offset);
+    layouts.push(layout);
+    return layout;
   }
 
-  view(look: Look, dtype: DType): View {
-    let views = this.#views.get(look);
-    if (!views) this.#views.set(look, (views = []));
+  view(layout: StridedLayout, dtype: DType): View {
+    let views = this.#views.get(layout);
+    if (!views) this.#views.set(layout, (views = []));
     for (const view of views) if (view.dtype === dtype) return view;
-    const view = { look, dtype, bytes: look.size * dtypeBytes[dtype] };
+    const view = { layout, dtype, bytes: layout.size * dtypeBytes[dtype] };
     views.push(view);
     return view;
   }
 }
 
-/** Whether a look is this one. */
+/** Whether a layout is this one. */
 // oxlint-disable-next-line max-params -- asked millions of times, for which an object each would be made
-export function isLook(look: Look, shape: Shape, strides: Shape, offset: number): boolean {
-  if (look.offset !== offset || look.shape.length !== shape.length) return false;
+export function isLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
+  if (layout.offset !== offset || layout.shape.length !== shape.length) return false;
   for (let i = 0; i < shape.length; i++) {
-    if (look.shape[i] !== shape[i] || look.strides[i] !== strides[i]) return false;
+    if (layout.shape[i] !== shape[i] || layout.strides[i] !== strides[i]) return false;
   }
   return true;
 }
 
-function lookOf(shape: Shape, strides: Shape, offset: number): Look {
+function layoutOfView(shape: Shape, strides: Shape, offset: number): StridedLayout {
   const size = shape.reduce((product, length) => product * length, 1);
   const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
   const high = size === 0 ? offset : offset + reach;
@@ -80,7 +80,11 @@ function lookOf(shape: Shape, strides: Shape, offset: number): Look {
   return { shape, strides, offset, size, dense: isContiguous(shape, strides), low: offset, high, box };
 }
 
-function fourAxes({ shape, strides, size }: Pick<Look, "shape" | "strides" | "size">): Pick<Box, "sizes" | "strides"> {
+function fourAxes({
+  shape,
+  strides,
+  size,
+}: Pick<StridedLayout, "shape" | "strides" | "size">): Pick<Box, "sizes" | "strides"> {
   if (shape.length === 4) return { sizes: shape, strides };
   if (shape.length === 3) return { sizes: [...shape, 1], strides: [...strides, 1] };
   return { sizes: [1, 1, 1, size], strides: [size, size, size, 1] };

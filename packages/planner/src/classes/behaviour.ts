@@ -1,0 +1,159 @@
+import type { AttentionRecord, RecordedRank } from "../record.ts";
+import type { PairCounts } from "../prove/visibility.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import type { View } from "../symbolic/strided-layout.ts";
+import type { Translations } from "./translations.ts";
+
+/** What two ranks are compared by. */
+export interface Comparison {
+  readonly record: Pick<AttentionRecord, "names" | "groups">;
+  readonly translations: Translations;
+  /** Where kernels must have as many visible pairs, and so take as long; undefined where that does not matter. */
+  readonly pairs: PairCounts | undefined;
+}
+
+/**
+ * Whether one rank does what another does, translated: the same operations in the same order on operands of the same sizes,
+ * the same messages to and from the peers that the translation leads to, and as much memory. Where in memory operands lie, and
+ * in which order a batch names its peers, may differ: neither takes time, nor makes a difference to what arrives.
+ */
+export function behaveAlike(one: RecordedRank, other: RecordedRank, comparison: Comparison): boolean {
+  if (one.peakBytes !== other.peakBytes) return false;
+  return new Compared(one, other, comparison).alike();
+}
+
+class Compared {
+  readonly #one: RecordedRank;
+  readonly #other: RecordedRank;
+  readonly #comparison: Comparison;
+  readonly #translation: number;
+
+  constructor(one: RecordedRank, other: RecordedRank, comparison: Comparison) {
+    const { translations } = comparison;
+    this.#one = one;
+    this.#other = other;
+    this.#comparison = comparison;
+    const back = translations.inverse(translations.to(one.tape.rank));
+    this.#translation = translations.apply(translations.to(other.tape.rank), back);
+  }
+
+  alike(): boolean {
+    const [a, b] = [this.#one.tape.read(), this.#other.tape.read()];
+    for (;;) {
+      const [more, too] = [nextOf(a), nextOf(b)];
+      if (!more || !too) return more === too;
+      if (a.op !== b.op || a.count !== b.count || !this.#same(a, b)) return false;
+    }
+  }
+
+  #same(a: Reader, b: Reader): boolean {
+    switch (a.op) {
+      case "mark":
+      case "wait":
+        return a.arg(0) === b.arg(0);
+      case "sendRecv":
+        return this.#sameGroup(a, b) && (this.#inOrder(a, b) || this.#byPeer(a, b));
+      case "attend":
+        return this.#sameViews(a, b, 0, 5) && this.#sameTile(a, b, { q: 2, k: 3, rows: 5 });
+      case "attendBackward":
+        return this.#sameViews(a, b, 0, 9) && this.#sameTile(a, b, { q: 3, k: 7, rows: 9 });
+      case "fill":
+        return this.#sameViews(a, b, 0, 1) && a.arg(1) === b.arg(1);
+      case "compute":
+        return a.arg(0) === b.arg(0) && a.arg(1) === b.arg(1) && this.#sameViews(a, b, 2, a.count);
+      case "merge":
+      case "rowDot":
+      case "copy":
+      case "add":
+        return this.#sameViews(a, b, 0, a.count);
+      default:
+        return this.#sameGroup(a, b) && this.#sameCollective(a, b);
+    }
+  }
+
+  // oxlint-disable-next-line max-params -- two events, and which of their arguments
+  #sameViews(a: Reader, b: Reader, first: number, end: number): boolean {
+    for (let i = first; i < end; i++) if (!sameSize(this.#view(a, i), this.#view(b, i, this.#other))) return false;
+    return true;
+  }
+
+  #view(event: Reader, i: number, { tape }: RecordedRank = this.#one): View | undefined {
+    return tape.views[event.arg(i)];
+  }
+
+  /** Kernels take as long on rows, keys, heads and pairs that are as many, and lie alike. */
+  #sameTile(a: Reader, b: Reader, at: { readonly q: number; readonly k: number; readonly rows: number }): boolean {
+    for (const i of [at.q, at.k]) {
+      const [one, other] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#other)!.layout.box];
+      for (let axis = 0; axis < 4; axis++) if (one.sizes[axis] !== other.sizes[axis]) return false;
+      const [width, row] = [one.sizes[3]!, 2];
+      if (one.strides[row]! > width !== other.strides[row]! > width) return false;
+    }
+    const { pairs } = this.#comparison;
+    const of = (event: Reader) => pairs?.of(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
+    return of(a) === of(b);
+  }
+
+  /** Work, family of the group, and label. */
+  #sameGroup(a: Reader, b: Reader): boolean {
+    const { groups } = this.#comparison.record;
+    return a.arg(0) === b.arg(0) && groups[a.arg(1)]!.family === groups[b.arg(1)]!.family && a.arg(2) === b.arg(2);
+  }
+
+  #inOrder(a: Reader, b: Reader): boolean {
+    for (let i = 3; i < a.count; i += 3) if (!this.#sameMessage(a, i, b, i)) return false;
+    return true;
+  }
+
+  // oxlint-disable-next-line max-params -- two messages, each by its event and place
+  #sameMessage(a: Reader, i: number, b: Reader, j: number): boolean {
+    if (b.arg(j) !== this.#moved(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
+    return sameSize(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
+  }
+
+  /** As `inOrder`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
+  #byPeer(a: Reader, b: Reader): boolean {
+    const places = new Map<number, number[]>();
+    const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
+    for (let j = 3; j < b.count; j += 3) {
+      const key = keyOf(b.arg(j), b.arg(j + 1));
+      const list = places.get(key);
+      if (list) list.push(j);
+      else places.set(key, [j]);
+    }
+    for (let i = 3; i < a.count; i += 3) {
+      const j = places.get(keyOf(this.#moved(a.arg(i)), a.arg(i + 1)))?.shift();
+      if (j === undefined || !this.#sameMessage(a, i, b, j)) return false;
+    }
+    return true;
+  }
+
+  /** Number of the call, operands, and what belongs to each member: the root's as the translation has it. */
+  #sameCollective(a: Reader, b: Reader): boolean {
+    if (a.arg(3) !== b.arg(3) || !this.#sameViews(a, b, 4, 6)) return false;
+    const { groups } = this.#comparison.record;
+    const [one, other] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
+    const place = one.map((rank) => other.indexOf(this.#moved(rank)));
+    const isRooted = a.op === "broadcast";
+    if (isRooted ? place[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
+    for (let i = 7; i < a.count; i++) {
+      const [half, member] = [Math.floor((i - 7) / one.length), (i - 7) % one.length];
+      if (a.arg(i) !== b.arg(7 + half * one.length + place[member]!)) return false;
+    }
+    return true;
+  }
+
+  #moved(rank: number): number {
+    return this.#comparison.translations.apply(this.#translation, rank);
+  }
+}
+
+/** The next event that is an operation: memory is had and given back in ways of its own. */
+function nextOf(event: Reader): boolean {
+  while (event.next()) if (event.op !== "empty" && event.op !== "free") return true;
+  return false;
+}
+
+function sameSize(a: View | undefined, b: View | undefined): boolean {
+  return a === b || (a?.dtype === b?.dtype && a?.layout.size === b?.layout.size);
+}

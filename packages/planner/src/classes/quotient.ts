@@ -1,0 +1,71 @@
+import type { AttentionRecord } from "../record.ts";
+import type { Members } from "../symbolic/group.ts";
+import type { Translations } from "./translations.ts";
+
+/**
+ * The ranks of a record, each of which stands for its class. What all members of a class do at once is done by the one that
+ * was recorded: a message that it sends to a member of another class, or of its own, is received by that one's representative,
+ * for the same message, translated, goes from some member to the representative.
+ */
+export class Quotient {
+  readonly classes: Translations;
+  /** Ranks of the mesh. */
+  readonly size: number;
+  readonly #indexes = new Map<number, number>();
+  readonly #groups: readonly Members[];
+  readonly #orbits: (number | undefined)[] = [];
+  readonly #members: (readonly number[] | undefined)[] = [];
+  readonly #places: (ReadonlyMap<number, number> | undefined)[] = [];
+
+  constructor({ ranks, classes, groups }: AttentionRecord) {
+    this.classes = classes;
+    this.size = classes.ranks;
+    this.#groups = groups;
+    if (!classes.isTrivial) for (const [index, { tape }] of ranks.entries()) this.#indexes.set(tape.rank, index);
+  }
+
+  /** Where in `record.ranks` the representative of a rank stands. */
+  index(rank: number): number {
+    return this.classes.isTrivial ? rank : this.#indexes.get(this.classes.representative(rank))!;
+  }
+
+  /**
+   * Where messages from one rank to another meet within the groups of a family: the sender's number, and the receiver as the
+   * sender's representative has it. Equal for a message and all that are translations of it.
+   */
+  channel(family: number, from: number, to: number): { readonly sender: number; readonly key: number } {
+    const receiver = this.classes.isTrivial ? to : this.classes.seenFrom(from, to);
+    return { sender: this.index(from), key: family * this.size + receiver };
+  }
+
+  /** The number of a group's ranks of different classes, and the same number for groups that are translations of it. */
+  orbit(group: number): number {
+    return (this.#orbits[group] ??= this.#orbitOf(this.#groups[group]!));
+  }
+
+  #orbitOf({ family, ranks }: Members): number {
+    const first = ranks.reduce((least, rank) => Math.min(least, this.classes.representative(rank)), this.size);
+    return family * this.size + first;
+  }
+
+  /** The numbers of a group's classes, each once. */
+  classesOf(group: number): readonly number[] {
+    return (this.#members[group] ??= [...new Set(this.#groups[group]!.ranks.map((rank) => this.index(rank)))]);
+  }
+
+  /** The place of a rank in a group. */
+  place(group: number, rank: number): number {
+    const places = (this.#places[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
+    return places.get(rank)!;
+  }
+
+  /** The rank at a place of a group. */
+  rankAt(group: number, place: number): number {
+    return this.#groups[group]!.ranks[place]!;
+  }
+
+  /** What all groups along one axis have in common. */
+  family(group: number): number {
+    return this.#groups[group]!.family;
+  }
+}

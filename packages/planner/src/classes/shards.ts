@@ -1,0 +1,129 @@
+import { type Coordinate, coordinateOf, type Layout, type Span, spansLength } from "@mosaic/core";
+
+/** Consecutive rows of one shard. */
+export interface Segment {
+  readonly shard: number;
+  readonly first: number;
+  readonly count: number;
+}
+
+/** A span of some shard, and the number of its first row there. */
+interface Piece extends Span {
+  readonly shard: number;
+  readonly row: number;
+}
+
+/**
+ * The shards of a layout by number, row-major over its axes, and where each position lies: a position is a row of a shard.
+ * Translations move shards, and so positions, whatever the placement.
+ */
+export class Shards {
+  readonly layout: Layout;
+  readonly count: number;
+  readonly #shape: Coordinate;
+  readonly #rows: number[] = [];
+  /** Pieces from left to right, by step and by the remainder of their positions. */
+  #pieces: Map<number, Map<number, Piece[]>> | undefined;
+
+  constructor(layout: Layout, mesh: Coordinate) {
+    this.layout = layout;
+    this.#shape = Object.fromEntries(layout.axes.map((axis) => [axis, mesh[axis]!]));
+    this.count = Object.values(this.#shape).reduce((product, length) => product * length, 1);
+  }
+
+  spans(shard: number): readonly Span[] {
+    return this.layout.spans(coordinateOf(shard, this.#shape));
+  }
+
+  rows(shard: number): number {
+    return (this.#rows[shard] ??= spansLength(this.spans(shard)));
+  }
+
+  /** All pieces of a step, from left to right; undefined if there are pieces of others. */
+  piecesOfStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
+    const all = this.#index();
+    if (all.size !== 1 || !all.has(step)) return undefined;
+    return [...all.get(step)!.values()].flat();
+  }
+
+  /** The rows of shards that positions are, in their order; undefined if some belong to none. */
+  segments(spans: readonly Span[]): Segment[] | undefined {
+    const found: Segment[] = [];
+    for (const { start, length, step } of spans) {
+      let [position, left] = [start, length];
+      while (left > 0) {
+        const piece = this.#at(position);
+        if (!piece) return undefined;
+        const row = (position - piece.start) / piece.step;
+        // Rows of one step go on together; others are looked up one by one.
+        const count = step === piece.step ? Math.min(left, piece.length - row) : 1;
+        const last = found.at(-1);
+        const first = piece.row + row;
+        if (last?.shard === piece.shard && last.first + last.count === first) {
+          found[found.length - 1] = { ...last, count: last.count + count };
+        } else found.push({ shard: piece.shard, first, count });
+        left -= count;
+        position += count * step;
+      }
+    }
+    return found;
+  }
+
+  /** The positions of some rows of a shard, in order. */
+  positions({ shard, first, count }: Segment): Span[] {
+    const found: Span[] = [];
+    let row = 0;
+    for (const { start, length, step } of this.spans(shard)) {
+      const from = Math.max(first, row);
+      const end = Math.min(first + count, row + length);
+      if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
+      row += length;
+    }
+    return found;
+  }
+
+  #at(position: number): Piece | undefined {
+    for (const [step, byRemainder] of this.#index()) {
+      const pieces = byRemainder.get(position % step);
+      if (!pieces) continue;
+      let [low, high] = [0, pieces.length];
+      while (high - low > 1) {
+        const middle = (low + high) >> 1;
+        if (pieces[middle]!.start <= position) low = middle;
+        else high = middle;
+      }
+      const { start, length } = pieces[low]!;
+      if (start <= position && position <= start + (length - 1) * step) return pieces[low];
+    }
+    return undefined;
+  }
+
+  #index(): Map<number, Map<number, Piece[]>> {
+    if (this.#pieces) return this.#pieces;
+    const pieces = new Map<number, Map<number, Piece[]>>();
+    for (let shard = 0; shard < this.count; shard++) {
+      let row = 0;
+      for (const span of this.spans(shard)) {
+        const { length } = span;
+        // A step of a single position is any.
+        const step = length > 1 ? span.step : 1;
+        if (length > 0) {
+          const byRemainder = getOr(pieces, step, () => new Map<number, Piece[]>());
+          getOr(byRemainder, span.start % step, (): Piece[] => []).push({ ...span, step, shard, row });
+        }
+        row += length;
+      }
+    }
+    for (const byRemainder of pieces.values()) {
+      for (const list of byRemainder.values()) list.sort((a, b) => a.start - b.start);
+    }
+    this.#pieces = pieces;
+    return pieces;
+  }
+}
+
+function getOr<K, V>(map: Map<K, V>, key: K, make: () => V): V {
+  let value = map.get(key);
+  if (value === undefined) map.set(key, (value = make()));
+  return value;
+}

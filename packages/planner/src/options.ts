@@ -1,0 +1,36 @@
+import { checkOptionNames, OptionError } from "@mosaic/core";
+
+// What callers without types pass is checked where it comes in, so that what they read is about their call.
+
+/** Throws an OptionError unless a value is what was expected. */
+// oxlint-disable-next-line max-params -- where, what is asked, and what an error says of it
+export function demand(where: string, fits: boolean, expected: string, received: unknown): void {
+  if (!fits) throw new OptionError({ where, expected, received: textOf(received) });
+}
+
+/** Throws an OptionError unless options are an object with no fields but these. */
+export function checkFields(where: string, options: unknown, legal: readonly string[]): asserts options is object {
+  demand(where, typeof options === "object" && options !== null && !Array.isArray(options), "options", options);
+  checkOptionNames(where, options as object, legal);
+}
+
+/** Throws an OptionError unless a value is a whole number of a range, which is from 1 on if none is given. */
+// oxlint-disable-next-line max-params -- where, which, its value and its range
+export function checkCount(
+  where: string,
+  name: string,
+  value: unknown,
+  { least = 1, most = Number.MAX_SAFE_INTEGER }: { readonly least?: number; readonly most?: number } = {},
+): void {
+  const fits = Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
+  const range = most === Number.MAX_SAFE_INTEGER ? `≥ ${least}` : `from ${least} to ${most}`;
+  demand(where, fits, `${name} a whole number ${range}`, value);
+}
+
+/** A value as messages name it. */
+function textOf(value: unknown): string {
+  if (typeof value === "string") return JSON.stringify(value);
+  if (Array.isArray(value)) return "a list";
+  if (typeof value === "object" && value !== null) return "an object";
+  return String(value);
+}

@@ -1,0 +1,139 @@
+import { Quotient } from "../classes/quotient.ts";
+import type { AttentionRecord } from "../record.ts";
+import type { Batch } from "./batch.ts";
+import type { Fault } from "./fault.ts";
+import type { Streams } from "./streams.ts";
+
+/**
+ * Why collectives are left that nothing moves: messages whose other half never comes, or else ranks that wait for each
+ * other in a circle; nothing if none are left.
+ */
+export function findDeadlock(record: AttentionRecord, streams: Streams): Fault[] {
+  const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
+  if (heads.length === 0) return [];
+  const unmatched = findUnmatched(record);
+  if (unmatched.length > 0) return unmatched;
+  const byIndex = new Map(heads.map((head) => [head.index, head]));
+  const cycle = findCycle(heads, (head) => next(streams, byIndex, head));
+  if (!cycle)
+    return heads.filter((head) => next(streams, byIndex, head).length === 0).map((head) => unattended(streams, head));
+  const links = cycle.map((head, i) => {
+    const { index } = cycle[(i + 1) % cycle.length]!;
+    const peer = streams.peersOf(head).find((rank) => streams.indexOf(rank) === index);
+    return `${streams.textOf(head)} waits for rank ${peer}`;
+  });
+  return [{ kind: "cycle", rank: cycle[0]!.rank, message: links.join("; ") }];
+}
+
+/** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
+function next(streams: Streams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
+  return streams
+    .peersOf(head)
+    .map((rank) => heads.get(streams.indexOf(rank)))
+    .filter((batch) => batch !== undefined);
+}
+
+function unattended(streams: Streams, head: Batch): Fault {
+  const peers = streams.peersOf(head);
+  return {
+    kind: "message",
+    rank: head.rank,
+    message: `${streams.textOf(head)}: rank ${peers.join(", ")} does not come to it`,
+  };
+}
+
+function findCycle(all: readonly Batch[], nextOf: (batch: Batch) => Batch[]): Batch[] | undefined {
+  const done = new Set<Batch>();
+  for (const start of all) {
+    const path: { readonly batch: Batch; readonly rest: Batch[] }[] = [];
+    const enter = (batch: Batch): void => {
+      done.add(batch);
+      path.push({ batch, rest: nextOf(batch) });
+    };
+    if (!done.has(start)) enter(start);
+    while (path.length > 0) {
+      const candidate = path.at(-1)!.rest.pop();
+      if (!candidate) {
+        path.pop();
+        continue;
+      }
+      const from = path.findIndex(({ batch }) => batch === candidate);
+      if (from >= 0) return path.slice(from).map(({ batch }) => batch);
+      if (!done.has(candidate)) enter(candidate);
+    }
+  }
+  return undefined;
+}
+
+interface Channel {
+  readonly family: number;
+  readonly from: number;
+  readonly to: number;
+  sends: number;
+  receives: number;
+}
+
+/** The first message of every pair of ranks whose other half no tape has. Messages meet in order, so counting suffices. */
+function findUnmatched(record: AttentionRecord): Fault[] {
+  const quotient = new Quotient(record);
+  const channels = new Map<string, Channel>();
+  walk(record, ({ family, from, to, sent }) => {
+    const { sender, key } = quotient.channel(family, from, to);
+    const name = `${sender},${key}`;
+    const channel = channels.get(name) ?? { family, from, to, sends: 0, receives: 0 };
+    channels.set(name, channel);
+    channel[sent ? "sends" : "receives"]++;
+    return false;
+  });
+  return [...channels.values()]
+    .filter(({ sends, receives }) => sends !== receives)
+    .map((each) => surplus(record, quotient, each));
+}
+
+function surplus(record: AttentionRecord, quotient: Quotient, channel: Channel): Fault {
+  const { sends, receives } = channel;
+  const sent = sends > receives;
+  const own = quotient.channel(channel.family, channel.from, channel.to);
+  let left = Math.min(sends, receives);
+  let [rank, place, peer] = [0, "", 0];
+  walk(record, (half) => {
+    const { sender, key } = quotient.channel(half.family, half.from, half.to);
+    if (sender !== own.sender || key !== own.key || half.sent !== sent || left-- > 0) return false;
+    [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
+    place = `rank ${rank}, ${half.phase}, ${half.label} #${half.work}`;
+    return true;
+  });
+  const message = sent
+    ? `${place} sends to rank ${peer}, which never receives it`
+    : `${place} receives from rank ${peer}, which never sends it`;
+  return { kind: "message", rank, message };
+}
+
+interface Half {
+  readonly family: number;
+  readonly from: number;
+  readonly to: number;
+  readonly sent: boolean;
+  readonly phase: string;
+  readonly label: string;
+  readonly work: number;
+}
+
+/** Visits the halves of all messages, rank by rank, until `visit` says that it has found what it looked for. */
+function walk({ ranks, groups, names: { words } }: AttentionRecord, visit: (half: Half) => boolean): void {
+  for (const { tape } of ranks) {
+    const event = tape.read();
+    let phase = "";
+    while (event.next()) {
+      if (event.op === "mark") phase = words[event.arg(0)]!;
+      if (event.op !== "sendRecv") continue;
+      const { family } = groups[event.arg(1)]!;
+      const place = { work: event.arg(0), family, label: words[event.arg(2)]!, phase };
+      for (let i = 3; i < event.count; i += 3) {
+        const sent = event.arg(i + 1) === 1;
+        const [from, to] = sent ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];
+        if (visit({ ...place, from, to, sent })) return;
+      }
+    }
+  }
+}

@@ -1,0 +1,343 @@
+import { behaveAlike } from "../classes/behaviour.ts";
+import { Quotient } from "../classes/quotient.ts";
+import type { AttentionRecord, RecordedRank } from "../record.ts";
+import type { Reader } from "../symbolic/tape.ts";
+import { Batch } from "./batch.ts";
+import { isSame } from "./box.ts";
+import { type Content, nothingHeld, type Piece } from "./content.ts";
+import { SumCompleteness } from "./complete.ts";
+import { type ReplayContext, verifierContext } from "./context.ts";
+import { sameRows } from "./entries.ts";
+import { exchange, memberOf } from "./exchange.ts";
+import { Faults } from "./fault.ts";
+import { Journal } from "./journal.ts";
+import { overlapsItself } from "./overlaps.ts";
+import type { Positions } from "./positions.ts";
+import { RankMemory } from "./rank-memory.ts";
+import { givenMemory, Replay } from "./replay.ts";
+import { checkResults } from "./results.ts";
+import { type Addend, nothing } from "./sums.ts";
+import { alike, isDelta, isSum, payloadOf, type Value } from "./values.ts";
+
+/** A proof of representatives that has come to its end. */
+export interface Solved {
+  readonly context: ReplayContext;
+  readonly quotient: Quotient;
+  /** What they sent, and their memories by number. */
+  readonly journal: Journal;
+  readonly memories: readonly RankMemory[];
+}
+
+/**
+ * Replays one more rank, alone, on what it receives if all ranks do what their representatives do, and checks that it does
+ * so too: the same operations in the same order, and the same rows and sums, translated, in every message. If that holds of every
+ * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
+ * their order, the one that was supposed. Its own faults are reported to the context. Returns what differs, if anything.
+ */
+export function checkRank(recorded: RecordedRank, solved: Solved): string | undefined {
+  const { context, quotient } = solved;
+  const { record } = context;
+  const { rank } = recorded.tape;
+  const representative = record.ranks[quotient.index(rank)]!;
+  const comparison = { record, translations: quotient.classes, pairs: undefined };
+  const where = `rank ${rank}`;
+  const whose = `rank ${representative.tape.rank}, which stands for its class`;
+  if (!behaveAlike(representative, recorded, comparison)) return `${where} does other than ${whose}`;
+  const memory = givenMemory(record, recorded, context.positions);
+  const streams = new LoneStreams(recorded, memory, solved, new Supply(solved));
+  const replay = new Replay(context, recorded, { index: 0, memory, streams });
+  replay.run();
+  if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
+  if (!replay.ended) return `${where} does not come to its end, as ${whose} does`;
+  checkResults(context, recorded, memory);
+  return undefined;
+}
+
+/**
+ * Whether a rank sends what its representative, the only rank of the record, does: of its inputs, and of what it makes of them.
+ * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
+ */
+export function sendAlike(one: RecordedRank, others: readonly RecordedRank[], record: AttentionRecord): boolean {
+  const faults = new Faults(0);
+  const verifier = verifierContext(record);
+  const context = { ...verifier, faults, complete: new SumCompleteness(verifier) };
+  const quotient = new Quotient(record);
+  const journal = new Journal(quotient);
+  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): LoneStreams => {
+    const memory = givenMemory(record, recorded, context.positions);
+    const streams = new LoneStreams(recorded, memory, { context, quotient, journal, memories: [] }, peers(memory));
+    new Replay(context, recorded, { index: 0, memory, streams }).run();
+    return streams;
+  };
+  run(one, () => new Writer(journal));
+  return others.every((other) => run(other, () => noSupply).difference === undefined);
+}
+
+/** What becomes of the collectives of a rank whose peers are not there. */
+interface Peers {
+  /** Whether what it sends is compared with what was written down; if not, it is given here. */
+  readonly compares: boolean;
+  send(batch: Batch, to: number, content: Content): void;
+  join(batch: Batch, input: Content): void;
+  /** The message of that number from a rank. */
+  arriving(batch: Batch, from: number, number: number): Content;
+  /** Carries a collective out for the rank. */
+  exchange(batch: Batch, memory: RankMemory, input: Content): void;
+}
+
+/** Nothing arrives. */
+const noSupply: Peers = {
+  compares: true,
+  send() {},
+  join() {},
+  arriving: () => nothingHeld,
+  exchange() {},
+};
+
+/** Writes down what is sent; nothing arrives. */
+class Writer implements Peers {
+  readonly compares = false;
+  readonly #journal: Journal;
+
+  constructor(journal: Journal) {
+    this.#journal = journal;
+  }
+
+  send({ rank, group }: Batch, to: number, content: Content): void {
+    this.#journal.send(group, { from: rank, to }, content);
+  }
+
+  join(batch: Batch, input: Content): void {
+    this.#journal.join(batch, input);
+  }
+
+  arriving(): Content {
+    return nothingHeld;
+  }
+
+  exchange(): void {}
+}
+
+/** What arrives if all ranks do what their representatives did. */
+class Supply implements Peers {
+  readonly compares = true;
+  readonly #solved: Solved;
+
+  constructor(solved: Solved) {
+    this.#solved = solved;
+  }
+
+  send(): void {}
+
+  join(): void {}
+
+  arriving({ rank, group }: Batch, from: number, number: number): Content {
+    const { context, journal, quotient } = this.#solved;
+    const message = journal.sent(group, { from, to: rank })[number] ?? nothingHeld;
+    return context.relabelling.content(message, quotient.classes.to(from));
+  }
+
+  exchange(batch: Batch, memory: RankMemory, input: Content): void {
+    const { quotient, context, journal, memories } = this.#solved;
+    const { group, call, rank } = batch;
+    const me = quotient.place(group, rank);
+    const members = context.record.groups[group]!.ranks.map((other) => {
+      const joined = journal.joined(other, group, call)!;
+      return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
+    });
+    members[me] = { batch, memory, input, translation: 0, place: (i) => i, at: (i) => i };
+    exchange({ members, receivers: [me] }, context);
+  }
+}
+
+/** The communication of a rank whose peers are not there: what it posts is done at once. */
+class LoneStreams {
+  /** Where it first sent something else than was supposed. */
+  difference: string | undefined;
+  readonly #recorded: RecordedRank;
+  readonly #memory: RankMemory;
+  readonly #solved: Solved;
+  readonly #peers: Peers;
+  readonly #comparison: ContentComparison;
+  /** How many messages went each way so far, by family and peer. */
+  readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
+
+  // oxlint-disable-next-line max-params -- whose, and who is there
+  constructor(recorded: RecordedRank, memory: RankMemory, solved: Solved, peers: Peers) {
+    this.#recorded = recorded;
+    this.#memory = memory;
+    this.#solved = solved;
+    this.#peers = peers;
+    this.#comparison = new ContentComparison(solved.context);
+  }
+
+  post(_: number, event: Reader, phase: string): void {
+    const { quotient, context } = this.#solved;
+    const { rank } = this.#recorded.tape;
+    const batch = new Batch(rank, quotient.index(rank), event, phase);
+    this.#memory.hold(batch);
+    const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
+    if (overlapsItself(batch, this.#memory, place)) {
+      const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
+      context.faults.report({ kind: "race", rank, message });
+    }
+    if (batch.op === "sendRecv") this.#transfer(batch);
+    else this.#meet(batch);
+    batch.isDone = true;
+  }
+
+  #transfer(batch: Batch): void {
+    const { context, journal, quotient } = this.#solved;
+    const { rank, group } = batch;
+    for (let i = 0; i < batch.uses; i++) {
+      if (!batch.sends(i)) continue;
+      const to = batch.peer(i);
+      const content = this.#memory.message(batch.view(i));
+      const number = this.#count("sent", group, to);
+      this.#peers.send(batch, to, content);
+      if (!this.#peers.compares) continue;
+      const supposed = journal.sent(group, { from: rank, to })[number];
+      this.#compare(batch, content, supposed && context.relabelling.content(supposed, quotient.classes.to(rank)));
+    }
+    for (let i = 0; i < batch.uses; i++) {
+      if (batch.sends(i)) continue;
+      const from = batch.peer(i);
+      this.#memory.receive(batch.view(i), this.#peers.arriving(batch, from, this.#count("received", group, from)));
+    }
+  }
+
+  #count(way: "sent" | "received", group: number, peer: number): number {
+    const counts = this.#counts[way];
+    const key = this.#solved.quotient.family(group) * this.#solved.quotient.size + peer;
+    const count = counts.get(key) ?? 0;
+    counts.set(key, count + 1);
+    return count;
+  }
+
+  /** What it brings for each member is compared with what its representative brings for the one in that place. */
+  #meet(batch: Batch): void {
+    const { quotient, context, journal, memories } = this.#solved;
+    const { group, call, rank } = batch;
+    const input = batch.input < 0 ? nothingHeld : this.#memory.message(batch.input);
+    this.#peers.join(batch, input);
+    const joined = this.#peers.compares ? journal.joined(rank, group, call) : undefined;
+    if (joined) {
+      const { length } = context.record.groups[group]!.ranks;
+      const supposed = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
+      for (const [from, end, start] of sharesOf(batch, joined.batch, length, supposed.place)) {
+        const moved = context.relabelling.content(joined.input.range(from, end), supposed.translation);
+        this.#compare(batch, input.range(start, start + end - from), moved);
+      }
+    }
+    this.#peers.exchange(batch, this.#memory, input);
+  }
+
+  #compare(batch: Batch, content: Content, supposed: Content | undefined): void {
+    if (this.difference !== undefined || (supposed && this.#comparison.same(content, supposed))) return;
+    this.difference = `${batch.phase}, ${this.#solved.context.record.names.words[batch.label]} #${batch.work}`;
+  }
+}
+
+/** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
+// oxlint-disable-next-line max-params -- two inputs, and which member is which
+function* sharesOf(
+  own: Batch,
+  supposed: Batch,
+  size: number,
+  place: (i: number) => number,
+): Generator<readonly [number, number, number], void, undefined> {
+  if (own.op !== "allToAll" && own.op !== "reduceScatter") {
+    yield [0, Number.POSITIVE_INFINITY, 0];
+    return;
+  }
+  const begins = new Float64Array(size + 1);
+  for (let i = 0; i < size; i++) begins[i + 1] = begins[i]! + supposed.counts[i]!;
+  let start = 0;
+  for (let i = 0; i < size; i++) {
+    const at = place(i);
+    yield [begins[at]!, begins[at + 1]!, start];
+    start += own.counts[i]!;
+  }
+}
+
+/** Numbers of tiles that may be looked at where sums are not alike at first sight. */
+const MOST_TILES = 2 ** 24;
+
+/** Whether memory holds the same, though its sums were made in other ways: of the same tiles, whatever their order. */
+class ContentComparison {
+  readonly #context: ReplayContext;
+  /** Lists of positions by number, sorted: tiles may have theirs in any order. */
+  readonly #sorted = new Map<Positions, number>();
+  #left = MOST_TILES;
+
+  constructor(context: ReplayContext) {
+    this.#context = context;
+  }
+
+  same(a: Content, b: Content): boolean {
+    if (a === b) return true;
+    if (a.pieces.length !== b.pieces.length) return false;
+    if (a.pieces.length === 1) return this.#samePiece(a.pieces[0]!, b.pieces[0]!);
+    const [one, two] = [inOrder(a.pieces), inOrder(b.pieces)];
+    return one.every((piece, i) => this.#samePiece(piece, two[i]!));
+  }
+
+  #samePiece(a: Piece, b: Piece): boolean {
+    return isSame(a.box, b.box) && this.#sameValue(a.value, b.value) && (a.rows === b.rows || sameRows(a.rows, b.rows));
+  }
+
+  #sameValue(a: Value, b: Value): boolean {
+    if (a === b) return true;
+    if (!alike(a, b) || !(isSum(a) || isDelta(a))) return false;
+    return this.#sameSum(payloadOf(a), payloadOf(b));
+  }
+
+  /** Most sums are one tile after another, of which all but a few are one sum, translated. */
+  #sameSum(a: number, b: number): boolean {
+    const { sums, relabelling } = this.#context;
+    const { translations } = relabelling;
+    const open = [{ a, b, ta: 0, tb: 0 }];
+    for (let next = open.pop(); next !== undefined; next = open.pop()) {
+      const [one, two] = [sums.origin(next.a), sums.origin(next.b)];
+      const ta = translations.apply(next.ta, one.translation);
+      const tb = translations.apply(next.tb, two.translation);
+      if (one.sum === two.sum && (ta === tb || one.sum === nothing)) continue;
+      const [x, y] = [sums.lastOf(one.sum), sums.lastOf(two.sum)];
+      if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#sameTiles(a, b);
+      if (x.tile !== undefined) {
+        const same = this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
+        if (!same) return this.#sameTiles(a, b);
+      } else open.push({ a: x.right!, b: y.right!, ta, tb });
+      open.push({ a: x.left, b: y.left, ta, tb });
+    }
+    return true;
+  }
+
+  #sameTiles(a: number, b: number): boolean {
+    const { sums } = this.#context;
+    const [one, two] = [sums.addendsOf(a), sums.addendsOf(b)];
+    this.#left -= one.length + two.length;
+    if (one.length !== two.length || this.#left < 0) return false;
+    const keys = (addends: readonly Addend[]): string[] => addends.map((addend) => this.#keyOf(addend)).toSorted();
+    const others = keys(two);
+    return keys(one).every((key, i) => key === others[i]);
+  }
+
+  #keyOf({ tile, translation }: Addend): string {
+    const { tiles, relabelling } = this.#context;
+    const { q, k, mask, firstHead, endHead } = tiles.at(tile);
+    const queries = this.#sortedId(relabelling.positions(q, "queries", translation));
+    const keys = this.#sortedId(relabelling.positions(k, "keys", translation));
+    return `${queries},${keys},${mask},${firstHead},${endHead}`;
+  }
+
+  #sortedId(positions: Positions): number {
+    let id = this.#sorted.get(positions);
+    if (id === undefined) this.#sorted.set(positions, (id = this.#context.positions.of(positions.sorted).id));
+    return id;
+  }
+}
+
+function inOrder(pieces: readonly Piece[]): readonly Piece[] {
+  return pieces.toSorted((a, b) => a.box.offset - b.box.offset);
+}

@@ -1,0 +1,101 @@
+import { omitAxes } from "@mosaic/core";
+import { Shards } from "../classes/shards.ts";
+import { Action, type Translations } from "../classes/translations.ts";
+import type { AttentionRecord } from "../record.ts";
+import { type Content, contentOf, Piece } from "./content.ts";
+import { neighboursJoined, type Positions, type PositionsTable } from "./positions.ts";
+import type { Sums } from "./sums.ts";
+import {
+  isDelta,
+  isFill,
+  isSum,
+  kindOf,
+  payloadOf,
+  type Rows,
+  type Side,
+  sideOf,
+  type Value,
+  valueOf,
+} from "./values.ts";
+
+/**
+ * What memory holds, as it is where a translation leads: rows of the shards that it takes shards to, of the sequences that
+ * it takes sequences to, and sums over translated tiles. Heads and columns stay.
+ */
+export class Relabelling {
+  readonly translations: Translations;
+  readonly shards: Readonly<Record<Side, Shards>>;
+  readonly #positions: PositionsTable;
+  readonly #sums: Sums;
+  readonly #onShards: Action;
+  readonly #onSequences: Action;
+  /** Sequences of a rank. */
+  readonly #batch: number;
+  readonly #known: Readonly<Record<Side, Map<Positions, Map<number, Positions>>>>;
+
+  constructor(record: AttentionRecord, positions: PositionsTable, sums: Sums) {
+    const { classes, queries, keys, options } = record;
+    const { mesh, backend, batch } = options;
+    this.translations = classes;
+    const shards = new Shards(queries, mesh);
+    this.shards = { queries: shards, keys: keys === queries ? shards : new Shards(keys, mesh) };
+    this.#positions = positions;
+    this.#sums = sums;
+    this.#onShards = new Action(classes, mesh, queries.axes);
+    this.#onSequences = new Action(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
+    this.#batch = batch;
+    this.#known = { queries: new Map(), keys: new Map() };
+  }
+
+  content(content: Content, translation: number): Content {
+    if (translation === 0) return content;
+    if (content instanceof Piece) return this.#piece(content, translation);
+    return contentOf(content.pieces.map((piece) => this.#piece(piece, translation)));
+  }
+
+  #piece({ value, rows, box }: Piece, translation: number): Piece {
+    if (isFill(value)) return new Piece(value, rows, box);
+    return new Piece(this.value(value, translation), this.rows(rows, sideOf(kindOf(value)), translation), box);
+  }
+
+  value(value: Value, translation: number): Value {
+    if (!isSum(value) && !isDelta(value)) return value;
+    return valueOf(kindOf(value), this.#sums.translate(payloadOf(value), translation));
+  }
+
+  rows({ batch, head, column, positions }: Rows, side: Side, translation: number): Rows {
+    const sequence = Math.floor(batch / this.#batch);
+    const moved = this.#onSequences.apply(translation, sequence);
+    return {
+      batch: batch + (moved - sequence) * this.#batch,
+      head,
+      column,
+      positions: this.positions(positions, side, translation),
+    };
+  }
+
+  /** Where a translation takes a shard. */
+  shard(shard: number, translation: number): number {
+    return this.#onShards.apply(translation, shard);
+  }
+
+  positions(positions: Positions, side: Side, translation: number): Positions {
+    if (translation === 0 || positions.length === 0) return positions;
+    const all = this.#known[side];
+    let known = all.get(positions);
+    if (!known) all.set(positions, (known = new Map<number, Positions>()));
+    let moved = known.get(translation);
+    if (!moved) known.set(translation, (moved = this.#moved(positions, side, translation)));
+    return moved;
+  }
+
+  #moved(positions: Positions, side: Side, translation: number): Positions {
+    const shards = this.shards[side];
+    const segments = shards.segments(positions.spans);
+    if (!segments) throw new RangeError("prove: rows that belong to no shard");
+    const spans = segments.flatMap((segment) =>
+      shards.positions({ ...segment, shard: this.shard(segment.shard, translation) }),
+    );
+    return this.#positions.of(neighboursJoined(spans));
+  }
+}

@@ -1,0 +1,45 @@
+import { masks, OptionError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { plan, type PlanOptions } from "../src/plan/index.ts";
+
+const call = {
+  numHeads: 32,
+  numKvHeads: 8,
+  headDim: 128,
+  gpusPerNode: 8,
+  profile: "h100-ib400",
+  mask: masks.causal(),
+} as const;
+
+function refusal(options: PlanOptions): OptionError {
+  try {
+    plan(options);
+  } catch (error) {
+    expect(error).toBeInstanceOf(OptionError);
+    return error as OptionError;
+  }
+  throw new Error("it was planned");
+}
+
+test("more than 65 536 ranks are refused at once", () => {
+  const start = performance.now();
+  const { message } = refusal({ ...call, tokens: 1_048_576, nodes: 1e6 });
+  expect(performance.now() - start).toBeLessThan(1000);
+  expect(message).toContain("expected at most 65536 ranks, 8192 nodes of 8, received 1000000 nodes of 8");
+  expect(message).toContain("dp");
+});
+
+test("unequal shares are refused above 1 024 ranks, before anything is recorded", () => {
+  const { message } = refusal({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
+  expect(message).toContain("expected a candidate that runs");
+  expect(message).toContain("expected at most 1024 classes of ranks that do the same");
+  expect(message).toContain("causal() with zigzag()");
+}, 60_000);
+
+test("256 nodes of 8 GPUs are planned by classes", () => {
+  const { best, prediction, ranking, job } = plan({ ...call, tokens: 524_288, nodes: 256 });
+  expect(job.ranks).toBe(2048);
+  expect(best.how).toBe("simulated");
+  expect(prediction.record.ranks.length).toBeLessThanOrEqual(64);
+  expect(ranking.length).toBeGreaterThan(10);
+}, 120_000);
