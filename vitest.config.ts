@@ -54,7 +54,7 @@ const inOneProcess: Readonly<Record<string, readonly string[]>> = {
 
 /** Tests of the stand-ins, which a real GPU cannot run: they ask for failures, or compile. The README lists them, too. */
 const ofStandIns: Readonly<Record<string, readonly string[]>> = {
-  "kernels-cuda": ["errors", "faults", "lifetime", "places", "refusal", "system"],
+  "kernels-cuda": ["errors", "faults", "lifetime", "library-search-paths", "refusal", "system"],
 };
 
 const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);

@@ -45,7 +45,7 @@ export interface InitOptions extends Omit<CoreOptions, "device" | "collectives">
 export async function init(options: InitOptions = {}): Promise<Context> {
   const { device: wanted, collectives: engine, backends = [], ...rest } = options;
   const size = options.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
-  refuseLoneShards(options, size);
+  checkLaunched(options, size);
   const asked = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
   const { device, isOurs, collectives } = await choose(asked, size);
   try {
@@ -63,7 +63,7 @@ export function withDefaults(backends: readonly AttentionBackend[]): readonly At
 }
 
 /** The commonest mistake: a program of several ranks started without the launcher. */
-function refuseLoneShards({ spSize, mesh, worldSize }: InitOptions, size: number): void {
+function checkLaunched({ spSize, mesh, worldSize }: InitOptions, size: number): void {
   const wanted = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
   if (wanted <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({

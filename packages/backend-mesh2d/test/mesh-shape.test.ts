@@ -13,8 +13,8 @@ const shapes: readonly MeshShape[] = [
 ];
 
 /** Ranks on which "mesh2d" is registered as the umbrella registers it. */
-const makeWorld: MakeWorld = (size, { dress, ...options }) =>
-  world(size, { ...options, backends: [mesh2d()], device: () => dress(cpu({ threads: 1 })), timeout: 20 });
+const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+  world(size, { ...options, backends: [mesh2d()], device: () => wrapDevice(cpu({ threads: 1 })), timeout: 20 });
 
 const embed = { embedDim: 16, numHeads: 4, numKvHeads: 2, causal: true, placement: "zigzag" } as const;
 type Options = Pick<ConstructorParameters<typeof MultiAxisAttention>[1], "backend" | "meshShape">;

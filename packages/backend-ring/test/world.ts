@@ -4,8 +4,8 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { test } from "vitest";
 
 /** Ranks of one thread each, all in this process. A message that never comes is an error soon. */
-export const makeWorld: MakeWorld = (size, { dress, ...options }) =>
-  world(size, { ...options, device: (rank) => dress(cpu({ threads: 1, index: rank })), timeout: 20 });
+export const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+  world(size, { ...options, device: (rank) => wrapDevice(cpu({ threads: 1, index: rank })), timeout: 20 });
 
 /** Makes tests of cases. */
 export function register(cases: readonly Case[], timeout?: number): void {

@@ -6,8 +6,8 @@ import { world } from "../src/index.ts";
 import { openRanks } from "./ranks.ts";
 import { readAll, tensor } from "./values.ts";
 
-const suite = failureSuite((size, { dress, ...options }) =>
-  world(size, { ...options, device: () => dress(cpu({ threads: 1 })) }),
+const suite = failureSuite((size, { wrapDevice, ...options }) =>
+  world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
 );
 
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());

@@ -27,8 +27,8 @@ function minimal(size: number): InProcessCollectives {
   };
 }
 
-const makeWorld: MakeWorld = (size, { dress, ...options }) =>
-  openWorld(size, minimal(size), { ...options, device: () => dress(cpu({ threads: 1 })) });
+const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+  openWorld(size, minimal(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 
 describe("a transport of under 150 lines", () => {
   const suite = [...collectivesSuite(makeWorld), ...failureSuite(makeWorld)];

@@ -16,7 +16,7 @@ describe.each([2, 3, 5, 8])("%i processes", (size) => {
   test("compute the same, and leave no descriptor behind", async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(size, "work");
-    const worked = await Promise.all(ranks.map((rank) => rank.said("worked")));
+    const worked = await Promise.all(ranks.map((rank) => rank.waitForEvent("worked")));
     expect(worked.map(({ half, sum }) => [half, sum])).toEqual(
       worked.map((_, rank) => {
         const half = Math.floor((size + 1 - (rank % 2)) / 2);
@@ -24,7 +24,7 @@ describe.each([2, 3, 5, 8])("%i processes", (size) => {
       }),
     );
     for (const { files } of worked) expect(files).not.toContainEqual(expect.stringMatching(/memfd|shm/));
-    const left = await Promise.all(ranks.map((rank) => rank.said("left")));
+    const left = await Promise.all(ranks.map((rank) => rank.waitForEvent("left")));
     expect(left.map(({ leaked }) => leaked)).toEqual(left.map(() => 0));
     expect(await Promise.all(ranks.map((rank) => rank.ended))).toEqual(ranks.map(() => 0));
   });
@@ -42,12 +42,14 @@ test("an agent that a rank started ends with that rank", async () => {
 test("a rank whose timeout began first names the ranks that are missing, too", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(3);
-  const patience = { MOSAIC_TEST_PATIENCE: "3" };
-  const early = processes.start("work", { ...job.env(1), ...patience });
-  await early.said("connecting");
-  const host = processes.start("work", { ...job.env(0), ...patience });
+  const timeouts = { MOSAIC_TEST_CONNECT_TIMEOUT: "3" };
+  const early = processes.start("work", { ...job.env(1), ...timeouts });
+  await early.waitForEvent("connecting");
+  const host = processes.start("work", { ...job.env(0), ...timeouts });
   for (const rank of [early, host]) {
-    expect((await rank.said("failed")).message).toMatch(/rendezvous timed out after 3 s: rank 2 of 3 is missing/);
+    expect((await rank.waitForEvent("failed")).message).toMatch(
+      /rendezvous timed out after 3 s: rank 2 of 3 is missing/,
+    );
   }
 });
 
@@ -55,6 +57,6 @@ test("ranks of several hosts are refused", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(2);
   const rank = processes.start("work", { ...job.env(0), LOCAL_WORLD_SIZE: "1" });
-  expect((await rank.said("failed")).message).toMatch(/LOCAL_WORLD_SIZE 1 of 2 ranks.*span hosts/);
+  expect((await rank.waitForEvent("failed")).message).toMatch(/LOCAL_WORLD_SIZE 1 of 2 ranks.*span hosts/);
   expect(await rank.ended).toBe(0);
 });

@@ -6,7 +6,7 @@ import { onGpu } from "./emulated.ts";
 
 // Real NCCL takes one rank of a process on one GPU; processes.test.ts has the suite for more.
 const suite = collectivesSuite(
-  (size, { dress, ...options }) => world(size, { ...options, device: () => dress(cuda()) }),
+  (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda()) }),
   {
     sizes: onGpu ? [1] : [1, 2, 3, 4, 7],
   },

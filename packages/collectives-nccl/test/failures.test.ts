@@ -11,7 +11,7 @@ emulate();
 
 // What NCCL can carry out all the same, it does: as many bytes, another dtype.
 const suite = failureSuite(
-  (size, { dress, ...options }) => world(size, { ...options, device: () => dress(cuda({ index: 0 })) }),
+  (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda({ index: 0 })) }),
   { lateNews: true },
 );
 

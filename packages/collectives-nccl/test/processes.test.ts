@@ -18,7 +18,7 @@ test("groups along the axes of a mesh, and a trace in their GPU's time", async (
   const before = Number(process.hrtime.bigint());
   const ranks = await processes.startAll(4, "groups");
   for (const [rank, process] of ranks.entries()) {
-    const { sum, ranks: members, trace } = await process.said("grouped");
+    const { sum, ranks: members, trace } = await process.waitForEvent("grouped");
     expect(members).toEqual(rank < 2 ? [0, 1] : [2, 3]);
     expect(sum).toBe(rank < 2 ? 1 : 5);
     const [event] = trace as {

@@ -1,8 +1,8 @@
 import type { Context, Coordinate, Device } from "@mosaic/core";
 
 export interface WorldOptions {
-  /** Puts something around a device, before any rank uses it. */
-  readonly dress: (device: Device) => Device;
+  /** Wraps each device before a rank uses it. */
+  readonly wrapDevice: (device: Device) => Device;
   /** Lengths of the mesh's axes; their product is the number of ranks. Default { sp: size }. */
   readonly mesh?: Coordinate;
   /** The seed of parameters. */
@@ -11,16 +11,16 @@ export interface WorldOptions {
   readonly timeout?: number;
 }
 
-/** Makes as many ranks, connected with one another, in this process. Whoever calls it closes them. */
+/** Opens a process group of `size` ranks in this process. The caller closes them. */
 export type MakeWorld = (size: number, options: WorldOptions) => Promise<readonly Context[]>;
 
 /** Runs `body` on every rank of a fresh world at once, and closes the world whatever comes of it. */
 export async function onWorld<T>(
   makeWorld: MakeWorld,
-  { size, dress = asItIs, ...options }: Partial<WorldOptions> & { readonly size: number },
+  { size, wrapDevice = asItIs, ...options }: Partial<WorldOptions> & { readonly size: number },
   body: (ctx: Context) => Promise<T>,
 ): Promise<T[]> {
-  const contexts = await makeWorld(size, { dress, ...options });
+  const contexts = await makeWorld(size, { wrapDevice, ...options });
   const failures: unknown[] = [];
   const run = async (ctx: Context): Promise<T> => {
     try {

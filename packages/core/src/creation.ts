@@ -1,4 +1,4 @@
-import { drawn } from "./autograd/draws.ts";
+import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
@@ -189,7 +189,7 @@ function source(where: string, on: On, { seed, stream }: RandomOptions): { seed:
     throw new OptionError({ where: `${where}: ${name}`, expected: "a whole number ≥ 0", received: String(value) });
   }
   if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
-  return { seed: seed ?? 0, stream: stream ?? drawn(() => nextStream(on)) };
+  return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => nextStream(on)) };
 }
 
 function nextStream(device: Device): number {

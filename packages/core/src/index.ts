@@ -76,7 +76,7 @@ export { joinSpans, positions, type Span, spansLength } from "./placement/span.t
 export { resolveShards } from "./placement/verify.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
-export { lostTensors, Storage } from "./storage.ts";
+export { leakedTensors, Storage } from "./storage.ts";
 export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
 export type { TensorMethods } from "./methods.ts";
 export type { TraceEvent } from "./trace.ts";

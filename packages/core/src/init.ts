@@ -1,6 +1,6 @@
 import type { AttentionBackend } from "./attention/backend.ts";
 import { local } from "./attention/local.ts";
-import { drawn } from "./autograd/draws.ts";
+import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
@@ -214,7 +214,7 @@ class OpenContext implements Context {
   }
 
   nextRandomStream(): number {
-    return drawn(() => this.randomStream++);
+    return nextStreamNumber(() => this.randomStream++);
   }
 
   assertOpen(where: string): void {

@@ -1,13 +1,13 @@
 /**
- * Device memory, counted: every tensor that shows it holds one reference, so does every collective that still uses it.
+ * Device memory, counted: every tensor that views it holds one reference, so does every collective that still uses it.
  * When the last one lets go, the memory returns to its device's allocator, in stream order.
  */
 export class Storage {
   /** The address, as the device's native code understands it. */
   readonly handle: bigint;
   readonly byteLength: number;
-  /** What notices that all tensors of it were lost; undefined if that would cost more than the memory is worth. */
-  readonly net: FinalizationRegistry<Storage> | undefined = lostTensors;
+  /** Frees this memory once all its tensors are garbage; undefined where registering would cost more than the memory is worth. */
+  readonly leakRegistry: FinalizationRegistry<Storage> | undefined = leakedTensors;
   readonly #free: () => void;
   #references = 0;
   #version = 0;
@@ -59,5 +59,5 @@ export class Storage {
   }
 }
 
-/** The safety net for tensors that nobody disposed; collected memory comes back late, so do not rely on it. */
-export const lostTensors: FinalizationRegistry<Storage> = new FinalizationRegistry((storage) => storage.release());
+/** The leak registry: frees memory of tensors that were collected without being disposed, late, so do not rely on it. */
+export const leakedTensors: FinalizationRegistry<Storage> = new FinalizationRegistry((storage) => storage.release());

@@ -50,7 +50,7 @@ export class Tensor implements Disposable, TensorParts {
     this.strides = parts.strides;
     this.offset = parts.offset;
     this.storage.retain();
-    this.storage.net?.register(this, this.storage, this);
+    this.storage.leakRegistry?.register(this, this.storage, this);
     trackTensor(this);
   }
 
@@ -175,7 +175,7 @@ export class Tensor implements Disposable, TensorParts {
   [Symbol.dispose](): void {
     if (this.#disposed) return;
     this.#disposed = true;
-    this.storage.net?.unregister(this);
+    this.storage.leakRegistry?.unregister(this);
     this.storage.release();
     this.#node?.release();
     this.#node = undefined;

@@ -20,8 +20,8 @@ interface Rung {
 const exec = promisify(execFile);
 const root = fileURLToPath(new URL("..", import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
-/** What climb.cc prints of each rung, at 384 rows and keys, then at lengths that no tile divides. */
-let climbed: readonly Rung[] = [];
+/** What benchmark.cc prints of each rung, at 384 rows and keys, then at lengths that no tile divides. */
+let measured: readonly Rung[] = [];
 
 beforeAll(async () => {
   const options = ["-std=c++20", "-O1", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
@@ -29,11 +29,11 @@ beforeAll(async () => {
     "-I",
     join(root, path),
   ]);
-  const program = join(folder, "climb");
-  const all = [...options, ...includes, join(root, "ladder/climb.cc"), "-o", program, "-lpthread"];
+  const program = join(folder, "benchmark");
+  const all = [...options, ...includes, join(root, "ladder/benchmark.cc"), "-o", program, "-lpthread"];
   await exec(process.env.CXX ?? "c++", all);
   const { stdout } = await exec(program);
-  climbed = stdout
+  measured = stdout
     .trim()
     .split("\n")
     .map((line) => JSON.parse(line) as Rung);
@@ -41,12 +41,12 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true }));
 
 test("no two lanes of an ldmatrix meet in one bank", () => {
-  expect(climbed.map(({ conflicts }) => conflicts)).toEqual(climbed.map(() => 0));
+  expect(measured.map(({ conflicts }) => conflicts)).toEqual(measured.map(() => 0));
 });
 
 test("every rung is right", () => {
-  expect(climbed).toHaveLength(12);
-  for (const { rung, error } of climbed) {
+  expect(measured).toHaveLength(12);
+  for (const { rung, error } of measured) {
     // Tensor cores take weights that are rounded to bfloat16.
     expect(error, `rung ${rung}`).toBeLessThan(rung < 3 ? 1e-5 : 4e-3);
   }
@@ -54,7 +54,7 @@ test("every rung is right", () => {
 
 test("the ladder's README says what was counted", () => {
   const rows = 384;
-  const table = climbed.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
+  const table = measured.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
     const perRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));
     return `| ${[rung, ...perRow, ldmatrix, mma, wgmma].join(" | ")} |`;
   });

@@ -5,7 +5,7 @@ import type { MetaResult } from "./meta.ts";
 import { resumeRecording } from "./recording.ts";
 import type { Chosen } from "./route/choose.ts";
 import { MetaAttention } from "./route/meta-attention.ts";
-import { type HierarchicalMetaAttentionOptions, type Settings, settle } from "./settings.ts";
+import { type HierarchicalMetaAttentionOptions, type ResolvedOptions, resolveOptions } from "./settings.ts";
 import { ChunkSummaryEncoder } from "./summary/encoder.ts";
 import { denseToSparse } from "./warm-up.ts";
 
@@ -59,7 +59,7 @@ export class HierarchicalMetaAttention extends Module {
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
   readonly #ctx: Context;
-  readonly #settings: Settings;
+  readonly #settings: ResolvedOptions;
   readonly #noiseStream: number;
   #steps = 0;
   /** Those of the last call: most calls are of one length. */
@@ -67,7 +67,7 @@ export class HierarchicalMetaAttention extends Module {
 
   constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
     super();
-    const settings = settle(new.target.name, ctx, options);
+    const settings = resolveOptions(new.target.name, ctx, options);
     const { embedDim, numHeads, numKvHeads, headDim, summaryDim, summaryHeads, metaHeads, bias, dtype } = settings;
     const width = numHeads * headDim;
     this.#ctx = ctx;

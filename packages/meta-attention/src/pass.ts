@@ -14,7 +14,7 @@ import type { Resume } from "./recording.ts";
 import { choose, type Chosen, type Reach } from "./route/choose.ts";
 import type { MetaAttention, Routing } from "./route/meta-attention.ts";
 import { type NoiseSpec, routeBy, type Routed, routerNumbers } from "./route/router.ts";
-import type { Settings } from "./settings.ts";
+import type { ResolvedOptions } from "./settings.ts";
 import { beginSummaries, type ChunkSummaryEncoder, type PendingSummaries } from "./summary/encoder.ts";
 
 /** The module that runs, and how the sequence is cut. */
@@ -154,7 +154,7 @@ interface Finishing {
 }
 
 /** x must be [B,S,E] of the module's dtype. */
-export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Settings): void {
+export function checkInput(x: Tensor, { name: where, embedDim, dtype }: ResolvedOptions): void {
   x.assertUsable(where);
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({

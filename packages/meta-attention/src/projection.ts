@@ -1,7 +1,7 @@
 import type { Linear, Tensor } from "@mosaic/core";
 import type { Qkv } from "./attend/attending.ts";
 import type { Chunks } from "./chunks.ts";
-import type { Settings } from "./settings.ts";
+import type { ResolvedOptions } from "./settings.ts";
 
 /** Queries, keys and values with history, to be disposed together. */
 export interface Projected extends Qkv, Disposable {}
@@ -9,7 +9,7 @@ export interface Projected extends Qkv, Disposable {}
 /** What stands between x and its queries, keys and values. */
 export interface QkvProjection {
   readonly qkvProjection: Linear;
-  readonly settings: Settings;
+  readonly settings: ResolvedOptions;
   readonly chunks: Chunks;
 }
 

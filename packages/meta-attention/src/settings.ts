@@ -83,7 +83,7 @@ export interface HierarchicalMetaAttentionOptions {
 }
 
 /** Options checked, with their defaults. */
-export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttentionOptions, Settled>>> {
+export interface ResolvedOptions extends Readonly<Required<Omit<HierarchicalMetaAttentionOptions, Resolved>>> {
   readonly name: string;
   readonly topK: number;
   /** Chunks of the whole sequence, if no shard is too short for its own. */
@@ -94,8 +94,8 @@ export interface Settings extends Readonly<Required<Omit<HierarchicalMetaAttenti
   readonly maxMissedMass: number | undefined;
   readonly sequenceLength: number | undefined;
 }
-/** Options that have another form once they are settled. */
-type Settled = "topK" | "headDim" | "causal" | "placement" | "positions" | "maxMissedMass" | "sequenceLength";
+/** Options that have another form once they are resolved. */
+type Resolved = "topK" | "headDim" | "causal" | "placement" | "positions" | "maxMissedMass" | "sequenceLength";
 
 const legal = [
   "embedDim",
@@ -125,8 +125,8 @@ const legal = [
   "sequenceLength",
 ] as const satisfies readonly (keyof HierarchicalMetaAttentionOptions)[];
 
-/** Checks options against each other and the mesh. */
-export function settle(name: string, ctx: Context, options: HierarchicalMetaAttentionOptions): Settings {
+/** Checks options against each other and the mesh, and fills in defaults. */
+export function resolveOptions(name: string, ctx: Context, options: HierarchicalMetaAttentionOptions): ResolvedOptions {
   ctx.assertOpen(name);
   checkOptionNames(name, options, legal);
   const { embedDim, numHeads, numKvHeads = numHeads, summaryDim = 64, metaHeads = 4 } = options;
@@ -143,7 +143,7 @@ export function settle(name: string, ctx: Context, options: HierarchicalMetaAtte
   const chunks = ranksAlong(name, ctx, axis) * chunksPerRank;
   const { headDim = embedDim / numHeads } = options;
   checkMask(name, options);
-  const settings: Settings = {
+  const settings: ResolvedOptions = {
     name,
     embedDim,
     numHeads,
@@ -193,7 +193,7 @@ function checkMask(where: string, { causal, mask }: HierarchicalMetaAttentionOpt
   throw new OptionError({ where, expected: "causal or mask", received: "both", remedy: "put all into the mask" });
 }
 
-function checkTogether(settings: Settings): void {
+function checkTogether(settings: ResolvedOptions): void {
   const { name: where, combine, gate, headDim, scale, routingNoise, warmupSteps } = settings;
   const { certificate, maxMissedMass, dtype } = settings;
   const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [

@@ -149,7 +149,7 @@ test.each(worlds)(
     for (const useCheckpoint of [false, true]) {
       const trial: Trial = { options: { ...sizes, ...given, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
-      const results = await onWorld(makeWorld, { size: ranks, dress: poisoned }, (ctx) =>
+      const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
         stepOn(disturbed(ctx, { arrival: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
       const full = await fullAttention(trial);

@@ -150,7 +150,7 @@ test.each(trials.map((row) => [row.name, row] as const))(
   async (_, { ranks, trial: given }) => {
     const trial = { ...given, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
-    const results = await onWorld(makeWorld, { size: ranks, dress: poisoned }, async (ctx) => {
+    const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
       const rank = disturbed(ctx, { arrival: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await stepOn(rank, trial);
       check(rank.underWay() === 0, `rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`);

@@ -27,7 +27,7 @@ test.each([
     ),
   );
   expect(trials.length).toBe(15);
-  const ranks = await onWorld(makeWorld, { size: 6, mesh, dress: poisoned }, async (ctx) => {
+  const ranks = await onWorld(makeWorld, { size: 6, mesh, wrapDevice: poisoned }, async (ctx) => {
     const rank = disturbed(ctx, { arrival: "late", seed: 3 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureOn(rank, strategy, trial));

@@ -50,8 +50,8 @@ export function alongOneAxis(
  * import { world } from "@mosaic/collectives-local";
  * import { alongOneAxis, backendSuite, type MakeWorld } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
- * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
- *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
  * const cases = backendSuite({ makeWorld, arrangements: alongOneAxis((axis) => ring({ axis }), [3]) });
  * await cases[0]!.run();
  * ```
@@ -98,7 +98,7 @@ async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, co
   const trials = Array.from({ length: sequencesOf(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),
   );
-  const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, async (ctx) => {
+  const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
     const rank = disturbed(ctx, { arrival, seed: 7 });
     const sequence = sequenceOf(rank, axes);
     const measurements: Measurement[] = [];

@@ -78,8 +78,8 @@ interface Mistake {
  * import { world } from "@mosaic/collectives-local";
  * import { type MakeWorld, validationSuite } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
- * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
- *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
  * const cases = validationSuite({ makeWorld, backend: (axis) => ring({ axis }), sharded: ["keys"] });
  * await cases[0]!.run();
  * ```

@@ -27,7 +27,7 @@ export async function openStage(
   makeWorld: MakeWorld,
   { size, timeout = 20, ...options }: StageOptions,
 ): Promise<Stage> {
-  const contexts = await makeWorld(size, { ...options, timeout, dress: asItIs });
+  const contexts = await makeWorld(size, { ...options, timeout, wrapDevice: asItIs });
   const gates: Gate[] = [];
   const close = async (): Promise<void> => {
     await Promise.all(contexts.map((context) => context.close()));
@@ -57,7 +57,7 @@ interface Gate {
 
 /** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
 async function shut(makeWorld: MakeWorld, devices: readonly Device[]): Promise<Gate> {
-  const [held, key] = (await makeWorld(2, { timeout: 60, dress: asItIs })) as [Context, Context];
+  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: asItIs })) as [Context, Context];
   held.world.barrier().wait();
   const fence = held.device.stream.record();
   for (const device of devices) device.stream.wait(fence);

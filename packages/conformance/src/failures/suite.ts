@@ -27,8 +27,8 @@ export interface FailureSuiteOptions {
  * import { world } from "@mosaic/collectives-local";
  * import { failureSuite } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
- * const cases = failureSuite((size, { dress, ...options }) =>
- *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) }),
+ * const cases = failureSuite((size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
  * );
  * await cases.find(({ name }) => name === "another shape on one rank is a mismatch on all")!.run();
  * ```

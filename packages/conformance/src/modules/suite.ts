@@ -24,8 +24,8 @@ export interface ModuleSuiteOptions {
  * import { world } from "@mosaic/collectives-local";
  * import { type MakeWorld, moduleSuite } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
- * const makeWorld: MakeWorld = (size, { dress, ...options }) =>
- *   world(size, { ...options, device: () => dress(cpu({ threads: 1 })) });
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
  * const arrangement = { mesh: { dp: 2, sp: 2 }, axes: ["sp"], backend: ring() };
  * await moduleSuite({ makeWorld, arrangements: [arrangement] })[0]!.run();
  * ```
@@ -42,7 +42,7 @@ export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Ca
 async function trainsAsOne(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
   const { mesh, backend } = arrangement;
   const one = await onOneDevice(makeWorld, trial, arrangement);
-  const ranks = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, dress: poisoned }, (ctx) =>
+  const ranks = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, (ctx) =>
     measureModuleOn(ctx, { arrangement, trial, one }),
   );
   checkMeasurements(`MultiAxisAttention over ${backend.name}`, ranks);

@@ -2,20 +2,20 @@ import type { Case } from "../case.ts";
 import { check } from "../check.ts";
 import { checkSays } from "../failures/stage.ts";
 import { caseOf, type Environment, type RankProcesses, type RankProgram } from "./processes.ts";
-import { roles } from "./play.ts";
-import type { RankProcess, Said } from "./rank.ts";
+import { scenarioVariables } from "./run-rank.ts";
+import type { RankProcess, RankEvent } from "./rank.ts";
 
 export interface DeathOptions {
   readonly noticeSeconds: number;
 }
 
-/** One of three ranks does its worst; the others say who it was, and end. */
+/** One of three ranks fails; the others name it, and end. */
 export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions): Case[] {
   return [
     caseOf(program, "a rank that is killed is named at once, and everybody ends", (processes) =>
       killed(processes, { odd: 1, noticeSeconds }),
     ),
-    caseOf(program, "rank 0, where all meet, that is killed", (processes) =>
+    caseOf(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
       killed(processes, { odd: 0, noticeSeconds }),
     ),
     caseOf(program, "a rank that exits early is named", (processes) => leavesEarly(processes, "exits")),
@@ -26,31 +26,31 @@ export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions
   ];
 }
 
-interface Disaster {
+interface Failure {
   readonly ranks: readonly RankProcess[];
-  /** The odd one's. */
+  /** Of the odd rank. */
   readonly pid: number;
-  /** What the others say. */
-  readonly failures: readonly Said[];
+  /** Errors of the others. */
+  readonly failures: readonly RankEvent[];
   readonly seconds: number;
 }
 
-async function disaster(
+async function failOne(
   processes: RankProcesses,
   scenario: string,
   { odd = 1, more = {} }: { readonly odd?: number; readonly more?: Environment } = {},
-): Promise<Disaster> {
-  const ranks = await processes.startAll(3, scenario, { [roles.odd]: String(odd), ...more });
-  const ready = await Promise.all(ranks.map((rank) => rank.said("ready")));
+): Promise<Failure> {
+  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.oddRank]: String(odd), ...more });
+  const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const started = performance.now();
-  ranks[odd]!.tell();
+  ranks[odd]!.proceed();
   const others = ranks.filter((_, rank) => rank !== odd);
-  const failures = await Promise.all(others.map((rank) => rank.said("failed")));
+  const failures = await Promise.all(others.map((rank) => rank.waitForEvent("failed")));
   return { ranks, pid: ready[odd]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
 }
 
 async function killed(processes: RankProcesses, { odd, noticeSeconds }: DeathOptions & { readonly odd: number }) {
-  const { ranks, pid, failures, seconds } = await disaster(processes, "is killed", { odd });
+  const { ranks, pid, failures, seconds } = await failOne(processes, "is killed", { odd });
   const needed = `step 3: rank ${odd} \\(pid ${pid}\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
   for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
   check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
@@ -64,20 +64,20 @@ const earlyEnd =
   /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
 
 async function leavesEarly(processes: RankProcesses, scenario: string): Promise<void> {
-  const { ranks, failures } = await disaster(processes, scenario);
+  const { ranks, failures } = await failOne(processes, scenario);
   for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
 async function throws(processes: RankProcesses): Promise<void> {
-  const { ranks, failures } = await disaster(processes, "throws");
+  const { ranks, failures } = await failOne(processes, "throws");
   for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
-  checkFailed(await ranks[1]!.said("failed"), "Error", /^bad loss$/);
+  checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^bad loss$/);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
 async function late(processes: RankProcesses): Promise<void> {
-  const { failures } = await disaster(processes, "is late", { more: { [roles.limit]: "1" } });
+  const { failures } = await failOne(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
   for (const failure of failures) {
     const { message } = checkFailed(
       failure,
@@ -89,8 +89,8 @@ async function late(processes: RankProcesses): Promise<void> {
 }
 
 async function shapesDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(3, "differs", { [roles.odd]: "1" });
-  for (const failure of await Promise.all(ranks.map((rank) => rank.said("failed")))) {
+  const ranks = await processes.startAll(3, "differs", { [scenarioVariables.oddRank]: "1" });
+  for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(
       failure,
       "CollectiveMismatchError",
@@ -101,8 +101,8 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-/** A rank's last words. */
-export function checkFailed(failure: Said, name: string, pattern: RegExp): { readonly message: string } {
+/** Checks a rank's error; returns its message. */
+export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
   const message = String(failure.message);
   check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
   checkSays(message, pattern);

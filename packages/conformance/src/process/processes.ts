@@ -1,17 +1,17 @@
 import type { Case } from "../case.ts";
 import { type RankProcess, startRank } from "./rank.ts";
 
-/** What the ranks of one job meet by; it ends with the case. */
+/** The rendezvous of one job; it ends with the case. */
 export interface Job extends AsyncDisposable {
   /** What a launcher would put into a rank's environment. */
   env(rank: number): Readonly<Record<string, string>>;
 }
 
-/** Ranks that are processes: what they run, and how they meet. */
+/** Ranks that are processes: what they run, and their rendezvous. */
 export interface RankProgram {
-  /** The module that each rank runs, as Node loads it: it calls `playRank`. */
+  /** The module that each rank runs, as Node loads it: it calls `runRank`. */
   readonly script: string;
-  /** Opens what ranks meet by. */
+  /** Opens the rendezvous. */
   readonly openJob: (size: number) => Promise<Job>;
 }
 
@@ -19,7 +19,7 @@ export interface RankProgram {
 export type Environment = Readonly<Record<string, string>>;
 
 /**
- * The processes of one test, and what they meet by. All of it ends with the test, whatever comes of it.
+ * The processes of one test, and their rendezvous. All of it ends with the test, whatever comes of it.
  *
  * @example
  * ```ts no-run
@@ -32,7 +32,7 @@ export type Environment = Readonly<Record<string, string>>;
  *   }),
  * });
  * const ranks = await processes.startAll(2, "my scenario");
- * await ranks[0]!.said("closed");
+ * await ranks[0]!.waitForEvent("closed");
  * ```
  */
 export class RankProcesses implements AsyncDisposable {

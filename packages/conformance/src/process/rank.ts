@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 
 /** A line of JSON that a rank printed. */
-export interface Said {
+export interface RankEvent {
   readonly event: string;
   readonly rank: number;
   readonly [detail: string]: unknown;
@@ -12,47 +12,46 @@ export interface Said {
 /** A rank in its own process. */
 export interface RankProcess {
   readonly pid: number;
-  /** Resolves with the first thing it says of this kind; rejects if it ends without. */
-  said(event: string): Promise<Said>;
-  /** Lets the odd rank do what it is there for. */
-  tell(): void;
+  /** Resolves with the first event of this name; rejects if the rank ends without one. */
+  waitForEvent(event: string): Promise<RankEvent>;
+  /** Writes the line that the odd rank waits for. */
+  proceed(): void;
   kill(): void;
   /** Its exit code, or the signal that ended it. */
   readonly ended: Promise<number | string>;
 }
 
 /**
- * Starts a rank as a process of its own: `script` plays the scenario, and says what happens as lines of JSON with the name
- * of an event each. `env` is added to this process's environment.
+ * Starts a rank as a process of its own: `script` runs the scenario and prints events as lines of JSON. `env` is added to this process's environment.
  */
 export function startRank(script: string, scenario: string, env: Readonly<Record<string, string>>): RankProcess {
   const child = spawn(process.execPath, [script, scenario], {
     env: { ...process.env, ...env },
     stdio: ["pipe", "pipe", "inherit"],
   });
-  const heard: Said[] = [];
+  const events: RankEvent[] = [];
   const listeners = new Set<() => void>();
   createInterface(child.stdout).on("line", (line) => {
-    heard.push(JSON.parse(line) as Said);
+    events.push(JSON.parse(line) as RankEvent);
     for (const listener of listeners) listener();
   });
   const ended = once(child, "close").then(([code, signal]) => (code as number | null) ?? (signal as string));
   return {
     pid: child.pid!,
     ended,
-    tell: () => child.stdin.write("go\n"),
+    proceed: () => child.stdin.write("go\n"),
     kill: () => child.kill("SIGKILL"),
-    said(event) {
+    waitForEvent(event) {
       return new Promise((resolve, reject) => {
-        const look = () => {
-          const found = heard.find((each) => each.event === event);
+        const check = () => {
+          const found = events.find((each) => each.event === event);
           if (found) resolve(found);
         };
-        listeners.add(look);
-        look();
+        listeners.add(check);
+        check();
         void ended.then((code) => {
-          look();
-          reject(new Error(`${scenario}: ended with ${code} before "${event}"; said ${JSON.stringify(heard)}`));
+          check();
+          reject(new Error(`${scenario}: ended with ${code} before "${event}"; received ${JSON.stringify(events)}`));
         });
       });
     },

@@ -1,21 +1,21 @@
 import type { Case } from "../case.ts";
 import type { RankProgram } from "./processes.ts";
 import { deathCases } from "./deaths.ts";
-import { meetingCases } from "./meetings.ts";
+import { rendezvousCases } from "./rendezvous.ts";
 
 export interface ProcessSuiteOptions extends RankProgram {
   /** Numbers of processes that run all of `collectivesSuite`. Default: 2 and 3. */
   readonly sizes?: readonly number[];
-  /** Seconds within which the others must know of a rank that died. Default 2, for machines that are busy. */
+  /** Seconds within which the others must fail after a rank died. Default 2, for machines that are busy. */
   readonly noticeSeconds?: number;
-  /** What a rank that waits for rank 0 in vain says besides: what to do, say. */
+  /** What the message of a rendezvous that timed out without rank 0 contains, besides. */
   readonly withoutRankZero?: RegExp;
 }
 
 /**
  * What every implementation of collectives must do for ranks that are processes of their own: all of `collectivesSuite`; name
- * a rank that dies, however it dies, or never comes, to all others, and soon; and leave no process behind. The scenarios are
- * played by a script of yours, which calls `playRank`; `openJob` says what a launcher would put into its environment.
+ * a rank that dies, however it dies, or never joins, to all others, and soon; and leave no process behind. A script of yours,
+ * which calls `runRank`, runs the scenarios; `openJob` sets what a launcher would put into its environment.
  *
  * @example
  * ```ts no-run
@@ -36,5 +36,5 @@ export function processSuite({
   withoutRankZero = /rank 0/,
   ...program
 }: ProcessSuiteOptions): Case[] {
-  return [...meetingCases(program, { sizes, withoutRankZero }), ...deathCases(program, { noticeSeconds })];
+  return [...rendezvousCases(program, { sizes, withoutRankZero }), ...deathCases(program, { noticeSeconds })];
 }

@@ -3,7 +3,7 @@ import { Tensor } from "../tensor.ts";
 import { untracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
-import { repeatingDraws } from "./draws.ts";
+import { preserveRngState } from "./rng-state.ts";
 import { enableGrad, isRecording } from "./node.ts";
 import { checkVersions, versionsOf } from "./saved-tensors.ts";
 
@@ -35,7 +35,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   const run = (...each: Inputs): Tensor => scope(() => apart(body(...each), each));
   if (!isRecording()) return run(...inputs);
   // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
-  const within = repeatingDraws();
+  const within = preserveRngState();
   using traced = within(() => run(...inputs));
   if (!traced.node) return traced.detach();
   const kept = untracked(() => inputs.map((input) => input.detach()));

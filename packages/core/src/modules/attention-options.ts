@@ -88,7 +88,7 @@ const commonNames = [
 ] as const satisfies readonly (keyof AttentionModuleOptions)[];
 
 /** Options checked, with their defaults. */
-export interface Settings {
+export interface ResolvedOptions {
   readonly name: string;
   readonly embed: number;
   readonly numHeads: number;
@@ -108,12 +108,12 @@ export interface Settings {
   readonly sequenceLength: number | undefined;
 }
 
-/** Checks options against each other; `own` names what a module takes beyond the common ones. */
-export function settle(
+/** Checks options against each other and fills in defaults; `own` names what a module takes beyond the common ones. */
+export function resolveOptions(
   name: string,
   ctx: Context,
   given: { options: AttentionModuleOptions; own: string[] },
-): Settings {
+): ResolvedOptions {
   const { options, own } = given;
   ctx.assertOpen(name);
   checkOptionNames(name, options, [...own, ...commonNames]);
@@ -186,7 +186,7 @@ function headDimOf(name: string, { embedDim, numHeads, headDim }: AttentionModul
 }
 
 /** The mask of one call. */
-export function maskOf({ name, causal, mask, ownMask }: Settings, call: AttentionForwardOptions): Mask {
+export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: AttentionForwardOptions): Mask {
   if (!call.documents) return call.mask ?? mask;
   if (!call.mask && !ownMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
@@ -198,7 +198,7 @@ export function maskOf({ name, causal, mask, ownMask }: Settings, call: Attentio
 }
 
 /** x must be [..,E] of the module's dtype. */
-export function checkInput({ name, dtype }: Settings, x: Tensor, embed: number): void {
+export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embed: number): void {
   x.assertUsable(name);
   if (x.shape.at(-1) !== embed) {
     throw new ShapeError({

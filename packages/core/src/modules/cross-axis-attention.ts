@@ -9,8 +9,8 @@ import { type Placement, type PlacementName, placementOf } from "../placement/pl
 import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { type AttentionModuleOptions, checkInput, type Settings, settle } from "./attention-options.ts";
-import { mergeHeads, placedHeads, splitHeads } from "./heads.ts";
+import { type AttentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
+import { mergeHeads, applyPositionEncoding, splitHeads } from "./heads.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 import { sequenceLayout } from "./self-attention.ts";
@@ -68,14 +68,14 @@ export class CrossAxisAttention extends Module {
   readonly kvProjection: Linear;
   readonly outProjection: Linear;
   readonly #ctx: Context;
-  readonly #settings: Settings;
+  readonly #settings: ResolvedOptions;
   readonly #kv: { readonly axis: number; readonly embed: number; readonly placement: Placement; length?: number };
   readonly #axis: number;
 
   constructor(ctx: Context, options: CrossAxisAttentionOptions) {
     super();
     const own = ["qAxis", "kvAxis", "kvEmbedDim", "kvPlacement", "kvSequenceLength"];
-    const settings = settle("CrossAxisAttention", ctx, { options, own });
+    const settings = resolveOptions("CrossAxisAttention", ctx, { options, own });
     const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = options;
     checkPositive(settings.name, "kvEmbedDim", kvEmbedDim);
@@ -136,7 +136,7 @@ export class CrossAxisAttention extends Module {
 
   #attend(rows: { q: Tensor; kv: Tensor }, mask: Mask, layouts: Layouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.#settings;
-    const place = (x: Tensor, layout: Layout) => placedHeads(this.#ctx, x, { positions, layout });
+    const place = (x: Tensor, layout: Layout) => applyPositionEncoding(this.#ctx, x, { positions, layout });
     const projected = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
     const q = place(splitHeads(projected, { first: 0, count: numHeads, size }), layouts.queries);

@@ -15,8 +15,8 @@ export function splitHeads(x: Tensor, heads: { first: number; count: number; siz
     .permute([0, 2, 1, 3]);
 }
 
-/** x [B,H,S,D] turned by where its rows stand, if anything turns it. */
-export function placedHeads(
+/** x [B,H,S,D] with the position encoding of its rows, if the module has one. */
+export function applyPositionEncoding(
   ctx: Context,
   x: Tensor,
   { positions, layout }: { positions: PositionEncoding | null; layout: Layout },

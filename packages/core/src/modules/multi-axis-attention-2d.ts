@@ -10,7 +10,7 @@ import {
   type AttentionModuleOptions,
   checkInput,
   maskOf,
-  settle,
+  resolveOptions,
 } from "./attention-options.ts";
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
@@ -45,7 +45,7 @@ export class MultiAxisAttention2D extends SelfAttention {
   readonly #axes: readonly [number, number];
 
   constructor(ctx: Context, options: MultiAxisAttention2DOptions) {
-    super(ctx, settle("MultiAxisAttention2D", ctx, { options, own: ["axis1", "axis2"] }));
+    super(ctx, resolveOptions("MultiAxisAttention2D", ctx, { options, own: ["axis1", "axis2"] }));
     this.#axes = [options.axis1, options.axis2];
   }
 

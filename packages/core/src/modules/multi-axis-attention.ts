@@ -6,7 +6,7 @@ import {
   type AttentionModuleOptions,
   checkInput,
   maskOf,
-  settle,
+  resolveOptions,
 } from "./attention-options.ts";
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
@@ -41,7 +41,7 @@ export class MultiAxisAttention extends SelfAttention {
   readonly #axis: number;
 
   constructor(ctx: Context, options: MultiAxisAttentionOptions) {
-    super(ctx, settle("MultiAxisAttention", ctx, { options, own: ["attentionAxis"] }));
+    super(ctx, resolveOptions("MultiAxisAttention", ctx, { options, own: ["attentionAxis"] }));
     this.#axis = options.attentionAxis;
   }
 

@@ -6,19 +6,19 @@ import type { Layout } from "../placement/layout.ts";
 import { layoutOf } from "../placement/layout-of.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Settings } from "./attention-options.ts";
-import { mergeHeads, placedHeads, splitHeads } from "./heads.ts";
+import type { ResolvedOptions } from "./attention-options.ts";
+import { mergeHeads, applyPositionEncoding, splitHeads } from "./heads.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 
 /** Projections to queries, keys and values, laid out [q|k|v], and back: what self-attention modules share. */
 export abstract class SelfAttention extends Module {
   protected readonly ctx: Context;
-  protected readonly settings: Settings;
+  protected readonly settings: ResolvedOptions;
   readonly qkvProjection: Linear;
   readonly outProjection: Linear;
 
-  protected constructor(ctx: Context, settings: Settings) {
+  protected constructor(ctx: Context, settings: ResolvedOptions) {
     super();
     const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     this.ctx = ctx;
@@ -41,7 +41,7 @@ export abstract class SelfAttention extends Module {
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.settings;
-    const place = (x: Tensor) => placedHeads(this.ctx, x, { positions, layout });
+    const place = (x: Tensor) => applyPositionEncoding(this.ctx, x, { positions, layout });
     const qkv = this.qkvProjection.forward(rows);
     const q = place(splitHeads(qkv, { first: 0, count: numHeads, size }));
     const k = place(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
@@ -54,7 +54,7 @@ export abstract class SelfAttention extends Module {
 /** The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards. */
 export function sequenceLayout(
   ctx: Context,
-  { backend, placement }: Pick<Settings, "backend" | "placement">,
+  { backend, placement }: Pick<ResolvedOptions, "backend" | "placement">,
   { rows, length }: { rows: number; length: number | undefined },
 ): Layout {
   const mesh = ctx.mesh.shape;

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "blas/places.h"
+#include "blas/library_search_paths.h"
 #include "driver/driver.h"
 #include "mosaic/failure.h"
 
@@ -55,7 +55,7 @@ std::vector<std::string> usualNames() {
     if (driverVersion() / 1000 < std::atoi(version)) continue;
     const std::string file = std::string("libcublasLt.so.") + version;
     names.push_back(file);
-    for (std::string& place : placesOf(file)) names.push_back(std::move(place));
+    for (std::string& path : librarySearchPaths(file)) names.push_back(std::move(path));
   }
   return names;
 }

@@ -7,7 +7,7 @@ import { codeOf, type Reader, Tape } from "./tape.ts";
 export class SymbolicStorage extends Storage {
   readonly id: number;
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
-  override readonly net = undefined;
+  override readonly leakRegistry = undefined;
   /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
   last: Tensor | undefined;
   lastView = -1;

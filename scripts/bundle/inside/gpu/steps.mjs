@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { librariesOfPython } from "./libraries.mjs";
 
 /** Tests of the emulation, of compilers' reports, and of what goes wrong: no GPU takes part. */
-const NOT_FOR_GPUS = ["faults", "budgets", "errors", "system", "lifetime", "places", "refusal"];
+const NOT_FOR_GPUS = ["faults", "budgets", "errors", "system", "lifetime", "library-search-paths", "refusal"];
 /** Every kernel that uses tensor cores, on few numbers. */
 const FEW = ["test/tensor-cores.test.ts"];
 /** What the benchmarks' own budgets add up to, and what it takes to start and to report. */

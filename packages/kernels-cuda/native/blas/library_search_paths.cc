@@ -1,4 +1,4 @@
-#include "blas/places.h"
+#include "blas/library_search_paths.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -61,17 +61,17 @@ std::vector<fs::path> sitePackages() {
 
 }  // namespace
 
-std::vector<std::string> placesOf(const std::string& file) {
-  std::vector<std::string> places{"/usr/local/cuda/lib64/" + file};
+std::vector<std::string> librarySearchPaths(const std::string& file) {
+  std::vector<std::string> paths{"/usr/local/cuda/lib64/" + file};
   std::error_code error;
   for (const fs::path& folder : sitePackages()) {
     // A package each, or since CUDA 13 all in one.
     for (const char* package : {"cu13", "cublas"}) {
       const fs::path path = folder / "nvidia" / package / "lib" / file;
-      if (fs::exists(path, error)) places.push_back(path.string());
+      if (fs::exists(path, error)) paths.push_back(path.string());
     }
   }
-  return places;
+  return paths;
 }
 
 }  // namespace mosaic::cuda

@@ -3,24 +3,24 @@ import { check } from "../check.ts";
 import { checkSays } from "../failures/stage.ts";
 import { caseOf, type RankProcesses, type RankProgram } from "./processes.ts";
 import { checkFailed } from "./deaths.ts";
-import { roles } from "./play.ts";
+import { scenarioVariables } from "./run-rank.ts";
 import type { RankProcess } from "./rank.ts";
 
-export interface MeetingOptions {
+export interface RendezvousOptions {
   readonly sizes: readonly number[];
   readonly withoutRankZero: RegExp;
 }
 
-/** Ranks that meet, and that do not. */
-export function meetingCases(program: RankProgram, { sizes, withoutRankZero }: MeetingOptions): Case[] {
+/** A rendezvous that succeeds, and ones that do not. */
+export function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
       caseOf(program, `${size} processes: every collective, every promise of order`, async (processes) =>
         allConform(await processes.startAll(size, "conforms")),
       ),
     ),
-    caseOf(program, "ranks that do not come are named by those that did", someMissing),
-    caseOf(program, "rank 0 that does not come", (processes) => rankZeroMissing(processes, withoutRankZero)),
+    caseOf(program, "ranks that do not join are named by those that did", someMissing),
+    caseOf(program, "rank 0 that does not join", (processes) => rankZeroMissing(processes, withoutRankZero)),
     caseOf(program, "a rank that dies while it waits for the others may be replaced", replaced),
     caseOf(program, "ranks that disagree about the world", disagree),
   ];
@@ -28,10 +28,10 @@ export function meetingCases(program: RankProgram, { sizes, withoutRankZero }: M
 
 async function allConform(ranks: readonly RankProcess[]): Promise<void> {
   for (const rank of ranks) {
-    const { cases } = await rank.said("conforms");
+    const { cases } = await rank.waitForEvent("conforms");
     check((cases as number) > 40, `only ${cases} cases ran`);
   }
-  for (const rank of ranks) await rank.said("closed");
+  for (const rank of ranks) await rank.waitForEvent("closed");
   const ends = await Promise.all(ranks.map((rank) => rank.ended));
   check(
     ends.every((end) => end === 0),
@@ -42,17 +42,17 @@ async function allConform(ranks: readonly RankProcess[]): Promise<void> {
 async function someMissing(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(4);
   const waiting = processes.start("conforms", job.env(2));
-  await waiting.said("connecting");
-  const host = processes.start("conforms", { ...job.env(0), [roles.patience]: "1" });
-  for (const failure of await Promise.all([host, waiting].map((rank) => rank.said("failed")))) {
+  await waiting.waitForEvent("connecting");
+  const host = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
+  for (const failure of await Promise.all([host, waiting].map((rank) => rank.waitForEvent("failed")))) {
     checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
   }
 }
 
 async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promise<void> {
   const job = await processes.openJob(2);
-  const rank = processes.start("conforms", { ...job.env(1), [roles.patience]: "0.3" });
-  const failure = await rank.said("failed");
+  const rank = processes.start("conforms", { ...job.env(1), [scenarioVariables.connectTimeout]: "0.3" });
+  const failure = await rank.waitForEvent("failed");
   checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 0\.3 s/);
   checkFailed(failure, "CollectiveTimeoutError", message);
 }
@@ -60,7 +60,7 @@ async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promi
 async function replaced(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   const first = processes.start("conforms", job.env(1));
-  await first.said("connecting");
+  await first.waitForEvent("connecting");
   first.kill();
   await first.ended;
   await allConform([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
@@ -70,6 +70,6 @@ async function disagree(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   processes.start("conforms", job.env(0));
   const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
-  const failure = await other.said("failed");
+  const failure = await other.waitForEvent("failed");
   checkSays(String(failure.message), /rank [01] has WORLD_SIZE [23], rank [01] has [23]; WORLD_SIZE must agree/);
 }

@@ -1,17 +1,17 @@
-/** Numbers of random tensors that a body drew. */
-interface Draws {
+/** Numbers of the random streams that a body took, in order. */
+interface RngState {
   readonly numbers: number[];
   /** Those of the body around it, when it ran the first time. */
-  readonly outer: Draws | undefined;
+  readonly outer: RngState | undefined;
   /** Undefined while the body runs the first time; later, the place of the number that comes next. */
   next: number | undefined;
 }
 
-let current: Draws | undefined;
+let current: RngState | undefined;
 
 /** Runs bodies (synchronous): the first draws fresh numbers for its random tensors, each later one the same again. */
-export function repeatingDraws(): <T>(body: () => T) => T {
-  const own: Draws = { numbers: [], outer: current, next: undefined };
+export function preserveRngState(): <T>(body: () => T) => T {
+  const own: RngState = { numbers: [], outer: current, next: undefined };
   return (body) => {
     const before = current;
     current = own;
@@ -25,14 +25,14 @@ export function repeatingDraws(): <T>(body: () => T) => T {
 }
 
 /** A number for a random tensor: a fresh one, or, in a body that runs again, the one that it had the first time. */
-export function drawn(fresh: () => number): number {
-  return drawnBy(current, fresh);
+export function nextStreamNumber(fresh: () => number): number {
+  return nextFrom(current, fresh);
 }
 
-function drawnBy(draws: Draws | undefined, fresh: () => number): number {
+function nextFrom(draws: RngState | undefined, fresh: () => number): number {
   if (!draws) return fresh();
   if (draws.next !== undefined) return draws.numbers[draws.next++] ?? fresh();
-  const number = drawnBy(draws.outer, fresh);
+  const number = nextFrom(draws.outer, fresh);
   draws.numbers.push(number);
   return number;
 }

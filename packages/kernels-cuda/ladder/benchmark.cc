@@ -95,7 +95,7 @@ struct Block {
 };
 
 template <class Kernel, class Parameters>
-void climb(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
+void runRung(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
   x.clear();
   emulated::Stats& count = emulated::stats;
   for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts}) each->store(0);
@@ -108,29 +108,29 @@ void climb(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block&
               count.conflicts.load(), count.mma.load(), count.wgmma.load());
 }
 
-void climbAll(int rows, int keys) {
+void runAll(int rows, int keys) {
   Inputs x(rows, keys);
   const ladder::Problem p = problemOf(x);
-  climb(1, x, rung1, p, {64, 64, 0});
-  climb(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
-  climb(3, x, rung3, p, {16, 32, 0});
+  runRung(1, x, rung1, p, {64, 64, 0});
+  runRung(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
+  runRung(3, x, rung3, p, {16, 32, 0});
   constexpr cuda::BlockShape shape = cuda::forwardShape(64);
-  climb(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
+  runRung(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
   constexpr int kRows = ladder::kGroupRows, kKeys = ladder::kGroupKeys;
   const ladder::MappedProblem mapped{mapOf(x.q, kRows), mapOf(x.k, kKeys), mapOf(x.v, kKeys), p};
-  climb(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
+  runRung(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
   constexpr cuda::HopperShape wide = cuda::forwardHopperShape(64);
   const cuda::AttendHopperParameters all{mapOf(x.q, wide.own), mapOf(x.k, wide.other), mapOf(x.v, wide.other),
                                          parametersOf(x)};
-  climb(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
+  runRung(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
 }
 
 }  // namespace
 
 int main() {
   try {
-    climbAll(384, 384);
-    climbAll(131, 277);  // of which no tile is a divisor
+    runAll(384, 384);
+    runAll(131, 277);  // of which no tile is a divisor
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

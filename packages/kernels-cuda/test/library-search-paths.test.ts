@@ -5,20 +5,20 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, expect, test } from "vitest";
 
-// NVIDIA's cuBLASLt does not go with the stand-in driver, so what the addon would look for is asked of the code alone.
-const folder = mkdtempSync(join(tmpdir(), "mosaic-places-"));
+// NVIDIA's cuBLASLt does not go with the stand-in driver, so the search paths come from the C++ file alone.
+const folder = mkdtempSync(join(tmpdir(), "mosaic-search-paths-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 const native = fileURLToPath(new URL("../native", import.meta.url));
 const file = "libcublasLt.so.13";
-const program = join(folder, "places");
+const program = join(folder, "search-paths");
 const main = `#include <cstdio>
-#include "blas/places.cc"
-int main() { for (const auto& each : mosaic::cuda::placesOf("${file}")) std::puts(each.c_str()); }`;
+#include "blas/library_search_paths.cc"
+int main() { for (const auto& each : mosaic::cuda::librarySearchPaths("${file}")) std::puts(each.c_str()); }`;
 writeFileSync(`${program}.cc`, main);
 execFileSync(process.env.CXX ?? "c++", ["-std=c++20", "-I", native, `${program}.cc`, "-o", program]);
 
-/** What is looked for after the toolkit's. */
-function places(env: NodeJS.ProcessEnv): string[] {
+/** The search paths after the toolkit's. */
+function searchPaths(env: NodeJS.ProcessEnv): string[] {
   const [toolkit, ...rest] = execFileSync(program, { env, encoding: "utf8" }).trim().split("\n");
   expect(toolkit).toBe(`/usr/local/cuda/lib64/${file}`);
   return rest;
@@ -34,15 +34,15 @@ function put(...path: readonly string[]): string {
 test("in the packages of a Python on the PATH, and of what it links to", () => {
   const python = put("torch", "bin", "python3");
   const library = put("torch", "lib", "python3.12", "site-packages", "nvidia", "cu13", "lib", file);
-  expect(places({ PATH: `/nowhere:${dirname(python)}` })[0]).toBe(library);
+  expect(searchPaths({ PATH: `/nowhere:${dirname(python)}` })[0]).toBe(library);
   const links = join(folder, "links");
   mkdirSync(links);
   symlinkSync("../torch/bin/python3", join(links, "python3"));
-  expect(places({ PATH: links })[0]).toBe(library);
-  expect(places({ VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
+  expect(searchPaths({ PATH: links })[0]).toBe(library);
+  expect(searchPaths({ VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
 });
 
 test("in a package of its own, as before CUDA 13, and of PYTHONPATH first", () => {
   const library = put("site", "nvidia", "cublas", "lib", file);
-  expect(places({ PYTHONPATH: join(folder, "site"), VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
+  expect(searchPaths({ PYTHONPATH: join(folder, "site"), VIRTUAL_ENV: join(folder, "torch") })[0]).toBe(library);
 });

@@ -1,0 +1,147 @@
+import type { Context } from "@mosaic/core";
+import { collectivesSuite } from "../collectives/suite.ts";
+
+/** Timeouts of one rank, in seconds. */
+export interface Timeouts {
+  /** Of one collective. */
+  readonly timeout: number;
+  /** Of the rendezvous. */
+  readonly connectTimeout: number;
+}
+
+/** The pipe between a scenario and the test that has started its rank. */
+export interface ScenarioIo {
+  /** Prints an event as a line of JSON. */
+  report(event: string, details?: object): void;
+  /** Resolves when the test writes a line. */
+  waitForLine(): Promise<void>;
+}
+
+/** What a rank runs once its process group is connected. */
+export type Scenario = (ctx: Context, io: ScenarioIo) => unknown;
+
+export interface RunRankOptions {
+  /** Joins the rendezvous of the job. */
+  readonly open: (timeouts: Timeouts) => Promise<Context>;
+  /** Scenarios of your own, beside those of `processSuite`. */
+  readonly scenarios?: Readonly<Record<string, Scenario>>;
+}
+
+/**
+ * The whole of a program that a test starts as a rank, with `startRank`: joins the rendezvous, runs the scenario named on the
+ * command line, closes. Prints events: "connecting", those of the scenario, then "closed"; or "failed", with the name and the
+ * message of the error.
+ *
+ * @example
+ * ```ts no-run
+ * import { local } from "@mosaic/collectives-local";
+ * import { runRank } from "@mosaic/conformance";
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await runRank({
+ *   open: ({ timeout, connectTimeout }) =>
+ *     init({ device: cpu({ threads: 1 }), collectives: local({ connectTimeout }), timeout }),
+ * });
+ * ```
+ */
+export async function runRank({ open, scenarios }: RunRankOptions): Promise<void> {
+  const io: ScenarioIo = { report, waitForLine };
+  try {
+    report("connecting");
+    const [name = ""] = process.argv.slice(2);
+    const ctx = await open(timeouts());
+    await { ...suiteScenarios, ...scenarios }[name]!(ctx, io);
+    await ctx.close();
+    report("closed");
+  } catch (error) {
+    const { name, message } = error as Error;
+    report("failed", { name, message });
+  } finally {
+    process.stdin.destroy();
+  }
+}
+
+/** Environment variables through which `processSuite` configures a rank. */
+export const scenarioVariables = {
+  /** The rank that fails. */
+  oddRank: "MOSAIC_TEST_ODD_RANK",
+  timeout: "MOSAIC_TEST_TIMEOUT",
+  connectTimeout: "MOSAIC_TEST_CONNECT_TIMEOUT",
+} as const;
+
+function timeouts(): Timeouts {
+  const { timeout, connectTimeout } = scenarioVariables;
+  return { timeout: Number(process.env[timeout] ?? 20), connectTimeout: Number(process.env[connectTimeout] ?? 20) };
+}
+
+function isOdd(ctx: Context): boolean {
+  return ctx.rank === Number(process.env[scenarioVariables.oddRank] ?? -1);
+}
+
+function report(event: string, details: object = {}): void {
+  process.stdout.write(`${JSON.stringify({ event, rank: Number(process.env.RANK), ...details })}\n`);
+}
+
+function waitForLine(): Promise<void> {
+  return new Promise((resolve) => process.stdin.once("data", () => resolve()));
+}
+
+const suiteScenarios: Readonly<Record<string, Scenario>> = {
+  conforms,
+  differs,
+  "is killed": without(() => process.kill(process.pid, "SIGKILL")),
+  exits: without(() => process.exit(0)),
+  leaves: without((ctx) => ctx.close()),
+  "is late": without((_, io) => io.waitForLine()),
+  throws: without(() => {
+    throw new Error("bad loss");
+  }),
+};
+
+/** Every case of the suite on the one world that there is. */
+async function conforms(ctx: Context, io: ScenarioIo): Promise<void> {
+  const unclosable = new Proxy(ctx, {
+    get: (target, name) => {
+      if (name === "close") return async () => {};
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === "function" ? value.bind(target) : value;
+    },
+  });
+  const cases = collectivesSuite(async () => [unclosable], { sizes: [ctx.size] });
+  for (const { name, run } of cases) {
+    try {
+      await run();
+    } catch (error) {
+      throw new Error(`${name}: ${(error as Error).message}`, { cause: error });
+    }
+  }
+  io.report("conforms", { cases: cases.length });
+}
+
+/** A collective that the odd rank never joins; `then` is what it does instead, once the test writes a line. */
+function without(then: Scenario): Scenario {
+  return async (ctx, io) => {
+    const { world, device } = ctx;
+    // All ranks have joined.
+    world.barrier().wait();
+    await device.stream.synchronize();
+    io.report("ready", { pid: process.pid });
+    if (isOdd(ctx)) {
+      await io.waitForLine();
+      await then(ctx, io);
+      return;
+    }
+    const x = device.empty([1], "float32");
+    world.allReduce(x, "sum", { label: "step 3" }).wait();
+    await x.read();
+  };
+}
+
+/** Calls with another shape than the others; ranks whose transport carries it out fail at the barrier. */
+async function differs(ctx: Context): Promise<void> {
+  const { world, device } = ctx;
+  const x = device.empty([2, isOdd(ctx) ? 4 : 3], "float32");
+  world.allReduce(x).wait();
+  world.barrier().wait();
+  await x.read();
+}
