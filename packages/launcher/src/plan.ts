@@ -73,7 +73,7 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     // What is no time, as "" or "Unknown", is as if nobody said.
     jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
     failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
-    timeoutMs: options.timeoutMs === undefined ? undefined : timeOf("timeoutMs", options.timeoutMs),
+    timeoutMs: timeOf("timeoutMs", options.timeoutMs ?? 0) || undefined,
     maxRestarts: wholeOf("maxRestarts", options.maxRestarts ?? 0),
     restartBackoffMs: timeOf("restartBackoffMs", options.restartBackoffMs ?? 1000),
     minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),

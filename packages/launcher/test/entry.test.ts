@@ -108,6 +108,11 @@ describe("a plan", () => {
     expect(() => planOf({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(/maxRestarts: expected a whole/);
   });
 
+  it("has no timeout where that is 0, whatever its unit", () => {
+    expect(planOf({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
+    expect(planOf({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
+  });
+
   it("knows when a scheduler takes the machine away, if one says", () => {
     const endsAt = (env: NodeJS.ProcessEnv): number => planOf({ entry: "sh", exec: true }, env).jobEndsAt;
     expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);

@@ -53,7 +53,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "TIME",
     negated: "off",
     default: "off",
-    help: "end the job after this long",
+    help: "end the job after this long; 0: off",
   },
   {
     name: "max-restarts",
