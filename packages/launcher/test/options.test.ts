@@ -150,6 +150,7 @@ describe("values", () => {
     [["--color", "pink"], {}, /--color: expected auto, always, never/],
     [["--json=perhaps"], {}, /--json: expected true or false/],
     [["--env", "1A=2"], {}, /--env: expected NAME=VALUE/],
+    [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
   ] as [string[], Env, RegExp][])("refuses %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
@@ -162,7 +163,7 @@ describe("values", () => {
     [["--rdzv-backend", "etcd"], {}, /--rdzv-backend etcd: not in this version/],
     [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint node0:29400: not in this version/],
     [["--master-addr", "10.0.0.1"], {}, /--master-addr 10.0.0.1: not in this version/],
-    [["--no-standalone"], {}, /not in this version/],
+    [["--no-standalone", "--nnodes=2"], {}, /--nnodes 2: not in this version/],
   ] as [string[], Env, RegExp][])("answers %j %j: several nodes", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
@@ -171,6 +172,8 @@ describe("values", () => {
     const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
     expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
     expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
+    expect(settings([...one, "--no-standalone"]).launch).toEqual(settings(one).launch);
+    expect(settings([], { PET_STANDALONE: "0" }).launch).toEqual(settings([]).launch);
     const named = [
       `--rdzv-endpoint=${hostname()}:29400`,
       `--master-addr=${hostname()}.jobs.svc`,

@@ -83,7 +83,8 @@ function refuseSeveralNodes(values: Values): number | undefined {
   if (!/^\d+(:\d+)?$/.test(nodes)) throw values.wrong("nnodes", "1");
   if (nodes !== "1" && nodes !== "1:1") throw values.severalNodes("nnodes", "pass --nnodes 1 to use this node alone");
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.severalNodes("node-rank", "leave it out");
-  if (!values.flag("standalone")) throw values.severalNodes("standalone", "leave it out");
+  // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
+  values.flag("standalone");
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.severalNodes("rdzv-backend", "leave it out: the launcher has a store of its own");
