@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { countGpus } from "../src/devices.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { planOf } from "../src/plan.ts";
@@ -68,7 +68,26 @@ describe("a program", () => {
 
   it("is refused when it is not there or not executable", () => {
     expect(() => find("no-such-program")).toThrow(/--exec no-such-program: it is not on PATH/);
-    expect(() => find(`./${file("plain")}`)).toThrow(/plain is not an executable file/);
+    expect(() => find("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
+    expect(() => find("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
+    expect(() => find(`./${file("plain")}`)).toThrow(
+      /--exec \.\/plain: (.*\/plain) has no execute permission; allow it: chmod \+x \1$/,
+    );
+  });
+
+  it("is refused for its permission where PATH has it without; one that may be executed is preferred", () => {
+    const [first, second] = ["first", "second"].map((name) => join(testDir(), name)) as [string, string];
+    for (const folder of [first, second]) {
+      mkdirSync(folder);
+      writeFileSync(join(folder, "tool"), "#!/bin/sh\n");
+    }
+    // A folder of that name is no program, however often it may be entered.
+    mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
+    vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);
+    expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; allow it: chmod +x`);
+    chmodSync(join(second, "tool"), 0o755);
+    expect(find("tool").program).toBe(join(second, "tool"));
+    vi.unstubAllEnvs();
   });
 });
 
