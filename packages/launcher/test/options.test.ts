@@ -126,6 +126,8 @@ describe("values", () => {
     expect(settings(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
     // Or --env MOSAIC_THREADS=5 would say nothing.
     expect(settings([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
+    const prefix = "{host}/{rank}/{attempt}/{stream} } { ";
+    expect(settings(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);
     expect(settings([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
     expect(settings([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
   });
@@ -150,6 +152,13 @@ describe("values", () => {
     [["--color", "pink"], {}, /--color: expected auto, always, never/],
     [["--json=perhaps"], {}, /--json: expected true or false/],
     [["--env", "1A=2"], {}, /--env: expected NAME=VALUE/],
+    [
+      ["--log-prefix", "{rnak} "],
+      {},
+      /--log-prefix: expected \{rank\}, \{host\}, \{attempt\}, \{stream\} and text without braces, received "\{rnak\} "$/,
+    ],
+    [[], { MOSAIC_LOG_PREFIX: "{rank}{}" }, /--log-prefix: .* received "\{rank\}\{\}" \(from MOSAIC_LOG_PREFIX\)/],
+    [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
     [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
   ] as [string[], Env, RegExp][])("refuses %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);

@@ -2,6 +2,7 @@ import { isIP } from "node:net";
 import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
+import { PREFIX_FIELDS } from "../output/text-console.ts";
 import type { Sourced } from "./sources.ts";
 import { Values } from "./values.ts";
 
@@ -48,10 +49,19 @@ export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
   const console: ConsoleSettings = {
     json: values.flag("json"),
     color: values.choice("color", ["auto", "always", "never"]),
-    logPrefix: values.text("log-prefix") ?? "",
+    logPrefix: prefixOf(values),
     consoleRanks: values.text("console-ranks"),
   };
   return { launch, console };
+}
+
+/** Refuses a field in braces that is not one: it would stand before every line as it was written. */
+function prefixOf(values: Values): string {
+  const prefix = values.text("log-prefix") ?? "";
+  const known = PREFIX_FIELDS.map((field) => `{${field}}`);
+  const unknown = prefix.match(/\{[^{}]*\}/g)?.find((field) => !known.includes(field));
+  if (unknown === undefined) return prefix;
+  throw values.wrong("log-prefix", `${known.join(", ")} and text without braces`);
 }
 
 function processes(values: Values): number | "auto" | "cpu" | "gpu" {
