@@ -146,5 +146,18 @@ describe("a plan", () => {
     expect(threads({ MOSAIC_THREADS: "7" })).toBe("7");
     expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
     expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" }, threads: 3 })).toBe("3");
+    expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
+  });
+
+  it("refuses threads that no rank could have, whoever chose them", () => {
+    const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
+      planOf({ entry: "sh", exec: true, ...options }, env);
+    const legal = "expected a whole number from 1 to 1024, received";
+    for (const wrong of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
+      expect(() => plan({ MOSAIC_THREADS: wrong })).toThrow(`MOSAIC_THREADS: ${legal} "${wrong}"`);
+      expect(() => plan({}, { env: { MOSAIC_THREADS: wrong } })).toThrow(`--env MOSAIC_THREADS: ${legal} "${wrong}"`);
+      expect(() => plan({ MOSAIC_THREADS: wrong }, { threads: 1 })).not.toThrow();
+    }
+    for (const threads of [0, Number.NaN, 1.5]) expect(() => plan({}, { threads })).toThrow(`threads: ${legal}`);
   });
 });

@@ -3,6 +3,7 @@ import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { PREFIX_FIELDS } from "../output/text-console.ts";
+import { MOST_THREADS } from "../plan.ts";
 import type { Sourced } from "./sources.ts";
 import { Values } from "./values.ts";
 
@@ -74,8 +75,7 @@ function processes(values: Values): number | "auto" | "cpu" | "gpu" {
 
 /** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
 function threadsOf(sources: ReadonlyMap<string, Sourced>, values: Values): number | undefined {
-  const threads = values.count("threads", 1);
-  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : threads;
+  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MOST_THREADS);
 }
 
 function environment(values: Values): Readonly<Record<string, string>> {
