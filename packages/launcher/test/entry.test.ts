@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { describe, expect, it, vi } from "vitest";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { countGpus } from "../src/devices.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { planOf } from "../src/plan.ts";
@@ -83,11 +83,11 @@ describe("a program", () => {
     }
     // A folder of that name is no program, however often it may be entered.
     mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
+    onTestFinished(() => void vi.unstubAllEnvs());
     vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);
     expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; allow it: chmod +x`);
     chmodSync(join(second, "tool"), 0o755);
     expect(find("tool").program).toBe(join(second, "tool"));
-    vi.unstubAllEnvs();
   });
 });
 
