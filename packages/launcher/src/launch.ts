@@ -1,10 +1,11 @@
-import { mkdirSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { Failure, LaunchOptions, Result, Tell } from "./job.ts";
+import { makeFolder } from "./output/rank-log.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
@@ -216,7 +217,7 @@ class RunningJob {
 
 function makeLogDir(path: string): void {
   try {
-    mkdirSync(path, { recursive: true });
+    makeFolder(path);
   } catch (error) {
     throw new UsageError(`--log-dir: ${path} cannot be made: ${(error as Error).message}`);
   }

@@ -9,6 +9,9 @@ import { nearest } from "./options/nearest.ts";
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
 export const LONGEST_MS: number = 2 ** 31 - 1;
 
+/** The most threads of a CPU device. */
+export const MOST_THREADS = 1024;
+
 /** A job with every choice made: what is started does not depend on anything else. */
 export interface Plan {
   readonly runId: string;
@@ -73,7 +76,7 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     // What is no time, as "" or "Unknown", is as if nobody said.
     jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
     failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
-    timeoutMs: options.timeoutMs === undefined ? undefined : timeOf("timeoutMs", options.timeoutMs),
+    timeoutMs: timeOf("timeoutMs", options.timeoutMs ?? 0) || undefined,
     maxRestarts: wholeOf("maxRestarts", options.maxRestarts ?? 0),
     restartBackoffMs: timeOf("restartBackoffMs", options.restartBackoffMs ?? 1000),
     minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),
@@ -113,7 +116,14 @@ function runName(name: string | undefined): string {
 }
 
 function threadsOf(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
-  if (options.threads !== undefined) return String(options.threads);
-  const inherited = options.env?.MOSAIC_THREADS ?? base.MOSAIC_THREADS;
-  return inherited ?? String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+  if (options.threads !== undefined) return checkThreads("threads", String(options.threads));
+  if (options.env?.MOSAIC_THREADS) return checkThreads("--env MOSAIC_THREADS", options.env.MOSAIC_THREADS);
+  if (base.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", base.MOSAIC_THREADS);
+  return String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+}
+
+/** What no rank could use is refused here, once, and not by every rank. */
+function checkThreads(where: string, text: string): string {
+  if (/^[1-9]\d*$/.test(text) && Number(text) <= MOST_THREADS) return text;
+  throw new UsageError(`${where}: expected a whole number from 1 to ${MOST_THREADS}, received ${JSON.stringify(text)}`);
 }

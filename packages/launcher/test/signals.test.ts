@@ -198,6 +198,11 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
 });
 
 describe("a timeout", () => {
+  it.each(["0", "0s", "0ms", "off"])("of %s is none", async (time) => {
+    const outcome = await mosaicRun(["-n", "1", "--timeout", time, "--exec", "sleep", "0.1"]).outcome;
+    expect(outcome).toMatchObject({ code: 0, stderr: "" });
+  });
+
   it("ends the job with 124", async () => {
     const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
     expect(outcome.stderr).toContain("timeout of 0.3 s: asked ranks 0,1 to end with SIGTERM");
