@@ -1,7 +1,7 @@
 /// <reference types="node" />
 import { afterAll } from "vitest";
 
-// Files share a process where the package's configuration says so: none finds the environment that another left.
+// Files share a process where the package's configuration allows it: none finds the environment that another left.
 const before = { ...process.env };
 
 afterAll(() => {

@@ -24,7 +24,7 @@ export function checkStructure(root) {
     ...files.flatMap((path, i) =>
       lengths[i] > MAX_LINES ? [`${path} has ${lengths[i]} lines, the limit is ${MAX_LINES}: split it by subject`] : [],
     ),
-    ...files.filter(isDrawer).map((path) => `${path}: the name says nothing; name it after what it holds`),
+    ...files.filter(isDrawer).map((path) => `${path}: the name has no meaning; name it after what it holds`),
   ];
   // TypeScript is the formatter's business.
   for (const [i, path] of files.entries()) {

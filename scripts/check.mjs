@@ -1,4 +1,4 @@
-// Everything CI runs, in the order in which a fault is found soonest. Goes on after a fault where that tells more,
+// Everything CI runs, in the order in which a fault is found soonest. Goes on after a fault where that finds more,
 // and sums up.
 import { spawnSync } from "node:child_process";
 

@@ -1,7 +1,7 @@
 // Writes the C++ declarations of the kernel schema: packages/core/src/kernels/schema.ts → packages/runtime/include/mosaic.
 //
 //   node scripts/kernel-headers.mjs            writes them
-//   node scripts/kernel-headers.mjs --check    fails if they are not what the schema says
+//   node scripts/kernel-headers.mjs --check    fails if they are not what the schema states
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -10,7 +10,7 @@ import { tsImport } from "tsx/esm/api";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const INCLUDE = "packages/runtime/include/mosaic";
 const ORIGIN =
-  "as packages/core/src/kernels/schema.ts says.\n// Written by scripts/kernel-headers.mjs: edit the schema.";
+  "as packages/core/src/kernels/schema.ts states.\n// Written by scripts/kernel-headers.mjs: edit the schema.";
 
 const SCALARS = { boolean: "bool", float32: "float", float64: "double", int64: "int64_t", uint64: "uint64_t" };
 const LISTS = {
@@ -122,7 +122,7 @@ function usage({ tensor, shape, dtype, updatedIf, optional }) {
     .join(", ");
 }
 
-/** Names of the headers below `root` that are not what the schema says. */
+/** Names of the headers below `root` that are not what the schema states. */
 export async function staleHeaders(root = ROOT) {
   const schema = await tsImport("../packages/core/src/kernels/schema.ts", import.meta.url);
   const headers = Object.entries(kernelHeaders(schema)).map(([name, text]) => ({ path: `${INCLUDE}/${name}`, text }));
@@ -142,9 +142,9 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const stale = await staleHeaders();
   const isCheck = process.argv.includes("--check");
   for (const { path, text } of stale) {
-    if (isCheck) console.error(`${path} is not what the kernel schema says: run node scripts/kernel-headers.mjs`);
+    if (isCheck) console.error(`${path} is not what the kernel schema states: run node scripts/kernel-headers.mjs`);
     else writeFileSync(join(ROOT, path), text);
   }
   if (isCheck && stale.length > 0) process.exit(1);
-  console.log(`kernel headers: ${isCheck ? "as the schema says" : `${stale.length} written`}`);
+  console.log(`kernel headers: ${isCheck ? "as in the schema" : `${stale.length} written`}`);
 }

@@ -1,4 +1,4 @@
-// Who may import whom, as data. `docs/decisions/0005-layers.md` says why.
+// Who may import whom, as data. `docs/decisions/0005-layers.md` states why.
 
 /**
  * Bottom up. A package may import packages of lower layers only: never upward, never sideways.

@@ -1,5 +1,5 @@
 // Builds the native half of the package in the current folder: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
-// Says nothing unless something is wrong; `--verbose` shows the compiler's output.
+// Reports nothing unless something is wrong; `--verbose` shows the compiler's output.
 import { spawnSync } from "node:child_process";
 import { availableParallelism } from "node:os";
 
@@ -11,7 +11,7 @@ function run(command, args) {
   if (verbose || status !== 0) process.stdout.write(`${stdout ?? ""}${stderr ?? ""}`);
   // A warning is not an error, but nobody should miss it.
   else if (/\bwarning:/.test(stderr)) process.stdout.write(stderr);
-  // What a build leaves out, it says in a line of its own.
+  // What a build leaves out, it reports in a line of its own.
   else for (const [note] of stderr.matchAll(/^note: .*$/gm)) console.log(note);
   if (status !== 0) process.exit(status || 1);
 }

@@ -1,4 +1,4 @@
-// Runs turbo with what it must know and the user should not have to say.
+// Runs turbo with environment variables that the user should not have to set.
 //
 //   node scripts/turbo.mjs [--quiet] <task>… [turbo options]
 //

@@ -60,7 +60,7 @@ export type Errors = Readonly<Record<"out" | "dq" | "dk" | "dv", number>>;
 /** Runs of one problem, one after the other. */
 export interface Sample {
   readonly seconds: readonly number[];
-  /** Seconds of each kernel in one run, on the mean, if they can be told. */
+  /** Seconds of each kernel in one run, on the mean, if they are known. */
   readonly kernels?: Readonly<Record<string, number>>;
 }
 

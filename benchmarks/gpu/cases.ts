@@ -65,7 +65,7 @@ export async function passed(
 
 /** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
 export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_768, 2048];
-/** float16 is the same kernels with another instruction: a few sizes tell. */
+/** float16 is the same kernels with another instruction: a few sizes suffice. */
 const fewerLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */

@@ -80,11 +80,12 @@ export class Ours implements Contender {
       this.#ctx.device,
       turns.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
     );
-    const told = laps.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
-    const names = Object.keys(told[0]!.kernels);
-    const mean = (name: string): number => told.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / told.length;
+    const reported = laps.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
+    const names = Object.keys(reported[0]!.kernels);
+    const mean = (name: string): number =>
+      reported.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reported.length;
     return {
-      seconds: told.map(({ seconds }) => seconds),
+      seconds: reported.map(({ seconds }) => seconds),
       kernels: Object.fromEntries(names.map((name) => [name, mean(name)])),
     };
   }
@@ -116,7 +117,7 @@ export class Ours implements Contender {
   }
 }
 
-/** What PyTorch's scaled_dot_product_attention may be told to use. */
+/** What PyTorch's scaled_dot_product_attention may be set to use. */
 export const torchBackends = ["cudnn", "flash", "efficient"] as const;
 
 /** One backend of PyTorch, in the peer's process. */

@@ -60,7 +60,7 @@ export interface Problem {
   readonly batch: number;
 }
 
-/** What tells one problem from another at the same sizes. */
+/** What distinguishes one problem from another at the same sizes. */
 export type Shape = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
 
 export function problemOf(shape: Shape, { tokens, hidden }: Sizes): Problem {

@@ -53,12 +53,12 @@ export function report(kept: Kept): string {
 
 function hostLine(host: Result): string {
   const { peer = {}, sizes, ...rest } = host as Result & { peer?: object; sizes?: object };
-  const told = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
+  const reported = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
     rest[key] === undefined ? [] : [`${key} ${String(rest[key])}`],
   );
   const theirs = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
   const counted = Object.entries(sizes ?? {}).map(([key, value]) => `${key} ${String(value)}`);
-  return [told.join(", "), theirs.length > 0 ? `PyTorch's side: ${theirs.join(", ")}` : "", counted.join(", ")]
+  return [reported.join(", "), theirs.length > 0 ? `PyTorch's side: ${theirs.join(", ")}` : "", counted.join(", ")]
     .filter((line) => line !== "")
     .join(".\n");
 }
@@ -71,12 +71,12 @@ function ceilingsOf(kept: Kept): Ceilings {
 function ceilingLine(kept: Kept): string {
   const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => kept.get(name));
   if (!copy || !matmul) return "";
-  const told = (result: Result, unit: number): string =>
+  const reported = (result: Result, unit: number): string =>
     ["torch", "mosaic"]
       .filter((who) => result[who] !== undefined)
       .map((who) => `${who} ${((result[who] as number) / unit).toPrecision(3)}`)
       .join(", ");
-  return `Ceilings: a copy, TB/s read and written: ${told(copy, 1e12)}; a bf16 product, TFLOP/s: ${told(matmul, 1e12)}.`;
+  return `Ceilings: a copy, TB/s read and written: ${reported(copy, 1e12)}; a bf16 product, TFLOP/s: ${reported(matmul, 1e12)}.`;
 }
 
 function attentionTables(kept: Kept): Table[] {

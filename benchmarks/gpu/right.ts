@@ -43,7 +43,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
  * At any size: some rows of out, or of dq, by the definition; and of the backward, that dv adds up to what dOut does
  * (weights of a row add up to 1) and dk to nothing (so do the gradients of its scores).
  *
- * @throws Error that says which result is wrong.
+ * @throws Error that reports which result is wrong.
  */
 export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
   const { batch, numHeads, n, direction } = problem;

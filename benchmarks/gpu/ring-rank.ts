@@ -25,12 +25,12 @@ const runs: Readonly<Record<Way, AttentionRun | undefined>> = {
   alone: rank === 0 ? new AttentionRun(single, problem, mosaic.local()) : undefined,
 };
 
-// Turn 0 warms up and is not told.
+// Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
   for (const way of ways) {
     await meet(`${way} ${turn}`);
-    const told = await runs[way]?.once();
-    if (turn > 0 && told) console.log(JSON.stringify({ way, ...told } satisfies Turn));
+    const reported = await runs[way]?.once();
+    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies Turn));
   }
 }
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();

@@ -8,7 +8,7 @@ import type { Sizes } from "./problem.ts";
 export const ways = ["ring", "apart", "alone"] as const;
 export type Way = (typeof ways)[number];
 
-/** What a process tells of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
+/** What a process reports of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
 export interface Turn {
   readonly way: Way;
   readonly begin: number;
@@ -28,7 +28,7 @@ const MOST = 128;
 
 /**
  * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
- * is the same, so the ratio is what sharding costs; "apart" says how much of that is sharing the card, without a ring.
+ * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
  */
 export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
   const d = Math.min(MOST, hidden / 4);
@@ -50,8 +50,8 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
     async run(bench: Bench): Promise<Result> {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
-      const said = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
-      const seconds = Object.fromEntries(ways.map((way) => [way, median(turnsOf(said, way))]));
+      const reported = await runProcesses<Turn>("./gpu-ring-rank.js", ranks, job);
+      const seconds = Object.fromEntries(ways.map((way) => [way, median(turnsOf(reported, way))]));
       const { ring, apart, alone } = seconds as Record<Way, number>;
       return {
         case: name,
@@ -67,8 +67,8 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
 }
 
 /** Of each turn, from when the first process began to when the last ended. */
-function turnsOf(said: readonly (readonly Turn[])[], way: Way): number[] {
-  const byRank = said.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
+function turnsOf(reported: readonly (readonly Turn[])[], way: Way): number[] {
+  const byRank = reported.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
   return byRank[0]!.map((_, turn) => {
     const all = byRank.map((turns) => turns[turn]!);
     return Math.max(...all.map(({ end }) => end)) - Math.min(...all.map(({ begin }) => begin));

@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 import { now } from "../src/case.ts";
 import { budgets, type Case, type PartName, type Result } from "./bench.ts";
 
-/** What a worker says of a case. */
+/** What a worker reports of a case. */
 export interface Answer {
   readonly result?: Result;
   readonly error?: string;

@@ -1,5 +1,5 @@
 /**
- * What the papers say, and where we have it from. Both papers were at hand only in part: abstracts, some figures and
+ * What the papers state, and where we have it from. Both papers were at hand only in part: abstracts, some figures and
  * algorithms, and what others write about them. What is not here they may well state; we have not seen it.
  */
 

@@ -1,4 +1,4 @@
-// One rank of the collectives' cases; rank 0 tells.
+// One rank of the collectives' cases; rank 0 reports.
 import * as mosaic from "@mosaic/attention";
 import type { Work } from "@mosaic/attention/core";
 import { now } from "./case.ts";
@@ -10,15 +10,15 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 const { world } = ctx;
 
 for (const operation of operations) {
-  await tell(operation, 4 * world.size * 2, 500);
-  await tell(operation, largeBytes, 4);
+  await report(operation, 4 * world.size * 2, 500);
+  await report(operation, largeBytes, 4);
 }
 using from = mosaic.zeros(ctx, [largeBytes / 4]);
 using to = mosaic.zeros(ctx, [largeBytes / 4]);
-say({ operation: "copy", bytes: largeBytes, seconds: await best(() => ctx.device.kernels.copy(to, from), 4) });
+print({ operation: "copy", bytes: largeBytes, seconds: await best(() => ctx.device.kernels.copy(to, from), 4) });
 
 /** Times `count` calls in a row on tensors of `bytes` in all. */
-async function tell(operation: Operation, bytes: number, count: number): Promise<void> {
+async function report(operation: Operation, bytes: number, count: number): Promise<void> {
   using whole = mosaic.ones(ctx, [bytes / 4]);
   using other = mosaic.ones(ctx, [bytes / 4]);
   using part = mosaic.ones(ctx, [bytes / 4 / world.size]);
@@ -36,7 +36,7 @@ async function tell(operation: Operation, bytes: number, count: number): Promise
     allReduce: () => world.allReduce(whole, "mean"),
     allToAll: () => world.allToAll(other, whole),
   };
-  say({ operation, bytes, seconds: await best(() => post[operation]().wait(), count) });
+  print({ operation, bytes, seconds: await best(() => post[operation]().wait(), count) });
 }
 
 /** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
@@ -53,6 +53,6 @@ async function best(call: () => void, count: number): Promise<number> {
   return least;
 }
 
-function say(timing: Timing): void {
+function print(timing: Timing): void {
   if (ctx.rank === 0) console.log(JSON.stringify(timing));
 }

@@ -13,7 +13,7 @@ export interface CollectivesJob {
   readonly largeBytes: number;
 }
 
-/** What rank 0 tells: seconds per call, the best of the repetitions. */
+/** What rank 0 reports: seconds per call, the best of the repetitions. */
 export interface Timing {
   readonly operation: Operation | "copy";
   readonly bytes: number;

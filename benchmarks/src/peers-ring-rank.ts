@@ -14,9 +14,9 @@ const rank = Number(process.env["RANK"]);
 await using store = await connectStore();
 await (rank === ranks ? ask(store) : compute(store));
 
-/** Turn 0 warms up and is not told. */
-function tell(turn: number, told: Turn): void {
-  if (turn > 0) console.log(JSON.stringify(told));
+/** Turn 0 warms up and is not reported. */
+function report(turn: number, reported: Turn): void {
+  if (turn > 0) console.log(JSON.stringify(reported));
 }
 
 async function compute(shared: Store): Promise<void> {
@@ -27,7 +27,7 @@ async function compute(shared: Store): Promise<void> {
   for (let turn = 0; turn <= turns; turn++) {
     if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
     await rest();
-    tell(turn, await run.once());
+    report(turn, await run.once());
     await shared.set(`ring ${turn} ${rank}`, "");
   }
 }
@@ -39,7 +39,7 @@ async function ask(shared: Store): Promise<void> {
   for (let turn = 0; turn <= turns; turn++) {
     await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
     await rest();
-    tell(turn, await peer.ask<Turn>({ op: "run" }));
+    report(turn, await peer.ask<Turn>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }
 }

@@ -34,9 +34,9 @@ export const peerRingCases: readonly Case[] = problems.map((shape) => {
     async run({ repetitions, python }) {
       const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
       // One process more than ranks: the last asks PyTorch's.
-      const said = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
-      const theirs = said.at(-1)!.map(({ begin, end }) => end - begin);
-      const ours = secondsTogether(said.slice(0, -1));
+      const reported = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
+      const theirs = reported.at(-1)!.map(({ begin, end }) => end - begin);
+      const ours = secondsTogether(reported.slice(0, -1));
       return [peerRow(name, flopsOf(problem), { ours, theirs })];
     },
   };

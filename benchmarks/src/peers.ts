@@ -84,7 +84,7 @@ export class Peer implements Disposable {
 const HEADS = 8;
 
 /** Seconds that one of its runs may take. */
-const PATIENCE = 600;
+const TIMEOUT_SECONDS = 600;
 
 const shapes = [
   { mask: "full", d: 64, n: 1024 },
@@ -107,12 +107,12 @@ function peerCase(problem: AttentionProblem): Case {
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, sdpa, "--device", "cpu"], PATIENCE);
+      using peer = new Peer([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
       await peer.ask({ op: "prepare", backend: "flash", problem: { ...problem, batch: 1 } });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
       const [ours, theirs]: [number[], number[]] = [[], []];
-      // Turn 0 warms up and is not told.
+      // Turn 0 warms up and is not reported.
       for (let turn = 0; turn <= repetitions; turn++) {
         await rest();
         const { begin, end } = await run.once();

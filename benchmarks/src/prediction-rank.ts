@@ -9,13 +9,13 @@ const { problems, rounds, steps } = JSON.parse(process.argv[2]!) as PredictionJo
 
 await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 
-// Round 0 warms up and is not told.
+// Round 0 warms up and is not reported.
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
   const taken: Round["taken"] = [];
   for (const problem of problems) taken.push(await takeSteps(problem));
-  const told: Round = { profile, taken };
-  if (round > 0) console.log(JSON.stringify(told));
+  const reported: Round = { profile, taken };
+  if (round > 0) console.log(JSON.stringify(reported));
 }
 
 /** When each of several steps began and ended on this rank: attention forward and backward, as `record` writes it down. */

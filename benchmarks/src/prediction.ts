@@ -29,7 +29,7 @@ export interface PredictionJob {
   readonly steps: number;
 }
 
-/** What a rank tells of a round: the profile that was calibrated, then when each step of each problem began and ended. */
+/** What a rank reports of a round: the profile that was calibrated, then when each step of each problem began and ended. */
 export interface Round {
   readonly profile: Profile;
   readonly taken: { begin: number; end: number }[][];
@@ -51,8 +51,8 @@ export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
       names: problems.map((problem) => nameOf(ranks, problem)),
       async run({ repetitions }) {
         const job: PredictionJob = { problems, rounds: repetitions, steps: Math.max(3, 16_384 / n) };
-        const said = await runProcesses<Round>("./prediction-rank.js", ranks, job);
-        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(said, i)));
+        const reported = await runProcesses<Round>("./prediction-rank.js", ranks, job);
+        return problems.map((problem, i) => rowOf(ranks, problem, turnsOf(reported, i)));
       },
     };
   }),
@@ -69,10 +69,10 @@ interface Turn {
 }
 
 /** A step lasts from when its first rank begins until its last ends. */
-function turnsOf(said: readonly (readonly Round[])[], problem: number): Turn[] {
-  return said[0]!.map(({ profile, taken }, round) => {
+function turnsOf(reported: readonly (readonly Round[])[], problem: number): Turn[] {
+  return reported[0]!.map(({ profile, taken }, round) => {
     const steps = taken[problem]!.map((_, step) => {
-      const ranks = said.map((rounds) => rounds[round]!.taken[problem]![step]!);
+      const ranks = reported.map((rounds) => rounds[round]!.taken[problem]![step]!);
       return Math.max(...ranks.map(({ end }) => end)) - Math.min(...ranks.map(({ begin }) => begin));
     });
     return { profile, steps };

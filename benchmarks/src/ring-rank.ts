@@ -20,24 +20,24 @@ await using ctx = isAlone
     });
 using run = new AttentionRun(ctx, problem, isAlone ? mosaic.local() : mosaic.ring());
 
-// Turn 0 warms up and is not told.
+// Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  const told = isAlone ? await takeAlone(store, turn) : await takeTogether(store, turn);
-  if (turn > 0) console.log(JSON.stringify(told));
+  const reported = isAlone ? await takeAlone(store, turn) : await takeTogether(store, turn);
+  if (turn > 0) console.log(JSON.stringify(reported));
 }
 
 /** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
 async function takeTogether(store: Store, turn: number): Promise<Turn> {
   if (turn > 0) await store.wait([`alone ${turn - 1}`]);
-  const told = await run.once();
+  const reported = await run.once();
   await store.set(`ring ${turn} ${rank}`, "");
-  return told;
+  return reported;
 }
 
 async function takeAlone(store: Store, turn: number): Promise<Turn> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
   const peak = fmaPeak(ranks);
-  const told = await run.once();
+  const reported = await run.once();
   await store.set(`alone ${turn}`, "");
-  return { ...told, peak };
+  return { ...reported, peak };
 }

@@ -5,7 +5,7 @@ import { runProcesses } from "./processes.ts";
 const RANKS = 2;
 const HEADS = 4;
 
-/** What a process tells of one turn. */
+/** What a process reports of one turn. */
 export interface Turn {
   readonly begin: number;
   readonly end: number;
@@ -40,20 +40,20 @@ export const ringCases: readonly Case[] = problems.map((shape) => {
     async run({ repetitions }) {
       const job: RingJob = { problem, ranks: RANKS, turns: repetitions };
       // One process more than ranks: the last is the one device.
-      const said = await runProcesses<Turn>("./ring-rank.js", RANKS + 1, job);
-      return [rowOf(name, flopsOf(problem), said)];
+      const reported = await runProcesses<Turn>("./ring-rank.js", RANKS + 1, job);
+      return [rowOf(name, flopsOf(problem), reported)];
     },
   };
 });
 
-function rowOf(name: string, flops: number, said: readonly (readonly Turn[])[]): Row {
-  const alone = said.at(-1)!.map(({ begin, end }) => end - begin);
-  const together = secondsTogether(said.slice(0, -1));
+function rowOf(name: string, flops: number, reported: readonly (readonly Turn[])[]): Row {
+  const alone = reported.at(-1)!.map(({ begin, end }) => end - begin);
+  const together = secondsTogether(reported.slice(0, -1));
   const vsLocal = median(alone.map((seconds, turn) => seconds / together[turn]!));
   const bestVsLocal = Math.min(...alone) / Math.min(...together);
   const seconds = Math.min(...together);
   const localSeconds = Math.min(...alone);
-  const share = flops / seconds / 1e9 / Math.max(...said.at(-1)!.map(({ peak }) => peak ?? 0));
+  const share = flops / seconds / 1e9 / Math.max(...reported.at(-1)!.map(({ peak }) => peak ?? 0));
   return {
     case: name,
     numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share },

@@ -1,4 +1,4 @@
-// Stands in for gpu/worker.ts in tests of who starts it: does what the case's name says.
+// Stands in for gpu/worker.ts in tests of who starts it: does what the case's name states.
 process.on("message", (name) => {
   if (name === "dies") process.exit(7);
   if (name === "hangs") return;

@@ -39,7 +39,7 @@ describe("what is counted", () => {
     expect(floorOf(problem, rates)).toEqual({ products: 1, memory: 3, exponentials: 2, seconds: 3 });
   });
 
-  it("is what the page says", () => {
+  it("is what the page states", () => {
     const { stdout } = bench("--floors");
     const page = readFileSync(file("../gpu/README.md"), "utf8");
     const rows = stdout.split("\n").filter((line) => /^\| (1024|16384|65536) /.test(line));
@@ -49,7 +49,7 @@ describe("what is counted", () => {
 });
 
 describe("the peer", () => {
-  it("answers line by line, refuses, and is heard through what libraries print", async () => {
+  it("answers line by line, refuses, and is read among what libraries print", async () => {
     using peer = new Peer(fakePeer);
     expect(await peer.ask({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
     await expect(peer.ask({ op: "prepare", backend: "cudnn" })).rejects.toThrow(PeerRefusal);
@@ -87,7 +87,7 @@ function contender(name: string, seconds: number, log: string[], refuses = false
 }
 
 describe("comparing", () => {
-  it("lets all take turns, leaves out who refuses, and tells medians", async () => {
+  it("lets all take turns, leaves out who refuses, and reports medians", async () => {
     const log: string[] = [];
     const contenders = [contender("a", 0.01, log), contender("b", 0.001, log), contender("c", 1, log, true)];
     const { times, refused } = await compare(contenders, problem, { rounds: 2, turn: 0.03, runs: 10, limit: 9 });

@@ -29,7 +29,7 @@ describe("volumes", () => {
     expect(mesh.betweenNodes.chunks).toBeCloseTo(3 * (1 + 2), 12);
   });
 
-  it("are below the ring's by as much as the formulas say, to a few tenths", () => {
+  it("are below the ring's by as much as the formulas state, to a few tenths", () => {
     const [reductions] = meshVolumes({ ranks: 16, tiles: [[4, 4]], groups: [1, 2] });
     for (const row of reductions!.rows)
       expect(Math.abs(Number(row["both"]) - Number(row["formula"]))).toBeLessThan(0.005);

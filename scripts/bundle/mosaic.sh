@@ -27,7 +27,7 @@ esac
 
 echo 'Mosaic, to be run where there is nothing else.
 
-  ./mosaic doctor [--json]       looks at this machine, tries what is installed, says what to do
+  ./mosaic doctor [--json]       looks at this machine, tries what is installed, prints what to do
   ./mosaic gpu [--budget TIME] [--out DIR]
                                  all that a GPU is needed for: tests, sanitizer, benchmarks; --help
   ./mosaic test [PACKAGE…]       every package’s tests, or those of some: ./mosaic test launcher nn

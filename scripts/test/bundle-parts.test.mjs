@@ -127,7 +127,7 @@ describe("a recipe", () => {
     expect(notes).toEqual([expect.stringMatching(/packages\/tiny is not at hand/)]);
   });
 
-  test("says what is missing where there is no compiler", () => {
+  test("reports what is missing where there is no compiler", () => {
     const env = { ...process.env, CXX: "no-such-compiler" };
     const build = spawnSync(process.execPath, [join(scripts, "bundle/inside/build.mjs")], { encoding: "utf8", env });
     expect(build).toMatchObject({ status: 1, stderr: expect.stringMatching(/looked for `no-such-compiler`; set CXX/) });
@@ -137,9 +137,9 @@ describe("a recipe", () => {
 describe("a step on a GPU machine", () => {
   const shell = (script) => ({ command: ["sh", "-c", script], folder: "/", env: process.env });
   const run = async (step, seconds = 60) => {
-    let said = "";
-    const { outcome } = await runStep(step, seconds, (data) => (said += data));
-    return [outcome, said];
+    let reported = "";
+    const { outcome } = await runStep(step, seconds, (data) => (reported += data));
+    return [outcome, reported];
   };
 
   test("ends with an outcome in words", async () => {
@@ -154,9 +154,9 @@ describe("a step on a GPU machine", () => {
     existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 
   test("has no more than its time, and takes along all that it started", async () => {
-    const [outcome, said] = await run(shell("sleep 100 & echo $!; wait"), 0.2);
+    const [outcome, reported] = await run(shell("sleep 100 & echo $!; wait"), 0.2);
     expect(outcome).toBe("out of time");
-    expect(isRunning(Number(said))).toBe(false);
+    expect(isRunning(Number(reported))).toBe(false);
   });
 });
 

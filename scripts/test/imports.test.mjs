@@ -34,7 +34,7 @@ describe("importsOf", () => {
   });
 });
 
-describe("importsOf tells types from values", () => {
+describe("importsOf distinguishes types from values", () => {
   test.each([
     ['import type { A } from "./a.ts";', true],
     ['export type * from "./a.ts";', true],

@@ -34,7 +34,7 @@ const small = {
   },
 };
 
-test("the headers are what the schema says", async () => {
+test("the headers are what the schema states", async () => {
   expect(await staleHeaders()).toEqual([]);
 });
 

@@ -3,7 +3,7 @@ import { HELD_OUT } from "./masked-bases.ts";
 import { PLANT } from "./planted.ts";
 import { methods, type Settings, tasks } from "./settings.ts";
 
-/** The command line cannot be understood; the message says what would be. */
+/** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
@@ -18,7 +18,7 @@ const common = {
   folder: "",
 } as const;
 
-/** What each task does unless told otherwise. */
+/** What each task does by default. */
 const defaults: Readonly<Record<Settings["task"], Settings>> = {
   genome: {
     ...common,

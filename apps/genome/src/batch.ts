@@ -4,7 +4,7 @@ import type { Sample } from "./sample.ts";
 import type { ModelSettings } from "./settings.ts";
 import { WORDS, wordsAt } from "./words.ts";
 
-/** What a step reads, and what it shall say: this rank's rows. Disposing it disposes all. */
+/** Inputs and targets of a step: this rank's rows. Disposing it disposes all. */
 export interface Batch extends Disposable {
   readonly tokens: Tokens;
   /** [B,S]. */

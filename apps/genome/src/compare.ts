@@ -22,7 +22,7 @@ const MAPPED = 2;
 
 /**
  * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
- * who looks at fewer keys takes more steps; and surveys the routers. `startOf` tells how the training of that name is started.
+ * who looks at fewer keys takes more steps; and surveys the routers. `startOf` names how the training of that name is started.
  */
 export async function compare(
   settings: Settings,

@@ -17,14 +17,14 @@ export async function judge(trainer: Trainer, sequences: number = SEQUENCES): Pr
   for (let i = 0; i < sequences; i++) {
     const sample = samples.held(i);
     using batch = loadBatch(ctx, [sample], settings);
-    using said = await model.forward(batch.tokens);
-    using terms = crossEntropyTerms(said.logits, batch.targets, { ignoreIndex: IGNORED });
+    using output = await model.forward(batch.tokens);
+    using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORED });
     using own = terms.detach();
     if (ctx.size > 1) ctx.world.allReduce(own, "sum", { label: "judgement" }).wait();
     const [lost, hidden] = await own.read();
     [sum, count] = [sum + lost!, count + hidden!];
-    if (isPlanted(sample) && said.results.length > 0) {
-      const chosen = chosenOf(said.results, said.results.length - 1);
+    if (isPlanted(sample) && output.results.length > 0) {
+      const chosen = chosenOf(output.results, output.results.length - 1);
       shares.push(plantedRecall(chosen, sample.sources, settings.topK));
     }
   }

@@ -10,7 +10,7 @@ import { findRepeats } from "./find-repeats.ts";
 import { Progress } from "./progress.ts";
 import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
 import { nameOf, type Settings } from "./settings.ts";
-import { mustSucceed, startTraining, type Told, TrainingFailed } from "./training.ts";
+import { mustSucceed, startTraining, type StepReport, TrainingFailed } from "./training.ts";
 
 const usage = `Models that read bacteriophage λ, and learn where to look in it.
 
@@ -59,7 +59,7 @@ async function main([first = "--help", ...args]: readonly string[]): Promise<num
 }
 
 /** Shows each step of a training of that name. */
-function watch(name: string): (told: Told) => void {
+function watch(name: string): (report: StepReport) => void {
   const show = progress.begin();
   return ({ step, of, loss }) => show(step / of, `${name}: step ${step} of ${of}, loss ${loss.toFixed(3)}`);
 }

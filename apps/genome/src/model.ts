@@ -7,8 +7,8 @@ import { knownWords, WORD_ROWS } from "./words.ts";
 
 const BASES = 4;
 
-/** What the model says of each base, and what its meta-attention did. Disposing it disposes all. */
-export interface Said extends Disposable {
+/** What the model predicts of each base, and what its meta-attention did. Disposing it disposes all. */
+export interface ModelOutput extends Disposable {
   /** [B,S,4], this rank's rows. */
   readonly logits: Tensor;
   /** One for each layer; none but with "meta". */
@@ -48,14 +48,14 @@ class Block extends Module {
   }
 }
 
-/** What is hidden says nothing at first: so tokens that are alike but for what is hidden begin alike. */
+/** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
 function forget(ctx: Context, { weight }: Embedding): void {
   using known = fromArray(ctx, knownWords(), [WORD_ROWS, 1]);
   ctx.device.kernels.binary("mul", weight, weight, known);
 }
 
 /**
- * A small transformer that says which base stands at each position: words around it and its place in its chunk, layers of
+ * A small transformer that predicts which base stands at each position: words around it and its place in its chunk, layers of
  * attention and MLP, four logits.
  */
 export class GenomeModel extends Module {
@@ -78,7 +78,7 @@ export class GenomeModel extends Module {
   }
 
   /** Collective: every rank passes its rows. */
-  async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<Said> {
+  async forward({ words, places }: Tokens, options: MetaForwardOptions = {}): Promise<ModelOutput> {
     let x = scope(() => this.#words.forward(words).sum(2).add(this.#places.forward(places)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {

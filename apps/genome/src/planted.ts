@@ -4,7 +4,7 @@ import { IGNORED, type Planted } from "./sample.ts";
 
 // What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
 // the same repeat, and in one of them the repeat is hidden. Bases of keys and repeats are drawn evenly, so that nothing but
-// the other chunk tells them.
+// the other chunk holds them.
 
 /** Stands before every key: eight bases that λ itself never has in this order. */
 export const MARKER: Uint8Array = basesOf("CCTAGGCT");

@@ -22,12 +22,12 @@ interface Sums {
 
 /**
  * What each rank does: trains to the last step, from the checkpoint in the folder if there is one. Rank 0 writes the curve.
- * `told` hears of every step.
+ * `progress` is called for every step.
  */
 export async function train(
   ctx: Context,
   settings: Settings,
-  told: (step: number, loss: number) => void,
+  progress: (step: number, loss: number) => void,
 ): Promise<Trainer> {
   const { steps, checkpointEvery, evaluateEvery, folder } = settings;
   const { curve: curvePath, checkpoint } = filesOf(folder);
@@ -49,7 +49,7 @@ export async function train(
     if (step % checkpointEvery === 0 || step === steps) {
       await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: sums });
     }
-    told(step, loss);
+    progress(step, loss);
   }
   return trainer;
 }

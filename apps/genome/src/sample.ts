@@ -1,7 +1,7 @@
 /** Targets of positions that do not count. */
 export const IGNORED = -100;
 
-/** One sequence: what a model reads, and what it shall say. */
+/** One sequence: inputs and targets of a model. */
 export interface Sample {
   /** Bases 0 to 3, `MASKED` where hidden [S]. */
   readonly letters: Uint8Array;

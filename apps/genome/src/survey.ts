@@ -58,8 +58,8 @@ export async function surveyGenome(ctx: Context, settings: Settings, trained: Ge
   model.eval();
   const sample = hideBases(genome, { start: 0, length: chunks * chunkLength }, new Random(settings.seed, 2));
   using batch = loadBatch(ctx, [sample], whole);
-  using said = await model.forward(batch.tokens);
-  const routing = await said.results.at(-1)!.meta.routingWeights.read();
+  using output = await model.forward(batch.tokens);
+  const routing = await output.results.at(-1)!.meta.routingWeights.read();
   return { bin, bins, weights: binned(routing, chunks) };
 }
 

@@ -45,19 +45,19 @@ export class Trainer implements Disposable {
     const { ctx, model, optimizer, settings } = this;
     const step = optimizer.steps;
     using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
-    using said = await model.forward(batch.tokens, { step });
-    using loss = crossEntropy(ctx, said.logits, batch.targets, { ignoreIndex: IGNORED });
+    using output = await model.forward(batch.tokens, { step });
+    using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORED });
     scope(() => {
-      this.#withTeacher(loss, said.results).backward();
+      this.#withTeacher(loss, output.results).backward();
       reduceGradients(ctx, model);
       clipGradNorm(model, 1);
     });
     optimizer.step();
     optimizer.zeroGrad();
-    return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, said.results) };
+    return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, output.results) };
   }
 
-  /** The loss with that of the routers, which hear where attention found something. */
+  /** The loss with that of the routers, which learn where attention found something. */
   #withTeacher(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
     if (teacher === 0) return loss;

@@ -3,8 +3,8 @@ import { type LaunchEvent, type Result, launch } from "@mosaic/launcher";
 import { argsOf } from "./args.ts";
 import type { Settings } from "./settings.ts";
 
-/** What a rank tells while it trains. */
-export interface Told {
+/** What a rank reports while it trains. */
+export interface StepReport {
   readonly step: number;
   readonly of: number;
   readonly loss: number;
@@ -12,9 +12,9 @@ export interface Told {
 
 /** How a training is started. */
 export interface Start {
-  /** Hears how far it is. */
-  readonly progress?: (told: Told) => void;
-  /** Hears of everything. */
+  /** Called with how far it is. */
+  readonly progress?: (report: StepReport) => void;
+  /** Called for every event. */
   readonly onEvent?: (event: LaunchEvent) => void;
   readonly maxRestarts?: number;
   readonly restartBackoffMs?: number;
@@ -36,16 +36,16 @@ export function startTraining(settings: Settings, { progress, onEvent, ...option
     onEvent(event) {
       onEvent?.(event);
       if (event.type !== "line") return;
-      const told = event.rank === 0 && event.stream === "stdout" ? toldIn(event.text) : undefined;
-      if (told) progress?.(told);
+      const report = event.rank === 0 && event.stream === "stdout" ? reportIn(event.text) : undefined;
+      if (report) progress?.(report);
       else process.stderr.write(`[${event.rank}] ${event.text}\n`);
     },
   });
 }
 
-function toldIn(line: string): Told | undefined {
+function reportIn(line: string): StepReport | undefined {
   if (!line.startsWith('{"step":')) return undefined;
-  return JSON.parse(line) as Told;
+  return JSON.parse(line) as StepReport;
 }
 
 /** The ranks did not come through; `exitCode` is what the program should end with. */
@@ -58,7 +58,7 @@ export class TrainingFailed extends Error {
   }
 }
 
-/** Throws a TrainingFailed that tells of the first failure, unless all went well. */
+/** Throws a TrainingFailed that names the first failure, unless all went well. */
 export function mustSucceed({ outcome, failure, exitCode }: Result): void {
   if (outcome === "succeeded") return;
   const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;

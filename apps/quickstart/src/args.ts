@@ -5,7 +5,7 @@ import { backendNames, dimensionsOf } from "./backends.ts";
 import { needsProfile, type Settings } from "./settings.ts";
 import { parseShape } from "./shape.ts";
 
-/** The command line cannot be understood; the message says what would be. */
+/** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }

@@ -16,7 +16,7 @@ export interface Attended {
 
 /**
  * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
- * `finished` hears of every piece that is done.
+ * `finished` is called for every piece that is done.
  */
 export async function attend(ctx: mosaic.Context, settings: Settings, finished: Watcher): Promise<Attended> {
   const arrangement = arrange(settings);

@@ -58,7 +58,7 @@ export function nameOf(settings: Settings): string {
   return [settings.backend, ...details(settings)].join(", ");
 }
 
-/** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name says it all. */
+/** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name states it all. */
 export function details(settings: Settings): readonly string[] {
   const { backend, shape } = settings;
   if (backend === "auto") return [choiceFor(settings).plan.best.name];

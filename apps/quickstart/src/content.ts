@@ -15,7 +15,7 @@ interface Noted<T> {
   readonly value: T;
 }
 
-/** What one rank's memory held when, as far as its events tell. Times only grow. */
+/** What one rank's memory held when, as far as its events show. Times only grow. */
 export class StorageHistory {
   readonly #own: Held;
   readonly #allocations = new Map<number, number[]>();
@@ -23,7 +23,7 @@ export class StorageHistory {
   readonly #copies = new Map<string, Noted<number>[]>();
   readonly #receipts = new Map<string, Noted<undefined>[]>();
 
-  /** `own`: what to say of memory that nothing tells of, which can only be the rank's own. */
+  /** `own`: the name of memory that no event names, which can only be the rank's own. */
   constructor(own: Held) {
     this.#own = own;
   }
@@ -51,7 +51,7 @@ export class StorageHistory {
   }
 
   /**
-   * What it held at a time. Attention says what its operands are: so what it was used as last, if nothing has come in
+   * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
    * since, or else next, before anything comes in; or else what it was copied from.
    */
   contentOf(storage: number, time: number): Held {

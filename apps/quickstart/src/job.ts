@@ -9,11 +9,11 @@ export interface Job {
   readonly settings: Settings;
   /** For what they find. */
   readonly folder: string;
-  /** The work of rank 0, which tells how far it is. */
+  /** The work of rank 0, which reports how far it is. */
   readonly pieces: Pieces;
 }
 
-/** What one rank tells of itself; its tensors lie beside, one file each. */
+/** The report of one rank; its tensors lie beside, one file each. */
 export interface RankReport {
   readonly rank: number;
   /** Its place in the mesh. */

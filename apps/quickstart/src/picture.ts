@@ -4,7 +4,7 @@ import { escape, rect, text } from "@mosaic/planner/svg";
 import { colour, FAINT } from "./palette.ts";
 import type { Lane } from "./timeline.ts";
 
-/** What the picture says around the lanes. */
+/** What the picture shows around the lanes. */
 export interface Caption {
   readonly title: string;
   readonly subtitle: string;

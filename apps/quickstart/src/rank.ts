@@ -9,6 +9,6 @@ const { settings, folder, pieces } = JSON.parse(process.argv[2]!) as Job;
 
 const { mesh } = arrange(settings);
 await using ctx = await mosaic.init({ mesh, ...(settings.device && { device: settings.device }) });
-const tell = (share: number): void => console.log(JSON.stringify({ share }));
-const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? meter(pieces, tell) : () => {});
+const reportShare = (share: number): void => console.log(JSON.stringify({ share }));
+const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? meter(pieces, reportShare) : () => {});
 writeFindings(folder, report, results);

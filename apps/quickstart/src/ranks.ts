@@ -12,7 +12,7 @@ export class RanksFailed extends Error {
   }
 }
 
-/** Starts the ranks as processes, hears of their progress, and returns what each tells of itself. */
+/** Starts the ranks as processes, reads their progress, and returns the report of each. */
 export async function runRanks(
   job: Job,
   progress: (share: number) => void,

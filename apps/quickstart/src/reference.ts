@@ -11,7 +11,7 @@ export interface Problem {
   readonly causal: boolean;
 }
 
-/** What float64 says of one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
+/** What float64 gives for one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
 export interface HeadTruth {
   readonly out: Float64Array;
   readonly dq: Float64Array;

@@ -25,7 +25,7 @@ export interface Sending {
   readonly parcels: readonly Parcel[];
 }
 
-/** What one rank does, in order: what its traces do not tell. */
+/** What one rank does, in order: what its traces lack. */
 export interface Script {
   readonly rank: number;
   readonly tiles: readonly Tile[];
@@ -38,7 +38,7 @@ export function scriptsOf(record: AttentionRecord, backward: boolean): readonly 
   return record.ranks.map((rank) => new Interpreter(record, rank, whose).read(backward));
 }
 
-/** Tells, of rows by their number in `Names.rows`, which ranks hold them. */
+/** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
 function ownersOf({ ranks, queries, names }: AttentionRecord): (rows: number) => readonly number[] {
   const owner = new Int32Array(queries.length);
   for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
@@ -106,7 +106,7 @@ class Interpreter {
     for (let time = 0; event.next(); time++) visit(event, time);
   }
 
-  /** What an event says about what memory holds: attention names its operands, copies and messages move them. */
+  /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
   #note(event: Reader, time: number): void {
     const history = this.#history;
     const use = (view: number, what: string, rows: number): void => {

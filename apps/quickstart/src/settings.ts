@@ -10,7 +10,7 @@ export interface Settings {
   /** Where ranks, and the one device that they are compared with, compute. */
   readonly device?: DeviceName;
   readonly backend: string;
-  /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to say. */
+  /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to define. */
   readonly shape?: Shape;
   readonly causal: boolean;
   readonly dtype: "float32" | "bfloat16" | "float16";

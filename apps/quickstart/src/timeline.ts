@@ -27,10 +27,10 @@ export interface Lane {
 }
 
 /**
- * Puts the traces of all ranks on one clock. Traces say when, scripts say what: the pieces of attention of a rank run in
+ * Puts the traces of all ranks on one clock. Traces state when, scripts state what: the pieces of attention of a rank run in
  * the order of its script, and so do the batches of messages of one sender.
  *
- * Throws if a rank did something else than its script says.
+ * Throws if a rank did something else than its script states.
  */
 export function timeline(reports: readonly RankReport[], scripts: readonly Script[]): readonly Lane[] {
   const zero = Math.min(...reports.map((report) => report.begin));

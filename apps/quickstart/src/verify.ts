@@ -71,7 +71,7 @@ export async function verify(
   let keysSeen = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
-    // A turn for the event loop, so that Ctrl-C is heard.
+    // A turn for the event loop, so that Ctrl-C is handled.
     await setImmediate();
     const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
     for (const [name, tally] of tallies) widen(tally, name, evidence, { head, rows, truth });
@@ -105,7 +105,7 @@ interface Tally {
   size: number;
 }
 
-/** What float64 says of one head, and of which query rows. */
+/** What float64 gives for one head, and of which query rows. */
 interface Judged {
   readonly head: number;
   readonly rows: readonly number[];

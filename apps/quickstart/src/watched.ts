@@ -6,15 +6,15 @@ export interface Step {
   readonly backward: boolean;
 }
 
-/** Hears of every step that the device did. */
+/** Called for every step that the device did. */
 export type Watcher = (step: Step) => void;
 
 /**
- * `backend` on a device whose attention kernels go head by head and tell how far they are. Whatever the backend is made of,
+ * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
  * this is what it comes to in the end; and as heads are independent, the results are the same bits.
  */
 export function watched(backend: AttentionBackend, finished: Watcher): AttentionBackend {
-  const dressed = (ctx: Context): Context => {
+  const wrapped = (ctx: Context): Context => {
     const kernels = watchedKernels(ctx, finished);
     return instead(ctx, { device: instead(ctx.device, { kernels }) });
   };
@@ -22,15 +22,15 @@ export function watched(backend: AttentionBackend, finished: Watcher): Attention
     name: backend.name,
     axes: backend.axes,
     check: (ctx) => backend.check?.(ctx),
-    attend: (ctx, call, state, kv) => backend.attend(dressed(ctx), call, state, kv),
-    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(dressed(ctx), call, grads, kv),
+    attend: (ctx, call, state, kv) => backend.attend(wrapped(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapped(ctx), call, grads, kv),
   };
 }
 
 /** The host waits for nothing: a step is finished when the stream's synchronize, asked for right behind it, resolves. */
 function watchedKernels(ctx: Context, finished: Watcher): Kernels {
   const { kernels, stream } = ctx.device;
-  const tell = (step: Step): void => {
+  const report = (step: Step): void => {
     // A failed stream is reported by whoever reads the result.
     stream.synchronize().then(
       () => finished(step),
@@ -40,7 +40,7 @@ function watchedKernels(ctx: Context, finished: Watcher): Kernels {
   const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
     for (const head of heads(q)) {
       kernels.attend({ out: head(out), lse: head(lse) }, head(q), { k: head(k), v: head(v) }, tile);
-      tell({ backward: false });
+      report({ backward: false });
     }
   };
   // oxlint-disable-next-line max-params -- the kernels' contract
@@ -49,7 +49,7 @@ function watchedKernels(ctx: Context, finished: Watcher): Kernels {
       const rows = { dOut: head(saved.dOut), lse: head(saved.lse), delta: head(saved.delta) };
       const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
       kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
-      tell({ backward: true });
+      report({ backward: true });
     }
   };
   return instead(kernels, { attend, attendBackward });

@@ -49,7 +49,7 @@ describe("the picture", () => {
     expect(svg).toContain("<title>Two &lt;ranks&gt; &amp; one ring</title>");
   });
 
-  it("has a bar for every block, coloured by source, told in words", () => {
+  it("has a bar for every block, coloured by source, with a legend", () => {
     expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
     expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
     expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");

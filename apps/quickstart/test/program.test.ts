@@ -47,7 +47,7 @@ describe("the program", () => {
     for (let rank = 0; rank < ranks; rank++) expect(readFileSync(svg, "utf8")).toContain(`>rank ${rank}<`);
   });
 
-  it("lets the planner choose, says why, and shows what it predicted", async () => {
+  it("lets the planner choose, reports why, and shows what it predicted", async () => {
     const [svg, both] = [join(folder, "picture.svg"), join(folder, "both.svg")];
     const options = ["--backend", "auto", "--ranks", "4", "--svg", svg, "--predict", both, "--backward"];
     const ran = await run([...small, ...options]);
@@ -63,7 +63,7 @@ describe("the program", () => {
     for (const word of ["predicted", "measured", ">rank 3<"]) expect(readFileSync(both, "utf8")).toContain(word);
   });
 
-  it("moves what the formula of a full ring says, and needs less memory than one device", async () => {
+  it("moves what the formula of a full ring states, and needs less memory than one device", async () => {
     const summary = summaryOf(await run([...small, "--ranks", "3", "--backward", "--svg", ""]));
     const keysAndValues = 2 * 1001 * 2 * 16 * 4;
     // K and V twice, dK and dV once, each to the two other ranks.

@@ -17,7 +17,7 @@ export interface Ran {
   readonly stderr: string;
 }
 
-/** Runs the built program, as a user would; who presses Ctrl-C as soon as it says `interruptAt`. */
+/** Runs the built program, as a user would; who presses Ctrl-C as soon as it prints `interruptAt`. */
 export async function run(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},

@@ -15,7 +15,7 @@ function scriptOf(line: string, rank: number): Script {
 }
 
 /** What a rank attends to in order, heads as one, and what it sends. */
-function told({ tiles, sendings }: Script): { attends: readonly string[]; sends: readonly string[] } {
+function reported({ tiles, sendings }: Script): { attends: readonly string[]; sends: readonly string[] } {
   const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
   return {
     attends: attends.filter((each, i) => each !== attends[i - 1]),
@@ -25,7 +25,7 @@ function told({ tiles, sendings }: Script): { attends: readonly string[]; sends:
 
 describe("what a rank will do", () => {
   it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
-    expect(told(scriptOf("--backend ring --ranks 3 --backward", 1))).toEqual({
+    expect(reported(scriptOf("--backend ring --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
       sends: [
         "ring(sp): K, V of rank 1 to rank 2",
@@ -58,15 +58,15 @@ describe("what a rank will do", () => {
   });
 
   it("by heads: rows go out to whoever has a head, and come home", () => {
-    expect(told(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
+    expect(reported(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
     });
-    expect(told(scriptOf("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
+    expect(reported(scriptOf("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
   it("nested: the ring inside moves what the exchange around it has gathered", () => {
-    expect(told(scriptOf("--backend composed --mesh 2x2 --backward", 1))).toEqual({
+    expect(reported(scriptOf("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
       sends: [
         "ulysses(head): Q, K, V of rank 1 to rank 0",
@@ -78,7 +78,7 @@ describe("what a rank will do", () => {
         expect.stringMatching(/^ulysses\(head\): .*dQ.* home to rank 0$/),
       ],
     });
-    expect(told(scriptOf("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
+    expect(reported(scriptOf("--backend hierarchical --mesh 2x2", 3)).sends).toEqual([
       "ring(node): K, V of rank 3 to rank 1",
       "ring(gpu): K, V of rank 3 to rank 2",
       "ring(gpu): K, V of rank 1 to rank 2",
@@ -86,7 +86,7 @@ describe("what a rank will do", () => {
   });
 
   it("of a zigzag: ranks by what they hold, not by where it lies", () => {
-    expect(told(scriptOf("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
+    expect(reported(scriptOf("--backend ring --ranks 2 --causal", 0)).attends).toEqual(["0 · 0", "0 · 1"]);
   });
 });
 

@@ -65,7 +65,7 @@ describe("the timeline", () => {
     );
   });
 
-  it("says what a batch of messages takes, however those of several senders mix", () => {
+  it("reports what a batch of messages takes, however those of several senders mix", () => {
     const events = [send(10, 11, 8, "ring(gpu)"), send(11, 12), send(12, 13, 4, "ring(gpu)"), send(13, 14, 0)];
     const [lane] = timeline(
       [report(0, events)],
@@ -78,7 +78,7 @@ describe("the timeline", () => {
     ]);
   });
 
-  it("refuses a rank that did not do what its script says", () => {
+  it("refuses a rank that did not do what its script states", () => {
     const done = (...events: readonly TraceEvent[]) => timeline([report(0, events)], script([tile(0)], [sending(0)]));
     expect(() => done()).toThrow("rank 0: expected pieces of attention as planned, 1; received 0");
     expect(() => done(attend(10, 11), send(10, 11, 9))).toThrow(

@@ -1,6 +1,6 @@
 // What the model is measured against. Features come standardized, row-major with `width` columns.
 
-/** A task: rows with known classes, and rows to be told. */
+/** A task: rows with known classes, and rows to be predicted. */
 export interface Task {
   readonly width: number;
   readonly train: Float32Array;

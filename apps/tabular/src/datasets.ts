@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { type Cell, type Table, type TableRecipe, tableOf } from "./table.ts";
 
-// Tables of the npm package vega-datasets (BSD-3-Clause); its page says where each comes from.
+// Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
 const folder = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
 export type DatasetName = "penguins" | "cars" | "weather" | "flights";

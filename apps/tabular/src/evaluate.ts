@@ -24,7 +24,7 @@ export function margin({ model, logistic, neighbours }: Comparison): number {
   return mean(model) - Math.max(mean(logistic), mean(neighbours));
 }
 
-/** Half of a table's rows, at most 500, known; the rest to be told: for each seed another half. */
+/** Half of a table's rows, at most 500, known; the rest to be predicted: for each seed another half. */
 export async function compare(
   ctx: Context,
   model: TabularModel,

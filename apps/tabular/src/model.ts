@@ -26,7 +26,7 @@ export interface TabularOptions {
 /** The model whose weights this folder holds. */
 export const usual: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
 
-/** This rank's rows of tables of one size: first rows whose class is known, then rows to be told. */
+/** This rank's rows of tables of one size: first rows whose class is known, then rows to be predicted. */
 export interface Batch {
   /** [B, R, C], standardized. */
   readonly features: Tensor;
@@ -62,7 +62,7 @@ class Block extends Module {
     const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
     const lengths = { sequenceLength: rows, kvSequenceLength: known.everywhere };
     const a = first.forward(x.add(this.#features.forward(x)));
-    // Known rows are the keys of all rows, so that no row to be told has a say about another.
+    // Known rows are the keys of all rows, so that no row to be predicted influences another.
     const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, known.here), lengths)));
     return third.forward(b.add(this.#mlp.forward(b)));
   }
@@ -70,7 +70,7 @@ class Block extends Module {
 
 /**
  * nanoTabPFN's architecture (Pfefferle et al. 2025, after Hollmann et al. 2025): every cell is a token; a table's known
- * rows are the examples, and one forward pass tells the classes of the others.
+ * rows are the examples, and one forward pass predicts the classes of the others.
  */
 export class TabularModel extends Module {
   readonly #feature: Linear;
@@ -88,7 +88,7 @@ export class TabularModel extends Module {
     this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: 2 }));
   }
 
-  /** Logits [B, R − known.here, 2] of this rank's rows to be told. Collective along the axes of `rows`. */
+  /** Logits [B, R − known.here, 2] of this rank's rows to be predicted. Collective along the axes of `rows`. */
   forward(batch: Batch): Tensor {
     let x = scope(() => this.#embed(batch));
     for (const block of this.#blocks) {

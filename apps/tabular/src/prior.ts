@@ -75,7 +75,7 @@ function linear(random: Random, { rows, columns }: TableSize): Draft {
   };
 }
 
-/** Independent features; the score is what the leaf of a random tree says, or the sum of a few trees. */
+/** Independent features; the score is what the leaf of a random tree gives, or the sum of a few trees. */
 function splits(random: Random, { rows, columns }: TableSize): Draft {
   const trees = Array.from({ length: random.whole(1, 4) }, () => {
     const depth = random.whole(1, 4);

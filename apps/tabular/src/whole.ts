@@ -1,4 +1,4 @@
-/** A whole number from `least` to `most` off the command line. Throws an Error that says what was expected. */
+/** A whole number from `least` to `most` off the command line. Throws an Error that reports what was expected. */
 export function whole(name: string, text: string, [least, most]: readonly [number, number]): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= least && value <= most) return value;

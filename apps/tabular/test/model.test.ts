@@ -32,7 +32,7 @@ async function answers(given: Table, ranks = 1): Promise<number[]> {
 }
 
 describe("the model", () => {
-  it("lets no row to be told influence another, to the bit", async () => {
+  it("lets no row to be predicted influence another, to the bit", async () => {
     const before = await answers(table);
     const width = table.columns.length;
     const changed = table.features.slice();
@@ -53,7 +53,7 @@ describe("the model", () => {
     expect(await answers({ ...table, labels })).toEqual(await answers(table));
   });
 
-  it("does not care in which order it is told what is known", async () => {
+  it("does not care in which order its known rows come", async () => {
     const order = new Random(1).permutation(knownRows);
     const all = [...order, ...Array.from({ length: table.labels.length - knownRows }, (_, i) => knownRows + i)];
     const [before, after] = [await answers(table), await answers(selectRows(table, all))];

@@ -17,7 +17,7 @@ import {
   sharesGpus,
 } from "./parts.ts";
 
-/** What `init` was told. */
+/** The options of `init`. */
 interface Asked {
   readonly device?: Device | DeviceName;
   readonly collectives?: Collectives | CollectivesName;
@@ -70,7 +70,7 @@ function refuseMixed(device: DeviceName, collectives: CollectivesName): void {
 
 let hasNoted = false;
 
-/** What is detected; the first rank of each host tells, once, of a GPU that lies idle. */
+/** What is detected; the first rank of each host warns, once, of a GPU that lies idle. */
 async function detected(worldSize: number): Promise<Detected> {
   const found = await detect({ worldSize });
   if (found.note !== undefined && !hasNoted && placeOnHost().rank === 0) {
@@ -113,7 +113,7 @@ const thisMachine: Machine = {
 };
 
 /**
- * What `init` chooses where its options do not say: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES ask for; else a GPU for each rank
+ * What `init` chooses where its options leave it open: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES ask for; else a GPU for each rank
  * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host
  * choose alike, for no rank opens anything to decide.
  *
@@ -150,8 +150,8 @@ async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<strin
     const { gpus } = await machine.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
       const index = gpuFor({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
-      const { name, trouble } = gpus[index]!;
-      if (trouble !== undefined) return `GPU ${index}, ${name}: ${trouble}`;
+      const { name, problem } = gpus[index]!;
+      if (problem !== undefined) return `GPU ${index}, ${name}: ${problem}`;
     }
     if (worldSize > 1) await machine.nccl();
     return undefined;
@@ -160,7 +160,7 @@ async function whyNoGpu(machine: Machine, options: DetectOptions): Promise<strin
   }
 }
 
-/** A machine that shows nothing of NVIDIA, or was told to hide it, needs no explanation. */
+/** A machine that shows nothing of NVIDIA, or was configured to hide it, needs no explanation. */
 export function showsGpu({ env, exists }: Pick<Machine, "env" | "exists">): boolean {
   if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
   return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);

@@ -86,7 +86,7 @@ function quoted(choices: Readonly<Record<string, unknown>>): string {
     .join(", ");
 }
 
-/** The exports of a package that need not be installed; an OptionError that says how to install it, if it is not. */
+/** The exports of a package that need not be installed; an OptionError that reports how to install it, if it is not. */
 export async function importOptional<Exports>(from: string, where: string): Promise<Exports> {
   try {
     return (await import(from)) as Exports;

@@ -8,7 +8,7 @@ import { gpuFor, placeOnHost, sharesGpus } from "../src/parts.ts";
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };
 
-/** A machine with `gpus`, or one whose driver says no. */
+/** A machine with `gpus`, or one whose driver fails. */
 function machine(gpus: readonly object[] | Error, changes: Partial<Machine> = {}): Machine {
   return {
     env: {},
@@ -36,7 +36,7 @@ describe("detection", () => {
     expect(await detectOn(machine([gpu], { env }), {})).toEqual(onGpu);
   });
 
-  it("says nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
+  it("reports nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
     const onCpu = { device: "cpu", collectives: "local" };
     const none = new Error("no CUDA driver");
     expect(await detectOn(machine(none, { exists: () => false }), {})).toEqual(onCpu);
@@ -53,8 +53,8 @@ describe("detection", () => {
       { worldSize: 4, localRanks: 4 },
       /each of the 4 ranks .* received 1 .*gpu/,
     ],
-    ["an old GPU", machine([gpu, { ...gpu, trouble: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
-  ])("takes the CPU with %s, and says why", async (_, at, options, note) => {
+    ["an old GPU", machine([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
+  ])("takes the CPU with %s, and warns why", async (_, at, options, note) => {
     const found = await detectOn(at, options);
     expect(found).toEqual({ device: "cpu", collectives: "local", note: expect.stringMatching(note) });
     expect(found.note).toContain("MOSAIC_DEVICE=cpu");
@@ -69,7 +69,7 @@ describe("a rank's GPU", () => {
     expect(() => gpuFor({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
   });
 
-  it("follows from what the launcher says", () => {
+  it("follows from what the launcher sets", () => {
     expect(placeOnHost({ LOCAL_RANK: "2", LOCAL_WORLD_SIZE: "4" })).toEqual({ rank: 2, ranks: 4 });
     expect(placeOnHost({ LOCAL_RANK: "2" })).toEqual({ rank: 2, ranks: 3 });
     expect(placeOnHost({})).toEqual({ rank: 0, ranks: 1 });
@@ -84,18 +84,18 @@ describe("a rank's GPU", () => {
 async function initWith(env: Readonly<Record<string, string>>, options = "{}"): Promise<string> {
   const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const script = `const mosaic = await import(${JSON.stringify(entry)});
-    const said = [];
-    process.on("warning", ({ name, code, message }) => said.push(name, code, message));
+    const reported = [];
+    process.on("warning", ({ name, code, message }) => reported.push(name, code, message));
     try {
       for (let i = 0; i < 2; i++) {
         const ctx = await mosaic.init(${options});
         const x = mosaic.ones(ctx, [3]);
-        said.push(ctx.device.type + ctx.device.index + " " + (await x.read()).join("+"));
+        reported.push(ctx.device.type + ctx.device.index + " " + (await x.read()).join("+"));
         x.dispose();
         await ctx.close();
       }
-    } catch ({ name, message }) { said.push(name, message); }
-    setImmediate(() => process.stdout.write(said.join("\\n"), () => process.exit()));`;
+    } catch ({ name, message }) { reported.push(name, message); }
+    setImmediate(() => process.stdout.write(reported.join("\\n"), () => process.exit()));`;
   const all = { ...process.env, MOSAIC_DEVICE: "", MOSAIC_CUDA_LIBRARY: emulated, ...env };
   const node = ["--no-warnings", "--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env: all, timeout: 60_000 });
@@ -115,7 +115,7 @@ describe("init", () => {
     expect(await initWith({ ...shared, MOSAIC_EMULATED_DEVICES: "2" })).toContain(`cuda1 ${ones}`);
   });
 
-  it("does what options say, then what the environment says, then what it finds", async () => {
+  it("does what options state, then what the environment sets, then what it finds", async () => {
     expect(await initWith({ MOSAIC_DEVICE: "cpu" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
     expect(await initWith({ MOSAIC_DEVICE: "cpu" }, `{ device: "cuda" }`)).toContain("cuda0");
     expect(await initWith({}, `{ collectives: "local" }`)).toContain("cpu0");
@@ -124,10 +124,10 @@ describe("init", () => {
 
   it("warns once where a GPU lies idle, from the first rank of a host", async () => {
     const broken = { MOSAIC_EMULATED_INIT: "803" };
-    const said = await initWith(broken);
-    expect(said).toMatch(/^MosaicWarning\nMOSAIC_GPU_IDLE\nThere is .* on the CPU: the CUDA driver cannot start/m);
-    expect(said.match(/MosaicWarning/g)).toHaveLength(1);
-    expect(said.match(/cpu0/g)).toHaveLength(2);
+    const reported = await initWith(broken);
+    expect(reported).toMatch(/^MosaicWarning\nMOSAIC_GPU_IDLE\nThere is .* on the CPU: the CUDA driver cannot start/m);
+    expect(reported.match(/MosaicWarning/g)).toHaveLength(1);
+    expect(reported.match(/cpu0/g)).toHaveLength(2);
     expect(await initWith({ ...broken, LOCAL_RANK: "1" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
   });
 

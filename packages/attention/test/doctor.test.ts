@@ -35,7 +35,7 @@ everything that is installed works; 2 notes`,
     );
   });
 
-  it("with GPUs tells of driver, kernels, links and NCCL", async () => {
+  it("with GPUs reports driver, kernels, links and NCCL", async () => {
     const module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
     const text = await shown({
       files: { "/proc/driver/nvidia/version": module },
@@ -233,9 +233,9 @@ describe("mosaic-doctor", () => {
 
   it("speaks JSON", async () => {
     const { code, output } = await doctor(["--json"], { MOSAIC_CUDA_LIBRARY: emulated });
-    const said = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
-    expect([code, said.version, said.problems]).toEqual([0, "0.1.0", 0]);
-    expect(said.findings).toContainEqual({ check: "GPUs", level: "ok", text: "it computes" });
+    const reported = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
+    expect([code, reported.version, reported.problems]).toEqual([0, "0.1.0", 0]);
+    expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "it computes" });
   });
 
   it("explains itself, and refuses what it does not know", async () => {

@@ -13,25 +13,25 @@ const LIMIT_MS = 5000;
 
 interface Fault {
   readonly name: string;
-  readonly says: RegExp;
+  readonly expected: RegExp;
   readonly code?: number;
 }
 
 const faults: readonly Fault[] = [
-  { name: "throws", says: /rank 1 .*failed[^]*Error: a seeded fault[^]*rank\.mjs/ },
-  { name: "is killed", says: /rank 1 .*SIGKILL/, code: 137 },
-  { name: "exits early", says: /PeerLostError: .*rank 1/ },
-  { name: "mismatched shapes", says: /CollectiveMismatchError: / },
-  { name: "mismatched call order", says: /CollectiveMismatchError: / },
-  { name: "late beyond the deadline", says: /CollectiveTimeoutError: .*rank 1/ },
-  { name: "wrong option", says: /OptionError: init: expected options among .*, received "spsize"/ },
-  { name: "unknown backend", says: /OptionError: backend: expected one of .*"ring".*, received "star"/ },
+  { name: "throws", expected: /rank 1 .*failed[^]*Error: a seeded fault[^]*rank\.mjs/ },
+  { name: "is killed", expected: /rank 1 .*SIGKILL/, code: 137 },
+  { name: "exits early", expected: /PeerLostError: .*rank 1/ },
+  { name: "mismatched shapes", expected: /CollectiveMismatchError: / },
+  { name: "mismatched call order", expected: /CollectiveMismatchError: / },
+  { name: "late beyond the deadline", expected: /CollectiveTimeoutError: .*rank 1/ },
+  { name: "wrong option", expected: /OptionError: init: expected options among .*, received "spsize"/ },
+  { name: "unknown backend", expected: /OptionError: backend: expected one of .*"ring".*, received "star"/ },
 ];
 
 /** The fault ended in what it should, in time, and nothing of the run is left. */
-async function provoke(options: RunOptions, { says, code }: Omit<Fault, "name">): Promise<void> {
+async function provoke(options: RunOptions, { expected, code }: Omit<Fault, "name">): Promise<void> {
   const ended = await runRanks(options);
-  expect(ended).toMatchObject({ output: expect.stringMatching(says), code: code ?? expect.any(Number) });
+  expect(ended).toMatchObject({ output: expect.stringMatching(expected), code: code ?? expect.any(Number) });
   expect(ended).not.toMatchObject({ code: 0 });
   expect(ended.took).toBeLessThan(LIMIT_MS);
   expect(leftovers(ended.mark, ended)).toEqual([]);
@@ -85,7 +85,7 @@ describe("an installation without the native addon", () => {
   });
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-  it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("says what to do, time %i", () =>
-    provoke({ ranks: 3, entry, args: ["addon missing"] }, { says: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ }),
+  it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("reports what to do, time %i", () =>
+    provoke({ ranks: 3, entry, args: ["addon missing"] }, { expected: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ }),
   );
 });

@@ -68,7 +68,7 @@ describe("init", () => {
     await expect(mosaic.init()).rejects.toThrow(/connect: expected the name of a job.*start the ranks with mosaic-run/);
   });
 
-  it("says how to start a program of several ranks", async () => {
+  it("reports how to start a program of several ranks", async () => {
     await expect(mosaic.init({ spSize: 4 })).rejects.toThrow(
       "init: spSize: expected 1, as this process is alone, received 4; start it with npx mosaic-run --nproc-per-node 4 <script>",
     );

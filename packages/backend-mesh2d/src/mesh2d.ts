@@ -38,12 +38,12 @@ import { bestGrid, Tiles } from "./tile.ts";
  * Within another backend, which brings keys in parts, queries travel once for all parts and stay, and so do the sums over
  * them: `ring({ axis: "node", inner: mesh2d({ axis: "gpu" }) })` moves only keys at each step.
  *
- * `schedule` says when it communicates: "fused" gathers, computes in one call and returns sums; "overlapped" goes block by
+ * `schedule` sets when it communicates: "fused" gathers, computes in one call and returns sums; "overlapped" goes block by
  * block and hides transfers behind compute, one at a time or, with `channels: 2`, one along the row beside one along the
  * column; "auto" takes the quicker. All give the same results but for rounding, and send the same bytes.
  *
  * Throws, before anything is sent, an OptionError if the mesh lacks the axis, the shape does not fit its length, or a
- * sequence is not cut along it, and a ShapeError or DTypeError if the tensors are not what their layouts say.
+ * sequence is not cut along it, and a ShapeError or DTypeError if the tensors are not what their layouts state.
  *
  * Source: Elango, "Attention2D", 2025 (arXiv 2503.15758), the fused schedule; "Mesh-Attention", 2025 (arXiv 2512.20968),
  * tiles of any shape and the overlapped one.

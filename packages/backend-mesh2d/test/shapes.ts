@@ -49,7 +49,7 @@ export function suiteInParts(): Case[] {
   });
 }
 
-/** A trial with equal shards, of 4 rows and 4 heads unless said otherwise, and the full mask. */
+/** A trial with equal shards, of 4 rows and 4 heads by default, and the full mask. */
 export function even(
   size: number,
   { rows = 4, numKvHeads = 4, mask }: { rows?: number; numKvHeads?: number; mask?: readonly Slice[] } = {},

@@ -6,7 +6,7 @@ import { even, type GridShape, gridsUpTo } from "./shapes.ts";
 import { titleOf, ways } from "./ways.ts";
 import { makeWorld } from "./world.ts";
 
-/** What the closed form says that one rank sends and receives in a forward and a backward of a trial. */
+/** What the closed form states that one rank sends and receives in a forward and a backward of a trial. */
 function predicted(trial: Trial, shape: GridShape, sp: number): Traffic {
   const { mesh, axes, mask } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -32,7 +32,7 @@ function combined(a: Traffic, b: Traffic, f: (x: number, y: number) => number): 
 }
 
 describe.each(gridsUpTo(8))("%d × %d", (rows, columns) => {
-  test("what is sent is what the closed form says, whatever the mask and placement, in every way", async () => {
+  test("what is sent is what the closed form states, whatever the mask and placement, in every way", async () => {
     const mesh = { sp: rows * columns };
     const trials = placements().flatMap((placement, i) =>
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),

@@ -41,7 +41,7 @@ export interface RingOptions {
  * node while the ranks of each node pass theirs among themselves: hierarchical attention.
  *
  * Throws, before anything is sent, an OptionError if the mesh lacks the axis or the keys are not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts say, or sums are not float32 of their shapes.
+ * ShapeError or DTypeError if the tensors are not what their layouts state, or sums are not float32 of their shapes.
  *
  * Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023.
  *

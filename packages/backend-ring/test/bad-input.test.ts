@@ -45,7 +45,7 @@ test("an inner backend is asked what it needs of the mesh", async () => {
   await ctx.close();
 });
 
-test("a module says at once that the mesh lacks the axis, and no option is ignored", async () => {
+test("a module reports at once that the mesh lacks the axis, and no option is ignored", async () => {
   const mesh = { tp: 1 };
   const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ring()] });
   const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ring" };

@@ -13,7 +13,7 @@ async function measured(size: number, trial: Trial): Promise<Traffic[]> {
   });
 }
 
-/** What the closed form says of it. */
+/** What the closed form states of it. */
 function predicted(trial: Trial): Traffic[] {
   const { mesh, axes, batch, numKvHeads, headDim, dtype, mask } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -38,7 +38,7 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
 
 for (const size of [1, 2, 3, 5]) {
   for (const placement of placements()) {
-    test(`${size} ranks, ${placement.name}: what is sent is what the closed form says, for every mask`, async () => {
+    test(`${size} ranks, ${placement.name}: what is sent is what the closed form states, for every mask`, async () => {
       const options = { placement, dtype: size % 2 ? "float32" : "bfloat16", seed: 1 } as const;
       for (const trial of backendTrials({ mesh: { sp: size }, axes: ["sp"] }, options)) {
         expect(await measured(size, trial), trial.name).toEqual(predicted(trial));
@@ -103,7 +103,7 @@ test("documents on ranks of their own send nothing", async () => {
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });
 
-test("nested rings send along each axis what the closed forms say of it", async () => {
+test("nested rings send along each axis what the closed forms state of it", async () => {
   const mesh = { node: 3, gpu: 2 };
   const axes = ["node", "gpu"];
   const inner = ring({ axis: "gpu" });

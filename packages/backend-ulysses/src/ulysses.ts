@@ -37,7 +37,7 @@ export interface UlyssesOptions {
  * ulysses({ axis: "gpu" }) })`, gives the same but exchanges rows for heads at every step of the ring.
  *
  * Throws, before anything is sent, an OptionError if the mesh lacks an axis or a sequence is not cut along it, and a
- * ShapeError or DTypeError if the tensors are not what their layouts say.
+ * ShapeError or DTypeError if the tensors are not what their layouts state.
  *
  * Source: Jacobs et al., "DeepSpeed Ulysses", 2023.
  *

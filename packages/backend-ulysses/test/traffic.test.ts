@@ -18,7 +18,7 @@ async function measured(size: number, trials: readonly Trial[]): Promise<Traffic
   return trials.map((_, i) => byRank.map((traffic) => traffic[i]!));
 }
 
-/** What the closed form says of it. */
+/** What the closed form states of it. */
 function predicted(trial: Trial): Traffic[] {
   const { mesh, axes, mask, ...sizes } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
@@ -38,7 +38,7 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
 }
 
 for (const size of [1, 2, 3, 5]) {
-  test(`${size} ranks: what is sent is what the closed form says, for every mask and placement`, async () => {
+  test(`${size} ranks: what is sent is what the closed form states, for every mask and placement`, async () => {
     const dtype = size % 2 ? "float32" : "bfloat16";
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),

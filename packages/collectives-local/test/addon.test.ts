@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import type * as Package from "../src/index.ts";
 import { TestDevice } from "./device.ts";
 
-test("without its addon the package says what may be wrong and what to do", async () => {
+test("without its addon the package reports what may be wrong and what to do", async () => {
   const bare = new URL("../build/without-addon/", import.meta.url);
   rmSync(bare, { recursive: true, force: true });
   mkdirSync(bare, { recursive: true });

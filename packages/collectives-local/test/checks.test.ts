@@ -86,7 +86,7 @@ test("worlds that cannot be", async () => {
   await expect(world(2, { device, timeout: -1 })).rejects.toThrow(OptionError);
 });
 
-test("local() without a job to meet in says what is missing", async () => {
+test("local() without a job to meet in reports what is missing", async () => {
   using device = new TestDevice();
   const given = { MASTER_PORT: process.env.MASTER_PORT, MOSAIC_RUN_ID: process.env.MOSAIC_RUN_ID };
   delete process.env.MASTER_PORT;

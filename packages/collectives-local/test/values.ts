@@ -23,7 +23,7 @@ export function reduced(inputs: readonly Float32Array[], op: "sum" | "mean" | "m
   });
 }
 
-/** Bit for bit; says where the first difference is. (`toEqual` of long arrays takes seconds.) */
+/** Bit for bit; reports where the first difference is. (`toEqual` of long arrays takes seconds.) */
 export function expectSame(got: Float32Array, expected: Float32Array): void {
   const bytes = (x: Float32Array) => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
   if (bytes(got).equals(bytes(expected))) return;

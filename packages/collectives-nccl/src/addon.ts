@@ -10,7 +10,7 @@ export interface TransportOptions {
   readonly warmUp: boolean;
 }
 
-/** The exports of native/addon.cc, which says what each does. Failures are errors whose `code` is a number. */
+/** The exports of native/addon.cc, which documents each. Failures are errors whose `code` is a number. */
 interface Native {
   readonly protocol: number;
   load(candidates: readonly string[]): readonly [version: string, path: string];

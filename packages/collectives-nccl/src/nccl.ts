@@ -11,7 +11,7 @@ import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
  * first rank of a host starts one. The group that `connect` resolves to has the contract of all process groups: what a collective does is enqueued, runs on a
  * stream of its own beside compute, and reductions give all ranks the same bits.
  *
- * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which says what to install,
+ * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which reports what to install,
  * where there is no NCCL, or too old a one, and with CollectiveTimeoutError, which names the ranks that are missing.
  * @example
  * ```ts

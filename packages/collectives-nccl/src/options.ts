@@ -7,7 +7,7 @@ export interface NcclOptions {
   readonly timeout?: number;
   /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */
   readonly connectTimeout?: number;
-  /** Tells worlds apart that form at the same time in one job. Default "world". */
+  /** Distinguishes worlds that form at the same time in one job. Default "world". */
   readonly name?: string;
   /**
    * Thread blocks that NCCL may use at least, and at most. Each takes a multiprocessor from attention while it runs; a

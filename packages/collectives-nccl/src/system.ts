@@ -13,7 +13,7 @@ export interface NcclSystem {
 /**
  * The NCCL that `nccl()` would use. It needs no GPU.
  *
- * @throws DeviceError that says what is missing, or too old, and what to do about it; AddonLoadError.
+ * @throws DeviceError that reports what is missing, or too old, and what to do about it; AddonLoadError.
  */
 export function ncclSystem(): NcclSystem {
   const [version, library] = loadNccl();

@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
 import { standIns } from "./emulated.ts";
 
-// Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings say.
+// Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings state.
 interface FailureCase {
   readonly what: string;
   /** On top of the stand-ins'. */
@@ -97,13 +97,13 @@ const failureCases: readonly FailureCase[] = [
   },
 ];
 
-test.each(failureCases)("says what to do about $what", async ({ env, code, name, message }) => {
+test.each(failureCases)("reports what to do about $what", async ({ env, code, name, message }) => {
   const error = await errorOf(code, env);
   expect(error.message).toMatch(message);
   expect(error.name).toBe(name);
 });
 
-test("tells what NCCL there is", async () => {
+test("reports what NCCL there is", async () => {
   const { message } = await errorOf("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
   expect(version).toBe("2.27.3");

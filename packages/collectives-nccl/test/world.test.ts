@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { nccl } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
-test("one thread that posts for many GPUs tells NCCL and CUDA to wait for none of them", async () => {
+test("one thread that posts for many GPUs configures NCCL and CUDA to wait for none of them", async () => {
   for (const name of ["NCCL_RUNTIME_CONNECT", "NCCL_P2P_DIRECT_DISABLE", "CUDA_MODULE_LOADING"])
     delete process.env[name];
   process.env.NCCL_RUNTIME_CONNECT = "1";

@@ -1,6 +1,6 @@
 import { AssertionError } from "node:assert";
 
-/** Throws an AssertionError that says what was found where. */
+/** Throws an AssertionError that reports what was found where. */
 export function check(holds: boolean, message: string): asserts holds {
   if (!holds) throw new AssertionError({ message, stackStartFn: check });
 }

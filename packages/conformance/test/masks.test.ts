@@ -15,7 +15,7 @@ const lengths = [
 
 for (const [queries, keys] of lengths) {
   for (const { mask, sees } of maskTrials(queries, keys, 1)) {
-    test(`${mask.name} on ${queries} × ${keys} lets through what its definition says, each pair once`, () => {
+    test(`${mask.name} on ${queries} × ${keys} lets through what its definition states, each pair once`, () => {
       const slices = mask.slices(queries, keys);
       for (let q = 0; q < queries; q++) {
         for (let k = 0; k < keys; k++) {

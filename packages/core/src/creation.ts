@@ -106,7 +106,7 @@ export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
 export interface RandomOptions {
   /** Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
   readonly seed?: number;
-  /** Tells tensors of one seed apart. Default: a fresh one at every call. */
+  /** Distinguishes tensors of one seed. Default: a fresh one at every call. */
   readonly stream?: number;
   readonly dtype?: DType;
 }
@@ -122,7 +122,7 @@ export interface UniformOptions extends RandomOptions {
 }
 
 /**
- * Normally distributed numbers, mean 0 and standard deviation 1 unless told otherwise. With `seed` and `stream` given,
+ * Normally distributed numbers, mean 0 and standard deviation 1 by default. With `seed` and `stream` given,
  * element i is the same on every device and every mesh (Philox4x32-10); without, every call and every rank draws its own.
  *
  * @example

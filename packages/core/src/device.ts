@@ -35,7 +35,7 @@ export interface Stream {
 
 /** A place that holds tensors and computes on them, in order, on its one compute stream. */
 export interface Device extends Disposable {
-  /** Open: "cpu", "cuda", yours. Collectives say which types they serve. */
+  /** Open: "cpu", "cuda", yours. Collectives state which types they serve. */
   readonly type: string;
   readonly index: number;
   readonly stream: Stream;

@@ -1,4 +1,4 @@
-/** What every Mosaic error says: where it happened, what was expected, what came, and what to do. */
+/** What every Mosaic error states: where it happened, what was expected, what came, and what to do. */
 export interface ErrorParts {
   /** The call and, where it matters, the rank: `ring(sp), rank 3`. */
   readonly where: string;

@@ -105,7 +105,7 @@ export class Tensor implements Disposable, TensorParts {
   }
 
   /**
-   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` says so; frees the
+   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` is true; frees the
    * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
   record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {

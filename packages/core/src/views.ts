@@ -3,7 +3,7 @@ import { DTypeError, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-// The views of a tensor, each beside its gradient; the methods of methods.ts say what each does. They belong to the tape
+// The views of a tensor, each beside its gradient; the methods of methods.ts state what each does. They belong to the tape
 // but save nothing: shapes suffice.
 
 /** Positions start, start + step, … before `end`; negative ones count from the end. */

@@ -70,7 +70,7 @@ describe("init", () => {
 });
 
 describe("a context", () => {
-  test("knows its backends by name, and says where others live", async () => {
+  test("knows its backends by name, and reports where others live", async () => {
     const mine = { ...local(), name: "mine" };
     await using ctx = await start({ backends: [mine] });
     expect(ctx.backend("mine")).toBe(mine);
@@ -101,7 +101,7 @@ describe("a context", () => {
     expect(trace.map(({ lane, name }) => [lane, name])).toEqual([["compute", "fill"]]);
   });
 
-  test("draws other numbers on every rank and at every call, unless told the seed", async () => {
+  test("draws other numbers on every rank and at every call, unless a seed is given", async () => {
     const [a, b] = (await referenceWorld(2)) as [Context, Context];
     const draw = async (ctx: Context, options = {}) => String(await randn(ctx, [4], options).read());
     const drawn = [await draw(a), await draw(b), await draw(a), await draw(b)];

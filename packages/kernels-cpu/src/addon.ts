@@ -16,7 +16,7 @@ export const addonPath: string = fileURLToPath(
   new URL(`../prebuilds/${platform}/mosaic_kernels_cpu.node`, import.meta.url),
 );
 
-/** Loads the addon at `path`; every failure becomes an AddonLoadError that says what to do. */
+/** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. */
 export function loadCpu(path: string = addonPath): Native {
   return loadAddon<Native>({
     packageName: "@mosaic/kernels-cpu",

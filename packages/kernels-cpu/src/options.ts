@@ -4,7 +4,7 @@ import { checkOptionNames, OptionError } from "@mosaic/core";
 export interface CpuOptions {
   /** Threads that compute, the stream's own included; at most 1024. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
   readonly threads?: number;
-  /** Tells devices of one process apart in messages; default 0. */
+  /** Distinguishes devices of one process in messages; default 0. */
   readonly index?: number;
   /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else none. */
   readonly memoryLimit?: number;

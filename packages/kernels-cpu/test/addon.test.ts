@@ -9,13 +9,13 @@ import { memoryLimit, threadCount } from "../src/options.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
-test("a missing addon says where it looked, why it may be missing, and what to do", () => {
+test("a missing addon reports where it looked, why it may be missing, and what to do", () => {
   const missing = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
   expect(() => loadCpu(missing)).toThrow(AddonLoadError);
   expect(() => loadCpu(missing)).toThrow(/nowhere.*does not exist[\s\S]*Likely causes:[\s\S]*npm run build:native/);
 });
 
-test("a file that is no addon says so", () => {
+test("a file that is no addon reports so", () => {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   try {
     const broken = join(folder, "mosaic_kernels_cpu.node");

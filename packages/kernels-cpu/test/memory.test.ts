@@ -54,7 +54,7 @@ test("joins neighbours, so that any order of freeing leaves whole segments", () 
   expect(device.memory().reserved).toBe(0);
 });
 
-test("obeys its limit, and says what was wanted and what there was", async () => {
+test("obeys its limit, and reports what was wanted and what there was", async () => {
   using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
   using x = device.empty([8 * mebibyte], "float32");
   expect(() => device.empty([9 * mebibyte], "float32")).toThrow(OutOfMemoryError);

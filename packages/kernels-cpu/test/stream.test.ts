@@ -35,7 +35,7 @@ describe("a stream", () => {
     await expect(y.read()).rejects.toThrow("fail: the first");
   });
 
-  test("does not hear of failures after a fence", async () => {
+  test("does not fail with failures after a fence", async () => {
     using other = cpu({ threads: 1, index: 1 });
     const fence = device.stream.record();
     fail(device, "later");

@@ -1,5 +1,5 @@
 // Rung 5: TMA and wgmma, one thing after the other. A single thread asks for whole tiles, and a barrier in shared
-// memory tells when their bytes are there; four warps together multiply 64 rows straight from shared memory. Tiles come
+// memory counts their bytes; four warps together multiply 64 rows straight from shared memory. Tiles come
 // two steps ahead, but products and softmax still wait for one another.
 #pragma once
 

@@ -17,7 +17,7 @@ export const addonPath: string = fileURLToPath(
   new URL(`../prebuilds/${platform}/mosaic_kernels_cuda.node`, import.meta.url),
 );
 
-/** Loads the addon at `path`; every failure becomes an AddonLoadError that says what to do. It needs no driver. */
+/** Loads the addon at `path`; every failure becomes an AddonLoadError that reports what to do. It needs no driver. */
 export function loadCuda(path: string = addonPath): Native {
   return loadAddon<Native>({
     packageName: "@mosaic/kernels-cuda",

@@ -8,7 +8,7 @@ export interface CudaGpu {
   readonly capability: string;
   readonly bytes: number;
   /** Why `cuda()` would refuse it; undefined if it would not. */
-  readonly trouble?: string;
+  readonly problem?: string;
 }
 
 /** The driver and its GPUs. */
@@ -25,20 +25,20 @@ export interface CudaSystem {
 /**
  * What the driver finds on this machine.
  *
- * @throws DeviceError that says what is missing, and what to do about it.
+ * @throws DeviceError that reports what is missing, and what to do about it.
  */
 export function cudaSystem(): CudaSystem {
   const [driver, library, kernels, cublasLt, ...rest] = translated(() => runtime().native.probe());
   const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
     const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
-    const trouble = troubleWith(capability, kernels !== "");
-    return { name, capability, bytes: Number(bytes), ...(trouble && { trouble }) };
+    const problem = problemWith(capability, kernels !== "");
+    return { name, capability, bytes: Number(bytes), ...(problem && { problem }) };
   });
   return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
 }
 
-/** What native/device/device.cc refuses, as far as one can tell without opening the GPU. */
-function troubleWith(capability: string, kernels: boolean): string | undefined {
+/** What native/device/device.cc refuses, as far as can be found without opening the GPU. */
+function problemWith(capability: string, kernels: boolean): string | undefined {
   if (Number(capability) < 8) return `it has compute capability ${capability}, needed is 8.0 (Ampere) or newer`;
   return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels, for nvcc was not found";
 }

@@ -11,7 +11,7 @@ const budgets: readonly Budget[] = [
   { kernels: /./, registers: 128, spilled: 0 },
 ];
 
-test("reads what ptxas says, and names what is over budget", () => {
+test("reads what ptxas reports, and names what is over budget", () => {
   const usages = usagesIn(`ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'attend_float16_64' for 'sm_80'
 ptxas info    : Function properties for attend_float16_64
@@ -30,23 +30,23 @@ ptxas info    : Used 32 registers, used 0 barriers`);
   ]);
 });
 
-// Written by the build; without nvcc there are no kernels, and nothing to say of them.
+// Written by the build; without nvcc there are no kernels, and no report of them.
 const written = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
-const said = existsSync(written) ? readFileSync(written, "utf8") : "";
+const reported = existsSync(written) ? readFileSync(written, "utf8") : "";
 
 test("no kernel takes more registers than its budget, or spills", () => {
-  expect(overBudget(usagesIn(said), budgets)).toEqual([]);
+  expect(overBudget(usagesIn(reported), budgets)).toEqual([]);
 });
 
 test("finds notes on wgmma, and there are none", () => {
   const serialized = "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized";
   expect(notesIn(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([`${serialized} due to ...`]);
-  expect(notesIn(said)).toEqual([]);
+  expect(notesIn(reported)).toEqual([]);
 });
 
 // setmaxnreg moves registers within what a block started with: kernels count on ptxas to start them with all there are.
 test("Hopper's kernels start with the registers that they divide among themselves", () => {
-  const started = usagesIn(said).filter(({ kernel }) => kernel.includes("Hopper"));
+  const started = usagesIn(reported).filter(({ kernel }) => kernel.includes("Hopper"));
   const expected = started.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
   expect(started.map(({ registers }) => registers)).toEqual(expected);
 });

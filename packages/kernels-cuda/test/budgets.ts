@@ -27,7 +27,7 @@ export function usagesIn(text: string): Usage[] {
   });
 }
 
-/** What ptxas says of wgmma that it had to serialize, or to fence by itself: notes C7500 and up. */
+/** What ptxas reports of wgmma that it had to serialize, or to fence by itself: notes C7500 and up. */
 export function notesIn(text: string): string[] {
   return text.split("\n").filter((line) => /\(C75\d\d\)/.test(line));
 }

@@ -5,88 +5,97 @@ import { beforeAll, expect, test } from "vitest";
 import { emulatedBlas, withoutKernels } from "./emulated.ts";
 import { errorsOf } from "./processes.ts";
 
-interface Trouble {
+interface Problem {
   readonly what: string;
   readonly env: Readonly<Record<string, string>>;
   readonly code?: string;
   readonly entry?: string;
   /** The error's class; where, expected, received, remedy. */
-  readonly says: RegExp;
+  readonly expected: RegExp;
 }
 
 const dist = fileURLToPath(new URL("../dist", import.meta.url));
 beforeAll(() => cpSync(dist, join(withoutKernels, "dist"), { recursive: true }));
 
-const troubles: readonly Trouble[] = [
+const problems: readonly Problem[] = [
   {
     what: "no driver",
     env: { MOSAIC_CUDA_LIBRARY: "/nonexistent/libcuda.so.1" },
-    says: /^DeviceError: no CUDA driver: cannot load \/nonexistent\/libcuda\.so\.1 \(.*No such file.*\)\. Install NVIDIA's driver/,
+    expected:
+      /^DeviceError: no CUDA driver: cannot load \/nonexistent\/libcuda\.so\.1 \(.*No such file.*\)\. Install NVIDIA's driver/,
   },
   {
     what: "a library that lacks a function of the driver",
     env: { MOSAIC_CUDA_LIBRARY: "libdl.so.2" },
-    says: /^DeviceError: libdl\.so\.2 has no cuInit: this driver is older than CUDA 12\.0\. Update NVIDIA's driver to 525/,
+    expected:
+      /^DeviceError: libdl\.so\.2 has no cuInit: this driver is older than CUDA 12\.0\. Update NVIDIA's driver to 525/,
   },
   {
     what: "no GPU",
     env: { MOSAIC_EMULATED_DEVICES: "0" },
-    says: /^DeviceError: the CUDA driver finds no GPU .*Check nvidia-smi and CUDA_VISIBLE_DEVICES/,
+    expected: /^DeviceError: the CUDA driver finds no GPU .*Check nvidia-smi and CUDA_VISIBLE_DEVICES/,
   },
   {
     what: "no such GPU",
     env: { MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "5" },
-    says: /^DeviceError: cuda\(\{ index \}\): expected a GPU .* from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
+    expected:
+      /^DeviceError: cuda\(\{ index \}\): expected a GPU .* from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
   },
   {
     what: "an index that is none",
     env: {},
     code: "cuda({ index: -1 })",
-    says: /^OptionError: cuda\(\{ index \}\): expected a whole number from 0, received -1/,
+    expected: /^OptionError: cuda\(\{ index \}\): expected a whole number from 0, received -1/,
   },
   {
     what: "a limit that is none",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
-    says: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, a whole number from 0, received NaN/,
+    expected: /^OptionError: cuda\(\{ memoryLimit \}\): expected bytes, a whole number from 0, received NaN/,
   },
   {
     what: "too old a driver",
     env: { MOSAIC_EMULATED_DRIVER: "11080" },
-    says: /^DeviceError: the CUDA driver is too old: it is for CUDA 11\.8, needed is 12\.0\. Update NVIDIA's driver/,
+    expected:
+      /^DeviceError: the CUDA driver is too old: it is for CUDA 11\.8, needed is 12\.0\. Update NVIDIA's driver/,
   },
   {
     what: "a driver that cannot start",
     env: { MOSAIC_EMULATED_INIT: "803" },
-    says: /^DeviceError: the CUDA driver cannot start \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
+    expected:
+      /^DeviceError: the CUDA driver cannot start \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
   },
   {
     what: "too old a GPU",
     env: { MOSAIC_EMULATED_CAPABILITY: "75" },
-    says: /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; choose another GPU/,
+    expected:
+      /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; choose another GPU/,
   },
   {
     what: "an addon built without nvcc",
     env: { MOSAIC_EMULATED_KERNELS: "0" },
     entry: join(withoutKernels, "dist/index.js"),
-    says: /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none, .*; install the CUDA Toolkit.*build:native/,
+    expected:
+      /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none, .*; install the CUDA Toolkit.*build:native/,
   },
   ...[200, 209, 222].map((code) => ({
     what: `kernels that the driver cannot load, by its code ${code}`,
     env: { MOSAIC_EMULATED_MODULE: String(code), MOSAIC_EMULATED_DRIVER: "12040" },
-    says: /^DeviceError: cuda\(\): expected kernels that the driver, for CUDA 12\.4, can load on Emulated GPU.*; update NVIDIA's/,
+    expected:
+      /^DeviceError: cuda\(\): expected kernels that the driver, for CUDA 12\.4, can load on Emulated GPU.*; update NVIDIA's/,
   })),
   {
     what: "a cuBLASLt that is named and missing",
     env: { MOSAIC_CUBLASLT_LIBRARY: "/nonexistent/libcublasLt.so" },
     code: multiplication(),
-    says: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; name libcublasLt\.so\.12/,
+    expected:
+      /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; name libcublasLt\.so\.12/,
   },
   {
     what: "a library that is no cuBLASLt",
     env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
     code: multiplication(),
-    says: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(it has no cublasLtCreate\); name/,
+    expected: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(it has no cublasLtCreate\); name/,
   },
 ];
 
@@ -96,9 +105,9 @@ function multiplication(): string {
     device.kernels.matmul(device.empty([4, 4], "float32"), x, x, false);`;
 }
 
-test.concurrent.each(troubles)("says what to do about $what", async ({ says, code = "cuda()", ...program }) => {
-  const [said] = await errorsOf(program, "", [code]);
-  expect(said).toMatch(says);
+test.concurrent.each(problems)("reports what to do about $what", async ({ expected, code = "cuda()", ...program }) => {
+  const [reported] = await errorsOf(program, "", [code]);
+  expect(reported).toMatch(expected);
 });
 
 const mebibyte = 2 ** 20;
@@ -116,7 +125,7 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     `{ memoryLimit: ${8 * mebibyte} }`,
     /expected room for 6\.0 MiB, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
   ],
-])("a device that has used up %s is as good as new once some is freed", async (_, env, options, says) => {
+])("a device that has used up %s is as good as new once some is freed", async (_, env, options, expected) => {
   const [full, again, ...rest] = await errorsOf(
     { env },
     `const device = cuda(${options}), first = device.empty([${mebibyte}], "float32");`,
@@ -131,19 +140,19 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     ],
   );
   expect(full).toMatch(/^OutOfMemoryError: /);
-  expect(full).toMatch(says);
-  expect(again).toMatch(says);
+  expect(full).toMatch(expected);
+  expect(again).toMatch(expected);
   expect(rest).toEqual(["none", "none"]);
 });
 
 test.concurrent("memory that one device keeps unused is another's when it runs out", async () => {
-  const [said] = await errorsOf({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
+  const [reported] = await errorsOf({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
     `const one = cuda(), other = cuda();
      one.empty([${1.5 * mebibyte}], "float32")[Symbol.dispose]();
      if (one.memory().reserved < ${6 * mebibyte}) throw new Error("nothing is kept");
      other.empty([${1.5 * mebibyte}], "float32")`,
   ]);
-  expect(said).toBe("none");
+  expect(reported).toBe("none");
 });
 
 test.concurrent("a read that finds no memory to convert through is refused, and the next is not", async () => {
@@ -160,7 +169,7 @@ test.concurrent("a read that finds no memory to convert through is refused, and 
 });
 
 test.concurrent("a kernel that fails is among those that the error names, and nothing works after it", async () => {
-  const said = await errorsOf(
+  const reported = await errorsOf(
     { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "3" } },
     `const device = cuda(), x = device.empty([4], "float32");
      device.kernels.fill(x, 1);
@@ -180,13 +189,13 @@ test.concurrent("a kernel that fails is among those that the error names, and no
   );
   const failure =
     /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1/;
-  for (const each of said.slice(0, -1)) expect(each).toMatch(failure);
-  expect(said.at(-1)).toBe("none");
+  for (const each of reported.slice(0, -1)) expect(each).toMatch(failure);
+  expect(reported.at(-1)).toBe("none");
 });
 
 test.concurrent("a failure is noticed by whatever call comes first", async () => {
   for (const call of [`device.empty([4], "float32")`, "device.stream.record()", "await device.stream.synchronize()"]) {
-    const [said] = await errorsOf(
+    const [reported] = await errorsOf(
       { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "1" } },
       `const device = cuda(), other = cuda(), x = device.empty([4], "float32");
        device.kernels.fill(x, 1);
@@ -194,47 +203,47 @@ test.concurrent("a failure is noticed by whatever call comes first", async () =>
        await x.read().catch(() => {});`,
       [call],
     );
-    expect(said).toMatch(/^DeviceError: cuda:0 .*: fill failed: an illegal memory access/);
+    expect(reported).toMatch(/^DeviceError: cuda:0 .*: fill failed: an illegal memory access/);
   }
 });
 
 test.concurrent("a launch that the driver refuses is named", async () => {
   const env = { MOSAIC_EMULATED_REFUSED_LAUNCH: "2" };
-  const said = await errorsOf({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
+  const reported = await errorsOf({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
     "device.kernels.fill(x, 1)",
     `device.kernels.unary("exp", x, x)`,
     "await x.read()",
   ]);
   const refusal =
     /^DeviceError: cuda:0 \(.*\): unary: too many resources requested for launch \(CUDA_ERROR_LAUNCH_OUT_OF/;
-  expect(said[0]).toBe("none");
-  for (const each of said.slice(1)) expect(each).toMatch(refusal);
+  expect(reported[0]).toBe("none");
+  for (const each of reported.slice(1)) expect(each).toMatch(refusal);
 });
 
-test.concurrent("an index that names nothing is told, with the kernel", async () => {
-  const [said] = await errorsOf({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
+test.concurrent("an index out of range is reported, with the kernel", async () => {
+  const [reported] = await errorsOf({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
     `const index = device.empty([1], "float32"), out = device.empty([1, 2], "float32");
      device.kernels.fill(table, 1);
      device.kernels.fill(index, 3);
      device.kernels.gatherRows(out, table, index);
      await out.read()`,
   ]);
-  expect(said).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
+  expect(reported).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
 });
 
 test.concurrent("cuBLASLt that knows no way leaves the product to a kernel of ours", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
-  const [said] = await errorsOf({ env }, "", [
+  const [reported] = await errorsOf({ env }, "", [
     `const device = cuda();
      device.startTrace();
      ${multiplication().replace("const device = cuda(), x", "const x")}
      throw new Error((await device.stopTrace()).map(({ name }) => name).join())`,
   ]);
-  expect(said).toBe("Error: matmul");
+  expect(reported).toBe("Error: matmul");
 });
 
 test.concurrent("a kernel that never ends holds up neither timers, nor dispose, nor the end of the process", async () => {
-  const [said] = await errorsOf(
+  const [reported] = await errorsOf(
     { env: { MOSAIC_EMULATED_ENDLESS_LAUNCH: "1" } },
     `const device = cuda(), x = device.empty([4], "float32");
      device.kernels.fill(x, 1);`,
@@ -247,5 +256,5 @@ test.concurrent("a kernel that never ends holds up neither timers, nor dispose, 
        if (settled) throw new Error("the read ended")`,
     ],
   );
-  expect(said).toBe("none");
+  expect(reported).toBe("none");
 });

@@ -57,7 +57,7 @@ export async function compileEngine(folder: string): Promise<void> {
   await exec(compiler, [...options, ...includes, "-x", "c++-header", join(folder, "engine.h")]);
 }
 
-/** What the suite's trial says of kernels with that fault, or without any: "" if it finds nothing wrong. */
+/** What the suite's trial reports of kernels with that fault, or without any: "" if it finds nothing wrong. */
 export async function verdictOn(fault: Fault | null, family: Family, folder: string): Promise<string> {
   // The faulty file is found before the right one, which stays where it is.
   const faulty = join(folder, "faulty");

@@ -52,7 +52,7 @@ test("every rung is right", () => {
   }
 });
 
-test("the ladder's README says what was counted", () => {
+test("the ladder's README states what was counted", () => {
   const rows = 384;
   const table = measured.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
     const perRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));

@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { emulatedDriver } from "./emulated.ts";
 
-/** What a program said of itself before it ended. */
+/** What a program printed before it ended. */
 export interface Ending {
   readonly stdout: string;
   readonly stderr: string;
@@ -39,11 +39,11 @@ export async function errorsOf(
 ): Promise<string[]> {
   const attempts = tries.map((body) => `async () => { ${body} }`);
   const code = `${setUp}
-    const said = [];
+    const reported = [];
     for (const attempt of [${attempts.join()}]) {
-      await attempt().then(() => said.push("none"), ({ name, message }) => said.push(name + ": " + message));
+      await attempt().then(() => reported.push("none"), ({ name, message }) => reported.push(name + ": " + message));
     }
-    process.stdout.write(JSON.stringify(said), () => process.exit());`;
+    process.stdout.write(JSON.stringify(reported), () => process.exit());`;
   const { stdout } = await run({ ...program, code });
   return JSON.parse(stdout) as string[];
 }

@@ -47,7 +47,7 @@ function sample(seed: number, { shape, dtype = "float32", on = device }: Sample)
 const library = ["matmul (cuBLASLt)"];
 const ours = ["matmul"];
 
-test("a weight that a batch shares makes one product of it, and what BLAS cannot say is left to our kernel", async () => {
+test("a weight that a batch shares makes one product of it, and what BLAS cannot express is left to our kernel", async () => {
   const x = sample(1, { shape: [3, 5, 4] });
   const weight = sample(2, { shape: [4, 6] });
   const out = device.empty([3, 5, 6], "float32");

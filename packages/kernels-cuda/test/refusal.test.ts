@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { emulatedBlas } from "./emulated.ts";
 import { errorsOf } from "./processes.ts";
 
-// cuBLAS 13.5.1 says only when it is to start that it does not multiply some matrices of one row or column.
+// cuBLAS 13.5.1 reports only when it is to start that it does not multiply some matrices of one row or column.
 test("what cuBLASLt takes, and then refuses to start, a kernel of ours does", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_LATE_REFUSAL: "1" };
   const setUp = `const device = cuda(), x = device.empty([2, 2], "float32"), out = device.empty([2, 2], "float32");
@@ -11,6 +11,6 @@ test("what cuBLASLt takes, and then refuses to start, a kernel of ours does", as
       device.kernels.matmul(out, x, x, accumulate);
       throw new Error((await out.read()).join());
     };`;
-  const said = await errorsOf({ env }, setUp, ["await product(false)", "await product(true)"]);
-  expect(said).toEqual(["Error: 7,10,15,22", "Error: 14,20,30,44"]);
+  const reported = await errorsOf({ env }, setUp, ["await product(false)", "await product(true)"]);
+  expect(reported).toEqual(["Error: 7,10,15,22", "Error: 14,20,30,44"]);
 });

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import type { CudaSystem } from "../src/system.ts";
 import { emulatedDriver } from "./emulated.ts";
 
-/** What cudaSystem() says in a process of its own, for a process loads its driver once. */
+/** What cudaSystem() reports in a process of its own, for a process loads its driver once. */
 async function systemWith(env: Readonly<Record<string, string>>): Promise<CudaSystem> {
   const entry = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const script = `console.log(JSON.stringify((await import(${JSON.stringify(entry)})).cudaSystem()))`;
@@ -15,16 +15,16 @@ async function systemWith(env: Readonly<Record<string, string>>): Promise<CudaSy
   return JSON.parse(stdout) as CudaSystem;
 }
 
-test("tells of the driver and of every GPU", async () => {
+test("reports the driver and every GPU", async () => {
   const env = { MOSAIC_EMULATED_DEVICES: "2", MOSAIC_EMULATED_CAPABILITY: "90", MOSAIC_EMULATED_MEMORY: "1000000" };
   const { driver, library, gpus } = await systemWith(env);
   expect({ driver, library }).toEqual({ driver: "13.0", library: emulatedDriver });
   expect(gpus).toHaveLength(2);
   for (const gpu of gpus) expect(gpu).toMatchObject({ capability: "9.0", bytes: 1e6 });
-  expect(gpus[0]).not.toHaveProperty("trouble");
+  expect(gpus[0]).not.toHaveProperty("problem");
 });
 
-test("says which GPUs are too old", async () => {
+test("reports which GPUs are too old", async () => {
   const { gpus } = await systemWith({ MOSAIC_EMULATED_CAPABILITY: "75" });
-  expect(gpus).toMatchObject([{ trouble: "it has compute capability 7.5, needed is 8.0 (Ampere) or newer" }]);
+  expect(gpus).toMatchObject([{ problem: "it has compute capability 7.5, needed is 8.0 (Ampere) or newer" }]);
 });

@@ -25,15 +25,15 @@ async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
   const sources = resolveSources(line.options, process.env, process.cwd());
   const values = new Values(sources);
-  if (values.flag("help")) return say(helpText());
-  if (values.flag("version")) return say(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
+  if (values.flag("help")) return print(helpText());
+  if (values.flag("version")) return print(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
   const { launch, console: settings } = settingsOf(sources);
   const color = wantsColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOf(line), color };
   const plan = planOf(options);
   if (values.flag("dry-run")) {
     const description = dryRun(plan, sources);
-    return say(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
+    return print(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
   }
   if (isExtraTask(process.env)) {
     err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
@@ -50,7 +50,7 @@ async function main(argv: readonly string[]): Promise<number> {
   }
 }
 
-function say(text: string): number {
+function print(text: string): number {
   out.write(text);
   return 0;
 }

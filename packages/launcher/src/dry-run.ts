@@ -3,7 +3,7 @@ import { unassigned } from "./launch.ts";
 import type { Sourced } from "./options/sources.ts";
 import type { Plan } from "./plan.ts";
 
-/** What a job would be: every option with its source, the command, and what each rank is told. */
+/** What a job would be: every option with its source, the command, and what each rank is given. */
 export interface DryRun {
   readonly options: Readonly<Record<string, Sourced>>;
   readonly command: readonly string[];
@@ -15,9 +15,15 @@ export interface DryRun {
 export function dryRun(plan: Plan, sources: ReadonlyMap<string, Sourced>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
   const ranks = Array.from({ length: plan.nproc }, (_, local) => {
-    const told = rankContract(plan, unassigned(plan), local, `<logs>/attempt_0/${local}/error.json`);
-    rankEnvironment(plan, told);
-    return { ...plan.env, ...told, MASTER_PORT: port, MOSAIC_STORE: `127.0.0.1:${port}`, MOSAIC_RUN_ID: runId(plan) };
+    const environment = rankContract(plan, unassigned(plan), local, `<logs>/attempt_0/${local}/error.json`);
+    rankEnvironment(plan, environment);
+    return {
+      ...plan.env,
+      ...environment,
+      MASTER_PORT: port,
+      MOSAIC_STORE: `127.0.0.1:${port}`,
+      MOSAIC_RUN_ID: runId(plan),
+    };
   });
   const { program, args } = plan.command;
   return { options: Object.fromEntries(sources), command: [program, ...args], cwd: plan.cwd, ranks };

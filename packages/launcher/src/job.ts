@@ -35,11 +35,11 @@ export interface LaunchOptions {
   readonly minUptimeMs?: number;
   /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds. */
   readonly logDir?: string;
-  /** Tell ranks to use colours (FORCE_COLOR), because what they write ends on a terminal. */
+  /** Make ranks use colours (FORCE_COLOR), because what they write ends on a terminal. */
   readonly color?: boolean;
   /** Ends the job as SIGTERM would. */
   readonly abort?: AbortSignal;
-  /** Hears of every line and event, in order. Must not block: ranks wait for whoever reads their output. */
+  /** Called for every line and event, in order. Must not block: ranks wait for whoever reads their output. */
   readonly onEvent?: (event: LaunchEvent) => void;
 }
 
@@ -86,7 +86,7 @@ export interface Failure {
   readonly exitCode: number;
   /** What the rank threw, when it is known. */
   readonly error?: RankError;
-  /** The last lines of its stderr, when that does not say where. */
+  /** The last lines of its stderr, when that does not state where. */
   readonly stderrTail: readonly string[];
   /** What the exit code or signal means, and what to do. */
   readonly hint?: string;
@@ -131,7 +131,7 @@ export interface LineEvent extends Stamp {
   readonly text: string;
 }
 
-/** Everything that a job tells while it runs. */
+/** Everything that a job reports while it runs. */
 export type LaunchEvent =
   | LineEvent
   | (Stamp & { type: "start"; runId: string; worldSize: number; store: string; logDir: string })
@@ -146,5 +146,5 @@ export type LaunchEvent =
 
 /** An event before it is stamped with time and node. */
 export type Unstamped = LaunchEvent extends infer E ? (E extends LaunchEvent ? Omit<E, keyof Stamp> : never) : never;
-/** Where the parts of the launcher put what they have to tell. */
-export type Tell = (event: Unstamped) => void;
+/** Where the parts of the launcher send events. */
+export type Emit = (event: Unstamped) => void;

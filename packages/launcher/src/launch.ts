@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
-import type { Failure, LaunchOptions, Result, Tell } from "./job.ts";
+import type { Emit, Failure, LaunchOptions, Result } from "./job.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
@@ -12,9 +12,9 @@ import { Guard } from "./ranks/guard.ts";
 import { diagnose, type RankRecord, verdictOf } from "./report/diagnose.ts";
 import { hintFor, oomKills } from "./report/hints.ts";
 
-/** As timeout(1) says it. */
+/** As in timeout(1). */
 const TIMED_OUT = 124;
-/** EX_CONFIG: what a rank exits with to say that trying again is of no use. */
+/** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
 const FATAL = 78;
 const LONGEST_BACKOFF_MS = 30_000;
 
@@ -31,7 +31,7 @@ export interface Job {
 
 /**
  * Starts the ranks of a job on this machine and resolves when all of them, and all they started, are gone. A failing
- * rank is a result, not a rejection: UsageError and RendezvousError say that the job never began.
+ * rank is a result, not a rejection: UsageError and RendezvousError mean that the job never began.
  *
  * @example
  * ```ts
@@ -49,8 +49,8 @@ export function start(options: LaunchOptions): Job {
   const plan = planOf(options);
   rankEnvironment(plan, rankContract(plan, unassigned(plan), 0, ""));
   const onEvent = options.onEvent ?? ((): void => {});
-  const tell: Tell = (event) => onEvent({ ...event, t: Date.now(), node: plan.node });
-  const job = new RunningJob(plan, tell);
+  const emit: Emit = (event) => onEvent({ ...event, t: Date.now(), node: plan.node });
+  const job = new RunningJob(plan, emit);
   const abort = (): void => job.signal("SIGTERM");
   options.abort?.addEventListener("abort", abort);
   const done = job.run().finally(() => options.abort?.removeEventListener("abort", abort));
@@ -73,7 +73,7 @@ interface Ending {
 
 class RunningJob {
   readonly #plan: Plan;
-  readonly #tell: Tell;
+  readonly #emit: Emit;
   readonly #startedAt = Date.now();
   readonly #logDir: string;
   #agent: NodeAgent | undefined;
@@ -81,9 +81,9 @@ class RunningJob {
   /** Ends the pause before a restart. */
   #wake: () => void = () => {};
 
-  constructor(plan: Plan, tell: Tell) {
+  constructor(plan: Plan, emit: Emit) {
     this.#plan = plan;
-    this.#tell = tell;
+    this.#emit = emit;
     this.#logDir =
       plan.logDir === undefined
         ? join(tmpdir(), `mosaic-logs-${plan.runId}`)
@@ -101,10 +101,10 @@ class RunningJob {
     try {
       const result = await this.#watched();
       if (result.outcome === "succeeded") this.#forgetLogs();
-      this.#tell({ type: "end", result });
+      this.#emit({ type: "end", result });
       return result;
     } catch (error) {
-      // Nobody would be told where they are.
+      // No output would name them.
       this.#forgetLogs();
       throw error;
     }
@@ -122,8 +122,8 @@ class RunningJob {
     const timeout = { why: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
     try {
-      this.#tell({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
-      this.#agent = new NodeAgent(this.#plan, this.#logDir, guard, this.#tell);
+      this.#emit({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
+      this.#agent = new NodeAgent(this.#plan, this.#logDir, guard, this.#emit);
       return await this.#attempts(this.#agent, coordinator);
     } finally {
       clearTimeout(timer);
@@ -159,16 +159,16 @@ class RunningJob {
       if (failure === undefined || this.#cancelled(failure)) break;
       soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
       const refusal = this.#refusal(failure, soon);
-      const told = refusal === undefined || refusal === "" ? failure : { ...failure, notRestarted: refusal };
-      this.#tell({ type: "failure", failure: told });
-      if (refusal !== undefined) return this.#result(records, attempt + 1, told);
+      const reported = refusal === undefined || refusal === "" ? failure : { ...failure, notRestarted: refusal };
+      this.#emit({ type: "failure", failure: reported });
+      if (refusal !== undefined) return this.#result(records, attempt + 1, reported);
       await this.#pause(attempt);
       if (this.#ending !== undefined) return this.#result(records, attempt + 1);
     }
     return this.#result(records, attempt + 1);
   }
 
-  /** A rank that died of the very signal that ends the job was told by somebody else first: no failure. */
+  /** A rank that died of the very signal that ends the job was signalled by another process first: no failure. */
   #cancelled({ signal }: Failure): boolean {
     return signal !== null && signal === this.#ending?.signal;
   }
@@ -177,14 +177,14 @@ class RunningJob {
   #refusal(failure: Failure, soon: number): string | undefined {
     const { maxRestarts, minUptimeMs } = this.#plan;
     if (failure.attempt >= maxRestarts || this.#ending !== undefined) return "";
-    if (failure.exitCode === FATAL) return `exit code ${FATAL} says that trying again is of no use`;
+    if (failure.exitCode === FATAL) return `exit code ${FATAL} means that trying again is of no use`;
     if (soon >= 2) return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
     return undefined;
   }
 
   async #pause(attempt: number): Promise<void> {
     const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, LONGEST_BACKOFF_MS);
-    this.#tell({ type: "restart", attempt: attempt + 1, delayMs });
+    this.#emit({ type: "restart", attempt: attempt + 1, delayMs });
     await new Promise<void>((wake) => {
       const timer = setTimeout(wake, delayMs);
       this.#wake = () => {

@@ -26,7 +26,7 @@ export interface Plan {
   readonly env: Readonly<Record<string, string>>;
   readonly color: boolean;
   readonly graceMs: number;
-  /** When the scheduler takes the machine away, in milliseconds since the epoch; Infinity when nobody says. */
+  /** When the scheduler takes the machine away, in milliseconds since the epoch; Infinity when unset. */
   readonly jobEndsAt: number;
   readonly failureGraceMs: number;
   readonly timeoutMs: number | undefined;
@@ -73,7 +73,7 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     env: options.env ?? {},
     color: options.color ?? false,
     graceMs: timeOf("graceMs", options.graceMs ?? 30_000),
-    // What is no time, as "" or "Unknown", is as if nobody said.
+    // What is no time, as "" or "Unknown", counts as unset.
     jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
     failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
     timeoutMs: timeOf("timeoutMs", options.timeoutMs ?? 0) || undefined,

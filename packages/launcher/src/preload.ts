@@ -7,7 +7,7 @@
  * 3. No orphans. The launcher holds the other end of a socket; when it ends, a thread kills this process group, also
  *    while the main thread is blocked.
  *
- * Only the rank itself does this: the variable that says so is removed, so children started with the same execArgv
+ * Only the rank itself does this: the variable that reports so is removed, so children started with the same execArgv
  * and environment do not.
  */
 import { writeFileSync } from "node:fs";

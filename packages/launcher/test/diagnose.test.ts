@@ -38,7 +38,7 @@ describe("the first failure", () => {
     });
   });
 
-  it("has the exit code of what was thrown, even if the rank was told to end while it still printed that", () => {
+  it("has the exit code of what was thrown, even if the rank was signalled to end while it still printed that", () => {
     const cutShort = { thrown: thrown(700), stoppedAt: 1200, exitedAt: 1300 };
     for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }]) {
       const failure = diagnosed(record(0, { ...cutShort, ...end }), record(1, { thrown: thrown(900), exitedAt: 1100 }));
@@ -74,7 +74,7 @@ describe("the first failure", () => {
     expect(failure?.hint).toBe("exited with 0 before the others were done: rank 1");
   });
 
-  it("is not what a rank did after it was told to end, unless it crashed", () => {
+  it("is not what a rank did after it was signalled to end, unless it crashed", () => {
     expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(600) }))).toBe("stopped");
     expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
     expect(verdictOf(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");

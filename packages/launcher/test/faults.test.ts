@@ -39,7 +39,7 @@ describe("a rank fails", { repeats }, () => {
     expect(outcome.code).toBe(1);
   });
 
-  it("by throwing: the report says all of it, last", async () => {
+  it("by throwing: the report has all of it, last", async () => {
     const outcome = await fault("throws");
     expect(report(outcome)).toMatch(
       /^✖ rank 1 \(\S+, local 1, pid \d+\) failed \d+\.\d s into attempt 0: TypeError: bad loss\n {4}at .*fault\.mjs:\d+:\d+\)?\n/,
@@ -190,7 +190,7 @@ describe("a report translates", () => {
     expect(outcome.code).toBe(2);
   });
 
-  it("and keeps the logs where it says", async () => {
+  it("and keeps the logs in the directory that it names", async () => {
     const outcome = await fault("exits", "--log-dir", "kept");
     const log = /logs (\S+)/.exec(report(outcome))?.[1] ?? "";
     expect(log).toMatch(/^\.\/kept\/t-[\w-]+\/attempt_0\/1\/stderr\.log$/);

@@ -9,7 +9,7 @@ export const CLI: string = join(import.meta.dirname, "../dist/cli.js");
 export const INDEX: string = join(import.meta.dirname, "../dist/index.js");
 const PROGRAMS = join(import.meta.dirname, "programs");
 
-/** What a launcher said and how it ended. */
+/** What a launcher printed and how it ended. */
 export interface Outcome {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -23,10 +23,10 @@ export interface Running {
   readonly pid: number;
   readonly child: ChildProcess;
   readonly outcome: Promise<Outcome>;
-  /** Everything said so far. */
-  said(): string;
-  /** Waits until it has said `text`, `times` times. */
-  says(text: string, times?: number): Promise<void>;
+  /** Everything printed so far. */
+  output(): string;
+  /** Waits until it has printed `text`, `times` times. */
+  waitForOutput(text: string, times?: number): Promise<void>;
 }
 
 /** How a launcher is started; `env` adds to a clean environment, `undefined` removes. */
@@ -79,19 +79,19 @@ export function runNode(args: readonly string[], { cwd, env }: Start = {}): Runn
   const outcome = new Promise<Outcome>((resolve) =>
     child.on("close", (code, signal) => resolve({ code, signal, stdout, stderr, ms: performance.now() - started })),
   );
-  const said = (): string => stdout + stderr;
-  const says = (text: string, times = 1): Promise<void> =>
+  const output = (): string => stdout + stderr;
+  const waitForOutput = (text: string, times = 1): Promise<void> =>
     until(
-      () => said().split(text).length > times,
-      () => `"${text}" was not said ${times} times in:\n${said()}`,
+      () => output().split(text).length > times,
+      () => `"${text}" was not printed ${times} times in:\n${output()}`,
     );
-  return { pid: child.pid ?? 0, child, outcome, said, says };
+  return { pid: child.pid ?? 0, child, outcome, output, waitForOutput };
 }
 
 /** Runs a launcher to its end. */
 export const run = (args: readonly string[], start?: Start): Promise<Outcome> => mosaicRun(args, start).outcome;
 
-/** Waits for a condition, and says what was the matter when it does not come. */
+/** Waits for a condition, and reports what was the matter when it does not come. */
 export async function until(condition: () => boolean, otherwise: () => string, timeout = 10_000): Promise<void> {
   await vi.waitFor(() => expect(condition(), otherwise()).toBe(true), { timeout, interval: 2 });
 }

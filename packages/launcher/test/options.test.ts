@@ -124,7 +124,7 @@ describe("values", () => {
     });
     expect(settings(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
     expect(settings(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
-    // Or --env MOSAIC_THREADS=5 would say nothing.
+    // Or --env MOSAIC_THREADS=5 would have no effect.
     expect(settings([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
     const prefix = "{host}/{rank}/{attempt}/{stream} } { ";
     expect(settings(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);

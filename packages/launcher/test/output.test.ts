@@ -99,7 +99,7 @@ describe("the console", () => {
     expect(shown([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
   });
 
-  it("skips what a stopped reader would make it keep, and says so when he goes on", async () => {
+  it("skips what a stopped reader would make it keep, and reports so when he goes on", async () => {
     let text = "";
     let goOn: (() => void) | undefined = () => {};
     const slow = new Writable({
@@ -160,7 +160,7 @@ describe("output of ranks", () => {
     expect(objects.at(-1)).toMatchObject({ result: { outcome: "succeeded", exitCode: 0 } });
   });
 
-  it("is coloured when asked, and ranks are told", async () => {
+  it("is coloured on request, and ranks get FORCE_COLOR", async () => {
     const always = await run(["-n1", "--color=always", program("speak.mjs"), "color"]);
     expect(always.stdout).toBe("\u001b[36m[0] \u001b[0mFORCE_COLOR 1\n");
     const never = await run(["-n1", "--color=always", program("speak.mjs"), "color"], { env: { NO_COLOR: "1" } });

@@ -41,17 +41,17 @@ describe("a job is restarted", () => {
     expect(outcome.code).toBe(3);
   });
 
-  it("not when a rank says that trying again is of no use", async () => {
+  it("not when a rank reports that trying again is of no use", async () => {
     const outcome = await job(["--max-restarts", "5"], ["0,1", "78"]);
-    expect(outcome.stderr).toContain("not restarted: exit code 78 says that trying again is of no use");
+    expect(outcome.stderr).toContain("not restarted: exit code 78 means that trying again is of no use");
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(1);
     expect(outcome.code).toBe(78);
   });
 
-  it("not when it is told to end while it waits to restart", async () => {
+  it("not when it is signalled to end while it waits to restart", async () => {
     const options = ["-n", "2", "--restart-backoff", "30s", "--max-restarts", "5", program("restart.mjs"), "0"];
     const waiting = mosaicRun(options, { env });
-    await waiting.says("restarting all ranks in 30 s (attempt 1)");
+    await waiting.waitForOutput("restarting all ranks in 30 s (attempt 1)");
     waiting.child.kill("SIGTERM");
     const outcome = await waiting.outcome;
     expect(outcome.code).toBe(143);

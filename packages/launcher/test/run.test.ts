@@ -35,7 +35,7 @@ async function contract(args: readonly string[], start: Readonly<Record<string, 
   return lines.map((line) => JSON.parse(line.replace(/^\[\d+\] /, "")) as Told);
 }
 
-describe("ranks are told", () => {
+describe("the environment of a rank", () => {
   it("who they are, and meet at the store", async () => {
     const inherited = { RANK: "77", WORLD_SIZE: "99", MOSAIC_ATTEMPT: "5", MASTER_ADDR: "elsewhere" };
     const ranks = await contract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
@@ -82,14 +82,14 @@ describe("ranks are told", () => {
 
   it("of a port of the user's choice, and who has it when it is taken", async () => {
     const job = mosaicRun(["-n", "1", "--json", program("wait.mjs")]);
-    await job.says("is ready");
-    const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.said())?.[1] ?? "";
+    await job.waitForOutput("is ready");
+    const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.output())?.[1] ?? "";
     const second = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
     expect(second.stderr).toMatch(
       new RegExp(`^mosaic-run: port ${port} is held by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
     );
     expect(second.code).toBe(75);
-    // The second job's would be logs of nothing, of which nobody was told.
+    // The second job's would be logs of nothing, which no output names.
     expect(readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-logs-"))).toHaveLength(1);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
@@ -115,13 +115,13 @@ describe("too many ranks for the open files that the system allows", () => {
 });
 
 describe("an entry", () => {
-  it("reads an empty stdin, as the help says, and times without a unit are seconds there", async () => {
+  it("reads an empty stdin, as the help states, and times without a unit are seconds there", async () => {
     expect(await run(["-n", "1", "--exec", "wc", "-c"])).toMatchObject({ code: 0, stdout: "[0] 0\n" });
     const { stdout } = await run(["--help"]);
     expect(stdout).toContain("a number without a unit is seconds. Ranks have an empty stdin.");
   });
 
-  it("in TypeScript runs with the project's tsx, and throws where its source says", async () => {
+  it("in TypeScript runs with the project's tsx, and throws where its source states", async () => {
     const outcome = await run(["-n", "2", program("typed.ts")], { cwd: PACKAGE });
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] typed rank 0", "[1] typed rank 1"]);
     const failed = await run(["-n", "1", program("typed.ts"), "throws"], { cwd: PACKAGE });
@@ -212,7 +212,7 @@ describe("a job inside a job", () => {
   it("ends with the outer launcher, however that ends", async () => {
     const inner = join(import.meta.dirname, "../dist/cli.js");
     const job = mosaicRun(["-n", "1", inner, "-n", "2", program("wait.mjs")]);
-    await job.says("is ready", 2);
+    await job.waitForOutput("is ready", 2);
     job.child.kill("SIGKILL");
     await until(
       () => livingProcesses().length === 0,
@@ -228,7 +228,7 @@ describe("a job inside a job", () => {
 });
 
 describe("the library", () => {
-  it("launches, tells events, and resolves to a result; it can be aborted", async () => {
+  it("launches, reports events, and resolves to a result; it can be aborted", async () => {
     const script = join(testDir(), "library.mjs");
     writeFileSync(
       script,

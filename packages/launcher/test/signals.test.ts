@@ -17,10 +17,10 @@ import {
 
 const repeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
-/** Starts three ranks that wait, and resolves when all say so. */
+/** Starts three ranks that wait, and resolves when all are ready. */
 async function waiting(how: string, ...options: string[]): Promise<Running> {
   const job = mosaicRun(["-n", "3", ...options, program("wait.mjs"), how]);
-  await job.says("is ready", 3);
+  await job.waitForOutput("is ready", 3);
   return job;
 }
 
@@ -36,7 +36,7 @@ describe("a signal to the launcher", { repeats }, () => {
     expect(outcome.code).toBe(code);
   });
 
-  it("gives every rank its grace: what it says while it saves is heard", async () => {
+  it("gives every rank its grace: what it prints while it saves is kept", async () => {
     const job = await waiting("saves-and-ends");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
@@ -55,7 +55,7 @@ describe("a signal to the launcher", { repeats }, () => {
   it("Ctrl-C twice kills at once", async () => {
     const job = await waiting("stubborn");
     job.child.kill("SIGINT");
-    await job.says("SIGINT\n", 3);
+    await job.waitForOutput("SIGINT\n", 3);
     job.child.kill("SIGINT");
     const outcome = await job.outcome;
     expect(outcome.stderr).toContain("interrupted again: killing ranks 0,1,2");
@@ -65,7 +65,7 @@ describe("a signal to the launcher", { repeats }, () => {
   it("a second SIGTERM does not shorten the grace", async () => {
     const job = await waiting("stubborn");
     job.child.kill("SIGTERM");
-    await job.says("SIGTERM\n", 3);
+    await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
     job.child.kill("SIGHUP");
     job.child.kill("SIGINT");
@@ -77,9 +77,9 @@ describe("a signal to the launcher", { repeats }, () => {
   it("SIGUSR2 is passed on and changes nothing else", async () => {
     const job = await waiting("checkpoints-on-usr2");
     job.child.kill("SIGUSR2");
-    await job.says("checkpoint", 3);
+    await job.waitForOutput("checkpoint", 3);
     job.child.kill("SIGUSR2");
-    await job.says("checkpoint", 6);
+    await job.waitForOutput("checkpoint", 6);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
   });
@@ -95,7 +95,7 @@ describe("a signal to the launcher", { repeats }, () => {
   });
 });
 
-describe("SIGTERM to npm, which tells its shell alone,", () => {
+describe("SIGTERM to npm, which signals its shell alone,", () => {
   /** As npm runs a command: in a shell that waits for it. */
   function inShell(env: Readonly<Record<string, string>>): Running {
     const spawned = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
@@ -105,11 +105,11 @@ describe("SIGTERM to npm, which tells its shell alone,", () => {
     return runNode(["-e", script, "--", "-c", line, "sh", ...command], { env });
   }
 
-  const shellOf = (job: Running): number => Number(/shell (\d+)/.exec(job.said())?.[1]);
+  const shellOf = (job: Running): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
 
   it("ends the job, with its grace", async () => {
     const job = inShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
-    await job.says("is ready", 2);
+    await job.waitForOutput("is ready", 2);
     process.kill(shellOf(job), "SIGTERM");
     const { stdout, stderr } = await job.outcome;
     expect(stderr).toContain("mosaic-run: SIGTERM: asked ranks 0,1 to end with SIGTERM");
@@ -158,7 +158,7 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
 
   it("by the ranks' own watch alone: no death signal from the kernel, and the guard is killed first", async () => {
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "blocked"], { env: { PATH: "/nonexistent" } });
-    await job.says("is ready", 2);
+    await job.waitForOutput("is ready", 2);
     for (const pid of guardOf(job)) process.kill(pid, "SIGKILL");
     await killed(job);
     // Nobody is left who could remove it; it is readable by its owner alone.
@@ -170,8 +170,8 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
 
   it("by the guard alone, of a program that clears its environment", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
-    await job.says("is ready", 2);
-    const pids = [...job.said().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
+    await job.waitForOutput("is ready", 2);
+    const pids = [...job.output().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
     const all = [...pids, ...pids.flatMap(childrenOf)];
     await killed(job);
     await until(
@@ -192,7 +192,7 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
 
   it("of programs that are not Node", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "sh", "-c", "sleep 600 & echo $! is ready; wait"]);
-    await job.says("is ready", 2);
+    await job.waitForOutput("is ready", 2);
     await killed(job);
   });
 });

@@ -30,7 +30,7 @@ async function join(overrides: { token?: string; runId?: string; attempt?: numbe
   return client;
 }
 
-/** Sends raw bytes and resolves to everything the server says until it closes. */
+/** Sends raw bytes and resolves to everything the server sends until it closes. */
 function raw(bytes: Buffer): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(server.port, "127.0.0.1", () => socket.write(bytes));
@@ -91,7 +91,7 @@ describe("store", () => {
     await expect(a.take("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
   });
 
-  it("holds a barrier until all are there, again and again, and says who came when it times out", async () => {
+  it("holds a barrier until all are there, again and again, and reports who came when it times out", async () => {
     const stores = await Promise.all(Array.from({ length: 3 }, () => join()));
     for (let step = 0; step < 3; step++) await Promise.all(stores.map((store) => store.barrier("b", 3)));
     const early = stores.slice(1).map((store, i) => store.barrier("late", 3, { member: `${2 * i}`, timeoutMs: 40 }));
@@ -125,7 +125,7 @@ describe("store", () => {
     const [a, b] = [await join(), await join()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });
     const waiting = a.take("later", { timeoutMs: Number.POSITIVE_INFINITY });
-    await a.get("sent after it: the server has heard of both");
+    await a.get("sent after it: the server has received both");
     vi.advanceTimersByTime(2 * LIMITS.defaultTimeoutMs);
     vi.useRealTimers();
     await b.set("later", "1");
@@ -227,7 +227,7 @@ describe("store admission and limits", () => {
     await expect(store.barrier("b", 2, { timeoutMs: 5 })).rejects.toThrow(/1 of 2 arrived/);
   });
 
-  it("says that the job may have ended when its token is gone", async () => {
+  it("reports that the job may have ended when its token is gone", async () => {
     vi.stubEnv("MOSAIC_TOKEN_FILE", "/nowhere/token");
     const gone = connectStore({ address: server.address, runId: RUN });
     await expect(gone).rejects.toMatchObject({ code: "CLOSED", message: expect.stringMatching(/did the job end/) });

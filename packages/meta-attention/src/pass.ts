@@ -53,7 +53,7 @@ export class Pass implements Disposable {
 
   async run(call: PassCall): Promise<MetaResult> {
     const { summary, chunks, settings } = this.#parts;
-    // In "exact" the output is no smooth function of the scores: what the router is told stays with its parameters, so that
+    // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
     // gradients of the input are those of attention over what was looked at.
     const seen = settings.combine === "exact" ? this.#hold(this.#x.detach()) : this.#x;
     const pending = this.#hold(beginSummaries(summary, seen, chunks));
@@ -149,7 +149,7 @@ interface Finishing {
   readonly chosen: Chosen;
   readonly routing: Routing;
   readonly known: KnownKeys;
-  /** Whether ranks told one another what more they look at. */
+  /** Whether ranks exchanged what more they look at. */
   readonly mayExtend: boolean;
 }
 

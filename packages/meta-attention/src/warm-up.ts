@@ -2,7 +2,7 @@ import { OptionError } from "@mosaic/core";
 
 /**
  * How many chunks to choose at a step of training: all at first, then ever fewer, as a straight line to `topK` at step
- * `steps`. Routing that begins dense hears of every chunk before it must leave some out.
+ * `steps`. Routing that begins dense gets a gradient from every chunk before it must leave some out.
  *
  * @example
  * ```ts

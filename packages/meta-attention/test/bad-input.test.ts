@@ -161,7 +161,7 @@ test("another dtype", async () => {
   expect(String(error)).toMatch(/to\("float32"\).*dtype: "bfloat16"/);
 });
 
-test("an input that is not finite is told by every rank before a chunk is sent", async () => {
+test("an input that is not finite is reported by every rank before a chunk is sent", async () => {
   const error = await mistake(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
     using x = full(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);

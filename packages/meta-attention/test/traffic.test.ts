@@ -101,7 +101,7 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
   },
 );
 
-test("what a ring would move is what the ring says", async () => {
+test("what a ring would move is what the ring counts", async () => {
   const [ranks, length] = [5, 43];
   const mesh = { sp: ranks };
   const given: Partial<HierarchicalMetaAttentionOptions>[] = [

@@ -121,7 +121,7 @@ test("recomputed in the backward, it draws the same zeros", async () => {
   expect(await alone((ctx) => gradients(ctx, false))).toEqual(await alone((ctx) => gradients(ctx, true)));
 });
 
-test("says what does not fit", async () => {
+test("reports what does not fit", async () => {
   await alone((ctx) => {
     for (const probability of [1, -0.1, Number.NaN])
       expect(() => new Dropout(ctx, probability)).toThrow(/from 0 to below 1/);

@@ -122,7 +122,7 @@ describe("Embedding", () => {
       expect(Math.sqrt(mean(values.map((value) => value ** 2))) / 0.02).toBeCloseTo(1, 1);
     }));
 
-  test.each([[7], [-1], [1.5], [Number.NaN]])("refuses token %d, with an error that says so", (token) =>
+  test.each([[7], [-1], [1.5], [Number.NaN]])("refuses token %d, with an error that reports so", (token) =>
     alone(async (ctx) => {
       using table = new Embedding(ctx, 7, 2);
       using tokens = fromArray(ctx, [0, token], [2]);
@@ -133,7 +133,7 @@ describe("Embedding", () => {
         })(),
       ).rejects.toThrow(/gatherRows: expected whole numbers from 0 to 6, received/);
     }).catch((error: unknown) => {
-      // A device that has failed says so again when it is closed.
+      // A device that has failed reports so again when it is closed.
       expect(error).toBeInstanceOf(DeviceError);
     }),
   );

@@ -74,7 +74,7 @@ describe("cross-entropy", () => {
       expect(Math.abs((await loss.item()) - reference(logits))).toBeLessThan(1e-6);
     }));
 
-  test("nothing that counts gives NaN, as in PyTorch; another ignoreIndex is obeyed; large logits are no trouble", () =>
+  test("nothing that counts gives NaN, as in PyTorch; another ignoreIndex is obeyed; large logits are no problem", () =>
     alone(async (ctx) => {
       using x = fromArray(ctx, [1e4, -1e4, 0, 0], [2, 2]);
       using none = fromArray(ctx, [-100, -100], [2]);
@@ -83,7 +83,7 @@ describe("cross-entropy", () => {
       expect(await crossEntropy(ctx, x, some, { ignoreIndex: 0 }).item()).toBe(20_000);
     }));
 
-  test("says what does not fit", () =>
+  test("reports what does not fit", () =>
     alone((ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using short = fromArray(ctx, targets.slice(1), [rows - 1]);
@@ -98,7 +98,7 @@ describe("cross-entropy", () => {
       expect(() => lossTerms(x, target)).toThrow(/weights \[12,5\]/);
     }));
 
-  test("a target that is no class fails, and says so", async () => {
+  test("a target that is no class fails, and reports so", async () => {
     // Closing a device that failed fails, too: what is looked at is the error of the loss itself.
     let error: unknown;
     const closed = alone(async (ctx) => {

@@ -237,7 +237,7 @@ describe("clipping", () => {
   const parts = [numbers(600, 1), numbers(40, 2), numbers(1, 3)];
   const length = Math.sqrt(parts.flat().reduce((sum, x) => sum + x * x, 0));
 
-  test.each([0.5, 1e9, Infinity])("to %d scales all gradients alike, and tells their length", (most) =>
+  test.each([0.5, 1e9, Infinity])("to %d scales all gradients alike, and reports their length", (most) =>
     alone(async (ctx) => {
       class Three extends Module {
         readonly all = parts.map((part, i) =>
@@ -260,7 +260,7 @@ describe("clipping", () => {
     }),
   );
 
-  test("says what does not fit", () =>
+  test("reports what does not fit", () =>
     alone((ctx) => {
       using layer = new Linear(ctx, 1, 1);
       expect(() => clipGradNorm(layer, 1)).toThrow(/expected gradients, received none/);
@@ -360,7 +360,7 @@ class SignDescent extends Optimizer {
   }
 }
 
-test("an optimizer of one's own says only what a step's numbers are", () =>
+test("an optimizer of one's own reports only what a step's numbers are", () =>
   alone(async (ctx) => {
     using model = new Point(fromArray(ctx, [1, 2, 3], [3]));
     using optimizer = new SignDescent(model);

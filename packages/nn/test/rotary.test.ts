@@ -42,23 +42,25 @@ function turned(x: readonly number[], interleaved: boolean): number[] {
   return out;
 }
 
-test.each([false, true])("turns pairs as the paper says, and its gradient turns back; interleaved %s", (interleaved) =>
-  alone(async (ctx) => {
-    using rotary = new RotaryEmbedding(dim, { interleaved });
-    const size = heads * places.length * dim;
-    const [values, weights] = [numbers(size, 1), numbers(size, 2)];
-    using x = fromArray(ctx, values, [1, heads, places.length, dim]);
-    x.requiresGrad = true;
-    using out = rotary.encode(x, spans);
-    expect(worst(await out.read(), turned(values, interleaved))).toBeLessThan(1e-6);
-    using weight = fromArray(ctx, weights, x.shape);
-    using weighted = mul(out, weight);
-    using loss = sum(weighted);
-    loss.backward();
-    const f = (each: readonly number[]) =>
-      turned(each, interleaved).reduce((total, value, i) => total + value * weights[i]!, 0);
-    expect(worst(await x.grad!.read(), derivative(f, values))).toBeLessThan(1e-6);
-  }),
+test.each([false, true])(
+  "turns pairs as the paper states, and its gradient turns back; interleaved %s",
+  (interleaved) =>
+    alone(async (ctx) => {
+      using rotary = new RotaryEmbedding(dim, { interleaved });
+      const size = heads * places.length * dim;
+      const [values, weights] = [numbers(size, 1), numbers(size, 2)];
+      using x = fromArray(ctx, values, [1, heads, places.length, dim]);
+      x.requiresGrad = true;
+      using out = rotary.encode(x, spans);
+      expect(worst(await out.read(), turned(values, interleaved))).toBeLessThan(1e-6);
+      using weight = fromArray(ctx, weights, x.shape);
+      using weighted = mul(out, weight);
+      using loss = sum(weighted);
+      loss.backward();
+      const f = (each: readonly number[]) =>
+        turned(each, interleaved).reduce((total, value, i) => total + value * weights[i]!, 0);
+      expect(worst(await x.grad!.read(), derivative(f, values))).toBeLessThan(1e-6);
+    }),
 );
 
 test("products depend on the distance alone", () =>
@@ -123,7 +125,7 @@ test("tables are kept for a few layouts, and given back", () =>
     expect(ctx.device.memory().allocated).toBe(before);
   }));
 
-test("says what does not fit", () =>
+test("reports what does not fit", () =>
   alone((ctx) => {
     for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/even headDim/);
     expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);

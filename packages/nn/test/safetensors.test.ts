@@ -181,7 +181,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
     expect((error as Error).message).toMatch(message);
   });
 
-  test("whatever byte of a header changes, tensors have the bytes of their shapes, or a FileError says why not", async () => {
+  test("whatever byte of a header changes, tensors have the bytes of their shapes, or a FileError reports why not", async () => {
     const path = join(folder(), "x");
     await writeSafetensors(
       path,

@@ -3,7 +3,7 @@ import { checkOptionNames, OptionError } from "@mosaic/core";
 // What callers without types pass is checked where it comes in, so that what they read is about their call.
 
 /** Throws an OptionError unless a value is what was expected. */
-// oxlint-disable-next-line max-params -- where, what is asked, and what an error says of it
+// oxlint-disable-next-line max-params -- where, what is asked, and its words in an error
 export function demand(where: string, fits: boolean, expected: string, received: unknown): void {
   if (!fits) throw new OptionError({ where, expected, received: textOf(received) });
 }

@@ -91,7 +91,7 @@ function collectives(ctx: Context): void {
     .wait();
 }
 
-test("what is counted of collectives is what a group says that it moved", async () => {
+test("what is counted of collectives is what a group counts that it moved", async () => {
   const right = ring();
   const run = record({
     backend: {

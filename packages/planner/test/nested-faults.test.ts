@@ -13,7 +13,7 @@ interface Site {
   readonly k: readonly Span[];
 }
 
-/** A kernel that is called as often as somebody says. */
+/** A kernel that is called a given number of times. */
 function meddled(times: (site: Site) => number): AttentionBackend {
   const right = local();
   return {

@@ -6,7 +6,7 @@ import { describe, expect, test } from "vitest";
 import { type AttentionRecord, count, prove, record, type Volume } from "../src/index.ts";
 import { arrangements, gridsUpTo, nests, ragged, ways } from "./shapes.ts";
 
-/** What one rank's backend says in closed form that it sends and receives. */
+/** What one rank's backend states in closed form that it sends and receives. */
 type Closed = { readonly forward: Traffic; readonly backward: Traffic };
 
 function expectTraffic(run: AttentionRecord, closedOf: (at: Readonly<Record<string, number>>) => Closed): void {
@@ -29,7 +29,7 @@ function callOf({ slices, queries, keys }: AttentionRecord, at: Readonly<Record<
 const sizes = { ...ragged, dtype: "bfloat16" } as const;
 
 describe.each(gridsUpTo(8))("mesh2d of %d × %d", (rows, columns) => {
-  test.each(ways)("is right and sends what its closed form says, by the schedule $schedule", (way) => {
+  test.each(ways)("is right and sends what its closed form states, by the schedule $schedule", (way) => {
     const mesh = { sp: rows * columns };
     const shape = [rows, columns] as const;
     for (const arrangement of arrangements) {
@@ -40,7 +40,7 @@ describe.each(gridsUpTo(8))("mesh2d of %d × %d", (rows, columns) => {
   });
 });
 
-test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed form says", (sp) => {
+test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed form states", (sp) => {
   const mesh = { sp };
   for (const arrangement of arrangements) {
     const run = record({ backend: ulysses(), mesh, ...arrangement, ...sizes });
@@ -62,7 +62,7 @@ describe.each(nests)("$name", ({ backend, mesh }) => {
   });
 });
 
-test("of a nest each level sends what its own closed form says", () => {
+test("of a nest each level sends what its own closed form states", () => {
   const { backend, mesh } = nests.find(({ name }) => name === "ring in ulysses")!;
   for (const arrangement of arrangements) {
     const run = record({ backend, mesh, ...arrangement, ...sizes });

@@ -2,7 +2,7 @@ import { AddonLoadError } from "@mosaic/core";
 import { existsSync } from "node:fs";
 import { createRequire } from "node:module";
 
-/** Which addon to load, and what to say if that fails. */
+/** Which addon to load, and its error message if that fails. */
 export interface AddonFile {
   /** The package that ships it: "@mosaic/kernels-cpu". */
   readonly packageName: string;
@@ -18,7 +18,7 @@ export interface AddonFile {
 /** `linux-x64`, as folders of prebuilt addons are called. */
 export const platform: string = `${process.platform}-${process.arch}`;
 
-/** Loads an addon; every failure becomes an AddonLoadError that says what to do. */
+/** Loads an addon; every failure becomes an AddonLoadError that reports what to do. */
 export function loadAddon<Native extends { readonly protocol: number }>(file: AddonFile): Native {
   try {
     const native = createRequire(file.path)(file.path) as Native;

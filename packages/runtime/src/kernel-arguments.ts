@@ -16,7 +16,7 @@ import {
 } from "@mosaic/core";
 import type { Scratch } from "./scratch.ts";
 
-// The arguments of a kernel, written into the scratch array as its row in the schema says; what reads them is
+// The arguments of a kernel, written into the scratch array as its row in the schema states; what reads them is
 // include/mosaic/kernels.h. The methods are compiled once, when this module loads. That of `fill` is
 //
 //   function fill(out, value) { const scratch = host.begin("fill"); scratch.view(out); scratch.number(value); host.launch(call); }

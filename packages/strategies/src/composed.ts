@@ -21,7 +21,7 @@ const legal = [
 
 /**
  * Head-parallel times sequence-parallel attention: ranks along "head" exchange rows for heads, and ranks with the same heads
- * go on along "seq" in a ring, say. Exact for any number of heads, forward and backward; it is `ulysses` around another
+ * go on along "seq" in a ring, for example. Exact for any number of heads, forward and backward; it is `ulysses` around another
  * backend and nothing else. (With a ring: "USP", Fang and Zhao 2024.)
  *
  * Give the axis "head" the fastest links: name it last in the mesh, so that its ranks are neighbours.

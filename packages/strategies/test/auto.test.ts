@@ -24,7 +24,7 @@ test("other calls and machines, other choices", () => {
 
 register(backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }));
 
-test("it says what it chose, why, and what else there was", () => {
+test("it reports what it chose, why, and what else there was", () => {
   const strategy = auto({ ...call, profile: "h100-ib400" });
   const { best, ranking } = strategy.plan;
   expect(strategy.name).toBe("auto");

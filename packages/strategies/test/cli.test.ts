@@ -22,7 +22,7 @@ function mosaicPlan(...args: string[]) {
 const call = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
 const small = [...call, "--simulate", "1"];
 
-test("--help says what there is", () => {
+test("--help states what there is", () => {
   const { status, stdout } = mosaicPlan("--help");
   expect(status).toBe(0);
   for (const option of ["tokens", "kv-heads", "profile", "memory-limit", "backend", "prove", "json"]) {
@@ -111,7 +111,7 @@ test("files that cannot be written are found out before the work", () => {
   }
 });
 
-test("a reader who has heard enough is no error; a full disk is", () => {
+test("a reader that closes its end is no error; a full disk is", () => {
   const shell = (redirection: string) =>
     spawnSync("bash", ["-c", `set -o pipefail; "$@" ${redirection}`, "bash", process.execPath, bin, ...small], {
       encoding: "utf8",
@@ -162,7 +162,7 @@ describe("--backend", () => {
     ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected it to make a backend/],
     ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
-  ])("%s: says what is wrong with it", (module, message) => {
+  ])("%s: reports what is wrong with it", (module, message) => {
     const { status, stderr } = mosaicPlan(...small, "--backend", module);
     expect(status).toBe(2);
     expect(stderr).toMatch(message);

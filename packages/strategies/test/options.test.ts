@@ -111,7 +111,7 @@ function refusal(ctx: Context, strategy: Strategy): string {
   return "nothing";
 }
 
-test("another mesh: the error says which one to pass to init", async () => {
+test("another mesh: the error reports which one to pass to init", async () => {
   const [lacking] = await refusals({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
   expect(lacking).toBe(
     "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +

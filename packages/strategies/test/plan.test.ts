@@ -108,7 +108,7 @@ describe("candidates of the caller's", () => {
     name: "slowly",
   };
 
-  test("are compared like those built in, on the mesh that they say or seem to need", () => {
+  test("are compared like those built in, on the mesh that they state or seem to need", () => {
     const candidates = [
       { backend: slowly },
       { backend: composed({ meshShape: { head: 2, seq: 2 } }), name: "mine" },
@@ -138,7 +138,7 @@ describe("candidates of the caller's", () => {
     expect(best.name).not.toBe("broken");
   });
 
-  test("must be told their mesh where it cannot be guessed", () => {
+  test("need their mesh where it cannot be guessed", () => {
     const deep = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
     expect(() => plan({ ...call, ...machine, candidates: [{ backend: deep }] })).toThrow(/its mesh.*along a, b, c/);
     expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowly, mesh: { circle: 8 } }] })).toThrow(
@@ -147,7 +147,7 @@ describe("candidates of the caller's", () => {
   });
 });
 
-test("how many are simulated can be said, and how far it is is told", () => {
+test("how many are simulated is an option, and progress is reported", () => {
   const stages: string[] = [];
   const onProgress: PlanOptions["onProgress"] = ({ stage, done, of }) => stages.push(`${stage} ${done}/${of}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });

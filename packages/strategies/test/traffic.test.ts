@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
 import { makeWorld } from "./world.ts";
 
-// No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form says.
+// No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
 
 /** What one forward and backward of each trial sent along some axes, beside what was foretold. */
 async function compared(strategy: Strategy, ranks: number, foretold: (at: Coordinate, trial: Trial) => object) {

@@ -61,7 +61,7 @@ async function main() {
   return results.every(({ outcome, skipped }) => skipped || outcome === "ok") ? 0 : 1;
 }
 
-/** One step, if there is time and it can run at all; the end of what it said, if it failed. */
+/** One step, if there is time and it can run at all; the end of what it printed, if it failed. */
 async function take(step, left, out) {
   const { name, about, seconds = left, within, skip } = step;
   if (skip !== undefined) return { name, about, outcome: skip, skipped: true, seconds: 0 };

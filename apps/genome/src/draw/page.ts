@@ -13,7 +13,7 @@ export function page(comparison: Comparison, planted: PlantedResult, drawn: Read
 <html lang="en"><head><meta charset="utf-8"><title>Bacteriophage λ, read by routed attention</title><style>${style}</style></head>
 <body>
 <h1>Bacteriophage λ, read by routed attention</h1>
-<p>Small models say which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
+<p>Small models predict which bases are hidden in the genome of bacteriophage λ (NC_001416.1, 48 502 bases). They attend to their own
 chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
 ${drawn["loss-bytes"]}
 ${table(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}

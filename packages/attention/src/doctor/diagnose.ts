@@ -61,7 +61,7 @@ const choice: Check = {
   async run(system) {
     try {
       const { device, collectives, note: why } = await detectedOn(system);
-      const reason = system.env["MOSAIC_DEVICE"] ? ", as MOSAIC_DEVICE says" : "";
+      const reason = system.env["MOSAIC_DEVICE"] ? ", set by MOSAIC_DEVICE" : "";
       return [
         ok(`computes on device "${device}", ranks connected by "${collectives}"${reason}`),
         ...(why === undefined ? [] : [note(why)]),

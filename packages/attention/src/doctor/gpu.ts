@@ -37,16 +37,16 @@ export const gpus: Check = {
       ...all.map(describe),
       ...(all.length === 0 ? [note("the driver shows none", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
       ...(visible === undefined ? [] : [note(`only those that CUDA_VISIBLE_DEVICES=${visible} names`)]),
-      ...(all.some(({ trouble }) => trouble === undefined) ? await trial(system, all) : []),
+      ...(all.some(({ problem }) => problem === undefined) ? await trial(system, all) : []),
     ];
   },
 };
 
-function describe({ name, capability, bytes, trouble }: CudaGpu, index: number): Finding {
+function describe({ name, capability, bytes, problem: unfit }: CudaGpu, index: number): Finding {
   const text = `${index}: ${name}, compute capability ${capability}, ${gigabytes(bytes)}`;
-  if (trouble === undefined) return ok(`${text}, ${kernelsFor(capability)}`);
+  if (unfit === undefined) return ok(`${text}, ${kernelsFor(capability)}`);
   return problem(
-    `${text}: ${trouble}`,
+    `${text}: ${unfit}`,
     "hide it from Mosaic with CUDA_VISIBLE_DEVICES, or build the package where nvcc is",
   );
 }
@@ -58,7 +58,7 @@ function kernelsFor(capability: string): string {
 }
 
 async function trial({ ask }: Parameters<Check["run"]>[0], all: readonly CudaGpu[]): Promise<readonly Finding[]> {
-  if (all.some(({ trouble }) => trouble !== undefined)) return [];
+  if (all.some(({ problem }) => problem !== undefined)) return [];
   const found = await ask("gpus");
   if ("error" in found) return [problem(...explained(found.error))];
   const wrong = found.value.findIndex((product) => product !== 6);
@@ -68,7 +68,7 @@ async function trial({ ask }: Parameters<Check["run"]>[0], all: readonly CudaGpu
   ];
 }
 
-/** What connects GPUs of this host, as `nvidia-smi topo -m` tells: NV12 is twelve NVLinks; the rest go over PCIe or further. */
+/** What connects GPUs of this host, as `nvidia-smi topo -m` reports: NV12 is twelve NVLinks; the rest go over PCIe or further. */
 export const links: Check = {
   name: "GPU links",
   async run(system) {
@@ -76,7 +76,7 @@ export const links: Check = {
     if (!("value" in cuda) || cuda.value.gpus.length < 2) return [];
     const table = system.run("nvidia-smi", "topo", "-m");
     const pairs = pairsOf(table ?? "");
-    if (pairs.length === 0) return [note("unknown, for nvidia-smi does not tell")];
+    if (pairs.length === 0) return [note("unknown, for nvidia-smi does not report it")];
     const slow = pairs.filter(({ link }) => !link.startsWith("NV"));
     if (slow.length === 0)
       return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];

@@ -31,7 +31,7 @@ export const os: Check = {
   },
 };
 
-/** What the kernels' speed depends on; whether they run at all, `packages` says. */
+/** What the kernels' speed depends on; whether they run at all, `packages` reports. */
 export const processor: Check = {
   name: "processor",
   async run(system) {
@@ -170,7 +170,7 @@ export const network: Check = {
   },
 };
 
-/** Whether this process is a rank of a job, and whether what it was told makes sense. */
+/** Whether this process is a rank of a job, and whether its environment is consistent. */
 export const job: Check = {
   name: "job",
   async run(system) {

@@ -101,17 +101,17 @@ async function ask<Name extends keyof Answers>(probe: Name): Promise<Answer<Answ
     timeout: PROBE_LIMIT_MS,
     killSignal: "SIGKILL",
   });
-  // Without descriptors to spare, Node gives a child without streams, whatever its types say.
+  // Without descriptors to spare, Node gives a child without streams, whatever its types state.
   const answer = (child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | null | undefined;
-  let said = "";
-  answer?.setEncoding("utf8").on("data", (text: string) => (said += text));
+  let reported = "";
+  answer?.setEncoding("utf8").on("data", (text: string) => (reported += text));
   child.stdout?.resume();
   // Whoever could not be started, as where no process may be added, has no "close" to wait for.
   const how = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) => resolve(signal === null ? "the process died" : `the process died of ${signal}`));
   });
-  const answered = attempt(() => JSON.parse(said) as Answer<Answers[Name]>);
+  const answered = attempt(() => JSON.parse(reported) as Answer<Answers[Name]>);
   if (answered !== undefined) return answered;
   const message = child.killed ? `no answer within ${PROBE_LIMIT_MS / 1000} s` : how;
   return { error: { name: "Crash", message } };
@@ -159,7 +159,7 @@ export function gigabytes(bytes: number): string {
   return bytes >= 1e8 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
-/** A failure as a finding's text and remedy; where these are not apart, the first sentence says what is wrong. */
+/** A failure as a finding's text and remedy; where these are not apart, the first sentence reports what is wrong. */
 export function explained({ message, remedy }: Failure): readonly [text: string, remedy?: string] {
   if (remedy !== undefined) return [message, remedy];
   const end = /\.\s+(?=[A-Z])|\n|; (?=install )/.exec(message);

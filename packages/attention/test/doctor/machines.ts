@@ -18,7 +18,7 @@ const files: Readonly<Record<string, string>> = {
   "/proc/self/cgroup": "0::/job/step\n",
 };
 
-/** A dlopen that found nothing, as kernels-cuda says it. */
+/** A dlopen that found nothing, as kernels-cuda reports it. */
 export const noDriver = {
   error: {
     name: "DeviceError",
@@ -38,9 +38,9 @@ const answers: AnswersGiven = {
   nccl: noNccl,
 };
 
-/** What cudaSystem() says of so many H200. */
-export function h200s(count: number, trouble?: string): Pick<AnswersGiven, "cuda" | "gpus"> {
-  const gpu = { name: "NVIDIA H200", capability: "9.0", bytes: 150e9, ...(trouble && { trouble }) };
+/** What cudaSystem() reports of so many H200. */
+export function h200s(count: number, problem?: string): Pick<AnswersGiven, "cuda" | "gpus"> {
+  const gpu = { name: "NVIDIA H200", capability: "9.0", bytes: 150e9, ...(problem && { problem }) };
   const gpus = Array.from({ length: count }, () => gpu);
   const cuda = { value: { driver: "13.0", library: "libcuda.so.1", gpus } };
   return { cuda, gpus: { value: gpus.map(() => 6) } };

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync, readlinkSync, writeSync } from "node:fs";
 const fault = process.argv[2];
 const isCulprit = process.env.RANK === "1";
 
-/** Told at once, so that nothing is lost when the process dies: when the fault begins, and what is held by then. */
+/** Printed at once, so that nothing is lost when the process dies: when the fault begins, and what is held by then. */
 function begin() {
   writeSync(1, `${JSON.stringify({ at: Date.now(), sockets: sockets(), segments: segments() })}\n`);
 }

@@ -23,7 +23,7 @@ export interface RunOptions {
   readonly ranks: number;
   readonly entry?: string;
   readonly args?: readonly string[];
-  /** Kills the launcher when this many ranks have said that the fault begins. */
+  /** Kills the launcher when this many ranks have printed that the fault begins. */
   readonly killLauncher?: boolean;
 }
 
@@ -46,15 +46,15 @@ export async function runRanks({ ranks, entry, args = [], killLauncher = false }
     child.on("exit", (code, signal) => resolve({ code, signal }));
   });
   const end = Date.now();
-  const said = reports(output);
+  const reported = reports(output);
   return {
     mark,
     code,
     signal,
     output,
-    took: end - Math.min(...said.map(({ at }) => at)),
-    sockets: said.flatMap(({ sockets }) => sockets),
-    segments: said.flatMap(({ segments }) => segments),
+    took: end - Math.min(...reported.map(({ at }) => at)),
+    sockets: reported.flatMap(({ sockets }) => sockets),
+    segments: reported.flatMap(({ segments }) => segments),
   };
 }
 

@@ -17,8 +17,8 @@ async function measured(rows: number, columns: number, folder: string): Promise<
   const size = rows * columns;
   const args = ["--nproc-per-node", String(size), script, String(rows), String(columns), folder];
   const job = spawn(process.execPath, [launcher, ...args], { stdio: ["ignore", "pipe", "pipe"] });
-  const [said, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
-  expect(code, `${said}\n${complained}`).toBe(0);
+  const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
+  expect(code, `${reported}\n${complained}`).toBe(0);
   return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8")));
 }
 

@@ -1,4 +1,4 @@
-// One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and says what it found.
+// One rank of a job on CUDA devices: measures ring attention, forward and backward, against float64, and reports what it found.
 import { backendTrials, disturbed, type Measurement, measureOn, placements, poisoned } from "@mosaic/conformance";
 import { nccl } from "@mosaic/collectives-nccl";
 import { init } from "@mosaic/core";

@@ -19,8 +19,8 @@ async function measured(mesh: Coordinate, folder: string): Promise<Measurement[]
   const job = spawn(process.execPath, [launcher, "--nproc-per-node", String(size), script, formatMesh(mesh), folder], {
     stdio: ["ignore", "pipe", "pipe"],
   });
-  const [said, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
-  expect(code, `${said}\n${complained}`).toBe(0);
+  const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
+  expect(code, `${reported}\n${complained}`).toBe(0);
   return Array.from({ length: size }, (_, rank) => JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8")));
 }
 

@@ -1,4 +1,4 @@
-// One communicator, non-blocking: calls return at once, and `state` says when they have had their effect.
+// One communicator, non-blocking: calls return at once, and `state` reports when they have had their effect.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ class Communicator {
   ncclResult_t state();
   /// NCCL has not made it yet: its parent still splits.
   bool isPending() const { return parent_ != nullptr; }
-  /// Begins to flush; `state` says when all ranks have.
+  /// Begins to flush; `state` reports when all ranks have.
   void finalize();
   void destroy();
   /// Ends what runs, and waits for all that was launched.

@@ -15,7 +15,7 @@ struct Library {
 };
 
 /// Loads the first of `candidates` that can be used, once for the process; later calls need name none.
-/// Throws Failure that says what is missing, or too old, and what to do about it.
+/// Throws Failure that reports what is missing, or too old, and what to do about it.
 const Library& load(const std::vector<std::string>& candidates);
 
 /// What was loaded. Throws before that.

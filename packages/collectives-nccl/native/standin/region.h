@@ -16,7 +16,7 @@ struct Lane {
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) uint8_t data[kBytes];
 
-  /// Moves what fits, and says how much that was.
+  /// Moves what fits, and reports how much that was.
   uint64_t put(const uint8_t* from, uint64_t bytes);
   uint64_t take(uint8_t* to, uint64_t bytes);
 };

@@ -24,7 +24,7 @@ export interface Trial {
   readonly headDim: number;
   readonly dtype: DType;
   readonly scale: number;
-  /** What the backend is told to let through, and what it shall let through, pair by pair. */
+  /** The mask that the backend gets, and what it shall let through, pair by pair. */
   readonly mask: readonly Slice[];
   readonly sees: Sees;
   readonly queries: { readonly length: number; readonly placement: Placement };
@@ -80,7 +80,7 @@ function solve(trial: Trial): Answer {
   const { values } = trial;
   const problem = values ? { ...normal, ...values.change(normal, dtype) } : normal;
   const isApart = !values?.isApart || smallestGap(problem) > 1e-5 * magnitude(problem.q);
-  check(isApart, `${trial.name}: two scores are too close to tell which is larger in float32`);
+  check(isApart, `${trial.name}: two scores are too close to be ordered in float32`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

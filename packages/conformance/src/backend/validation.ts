@@ -49,7 +49,7 @@ const halves = {
 } as const satisfies Record<string, readonly Name[]>;
 type Half = keyof typeof halves;
 
-/** A call, right or wrong: tensors, axes that the sequences are sharded along, and where they are said to come from. */
+/** A call, right or wrong: tensors, axes that the sequences are sharded along, and where their spans come from. */
 interface Given {
   readonly backend: AttentionBackend;
   readonly tensors: Record<Name, Tensor>;
@@ -69,7 +69,7 @@ interface Mistake {
 }
 
 /**
- * What a backend must refuse: each mistake with an error that says where and what, on every rank and before anything is sent,
+ * What a backend must refuse: each mistake with an error that reports where and what, on every rank and before anything is sent,
  * so that the same ranks can go on. Of a backend that calls a `validator`, it shows that it does, and with the right rules.
  *
  * @example
@@ -104,7 +104,7 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
   ];
 }
 
-/** A placement or a mask of somebody's own that does not keep what its contract says, over 10 tokens on two ranks. */
+/** A placement or a mask of somebody's own that does not keep what its contract states, over 10 tokens on two ranks. */
 interface BrokenGuarantee {
   readonly what: string;
   readonly shards?: readonly [readonly Span[], readonly Span[]];
@@ -221,9 +221,9 @@ function inputMistakes(): Mistake[] {
   const dtype = (name: Name, message: RegExp) =>
     tensorMistake("attend", name, { what: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
   return [
-    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout says, received \[1,4,4,8\]/),
-    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout says, received \[4,5,8\]/),
-    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as their layout says, received \[1,2,6,8\]/),
+    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout states, received \[1,4,4,8\]/),
+    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout states, received \[4,5,8\]/),
+    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as their layout states, received \[1,2,6,8\]/),
     shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
     shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
     shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),

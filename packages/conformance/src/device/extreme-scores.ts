@@ -43,7 +43,7 @@ function large(dtype: DType, size: number): AttentionCase {
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
 function apart(dtype: DType, size: number): AttentionCase {
   const problem = problemOf({ ...sizes, ...causalExtent, dtype, size });
-  check(smallestGap(problem) > 1e-5 * size, "two scores are too close to tell which is larger in float32");
+  check(smallestGap(problem) > 1e-5 * size, "two scores are too close to be ordered in float32");
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalOf(problem, dtype), factors: { dk: size } };
 }

@@ -21,14 +21,14 @@ import { normals } from "../oracle/numbers.ts";
 import { type MakeDevice, onDevice } from "./on-device.ts";
 import { placed } from "./place.ts";
 
-// What the schema says of all kernels alike.
+// What the schema states of all kernels alike.
 
-/** Each kernel reads and mutates what its row in the schema says; attention refuses what the device does not have. */
+/** Each kernel reads and mutates what its row in the schema states; attention refuses what the device does not have. */
 export function schemaCases(make: MakeDevice): Case[] {
   const kernels = Object.keys(kernelSchema) as KernelName[];
   return [
     ...kernels.map((kernel) => ({
-      name: `${kernel}: reads and mutates what the schema says, and nothing else`,
+      name: `${kernel}: reads and mutates what the schema states, and nothing else`,
       run: () => onDevice(make, (device) => access(device, kernel)),
     })),
     ...kernelFeatures.map((feature) => ({

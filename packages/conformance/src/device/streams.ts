@@ -81,11 +81,11 @@ async function firstFailure(device: Device): Promise<void> {
   using second = placed(device, [9], { shape: [1] });
   using out = device.empty([1, 1], "float32");
   for (const index of [first, second]) device.kernels.gatherRows(out, table, index);
-  const said = /gatherRows: .*received 7/;
-  await checkThrows(() => device.stream.synchronize(), "DeviceError", said);
-  await checkThrows(() => out.read(), "DeviceError", said);
-  await checkThrows(() => device.kernels.fill(out, 1), "DeviceError", said);
-  await checkThrows(() => device.stream.synchronize(), "DeviceError", said);
+  const reported = /gatherRows: .*received 7/;
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", reported);
+  await checkThrows(() => out.read(), "DeviceError", reported);
+  await checkThrows(() => device.kernels.fill(out, 1), "DeviceError", reported);
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", reported);
 }
 
 async function disposed(device: Device): Promise<void> {

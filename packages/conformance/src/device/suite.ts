@@ -25,7 +25,7 @@ export interface DeviceSuiteOptions {
 
 /**
  * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
- * into memory that holds NaN; what the kernel schema says that they read and mutate; memory, reads, order within and between streams, failure, traces, and the end of a device.
+ * into memory that holds NaN; what the kernel schema states that they read and mutate; memory, reads, order within and between streams, failure, traces, and the end of a device.
  * `make` is called for each case, twice for some; the case closes what it makes.
  *
  * @example

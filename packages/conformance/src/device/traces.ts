@@ -8,7 +8,7 @@ import { placed } from "./place.ts";
 /** What a device records of its work. */
 export function traceCases(make: MakeDevice): Case[] {
   return [
-    { name: "a trace says what ran when", run: () => onDevice(make, trace) },
+    { name: "a trace shows what ran when", run: () => onDevice(make, trace) },
     { name: "records what it ran while it was asked to, and then no more", run: () => onDevice(make, recordsAsked) },
   ];
 }

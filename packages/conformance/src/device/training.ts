@@ -197,8 +197,10 @@ async function outside(device: Device): Promise<void> {
   } catch (error) {
     failure = error;
   }
-  const said = failure instanceof Error ? failure.message : "nothing";
-  if (!/gatherRows.*from 0 to 2.*received 3/.test(said)) {
-    throw new Error(`an index out of range: expected an error that names kernel, range and index, received ${said}`);
+  const reported = failure instanceof Error ? failure.message : "nothing";
+  if (!/gatherRows.*from 0 to 2.*received 3/.test(reported)) {
+    throw new Error(
+      `an index out of range: expected an error that names kernel, range and index, received ${reported}`,
+    );
   }
 }

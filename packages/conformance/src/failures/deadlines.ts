@@ -2,9 +2,9 @@ import { CollectiveTimeoutError, type Coordinate, fromArray } from "@mosaic/core
 import type { Case } from "../case.ts";
 import { check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkSays, messageOf, openStage, outcomeOf } from "./stage.ts";
+import { checkMessage, messageOf, openStage, outcomeOf } from "./stage.ts";
 
-/** Collectives that take too long, and what the ranks hear of one another then. */
+/** Collectives that take too long, and the errors of the other ranks then. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
     { name: "a rank that is late: everybody's position is named", run: () => lateRank(makeWorld) },
@@ -35,9 +35,9 @@ async function lateRank(makeWorld: MakeWorld): Promise<void> {
   release();
   for (const outcome of outcomes) {
     const message = messageOf(outcome, CollectiveTimeoutError);
-    checkSays(message, /^step 7: timed out after 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
-    checkSays(message, "rank 1 is computing");
-    checkSays(message, "rank 0 waits in");
+    checkMessage(message, /^step 7: timed out after 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
+    checkMessage(message, "rank 1 is computing");
+    checkMessage(message, "rank 0 waits in");
   }
 }
 
@@ -49,14 +49,14 @@ async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void>
   stage.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 2 }]).wait();
   const message = messageOf(await outcomeOf(xs[0]!), CollectiveTimeoutError);
   const number = mesh ? 2 : 1;
-  // Whose limit passes first tells the other.
+  // The rank that times out first notifies the other.
   const seen = [
     `rank 0 waits in allReduce #${number} (world); rank 1 is at sendRecv #${number} (world)`,
     `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
   ];
-  const told = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
-  check(told, `expected that ${seen.join(", or ")}; received "${message}"`);
-  checkSays(
+  const reported = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
+  check(reported, `expected that ${seen.join(", or ")}; received "${message}"`);
+  checkMessage(
     message,
     mesh
       ? "rank 2 is in no collective, last collective: split #1 (world)"

@@ -2,7 +2,7 @@ import { ClosedError, fromArray, PeerLostError, type Tensor, type Transfer } fro
 import type { Case } from "../case.ts";
 import { check, checkEqual, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkSays, errorOf, messageOf, openStage, outcomeOf } from "./stage.ts";
+import { checkMessage, errorOf, messageOf, openStage, outcomeOf } from "./stage.ts";
 
 /** Ranks that leave while others still need them, and groups that are closed. `late`: see `lateNews`. */
 export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
@@ -17,8 +17,11 @@ export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
     },
     { name: "groups without the rank that left go on", run: () => othersGoOn(makeWorld) },
     { name: "closing finishes what was posted, even while compute holds it up", run: () => closingFinishes(makeWorld) },
-    { name: "a closed group says so, and closing twice is fine", run: () => closedTwice(makeWorld) },
-    { name: "a rank that gives up in the middle of a collective says where", run: () => givesUp(makeWorld) },
+    { name: "a closed group throws, and closing twice is fine", run: () => closedTwice(makeWorld) },
+    {
+      name: "a rank that gives up in the middle of a collective is reported with its place",
+      run: () => givesUp(makeWorld),
+    },
     {
       name: "ranks closed one after the other do not wait for one another for ever",
       run: () => oneAfterTheOther(makeWorld),
@@ -29,7 +32,7 @@ export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
 interface Leaving {
   /** What rank 1 needs of rank 0 once that has left. */
   readonly next: (tensor: Tensor) => Transfer;
-  /** Whether rank 1 may hear of it only after it has gone on. */
+  /** Whether rank 1 may be notified of it only after it has gone on. */
   readonly late: boolean;
 }
 
@@ -46,8 +49,8 @@ async function leaves(makeWorld: MakeWorld, { next, late }: Leaving): Promise<vo
   if (!late) post();
   const message = messageOf(await (late ? errorOf(receiver, post) : outcomeOf(received)), PeerLostError);
   const when = late ? "(in|before) sendRecv #[2-9]\\d*" : "in sendRecv #2";
-  const said = `^ring\\(sp\\): rank 0 exited after sendRecv #1 \\(world\\); rank 1 needed it ${when} \\(world\\)$`;
-  checkSays(message, new RegExp(said));
+  const reported = `^ring\\(sp\\): rank 0 exited after sendRecv #1 \\(world\\); rank 1 needed it ${when} \\(world\\)$`;
+  checkMessage(message, new RegExp(reported));
 }
 
 async function othersGoOn(makeWorld: MakeWorld): Promise<void> {
@@ -98,9 +101,12 @@ async function givesUp(makeWorld: MakeWorld): Promise<void> {
   // Rank 2 never joins them: closing rank 0 waits a while, then gives up.
   await stage.groups[0]![Symbol.asyncDispose]();
   const [first, second] = await Promise.all(xs.map((x) => outcomeOf(x)));
-  const said = [messageOf(first, ClosedError), messageOf(second, PeerLostError)];
+  const reported = [messageOf(first, ClosedError), messageOf(second, PeerLostError)];
   const expected = ["rank 0: closed during allReduce #1 (world)", "rank 0 exited during allReduce #1 (world)"];
-  check(said.join() === expected.join(), `expected "${expected.join('" and "')}", received "${said.join('" and "')}"`);
+  check(
+    reported.join() === expected.join(),
+    `expected "${expected.join('" and "')}", received "${reported.join('" and "')}"`,
+  );
 }
 
 async function oneAfterTheOther(makeWorld: MakeWorld): Promise<void> {

@@ -4,7 +4,7 @@ import { check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { messageOf, openStage, outcomeOf } from "./stage.ts";
 
-/** Devices that fail: their own rank gets their own error, the others hear of the cause. */
+/** Devices that fail: their own rank gets their own error, the others get its cause. */
 export function deviceFailureCases(makeWorld: MakeWorld): Case[] {
   return [
     {
@@ -40,7 +40,7 @@ async function failsMeanwhile(makeWorld: MakeWorld): Promise<void> {
   checkCause(messageOf(await waiting, PeerLostError), cause);
 }
 
-/** What rank 1 said of itself. */
+/** The error of rank 1. */
 function checkCause(message: string, cause: string): void {
   const expected = `rank 1 failed before allReduce #1 (world): ${cause}`;
   check(message === expected, `expected "${expected}", received "${message}"`);

@@ -1,7 +1,7 @@
 import { CollectiveMismatchError, fromArray, type ProcessGroup, type Tensor } from "@mosaic/core";
 import type { Case } from "../case.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkSays, errorOf, messageOf, openStage, type Outcome, outcomeOf, type Stage } from "./stage.ts";
+import { checkMessage, errorOf, messageOf, openStage, type Outcome, outcomeOf, type Stage } from "./stage.ts";
 
 /** Ranks that call different things. `late`: see `lateNews`. */
 export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
@@ -34,7 +34,7 @@ async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<voi
     ? await Promise.all(outs.map((out, rank) => outcomeOf(out, () => post(rank))))
     : await afterAllPosted(stage, outs, post);
   for (const outcome of outcomes) {
-    checkSays(
+    checkMessage(
       messageOf(outcome, CollectiveMismatchError),
       "ring(sp): rank 0 is at sendRecv #1 (world) float32 [2,8,100,64], rank 2 at sendRecv #1 (world) float32 [2,8,128,64]",
     );
@@ -111,9 +111,9 @@ async function oneIsOff(makeWorld: MakeWorld, { call, mention }: Off, late: bool
     : await afterAllPosted(stage, xs, post);
   for (const outcome of outcomes) {
     const message = messageOf(outcome, CollectiveMismatchError);
-    checkSays(message, mention);
-    checkSays(message, /rank 1\b.*all ranks of a group must call the same collectives in the same order/);
-    checkSays(message, /rank [02]\b/);
+    checkMessage(message, mention);
+    checkMessage(message, /rank 1\b.*all ranks of a group must call the same collectives in the same order/);
+    checkMessage(message, /rank [02]\b/);
   }
 }
 

@@ -87,7 +87,7 @@ export async function outcomeOf(x: Tensor, post: () => void = () => {}): Promise
   }
 }
 
-/** The error of a rank that goes on until it hears of what went wrong. */
+/** The error of a rank that goes on until the failure reaches it. */
 export async function errorOf(group: ProcessGroup, post: () => void, goOn: () => void = post): Promise<Error> {
   const limit = performance.now() + 10_000;
   try {
@@ -110,7 +110,7 @@ export function messageOf(outcome: Outcome | undefined, kind: new (...args: neve
   return outcome.message;
 }
 
-export function checkSays(message: string, expected: string | RegExp): void {
-  const says = typeof expected === "string" ? message.includes(expected) : expected.test(message);
-  check(says, `expected a message with ${expected}, received "${message}"`);
+export function checkMessage(message: string, expected: string | RegExp): void {
+  const matches = typeof expected === "string" ? message.includes(expected) : expected.test(message);
+  check(matches, `expected a message with ${expected}, received "${message}"`);
 }

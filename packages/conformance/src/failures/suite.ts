@@ -7,7 +7,7 @@ import { mismatchCases } from "./mismatches.ts";
 
 export interface FailureSuiteOptions {
   /**
-   * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and hear of it after
+   * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and are notified of it after
    * they have read: calls that differ, but move as many bytes; a message to a rank that has left. Default false: the next
    * read fails.
    */

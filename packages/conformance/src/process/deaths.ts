@@ -1,6 +1,6 @@
 import type { Case } from "../case.ts";
 import { check } from "../check.ts";
-import { checkSays } from "../failures/stage.ts";
+import { checkMessage } from "../failures/stage.ts";
 import { caseOf, type Environment, type RankProcesses, type RankProgram } from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
 import type { RankProcess, RankEvent } from "./rank.ts";
@@ -84,7 +84,7 @@ async function late(processes: RankProcesses): Promise<void> {
       "CollectiveTimeoutError",
       /^step 3: timed out after 1 s: rank [02] waits in allReduce #2 \(world\)/,
     );
-    checkSays(message, "rank 1 is in no collective, last collective: barrier #1 (world)");
+    checkMessage(message, "rank 1 is in no collective, last collective: barrier #1 (world)");
   }
 }
 
@@ -96,7 +96,7 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
       "CollectiveMismatchError",
       /rank 1 at allReduce #1 \(world\)|rank 1 is at/,
     );
-    for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkSays(message, shape);
+    for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkMessage(message, shape);
   }
   await checkEnds(ranks, [0, 0, 0]);
 }
@@ -105,7 +105,7 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
 export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
   const message = String(failure.message);
   check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
-  checkSays(message, pattern);
+  checkMessage(message, pattern);
   return { message };
 }
 

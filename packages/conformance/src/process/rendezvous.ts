@@ -1,6 +1,6 @@
 import type { Case } from "../case.ts";
 import { check } from "../check.ts";
-import { checkSays } from "../failures/stage.ts";
+import { checkMessage } from "../failures/stage.ts";
 import { caseOf, type RankProcesses, type RankProgram } from "./processes.ts";
 import { checkFailed } from "./deaths.ts";
 import { scenarioVariables } from "./run-rank.ts";
@@ -71,5 +71,5 @@ async function disagree(processes: RankProcesses): Promise<void> {
   processes.start("conforms", job.env(0));
   const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
   const failure = await other.waitForEvent("failed");
-  checkSays(String(failure.message), /rank [01] has WORLD_SIZE [23], rank [01] has [23]; WORLD_SIZE must agree/);
+  checkMessage(String(failure.message), /rank [01] has WORLD_SIZE [23], rank [01] has [23]; WORLD_SIZE must agree/);
 }

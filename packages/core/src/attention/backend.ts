@@ -35,7 +35,7 @@ export interface AttentionBackend {
   /** Mesh axes over which it, inner backends included, gathers keys; outermost first. The sequence is cut along these. */
   readonly axes: readonly string[];
   /**
-   * Throws an OptionError, which says what to pass to `init`, if this is not the mesh that the backend needs. `attention`
+   * Throws an OptionError, which reports what to pass to `init`, if this is not the mesh that the backend needs. `attention`
    * and the modules call it first, before there are layouts and before anything is sent, on every rank alike; a backend
    * calls that of its inner one. It must not communicate.
    */

@@ -20,7 +20,7 @@ interface Checked {
 /** The largest head that kernels serve. */
 const maxHeadSize = 256;
 
-/** Everything that can be wrong with one rank's call, told before any rank waits for another. */
+/** Everything that can be wrong with one rank's call, thrown before any rank waits for another. */
 export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
   const where = `${nameOf(call.backend)}, rank ${call.ctx.rank}`;
   for (const x of Object.values(qkv)) x.assertUsable(where);

@@ -34,7 +34,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   for (const input of inputs) input.assertUsable("checkpoint");
   const run = (...each: Inputs): Tensor => scope(() => apart(body(...each), each));
   if (!isRecording()) return run(...inputs);
-  // Recording tells whether a gradient is wanted at all, even if only by leaves that the body brings along.
+  // Recording finds whether a gradient is wanted at all, even if only by leaves that the body brings along.
   const within = preserveRngState();
   using traced = within(() => run(...inputs));
   if (!traced.node) return traced.detach();

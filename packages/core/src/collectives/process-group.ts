@@ -83,7 +83,7 @@ export interface ProcessGroup extends AsyncDisposable {
   stopTrace(): Promise<readonly TraceEvent[]>;
 }
 
-/** What `init` tells collectives of a rank. */
+/** What `init` passes to collectives about a rank. */
 export interface ConnectOptions {
   readonly device: Device;
   readonly rank: number;

@@ -31,7 +31,7 @@ export interface Validator {
   context(ctx: Context): void;
   /**
    * Of a forward: an open context and live tensors; the mesh's axes; sequences sharded along them, and the shards this
-   * rank's own; q, k and v of one dtype, of shapes that fit, with as many rows as their layouts say; float32 out [B,H,S,D]
+   * rank's own; q, k and v of one dtype, of shapes that fit, with as many rows as their layouts state; float32 out [B,H,S,D]
    * and lse [B,H,S]. OptionError, ShapeError, DTypeError, DisposedError or ClosedError.
    */
   attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
@@ -151,13 +151,13 @@ interface Sequence {
   readonly at: Coordinate;
 }
 
-/** x [B,H,S,D] has as many rows as its layout says. */
+/** x [B,H,S,D] has as many rows as its layout states. */
 function checkRows(where: string, { name, x, layout, at }: Sequence & { readonly x: Tensor }): void {
   const length = spansLength(layout.spans(at));
   if (x.rank === 4 && x.shape[2] === length) return;
   throw new ShapeError({
     where,
-    expected: `${name} [B,H,${length},D], as their layout says`,
+    expected: `${name} [B,H,${length},D], as their layout states`,
     received: formatShape(x.shape),
     remedy: "give the layout the placement and the length that the sequence was sharded with",
   });

@@ -19,7 +19,7 @@ export interface TensorField {
   readonly shape?: string;
   /** The only dtype allowed. Absent: any. */
   readonly dtype?: DType;
-  /** May be null; or absent, in a structure whose interface says so. */
+  /** May be null; or absent, in a structure whose interface states so. */
   readonly optional?: true;
   readonly feature?: KernelFeature;
 }
@@ -54,7 +54,7 @@ export interface ListField {
 export interface StructField {
   readonly name: string;
   readonly struct: keyof typeof kernelStructures;
-  /** "read": what the structure's fields say of access does not hold here, its tensors are only read. */
+  /** "read": access as declared by the structure's fields does not hold here, its tensors are only read. */
   readonly access?: "read";
   /** May be null or absent. */
   readonly optional?: true;

@@ -156,7 +156,7 @@ export interface NormGrads {
   readonly dWeight: Tensor | null;
   readonly dBias: Tensor | null;
 }
-/** uniform: in [low, high); normal: mean and standard deviation. `stream` tells tensors of one seed apart. */
+/** uniform: in [low, high); normal: mean and standard deviation. `stream` distinguishes tensors of one seed. */
 export type RandomSpec =
   | {
       readonly kind: "uniform";

@@ -271,7 +271,7 @@ export const kernelSchema = {
     { name: "table", tensor: "read", shape: "[V,E]" },
     { name: "index", tensor: "read", shape: "[..]" },
   ],
-  /** into [V,E] (float32) += the rows x [..,E], each where index [..] says, in their order. */
+  /** into [V,E] (float32) += the rows x [..,E], each where index [..] states, in their order. */
   scatterAddRows: [
     { name: "into", tensor: "update", shape: "[V,E]", dtype: "float32" },
     { name: "x", tensor: "read", shape: "[..,E]" },

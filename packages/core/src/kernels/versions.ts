@@ -2,7 +2,7 @@ import type { KernelName, Kernels } from "./kernels.ts";
 import { operandsOf, tensorOf } from "./operands.ts";
 
 /**
- * The same kernels, but each call raises the versions of the memory that it mutates, as the schema says: the check that a tensor
+ * The same kernels, but each call raises the versions of the memory that it mutates, as the schema states: the check that a tensor
  * saved for a backward was not mutated depends on it. For a device in TypeScript; methods of `compileKernel` raise them
  * themselves.
  *

@@ -31,7 +31,7 @@ export function joinSpans(spans: readonly Span[]): Span[] {
 const most = 2 ** 31 - 1;
 
 /**
- * The positions themselves, in order: position ids for a rotary embedding, say.
+ * The positions themselves, in order: position ids for a rotary embedding, for example.
  *
  * @example
  * ```ts

@@ -119,7 +119,7 @@ describe("the tape", () => {
   });
 });
 
-describe("what cannot run says why", () => {
+describe("what cannot run reports why", () => {
   test("a second backward", () => {
     const x = leaf(1);
     using y = square(x);

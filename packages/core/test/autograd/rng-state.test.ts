@@ -7,7 +7,7 @@ import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
-/** x times random numbers: the gradient tells which were drawn. */
+/** x times random numbers: the gradient shows which were drawn. */
 function noisy(ctx: Context, x: Tensor): Tensor {
   using noise = rand(ctx, x.shape, { seed: 1 });
   return mul(x, noise);

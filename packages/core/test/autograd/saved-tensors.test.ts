@@ -183,7 +183,7 @@ describe("what is no error", () => {
   });
 });
 
-describe("every kernel raises the version of what the schema says that it mutates, and of nothing else", () => {
+describe("every kernel raises the version of what the schema states that it mutates, and of nothing else", () => {
   const kernels = Object.keys(kernelSchema) as KernelName[];
 
   test.each(kernels)("%s", (kernel) => {

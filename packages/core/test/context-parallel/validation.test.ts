@@ -52,7 +52,7 @@ test("a right call passes, forward and backward", () => {
   validate.attendBackward(ctx, call, grads, kv);
 });
 
-describe("errors say where, what was expected and received, and the remedy", () => {
+describe("errors state where, what was expected and received, and the remedy", () => {
   const forward = (change: (given: ReturnType<typeof right>) => Partial<ReturnType<typeof right>>) => () => {
     const given = right();
     const { call, state, kv } = { ...given, ...change(given) };
@@ -72,7 +72,7 @@ describe("errors say where, what was expected and received, and the remedy", () 
     [
       "rows",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 2, 6, 8]) } })),
-      "keys [B,H,5,D], as their layout says, received [1,2,6,8]; give the layout the placement and the length that the sequence was sharded with",
+      "keys [B,H,5,D], as their layout states, received [1,2,6,8]; give the layout the placement and the length that the sequence was sharded with",
     ],
     [
       "heads",
@@ -141,7 +141,7 @@ describe("errors say where, what was expected and received, and the remedy", () 
   });
 });
 
-test("queries may be whole unless the rules say otherwise", () => {
+test("queries may be whole unless the rules state otherwise", () => {
   const { call, state, kv } = right();
   const whole = { ...call, queries: layout([]) };
   validator({ name: "mine", axis: "gpu" }).attend(ctx, whole, state, kv);

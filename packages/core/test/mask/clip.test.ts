@@ -96,9 +96,9 @@ test("visibility of wider steps is never denied", () => {
   fc.assert(
     fc.property(anySlice, anySpan, anySpan, (slice, q, k) => {
       const seen = pairsOf(slice).some((pair) => holds(q, queryOf(pair)) && holds(k, keyOf(pair)));
-      const told = isVisible([q], [k], [slice]);
-      if (seen) expect(told).toBe(true);
-      if (q.length === 0 || k.length === 0) expect(told).toBe(false);
+      const reported = isVisible([q], [k], [slice]);
+      if (seen) expect(reported).toBe(true);
+      if (q.length === 0 || k.length === 0) expect(reported).toBe(false);
     }),
     runs,
   );

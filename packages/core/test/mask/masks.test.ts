@@ -24,7 +24,7 @@ function defines(
   );
 }
 
-describe("each mask shows what its definition says, for any lengths", () => {
+describe("each mask shows what its definition states, for any lengths", () => {
   test("full", () => defines(masks.full, () => true));
   test("causal", () => defines(masks.causal, (q, k, { shift }) => k <= q + shift));
   test("inverseCausal", () => defines(masks.inverseCausal, (q, k) => k >= q));
@@ -60,7 +60,7 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
 
 const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 } as const;
 
-test("refusals say what is wrong", () => {
+test("refusals state what is wrong", () => {
   const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: 1 }]);
   expect(() => twice.slices(4, 4)).toThrow(/covered twice, by queries \[0,4\).*; cut one of them/);
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);

@@ -13,7 +13,7 @@ import { gather, referenceWorld } from "../reference/index.ts";
 
 const embed = { embedDim: 8, numHeads: 2 };
 
-/** Needs an axis "gpu", and says so. */
+/** Needs an axis "gpu", and reports so. */
 const demanding: AttentionBackend = {
   ...gather("gpu"),
   name: "demanding",
@@ -24,25 +24,25 @@ const demanding: AttentionBackend = {
 };
 
 describe("what a backend needs of the mesh", () => {
-  const said = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
+  const reported = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
 
-  test("is said by the backend, on every rank, before attention looks at layouts", async () => {
+  test("is reported by the backend, on every rank, before attention looks at layouts", async () => {
     for (const ctx of await referenceWorld(2)) {
       const rows = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 4 });
       const q = zeros(ctx, [1, 2, 2, 4]);
       const call = () => attention(ctx, q, q, q, { backend: demanding, queries: rows, keys: rows });
-      expect(call).toThrow(said(ctx.rank));
+      expect(call).toThrow(reported(ctx.rank));
     }
   });
 
-  test("is said when a module is made", async () => {
+  test("is reported when a module is made", async () => {
     const modules: ((ctx: Context, backend: AttentionBackend) => object)[] = [
       (ctx, backend) => new MultiAxisAttention(ctx, { ...embed, backend, attentionAxis: 1 }),
       (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embed, backend, axis1: 1, axis2: 2 }),
       (ctx, backend) => new CrossAxisAttention(ctx, { ...embed, backend, qAxis: 1, kvAxis: 1 }),
     ];
     for (const ctx of await referenceWorld(2)) {
-      for (const make of modules) expect(() => make(ctx, demanding)).toThrow(said(ctx.rank));
+      for (const make of modules) expect(() => make(ctx, demanding)).toThrow(reported(ctx.rank));
     }
     const [fitting] = await referenceWorld(2, { mesh: { gpu: 2 } });
     for (const make of modules) expect(() => make(fitting!, demanding)).not.toThrow();

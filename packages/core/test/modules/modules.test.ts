@@ -207,7 +207,7 @@ describe("forward", () => {
   });
 });
 
-describe("bad input says what would be right", () => {
+describe("bad input reports what would be right", () => {
   test("options", () => {
     expect(() => attn({ embedDim: 10, numHeads: 4 })).toThrow(
       /a whole number from 1 to 256, received 10 \/ 4; change numHeads/,

@@ -60,7 +60,7 @@ test("tensors of another device, and disposed ones, are refused before anything 
   expect(await pair.first.weight.read()).toEqual(before);
 });
 
-test("what does not fit is refused whole, and every fault is said", async () => {
+test("what does not fit is refused whole, and every fault is reported", async () => {
   const ctx = await open();
   const pair = new Pair(ctx);
   const before = await pair.first.weight.read();

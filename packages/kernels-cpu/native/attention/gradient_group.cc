@@ -170,7 +170,7 @@ class GradientGroup {
     }
   }
 
-  /// Keys of one panel that all rows see, or that `visible` tells apart. `offset` is the row of the weights.
+  /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
   void piece(const Panel& panel, const KeyBlock& keys, int32_t offset, const Visible* visible) {
     BackwardPanel at = panel.at;
     at.p += offset * at.stride;

@@ -31,7 +31,7 @@ struct Addon {
 };
 
 napi_value throwError(napi_env env, const char* message);
-/// Throws what the exception in flight says, under the code of its error class; call from a catch block.
+/// Throws what the exception in flight reports, under the code of its error class; call from a catch block.
 napi_value throwCurrentException(napi_env env);
 
 /// `exports` gets one function per kernel.

@@ -83,7 +83,7 @@ napi_value free(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// account(external): tells V8 how much is allocated.
+// account(external): notifies V8 of how much is allocated.
 napi_value account(napi_env env, napi_callback_info info) {
   Held* held = heldBy(env, info);
   report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
@@ -190,10 +190,10 @@ napi_value read(napi_env env, napi_callback_info info) {
 napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   addon.completions->expect();
-  auto tell = [completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+  auto notify = [completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   };
-  enqueueAlways(addon.device().stream, "", tell);
+  enqueueAlways(addon.device().stream, "", notify);
   return nullptr;
 }
 

@@ -10,7 +10,7 @@
 
 namespace mosaic {
 
-/// Spins until `ready()` or for about `limit` nanoseconds; says whether it is ready.
+/// Spins until `ready()` or for about `limit` nanoseconds; reports whether it is ready.
 template <class Ready>
 bool spinFor(int64_t limit, Ready ready) {
   const int64_t start = monotonicNs();

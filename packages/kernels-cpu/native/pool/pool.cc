@@ -81,11 +81,11 @@ void Pool::leave() {
 }
 
 void Pool::workerMain(int worker) {
-  uint32_t heard = 0;
+  uint32_t seen = 0;
   for (;;) {
-    const auto rung = [&] { return bell_.load() != heard; };
-    if (!spinFor(kSpin, rung)) bell_.wait(heard);
-    heard = bell_.load();
+    const auto rung = [&] { return bell_.load() != seen; };
+    if (!spinFor(kSpin, rung)) bell_.wait(seen);
+    seen = bell_.load();
     if (stop_.load()) return;
     if (enter(state_.load())) {
       work(worker);

@@ -1,4 +1,4 @@
-// How kernels say that they failed, and how that becomes the stream's failure.
+// How kernels report that they failed, and how that becomes the stream's failure.
 #pragma once
 
 #include "mosaic/failure.h"

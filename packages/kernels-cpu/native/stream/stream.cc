@@ -103,7 +103,7 @@ void Stream::perform(const MosaicWork& work) {
 void Stream::fail(const char* name, const MosaicFailure& failure) {
   if (failed_.load(std::memory_order_relaxed)) return;
   failure_ = failure;
-  // Collectives say themselves where they failed; a kernel does not know what it was called for.
+  // Collectives name the place of a failure themselves; a kernel has no name of its caller.
   const bool unnamed = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
   if (unnamed && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
     const std::string message = std::string(name) + ": " + failure.message;

@@ -101,7 +101,7 @@ void enqueue(Stream& stream, const char* name, Body&& body) {
   enqueueHeld(stream, name, std::unique_ptr<Held>(new Held(std::forward<Body>(body))));
 }
 
-/// Submits a call of `body(upstream)` that happens even on a failed stream: to tell those who wait.
+/// Submits a call of `body(upstream)` that happens even on a failed stream: to notify waiting threads.
 template <class Body>
 void enqueueAlways(Stream& stream, const char* name, Body&& body) {
   using Held = std::decay_t<Body>;

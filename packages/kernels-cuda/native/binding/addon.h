@@ -41,7 +41,7 @@ struct Addon {
   }
 };
 
-/// Throws a JavaScript error whose `code` says what kind, as in `errorFromFailure`.
+/// Throws a JavaScript error whose `code` reports what kind, as in `errorFromFailure`.
 napi_value throwError(napi_env env, MosaicFailureCode code, const char* message);
 
 /// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device knows more.

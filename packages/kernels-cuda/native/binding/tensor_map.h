@@ -1,4 +1,4 @@
-// Tells TMA where tensors lie.
+// Descriptors through which TMA addresses tensors.
 #pragma once
 
 #include "kernels/tensor_map.h"

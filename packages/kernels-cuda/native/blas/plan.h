@@ -1,4 +1,4 @@
-// What cuBLASLt is told of one kind of product, and how it chose to do it.
+// The description of one kind of product for cuBLASLt, and how it chose to do it.
 #pragma once
 
 #include "blas/blas.h"

@@ -38,7 +38,7 @@ struct Grid {
   unsigned sharedBytes = 0;
 };
 
-/// Belongs to one thread, which must have entered; what is said of others may be called by any.
+/// Belongs to one thread, which must have entered; functions documented so may be called by any.
 class Device {
  public:
   /// Gets the device's failure, or null. Called on the watcher's thread; must not throw.
@@ -98,7 +98,7 @@ class Device {
   const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
   /// Any thread.
   void fail(MosaicFailureCode code, const std::string& message);
-  /// What to say of a call that failed: of a context that is lost, which kernels may have done it. Then the device
+  /// What to report of a call that failed: of a context that is lost, which kernels may have done it. Then the device
   /// fails. Any thread.
   Failure explain(const CallError& error);
 

@@ -1,4 +1,4 @@
-// Which kernels were started lately: a GPU says that one of them failed, not which.
+// Which kernels were started lately: a GPU reports that one of them failed, not which.
 #pragma once
 
 #include <array>

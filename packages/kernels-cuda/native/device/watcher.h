@@ -13,7 +13,7 @@
 namespace mosaic::cuda {
 
 /// Calls back once the work before an event is done, or has failed. A driver drops callbacks of its own when a context
-/// fails; a thread that waits for the event is told.
+/// fails; a thread that waits for the event is notified.
 class Watcher {
  public:
   /// Gets what waiting for the event returned. Must not throw. It may call the driver.

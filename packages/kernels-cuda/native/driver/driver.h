@@ -8,7 +8,7 @@
 
 namespace mosaic::cuda {
 
-/// The driver is missing or of no use; says why and what to do.
+/// The driver is missing or of no use; reports why and what to do.
 struct DriverError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -44,10 +44,10 @@ const void* imageOfDriver();
 /// "12.4" for 12040.
 std::string versionText(int version);
 
-/// What was tried, and what the driver says of it.
+/// What was tried, and what the driver reports of it.
 std::string messageOf(CUresult code, const char* what);
 
-/// Throws CallError with the name of what was tried and what the driver says of it, unless `code` is success.
+/// Throws CallError with the name of what was tried and what the driver reports of it, unless `code` is success.
 void check(CUresult code, const char* what);
 
 }  // namespace mosaic::cuda

@@ -15,7 +15,7 @@ function(kernel_image target)
     return()
   endif()
   set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
-  # What ptxas says of registers and spills, for test/budgets.test.ts.
+  # What ptxas reports of registers and spills, for test/budgets.test.ts.
   set(usage ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated/ptxas.txt)
   file(MAKE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/build-emulated)
   set(all ${CMAKE_CURRENT_BINARY_DIR}/all-kernels.cu)

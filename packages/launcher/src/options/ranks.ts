@@ -1,6 +1,6 @@
 import { UsageError } from "../errors.ts";
 
-/** The most ranks that are all shown when nobody says which to show. */
+/** The most ranks that are all shown when no option selects which to show. */
 const SHOW_ALL_UP_TO = 8;
 
 /** The ranks that `--console-ranks` names (`all`, `none`, `0,2-3`) among `worldSize`. Throws UsageError. */

@@ -87,7 +87,7 @@ function environment(values: Values): Readonly<Record<string, string>> {
   return Object.fromEntries(pairs);
 }
 
-/** Accepts what says "this node alone" in torchrun's words, refuses the rest; the endpoint's port, if it names one. */
+/** Accepts what means "this node alone" in torchrun's words, refuses the rest; the endpoint's port, if it names one. */
 function refuseSeveralNodes(values: Values): number | undefined {
   const nodes = values.text("nnodes") ?? "1";
   if (!/^\d+(:\d+)?$/.test(nodes)) throw values.wrong("nnodes", "1");

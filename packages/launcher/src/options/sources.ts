@@ -8,7 +8,7 @@ import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 /** The file of defaults that a project may keep beside its scripts. */
 export const CONFIG_FILE = "mosaic.launch.json";
 
-/** A value and who said so, as `--dry-run` prints it. */
+/** A value and its source, as `--dry-run` prints it. */
 export interface Sourced {
   readonly value: Raw | undefined;
   readonly source: string;

@@ -2,7 +2,7 @@ import { UsageError } from "../errors.ts";
 import { LONGEST_MS } from "../plan.ts";
 import type { Sourced } from "./sources.ts";
 
-/** Reads typed values out of what was written, and says in its errors who wrote it. */
+/** Reads typed values out of what was written, and reports in its errors who wrote it. */
 export class Values {
   readonly #sources: ReadonlyMap<string, Sourced>;
 
@@ -27,7 +27,7 @@ export class Values {
     return Array.isArray(value) ? value : [];
   }
 
-  /** An integer from `min` up, or undefined when nothing was said. */
+  /** An integer from `min` up, or undefined when not given. */
   count(name: string, min: number, max: number = Number.MAX_SAFE_INTEGER): number | undefined {
     const value = this.text(name);
     if (value === undefined) return undefined;
@@ -37,7 +37,7 @@ export class Values {
     throw this.wrong(name, range);
   }
 
-  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when nothing was said. */
+  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when not given. */
   duration(name: string): number | undefined {
     const value = this.text(name);
     if (value === undefined) return undefined;
@@ -55,7 +55,7 @@ export class Values {
     return chosen;
   }
 
-  /** The error for a value that does not fit: where, expected, received, who said it. */
+  /** The error for a value that does not fit: where, expected, received, source. */
   wrong(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const from = source === `--${name}` ? "" : ` (from ${source})`;

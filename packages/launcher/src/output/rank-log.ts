@@ -5,7 +5,7 @@ import type { StreamName } from "../job.ts";
 /**
  * A rank's log directory: stdout.log and stderr.log byte for byte, and error.json if the rank wrote one.
  *
- * Written synchronously: what a rank said is in the file before anything else is done about it, so it survives a killed
+ * Written synchronously: what a rank printed is in the file before anything else is done about it, so it survives a killed
  * launcher too. When the disk is full, logging stops and the job goes on.
  */
 export class RankLog {

@@ -93,7 +93,7 @@ export class TextConsole {
   }
 }
 
-/** What the launcher says about an event, if anything: a job that goes well is silent. */
+/** What the launcher reports about an event, if anything: a job that goes well is silent. */
 function sentence(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
   switch (event.type) {
     case "stop":

@@ -6,7 +6,7 @@ import type { Agent, Assignment } from "../coordinator.ts";
 import { type Command, findProgram } from "../entry.ts";
 import { rankContract, rankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
-import type { Tell } from "../job.ts";
+import type { Emit } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
 import type { Plan } from "../plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
@@ -23,7 +23,7 @@ export class NodeAgent implements Agent {
   readonly #plan: Plan;
   readonly #logDir: string;
   readonly #guard: Guard;
-  readonly #tell: Tell;
+  readonly #emit: Emit;
   readonly #wrap: (command: Command) => Command;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
@@ -31,11 +31,11 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor(plan: Plan, logDir: string, guard: Guard, tell: Tell) {
+  constructor(plan: Plan, logDir: string, guard: Guard, emit: Emit) {
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
-    this.#tell = tell;
+    this.#emit = emit;
     this.#wrap = deathSignal();
   }
 
@@ -48,7 +48,7 @@ export class NodeAgent implements Agent {
     try {
       for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
     } catch (error) {
-      // The system refuses the command itself (an environment too large, say): nobody may run on without the others.
+      // The system refuses the command itself (an environment too large, for example): nobody may run on without the others.
       refused = error;
       this.kill("not all ranks could be started");
     }
@@ -73,14 +73,14 @@ export class NodeAgent implements Agent {
     this.#deadline = setTimeout(() => this.kill(`still there after ${graceMs / 1000} s`), graceMs);
     for (const rank of running) rank.stop(signal);
     const ranks = running.map(({ rank }) => rank);
-    this.#tell({ type: "stop", attempt: this.#attempt, why, signal, ranks, graceMs });
+    this.#emit({ type: "stop", attempt: this.#attempt, why, signal, ranks, graceMs });
   }
 
   /** Ends every rank and its children now. */
   kill(why: string): void {
     const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
     for (const rank of this.#unfinished) rank.kill();
-    if (ranks.length > 0) this.#tell({ type: "kill", attempt: this.#attempt, why, ranks });
+    if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, why, ranks });
   }
 
   #spawn(assignment: Assignment, local: number): Rank {
@@ -93,10 +93,10 @@ export class NodeAgent implements Agent {
     const onExit = (one: Rank): void => {
       if (one.failed) this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
     };
-    const started = new Rank({ rank, local, attempt, command, cwd: plan.cwd, env, log, tell: this.#tell, onExit });
+    const started = new Rank({ rank, local, attempt, command, cwd: plan.cwd, env, log, emit: this.#emit, onExit });
     this.#unfinished.add(started);
     if (started.pid > 0) this.#guard.watch(started.pid);
-    this.#tell({ type: "spawn", rank, pid: started.pid, attempt });
+    this.#emit({ type: "spawn", rank, pid: started.pid, attempt });
     return started;
   }
 
@@ -114,7 +114,7 @@ export class NodeAgent implements Agent {
       for (const pid of pids) send(pid, "SIGKILL");
       const fresh = pids.filter((pid) => !reported.has(pid));
       for (const pid of fresh) reported.add(pid);
-      if (fresh.length > 0) this.#tell({ type: "leftovers", attempt: this.#attempt, pids: fresh });
+      if (fresh.length > 0) this.#emit({ type: "leftovers", attempt: this.#attempt, pids: fresh });
       if (pids.length === 0) return;
     }
   }

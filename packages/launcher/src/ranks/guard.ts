@@ -4,7 +4,7 @@ import { RUN_ID } from "../environment.ts";
 
 /**
  * Outlives the launcher by a moment. When its standard input ends, which is the launcher's death however it came, it
- * kills the groups it was told of and every process that carries the run id, until none is left, and removes the job's
+ * kills the groups that were registered and every process that carries the run id, until none is left, and removes the job's
  * private directory. It catches what dies with no rank: grandchildren in sessions of their own, ranks that are not Node.
  *
  * A shell, because it must be small and must not share Node's fate. It looks again after 0.1 s for a rank that was being
@@ -38,7 +38,7 @@ export class Guard {
     this.#process.on("error", () => {});
     this.#process.stdin?.on("error", () => {});
     this.#process.unref();
-    this.#say(`id ${runId}\ndir ${privateDir}\n`);
+    this.#send(`id ${runId}\ndir ${privateDir}\n`);
   }
 
   /** Adds a process group to what must not survive the launcher. */
@@ -63,10 +63,10 @@ export class Guard {
   }
 
   #sayGroups(): void {
-    this.#say(`groups ${[...this.#groups].map((group) => -group).join(" ")}\n`);
+    this.#send(`groups ${[...this.#groups].map((group) => -group).join(" ")}\n`);
   }
 
-  #say(text: string): void {
+  #send(text: string): void {
     this.#process.stdin?.write(text);
   }
 }

@@ -10,7 +10,7 @@ interface Living {
 /**
  * The living processes that belong to a job: they carry its run id in their environment, or are in one of `groups`.
  *
- * A zombie is dead, though `kill(pid, 0)` says otherwise. Empty where there is no /proc, and blind to what other users
+ * A zombie is dead, though `kill(pid, 0)` reports otherwise. Empty where there is no /proc, and blind to what other users
  * own; process groups and the ranks' own watch remain there.
  */
 export function jobProcesses(runId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
@@ -21,7 +21,7 @@ export function jobProcesses(runId: string, groups: ReadonlySet<number> = new Se
     .map(({ pid }) => pid);
 }
 
-/** Sends a signal to a process, or with a negative id to its group; false when there is none left to hear it. */
+/** Sends a signal to a process, or with a negative id to its group; false when no process of it is left. */
 export function send(pid: number, signal: NodeJS.Signals): boolean {
   try {
     return process.kill(pid, signal);

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { Readable } from "node:stream";
 import type { Command } from "../entry.ts";
-import type { StreamName, Tell } from "../job.ts";
+import type { StreamName, Emit } from "../job.ts";
 import { LineSplitter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
@@ -19,7 +19,7 @@ export interface RankStart {
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
   readonly log: RankLog;
-  readonly tell: Tell;
+  readonly emit: Emit;
   /** Called the moment the process is gone, before its output is drained. */
   readonly onExit: (rank: Rank) => void;
 }
@@ -80,7 +80,7 @@ export class Rank {
     if (this.running && this.pid > 0) send(this.pid, signal);
   }
 
-  /** Tells the rank to end, and remembers that it was told. */
+  /** Signals the rank to end, and records that it was signalled. */
   stop(signal: NodeJS.Signals): void {
     if (this.running) this.#stoppedAt ??= Date.now();
     this.signal(signal);
@@ -109,10 +109,10 @@ export class Rank {
 
   /** Readers are attached in the tick of the spawn: Node discards what nobody reads when a child exits. */
   #read(name: StreamName): Promise<void> {
-    const { rank, attempt, log, tell } = this.#start;
+    const { rank, attempt, log, emit } = this.#start;
     const lines = new LineSplitter((kind, text) => {
       if (name === "stderr" && kind === "line" && this.#stderrTail.push(text) > TAIL_LINES) this.#stderrTail.shift();
-      tell({ type: "line", rank, attempt, stream: name, kind, text });
+      emit({ type: "line", rank, attempt, stream: name, kind, text });
     });
     const stream = this.#child[name];
     return new Promise((resolve) => {
@@ -136,7 +136,7 @@ export class Rank {
         this.#exit = { code, signal, at: Date.now() };
         const { rank, pid } = this;
         const afterMs = this.#exit.at - this.#startedAt;
-        this.#start.tell({ type: "exit", attempt: this.#start.attempt, rank, pid, code, signal, afterMs });
+        this.#start.emit({ type: "exit", attempt: this.#start.attempt, rank, pid, code, signal, afterMs });
         this.#start.onExit(this);
         resolve();
       };
@@ -149,7 +149,7 @@ export class Rank {
     });
   }
 
-  /** Reads what the rank still had to say, then ends whatever it left in its group. */
+  /** Reads what the rank still had to report, then ends whatever it left in its group. */
   async #drain(closed: Promise<unknown>): Promise<void> {
     const finished = closed.then(() => true);
     if (!(await this.#silence(finished))) {
@@ -182,7 +182,7 @@ export class Rank {
     return result;
   }
 
-  // Where the system has no descriptors left, Node gives a child without any streams, whatever its types say.
+  // Where the system has no descriptors left, Node gives a child without any streams, whatever its types state.
 
   get #lifeline(): Readable | undefined {
     return (this.#child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | undefined;

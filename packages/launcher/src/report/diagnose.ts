@@ -21,7 +21,7 @@ export interface RankRecord {
 
 type Verdict = RankExit["verdict"];
 
-/** Errors that say "somebody else is gone": never the root cause while there is another. */
+/** Errors that mean "another rank has ended": never the root cause while there is another. */
 const PEER_LOST_NAMES = ["PeerLostError"];
 const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 
@@ -81,7 +81,7 @@ function secondary(record: RankRecord): readonly { readonly rank: number; readon
   return [{ rank: record.rank, why: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
 }
 
-/** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is told to end while it still prints that. */
+/** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is signalled to end while it still prints that. */
 function endOf(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
   const { code, signal, thrown, stoppedAt } = record;
   const isCutShort = thrown !== undefined && stoppedAt !== undefined && shellCode(record) > 128;
@@ -94,7 +94,7 @@ const showsPlace = ({ stack = "" }: RankError): boolean =>
 
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
-/** The launcher sends only signals that ask or kill; a rank that died of another crashed, whatever it was told. */
+/** The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever it was sent. */
 function crashedByItself({ signal }: RankRecord): boolean {
   return signal !== null && ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"].includes(signal);
 }

@@ -7,7 +7,7 @@ export interface ErrorRecord {
   readonly error: RankError;
 }
 
-/** Longer chains of causes, and longer lists of errors, are cut: the first links tell the story. */
+/** Longer chains of causes, and longer lists of errors, are cut: the first links suffice. */
 const MOST_CAUSES = 8;
 const MOST_ERRORS = 16;
 
@@ -21,21 +21,21 @@ export function errorRecord(thrown: unknown): ErrorRecord {
  * exception. Undefined for anything else.
  */
 export function parseErrorRecord(text: string): ErrorRecord | undefined {
-  let said: unknown;
+  let reported: unknown;
   try {
-    said = JSON.parse(text);
+    reported = JSON.parse(text);
   } catch {
     return undefined;
   }
-  if (!isObject(said)) return undefined;
-  if (isObject(said.error) && typeof said.timeMs === "number")
-    return { timeMs: said.timeMs, error: describe(said.error, MOST_CAUSES) };
-  return torchRecord(said.message);
+  if (!isObject(reported)) return undefined;
+  if (isObject(reported.error) && typeof reported.timeMs === "number")
+    return { timeMs: reported.timeMs, error: describe(reported.error, MOST_CAUSES) };
+  return torchRecord(reported.message);
 }
 
 /** `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or the message alone. */
-function torchRecord(said: unknown): ErrorRecord | undefined {
-  const { message, extraInfo } = isObject(said) ? said : { message: said, extraInfo: undefined };
+function torchRecord(reported: unknown): ErrorRecord | undefined {
+  const { message, extraInfo } = isObject(reported) ? reported : { message: reported, extraInfo: undefined };
   if (typeof message !== "string") return undefined;
   const [, name = "Error", what = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
   const { py_callstack: stack, timestamp } = isObject(extraInfo) ? extraInfo : {};

@@ -5,7 +5,7 @@ import { portOwner } from "./port-owner.ts";
 
 /** What to do where the launcher itself has no descriptors left: each rank takes five. */
 export const TOO_MANY_FILES = "too many open files; allow more (ulimit -n 4096), or start fewer ranks";
-/** As a shell says "found, but could not be started". */
+/** As a shell means "found, but could not be started". */
 export const CANNOT_START = 126;
 
 /** What a rank's end means and what to do about it; undefined when it speaks for itself. */
@@ -16,7 +16,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   if (signal === "SIGKILL" || code === 137)
     return oomKills() > oomKillsBefore
       ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
-      : "killed from outside, not by the launcher; the kernel's log says if memory ran out (dmesg)";
+      : "killed from outside, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
   if (code === CANNOT_START && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
   if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
@@ -24,7 +24,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   return readAsCommonJs(record) ?? (thrown === undefined ? undefined : addressInUse(thrown.error));
 }
 
-/** A new project's package.json often says "commonjs", or nothing. tsx throws what it finds, Node prints it. */
+/** A new project's package.json often has type "commonjs", or none. tsx throws what it finds, Node prints it. */
 function readAsCommonJs({ thrown, stderrTail }: RankRecord): string | undefined {
   const signs = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
   if (![thrown?.error.message ?? "", ...stderrTail].some((words) => signs.test(words))) return undefined;
@@ -39,7 +39,7 @@ function addressInUse(error: RankError): string | undefined {
   return `${owner} has port ${port}; listen on port 0 to get a free one`;
 }
 
-/** How many processes of this cgroup the kernel has killed for memory; 0 where it does not say. */
+/** How many processes of this cgroup the kernel has killed for memory; 0 where it is not counted. */
 export function oomKills(): number {
   for (const line of read("/proc/self/cgroup").split("\n")) {
     const [, controllers, path] = line.split(":");

@@ -23,7 +23,7 @@ export class Barriers {
     if (gathering.count !== count)
       throw new StoreError(
         "REQUEST",
-        `store: barrier "${key}" gathers ${gathering.count} callers, and this one says ${count}`,
+        `store: barrier "${key}" gathers ${gathering.count} callers, and this one expects ${count}`,
       );
     this.#gatherings.set(key, gathering);
     gathering.arrivals.add(arrival);

@@ -28,7 +28,7 @@ export interface Waiting {
   readonly timeoutMs?: number;
 }
 
-/** JSON has no Infinity: it would say null, and mean five minutes. */
+/** JSON has no Infinity: it would be null, and mean five minutes. */
 const timeoutOf = ({ timeoutMs }: Waiting): number | undefined =>
   timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
 

@@ -70,7 +70,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: Request): 
   const key = text(header, "key");
   const cut = header.expected === null ? 0 : integer(header, "expected");
   if (cut < 0 || cut > payload.length)
-    throw new StoreError("REQUEST", `store: cas "${key}": expected says ${cut} of ${payload.length} payload bytes`);
+    throw new StoreError("REQUEST", `store: cas "${key}": expected has ${cut} of ${payload.length} payload bytes`);
   const expected = header.expected === null ? undefined : payload.subarray(0, cut);
   const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(cut));
   reply({ swapped, found: current !== undefined }, current);

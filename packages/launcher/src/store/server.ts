@@ -15,7 +15,7 @@ export interface StoreServerOptions {
 
 /** The job's key-value store: one table per attempt, on the loopback interface, behind a random token. */
 export class StoreServer implements AsyncDisposable {
-  /** What a client must say: 32 random bytes in hex. */
+  /** What a client must send: 32 random bytes in hex. */
   readonly token: string = randomBytes(32).toString("hex");
   readonly host = "127.0.0.1";
   readonly #runId: string;
@@ -44,7 +44,7 @@ export class StoreServer implements AsyncDisposable {
     return address.port;
   }
 
-  /** `host:port`, as MOSAIC_STORE says it. */
+  /** `host:port`, as in MOSAIC_STORE. */
   get address(): string {
     return `${this.host}:${this.port}`;
   }
@@ -88,4 +88,4 @@ export class StoreServer implements AsyncDisposable {
 }
 
 const mismatch = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
-  new StoreError("MISMATCH", `store: ${what} is ${expected}, the client said ${JSON.stringify(received)}; ${remedy}`);
+  new StoreError("MISMATCH", `store: ${what} is ${expected}, the client sent ${JSON.stringify(received)}; ${remedy}`);

@@ -1,4 +1,4 @@
-// Prints what a rank was told, and proves that the store it was told of is there.
+// Prints what a rank was given, and proves that the store in it is reachable.
 const { connectStore } = await import(process.env.TEST_INDEX);
 const told = Object.fromEntries(
   Object.entries(process.env).filter(([name]) =>

@@ -77,7 +77,7 @@ const bystanders = {
   "ignores-sigterm": () => {
     process.on("SIGTERM", () => console.log(`rank ${rank} heard SIGTERM and stays`));
   },
-  // The launcher's store outlives a rank, so the loss is told here as collectives would tell it.
+  // The launcher's store outlives a rank, so the loss is reported here as collectives would report it.
   "loses-peer": () => {
     process.on("SIGTERM", () => {
       throw new PeerLostError("rank 1 is gone");

@@ -17,7 +17,7 @@ export interface AttendPlan {
   /** Key heads; a divisor of heads. */
   readonly numKvHeads: number;
   readonly headDim: number;
-  /** Who calls, as messages and traces shall say. */
+  /** Who calls, as messages and traces shall state. */
   readonly label: string;
 }
 

@@ -30,7 +30,7 @@ export function certify(attending: Attending, chosen: Chosen, known: KnownKeys):
   return { missedMass };
 }
 
-/** [B,1,1,1]: what float32 cannot tell from 0 is not 0, unless nothing was left out. */
+/** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
 function leastBound({ plan, q }: Attending, chosen: Chosen, { index }: Chunk): Tensor {
   const all = plan.chunks.reach.count(index);
   const least = chosen.map((ofBatch) => (ofBatch[index]!.length < all ? 2 ** -126 : 0));

@@ -3,7 +3,7 @@ import { rowsOf } from "../attend/views.ts";
 import type { Chunk } from "../chunks.ts";
 import { reduceInto } from "../reduce.ts";
 
-/** Numbers that tell where a chunk's keys lie: for each key head a centre [D] and a radius. */
+/** Numbers that bound where a chunk's keys lie: for each key head a centre [D] and a radius. */
 export function keyStatisticsWidth({ numKvHeads, headDim }: { numKvHeads: number; headDim: number }): number {
   return numKvHeads * (headDim + 1);
 }

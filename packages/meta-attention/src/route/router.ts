@@ -1,4 +1,4 @@
-// p ranks, c places for chunks on each, N chunks; B batch, M length of a summary, W numbers that tell where keys lie.
+// p ranks, c places for chunks on each, N chunks; B batch, M length of a summary, W numbers that bound where keys lie.
 import {
   add,
   type Context,

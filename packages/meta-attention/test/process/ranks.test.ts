@@ -22,8 +22,8 @@ test("3 real processes do, to the bit, what 3 ranks of one process do", async ()
     const job = spawn(process.execPath, [launcher, "--nproc-per-node", "3", script, folder], {
       stdio: ["ignore", "pipe", "pipe"],
     });
-    const [said, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
-    expect(code, `${said}\n${complained}`).toBe(0);
+    const [reported, complained, [code]] = await Promise.all([text(job.stdout), text(job.stderr), once(job, "close")]);
+    expect(code, `${reported}\n${complained}`).toBe(0);
     for (const [rank, { out, dx, gradients, chosen }] of expected.entries()) {
       const found = JSON.parse(readFileSync(join(folder, `${rank}.json`), "utf8"));
       const plain = Object.fromEntries(Object.entries(gradients).map(([name, values]) => [name, Array.from(values)]));

@@ -32,9 +32,9 @@ const dropoutOp = defineOp({
  * al. 2014); does nothing after `eval()`.
  *
  * Which elements become 0 depends on the context's seed, the number of the call, and where the element lies in the *whole*
- * tensor: the same on one rank, on four and on any placement, if the options say how the tensor is cut: by default axis -2,
+ * tensor: the same on one rank, on four and on any placement, if the options state how the tensor is cut: by default axis -2,
  * contiguously over all axes of the mesh but "dp", which cuts axis 0. For a tensor that ranks of a sequence hold whole,
- * say `sequenceAxis: null`. Nothing is kept for the backward.
+ * pass `sequenceAxis: null`. Nothing is kept for the backward.
  *
  * @example
  * ```ts

@@ -89,7 +89,7 @@ export class FiniteCheck {
     const names = moved.map(({ name }) => name);
     const judged = measured.read().then(
       (values) => this.#judge(step, names, values),
-      // A device that has failed says so itself.
+      // A device that has failed reports so itself.
       () => {},
     );
     this.known = Promise.all([this.known, judged]).then(() => {});

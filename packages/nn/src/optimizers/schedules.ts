@@ -9,7 +9,7 @@ export function constant(): Schedule {
 }
 
 /**
- * From 1 / steps to 1 in `steps` steps, then as `after` says, whose own steps begin there (Goyal et al. 2017).
+ * From 1 / steps to 1 in `steps` steps, then as `after` computes, whose own steps begin there (Goyal et al. 2017).
  *
  * @example
  * ```ts

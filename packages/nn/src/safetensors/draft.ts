@@ -3,8 +3,8 @@ import { readdir, rm } from "node:fs/promises";
 import { hostname } from "node:os";
 import { basename, dirname, join } from "node:path";
 
-// A file is written as a draft beside its place. Its name says which process of which host writes it, so that what a killed
-// one left is told from what another is still at.
+// A file is written as a draft beside its place. Its name states which process of which host writes it, so that what a killed
+// one left is distinguished from what another is still at.
 
 /** Drafts that this process is at. */
 const own = new Set<string>();

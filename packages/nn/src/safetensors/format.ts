@@ -39,7 +39,7 @@ export interface Entry {
   readonly end: number;
 }
 
-/** What a header says. */
+/** What a header states. */
 export interface Header {
   /** In the order of their bytes. */
   readonly entries: readonly Entry[];

@@ -20,7 +20,7 @@ export interface SafetensorsFile {
  * Reads a safetensors file, whoever wrote it, and checks all of it: a header that is cut short, that overlaps itself, has
  * holes, or whose shapes and bytes disagree is refused.
  *
- * @throws FileError that says what is wrong; the system's error if the file cannot be opened.
+ * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   const file = await open(path, "r");

@@ -10,7 +10,7 @@ export interface Training {
   readonly optimizer?: Optimizer;
 }
 
-/** What a checkpoint tells beside what it puts into model and optimizer. */
+/** What a checkpoint holds beside what it puts into model and optimizer. */
 export interface Resumed {
   /** Steps that the optimizer had taken; 0 without one. */
   readonly step: number;
@@ -34,7 +34,7 @@ interface Facts {
  * resolves on every rank when the file is on the disk, whole (see `writeSafetensors`), and rejects on every rank if it
  * could not be written.
  *
- * The model's tensors are named "model." and what its `stateDict` says, the optimizer's "optimizer." and its names.
+ * The model's tensors are named "model." and the names of its `stateDict`, the optimizer's "optimizer." and its names.
  *
  * @throws OptionError that names the place in `data` of what JSON would drop or change: a function, NaN, a Map.
  */

@@ -20,15 +20,15 @@ test("a rank is killed, the launcher restarts all, and the loss curve is that of
     return losses;
   });
   const home = folder();
-  const said: string[] = [];
+  const reported: string[] = [];
   const { outcome, attempts } = await launch({
     entry,
     args: [home, String(steps), "7"],
     nprocPerNode: 2,
     maxRestarts: 1,
     restartBackoffMs: 1,
-    onEvent: (event) => event.type === "line" && said.push(event.text),
+    onEvent: (event) => event.type === "line" && reported.push(event.text),
   });
-  expect({ outcome, attempts }, said.join("\n")).toEqual({ outcome: "succeeded", attempts: 2 });
+  expect({ outcome, attempts }, reported.join("\n")).toEqual({ outcome: "succeeded", attempts: 2 });
   expect(JSON.parse(readFileSync(join(home, "losses.json"), "utf8"))).toEqual(undisturbed);
 });

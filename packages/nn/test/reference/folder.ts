@@ -10,7 +10,7 @@ export function folder(): string {
   return path;
 }
 
-/** A safetensors file as its specification says: the length of the header, the header, the data. */
+/** A safetensors file as its specification states: the length of the header, the header, the data. */
 export function file(header: object | string, data: Uint8Array = new Uint8Array(), length?: number): Uint8Array {
   const text = new TextEncoder().encode(typeof header === "string" ? header : JSON.stringify(header));
   const bytes = new Uint8Array(8 + text.length + data.length);

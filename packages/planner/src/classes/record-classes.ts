@@ -183,7 +183,7 @@ class ClassSearch {
     const first = this.#rank(0);
     const others: RecordedRank[] = [];
     const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairs };
-    // Inner digits first: neighbours along a row tell most grids apart.
+    // Inner digits first: neighbours along a row distinguish most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
       const count = length / step;
       for (const by of new Set([1, count - 1, count >> 1])) {

@@ -7,14 +7,14 @@ export interface Style {
   readonly fill: string;
 }
 
-/** How every piece of a picture is drawn, and what the legend says. */
+/** How every piece of a picture is drawn, and what the legend states. */
 export interface Colouring {
   styleOf(piece: Piece): Style;
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
 }
 
-/** What compute pieces are told apart by: the kernel; and communication: the caller's label. */
+/** What compute pieces are distinguished by: the kernel; and communication: the caller's label. */
 function groupOf({ lane, name, label }: Piece): string {
   return lane === "compute" ? name : (label ?? name);
 }

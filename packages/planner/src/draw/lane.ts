@@ -49,7 +49,7 @@ export function lanesOf(pieces: readonly Piece[], { scale, top, rows, colouring 
     .join("\n");
 }
 
-/** Neighbouring pieces of one style, too thin to be told apart, as one. */
+/** Neighbouring pieces of one style, too thin to be distinguished, as one. */
 interface Run extends Interval {
   readonly style: Style;
   readonly backward: boolean;

@@ -1,5 +1,5 @@
 /**
- * Colours that also those tell apart who see no red or no green (after Okabe and Ito 2008; darker where white text stands
+ * Colours that readers without red or green distinguish, too (after Okabe and Ito 2008; darker where white text stands
  * on them). Beyond them, hues a golden angle apart.
  */
 const colours = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#7a4b2a", "#999933"] as const;
@@ -11,7 +11,7 @@ export const families = {
   rest: "#8a93a0",
 } as const;
 
-/** The colour of the i-th of many like things: ranks, say. */
+/** The colour of the i-th of many like things: ranks, for example. */
 export function colourOf(i: number): string {
   return colours[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
 }

@@ -6,7 +6,7 @@ export const page = { width: 1120, left: 200, right: 36, edge: 32 } as const;
 
 export interface Document {
   readonly title: string;
-  /** What a screen reader says after the title. */
+  /** What a screen reader reads after the title. */
   readonly description: string;
   readonly height: number;
   readonly body: readonly string[];
@@ -65,12 +65,12 @@ export function rect({ x, y, width, height }: Box, rest: string): string {
   return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
 }
 
-/** Words whose baseline begins at (x, y), or ends there, or has its middle there: `text-anchor` says which. */
+/** Words whose baseline begins at (x, y), or ends there, or has its middle there, by `text-anchor`. */
 export function text(x: number, y: number, words: string, rest: string): string {
   return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
 }
 
-/** What a pointer over `content` is told. */
+/** The tooltip of `content`. */
 export function tip(words: string, content: string): string {
   return `<g><title>${escape(words)}</title>${content}</g>`;
 }

@@ -37,7 +37,7 @@ const TOP = 112;
 /**
  * Draws who computed and sent what when, as an SVG document: two lanes for each rank, compute above transfers. Hatching in
  * the compute lane is time in which a rank had nothing to compute while its transfers were under way: communication that
- * compute does not hide. What is pointed at tells its name, bytes and time.
+ * compute does not hide. Tooltips show name, bytes and time.
  *
  * With `predicted` and `measured`, both are drawn on one axis, one under the other for every rank.
  *
@@ -116,7 +116,7 @@ interface BandPlace {
   readonly colouring: Colouring;
   readonly rows: Rows;
   readonly top: number;
-  /** Whether to say what the two lanes are. */
+  /** Whether to label the two lanes. */
   readonly first: boolean;
 }
 

@@ -49,7 +49,7 @@ function lastOf({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
-// A border that moves with q is tightest at one end of the rows: there two comparisons tell of most tiles.
+// A border that moves with q is tightest at one end of the rows: there two comparisons decide most tiles.
 
 /** Whether every one of these queries sees every one of these keys. */
 function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {

@@ -15,7 +15,7 @@ interface Known {
   readonly verdict: Verdict;
 }
 
-/** Says of sums whether they are complete. Many ranks hold the same sum, so verdicts are kept. */
+/** Decides whether sums are complete. Many ranks hold the same sum, so verdicts are kept. */
 export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
   readonly #families: Families;

@@ -48,7 +48,7 @@ export class Compute {
   readonly #memory: RankMemory;
   readonly #operands: Operands;
   readonly #nowhere: Rows;
-  /** Sums of which it was said that they are used before they are complete. */
+  /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
   #complete: { sum: number; rows: Positions | undefined } = { sum: nothing, rows: undefined };

@@ -33,7 +33,7 @@ export interface Query {
 /** What is wrong with a sum; undefined if every visible pair of its rows is in it once. */
 export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
 
-/** Tells of sums whether they are complete. */
+/** Decides whether sums are complete. */
 export interface Completeness {
   of(sum: number, side: Side, rows: Positions): Verdict;
   /** Whether any of these queries sees any of these keys. */

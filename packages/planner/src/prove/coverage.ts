@@ -10,7 +10,7 @@ import type { Side } from "./values.ts";
 const MOST_LOOKS = 2 ** 24;
 
 /**
- * Tells of sums over translated tiles whether they are complete: for the rank that has the sum, or for all ranks of its class.
+ * Decides whether sums over translated tiles are complete: for the rank that has the sum, or for all ranks of its class.
  * Rows of tiles are followed as rows of shards, which translations permute: what is disjoint, and what is left out,
  * is so for every rank of the class. Where tiles have every row of the other side once, no more needs to be asked. Of rows that
  * are left out, or there twice, no pair may be visible: of whole shards it is enough that the rank itself sees none, for how

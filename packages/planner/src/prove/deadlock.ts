@@ -119,7 +119,7 @@ interface Half {
   readonly work: number;
 }
 
-/** Visits the halves of all messages, rank by rank, until `visit` says that it has found what it looked for. */
+/** Visits the halves of all messages, rank by rank, until `visit` returns true. */
 function walk({ ranks, groups, names: { words } }: AttentionRecord, visit: (half: Half) => boolean): void {
   for (const { tape } of ranks) {
     const event = tape.read();

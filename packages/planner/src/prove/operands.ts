@@ -15,7 +15,7 @@ interface Source {
   readonly odd: readonly Entry[];
 }
 
-/** The tile that one rank computes, and whether memory holds the queries and keys that it says. */
+/** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
 export class Operands implements Tile {
   readonly rank: number;
   phase = "";
@@ -54,7 +54,7 @@ export class Operands implements Tile {
     return tileText(this);
   }
 
-  /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if it is not what it says. */
+  /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
   tile(event: Reader, first: number, views: { readonly q: number; readonly k: number }): number {
     const { positions, visibility } = this.#context;
     const q = positions.at(event.arg(first));

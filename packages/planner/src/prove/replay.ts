@@ -13,7 +13,7 @@ export interface Own {
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly memory: RankMemory;
-  /** What takes its collectives, and says when they are done. */
+  /** What takes its collectives, and reports when they are done. */
   readonly streams: { post(index: number, event: Reader, phase: string): void };
 }
 

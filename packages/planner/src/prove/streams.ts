@@ -97,7 +97,7 @@ export class Streams {
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
-  /** Says that a rank may go on. */
+  /** Lets a rank go on. */
   free(index: number): void {
     this.#freed[Math.floor(index / NEIGHBOURS)]!.push(index);
   }

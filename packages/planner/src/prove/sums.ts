@@ -132,7 +132,7 @@ export interface Addend {
 
 /**
  * Contributions of tiles, by number: sum 0 is that of nothing, any other is one sum and a tile, or two sums, or a translation of
- * a sum. What is made of the same two right after mostly has the same number; whether other numbers mean the same, `same` says.
+ * a sum. What is made of the same two right after mostly has the same number; `same` decides whether other numbers mean the same.
  */
 export class Sums {
   readonly #translations: Translations;

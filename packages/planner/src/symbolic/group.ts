@@ -28,7 +28,7 @@ export interface Members {
   readonly split: (call: SplitCall) => Promise<Members>;
 }
 
-/** What one member says at a split. */
+/** What one member passes to a split. */
 export interface SplitCall {
   readonly parent: Members;
   readonly rank: number;

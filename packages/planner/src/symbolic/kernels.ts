@@ -19,7 +19,7 @@ type Featured = Pick<Device, "type" | "index" | "features">;
 const free = ["device", "record", "names", "checkFeatures"] as const;
 
 // Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
-// a tile says of rows. A thousand ranks make millions of them, so that what writes them is compiled.
+// a tile states of rows. A thousand ranks make millions of them, so that what writes them is compiled.
 const attend = compileKernel("attend", eventSource("attend", codeOf.attend), free);
 const attendBackward = compileKernel("attendBackward", eventSource("attendBackward", codeOf.attendBackward), free);
 const merge = compileKernel("merge", eventSource("merge", codeOf.merge), free);

@@ -124,7 +124,7 @@ export class RankRecord {
   }
 }
 
-/** Where a storage goes when it is free, and who hears of it. */
+/** Where a storage goes when it is free, and who is notified of it. */
 interface Shelf {
   readonly free: SymbolicStorage[];
   readonly freed: (bytes: number) => void;

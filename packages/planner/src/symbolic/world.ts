@@ -126,7 +126,7 @@ interface Waiting extends SplitCall {
   readonly resolve: (members: Members) => void;
 }
 
-/** Numbers groups, and makes those that ranks split off: when the last member has called, all hear of it. */
+/** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
 class Registry {
   readonly groups: Members[] = [];
   readonly #families = new Map<string, number>();
@@ -154,7 +154,7 @@ class Registry {
         const ranks = team.map(({ rank }) => call.parent.ranks[rank]!);
         // A family of its own: nobody else has it.
         const made = this.add(team[0]!.name, `split ${this.groups.length}`, ranks);
-        for (const { resolve: tell } of team) tell(made);
+        for (const { resolve } of team) resolve(made);
       }
     });
   }

@@ -26,7 +26,7 @@ export interface CalibrateOptions {
   readonly repetitions?: number;
   /** Threads of each rank's device; 1 if absent. */
   readonly threads?: number;
-  /** Cores of this machine; what the system says if absent. */
+  /** Cores of this machine; the system's count if absent. */
   readonly cores?: number;
 }
 
@@ -96,7 +96,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     enqueue: await timeEnqueue(crew),
     cores: { perNode },
   };
-  return await told(contexts, profile);
+  return await reported(contexts, profile);
 }
 
 function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
@@ -156,7 +156,7 @@ async function linkOf(crew: Crew, perNode: number): Promise<Link> {
 }
 
 /** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */
-async function told(contexts: readonly Context[], profile: Profile): Promise<Profile> {
+async function reported(contexts: readonly Context[], profile: Profile): Promise<Profile> {
   const text = JSON.stringify(profile);
   const texts = await Promise.all(contexts.map((ctx) => broadcast(ctx, text)));
   return JSON.parse(texts[0]!) as Profile;

@@ -51,7 +51,7 @@ function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
   });
 }
 
-/** Tells how long the kernels on a rank's tape take. Tiles repeat: each is worked out once. */
+/** Computes how long the kernels on a rank's tape take. Tiles repeat: each is worked out once. */
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #names: Names;

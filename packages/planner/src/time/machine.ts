@@ -54,7 +54,7 @@ export class Work implements Task {
   }
 }
 
-/** What a message is. The link tells ranks apart that are of one class, and so have one number. */
+/** What a message is. The link distinguishes ranks that are of one class, and so have one number. */
 export interface Message {
   readonly from: number;
   readonly to: number;

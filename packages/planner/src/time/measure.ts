@@ -30,7 +30,7 @@ export interface Crew {
 /** A chain of calls on a rank: enqueues them. */
 type Chain = (ctx: Context) => void;
 
-/** What takes part in a chain, and which lane of its trace tells how long it took. */
+/** What takes part in a chain, and which lane of its trace shows how long it took. */
 interface Timing {
   readonly lane: "compute" | "communication";
   readonly ranks: "first" | "all";
@@ -66,7 +66,7 @@ interface Span {
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
 async function union(contexts: readonly Context[], spans: ReadonlyMap<Context, Span>): Promise<number> {
-  const begins = await together(contexts, (ctx) => tell(ctx, spans.get(ctx)?.start ?? 0));
+  const begins = await together(contexts, (ctx) => report(ctx, spans.get(ctx)?.start ?? 0));
   const widest = await together(contexts, async (ctx) => {
     const span = spans.get(ctx);
     const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
@@ -83,7 +83,7 @@ async function together<T>(contexts: readonly Context[], call: (ctx: Context) =>
 }
 
 /** The number that rank 0 has, to the last of its 53 bits: in parts that float32 holds. */
-async function tell(ctx: Context, whole: number): Promise<number> {
+async function report(ctx: Context, whole: number): Promise<number> {
   const part = 2 ** 20;
   const rounded = Math.round(whole);
   const parts = [Math.floor(rounded / part ** 2), Math.floor(rounded / part) % part, rounded % part];

@@ -75,7 +75,7 @@ export interface Profile {
   readonly enqueue: number;
   /** Share of a rank's compute that its communication takes while bytes move: multiprocessors lent to it. */
   readonly communicationTax: number;
-  /** Which algorithm collectives follow; allToAll is always direct. sendRecv says itself what it does. */
+  /** Which algorithm collectives follow; allToAll is always direct. sendRecv states its own transfers. */
   readonly collectives: "direct" | "ring";
   /** Whether a rank runs one collective at a time, or one of each group. */
   readonly channels: "rank" | "group";

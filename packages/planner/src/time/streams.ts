@@ -249,7 +249,7 @@ export class Streams {
     const queue = this.#queueOf(batch);
     queue.shift();
     const [next] = queue;
-    // Before the rank hears of it: what it posts then comes after.
+    // Before the rank is notified of it: what it posts then comes after.
     if (next) this.#begin(next);
     this.#finished(batch);
   }
@@ -274,6 +274,6 @@ export function refusal(reason: string): MosaicError {
     where: "simulate",
     expected: "a record that comes to its end",
     received: reason,
-    remedy: "prove(record) says what is wrong with it",
+    remedy: "prove(record) lists its faults",
   });
 }

@@ -13,21 +13,21 @@ function tips(svg: Element): readonly string[] {
   });
 }
 
-test("every piece has a bar that tells name, bytes and time, and every wait is hatched", () => {
+test("every piece has a bar that reports name, bytes and time, and every wait is hatched", () => {
   const svg = parse(timelineSvg(ringTimeline(4, 6), { title: "A ring", subtitle: "of four" }));
-  const told = tips(svg);
-  expect(told.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
-  expect(told.filter((tip) => tip.startsWith("attendBackward: "))).toHaveLength(4 * 3);
-  expect(told.filter((tip) => tip.startsWith("ring(sp), sends 1 MB: "))).toHaveLength(4 * 6);
-  expect(told.filter((tip) => tip.startsWith("waits for transfers: "))).toHaveLength(4 * 6);
-  expect(told).toContain("attendBackward: 4 ms to 7 ms, 3 ms");
+  const reported = tips(svg);
+  expect(reported.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
+  expect(reported.filter((tip) => tip.startsWith("attendBackward: "))).toHaveLength(4 * 3);
+  expect(reported.filter((tip) => tip.startsWith("ring(sp), sends 1 MB: "))).toHaveLength(4 * 6);
+  expect(reported.filter((tip) => tip.startsWith("waits for transfers: "))).toHaveLength(4 * 6);
+  expect(reported).toContain("attendBackward: 4 ms to 7 ms, 3 ms");
   const words = all(svg, "text").map(({ text }) => text);
   for (const expected of ["A ring", "of four", "rank 0", "rank 3", "sp 3", "20 ms", "ring(sp)"]) {
     expect(words).toContain(expected);
   }
 });
 
-test("who cannot see it hears title and description", () => {
+test("a screen reader gets title and description", () => {
   const svg = parse(timelineSvg(ringTimeline(2, 2), { title: "Two ranks", facts: ["All is well."] }));
   expect(svg.attributes).toMatchObject({ role: "img", "aria-labelledby": "title description" });
   const [title, description] = svg.children;
@@ -69,7 +69,7 @@ test("the ranks that are asked for are drawn", () => {
   expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
 });
 
-test("colours stand for what the caller says, the same in both lanes", () => {
+test("colours stand for what the caller names, the same in both lanes", () => {
   const group = ({ start }: Piece): string => `step ${Math.round(start / 0.004)}`;
   const svg = parse(timelineSvg(ringTimeline(1, 3), { group }));
   const bars = all(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
@@ -147,7 +147,7 @@ test("computing, waiting and idling are all of the time", () => {
   );
 });
 
-test("names of any length stay on the page, and are told whole", () => {
+test("names of any length stay on the page, and are shown whole", () => {
   const long = "a name that goes on and on, ".repeat(12);
   const { seconds, ranks } = ringTimeline(2, 2);
   const named = ranks.map(({ rank, pieces }) => ({

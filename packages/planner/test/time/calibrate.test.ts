@@ -54,7 +54,7 @@ test("calibration recovers a machine that is made up", async () => {
   expect(found.enqueue).toBeGreaterThan(0);
 });
 
-test("one rank has no links to measure, and tells of one core", async () => {
+test("one rank has no links to measure, and reports one core", async () => {
   const contexts = synthesize(await ranks(1), truth);
   const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
   expect(found.links).toEqual(base.links);

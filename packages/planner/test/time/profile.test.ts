@@ -92,7 +92,7 @@ test("a100: long sequences reach what FlashAttention-2 reports", () => {
   expect(throughput(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
 });
 
-test("interleaved heads take longer where a profile says so", () => {
+test("interleaved heads take longer where a profile states so", () => {
   const { kernels } = profiles["cpu-local"];
   const tile = { dtype: "float32", headDim: 64, numHeads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
   const [dense, interleaved] = [false, true].map((is) =>

@@ -74,7 +74,7 @@ test("a rank's collectives run one after the other, beside its kernels", () => {
   ]);
 });
 
-test("groups have channels of their own if the machine says so", () => {
+test("groups have channels of their own if the machine states so", () => {
   const both = (profile: Profile) =>
     play({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
       const works = ["a", "b"].map((axis) => {

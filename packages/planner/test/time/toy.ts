@@ -43,7 +43,7 @@ export interface Stage {
   tensor(elements: number): Tensor;
 }
 
-/** Records ranks that do in their forward what a script says, and nothing in their backward. */
+/** Records ranks that do in their forward what a script states, and nothing in their backward. */
 export function scripted(mesh: Readonly<Record<string, number>>, script: (stage: Stage) => void): AttentionRecord {
   const inner = local();
   const backend: AttentionBackend = {

@@ -3,7 +3,7 @@
  *
  * With it the collectives engine orders its communication stream against compute, fails the device so that no read
  * gives wrong numbers, and adds operands of ranks. Every function may be called
- * from any thread until the device is closed, after `enter` where it says so. An `int` result is 0 on success,
+ * from any thread until the device is closed, after `enter` where documented so. An `int` result is 0 on success,
  * otherwise `failure` is filled in.
  */
 #ifndef MOSAIC_DEVICE_PORT_H

@@ -1,4 +1,4 @@
-// Enumerations among the arguments of kernels, as packages/core/src/kernels/schema.ts says.
+// Enumerations among the arguments of kernels, as packages/core/src/kernels/schema.ts states.
 // Written by scripts/kernel-headers.mjs: edit the schema.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The arguments of every kernel, in the order in which they come, as packages/core/src/kernels/schema.ts says.
+// The arguments of every kernel, in the order in which they come, as packages/core/src/kernels/schema.ts states.
 // Written by scripts/kernel-headers.mjs: edit the schema.
 //
 // Behind an operand stand its shape (none: it broadcasts to the output), its dtype (none: any), and whether its

@@ -9,7 +9,7 @@
  *   by events. Operands lie in device memory.
  *
  * A table and its strings live until it is freed. Functions are called on the engine's communication thread
- * unless they say otherwise, and must not block unless they say so. Plain C, so that any compiler may stand on either
+ * unless they state otherwise, and must not block unless they state so. Plain C, so that any compiler may stand on either
  * side; an `int` result is 0 on success, otherwise `failure` is filled in.
  */
 #ifndef MOSAIC_TRANSPORT_H
@@ -28,7 +28,7 @@ extern "C" {
 
 enum MosaicOrdering { MOSAIC_ORDER_HOST = 1, MOSAIC_ORDER_STREAM = 2 };
 
-/* What an operation is, as far as other ranks can tell. It is the header of every message of a host transport: the
+/* What an operation is, as far as other ranks can check. It is the header of every message of a host transport: the
  * receiver compares it with the one that it expects before any payload reaches a tensor. */
 typedef struct MosaicSignature {
   uint32_t magic; /* changes with the layout */
@@ -47,7 +47,7 @@ typedef struct MosaicSignature {
   uint64_t reserved; /* 0; not compared */
 } MosaicSignature;
 
-/* How a transport compares headers: nonzero if `received` is what `expected` says. */
+/* How a transport compares headers: nonzero if `received` agrees with `expected`. */
 typedef int (*MosaicMatches)(const MosaicSignature *expected, const MosaicSignature *received);
 
 /* ---- bootstrap ---------------------------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ enum MosaicCommunicatorState {
 
 typedef struct MosaicCommunicator MosaicCommunicator; /* the transport's own */
 
-/* Failures say what the library reports, not in which operation: the engine adds that. */
+/* Failures state what the library reports, not in which operation: the engine adds that. */
 typedef struct MosaicStreamTransport {
   void *self;
   /* Nonzero: before its first operation every communicator carries a byte between any two ranks, one all-gather and one

@@ -93,7 +93,7 @@ class Engine : private ControlListener {
   void start(const char* threadName);
   void stop();
 
-  // ── what an ordering implements; on the communication thread unless they say otherwise
+  // ── what an ordering implements; on the communication thread unless they state otherwise
   /// Connects the transport; `bootstrap` is valid during the call. Throws Failure.
   virtual void connect(MosaicBootstrap& bootstrap) = 0;
   /// Carries out operations until `isOver`.

@@ -39,7 +39,7 @@ export interface OpenOptions {
   };
 }
 
-/** The exports of native/binding, which says what each does. Failures are errors whose `code` is a number. */
+/** The exports of native/binding, which documents each. Failures are errors whose `code` is a number. */
 export interface CollectivesAddon {
   readonly protocol: number;
   bind(complete: (completion: number, code: number, message: string) => void): void;

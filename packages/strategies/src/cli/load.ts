@@ -4,12 +4,12 @@ import { pathToFileURL } from "node:url";
 import type { AttentionBackend } from "@mosaic/core";
 import { type Candidate, checkCandidate, type PlanOptions } from "../plan/job.ts";
 
-/** The command line cannot be understood; the message says what would be. */
+/** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
 
-/** What a module of the caller's is told, as plain data. */
+/** The argument of a module of the caller's, as plain data. */
 export interface CandidateJob {
   readonly ranks: number;
   readonly nodes: number;
@@ -43,7 +43,7 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   return { code: codeOf(job, candidate === made), imports, ...candidate, name };
 }
 
-/** What the module's function makes; what it throws is told with the module's name. */
+/** What the module's function makes; what it throws is reported with the module's name. */
 async function madeBy(path: string, make: MakeCandidate, job: CandidateJob): Promise<Made> {
   try {
     const made = await make(job);

@@ -7,10 +7,10 @@ export class OutputError extends Error {
   override readonly name: string = "OutputError";
 }
 
-/** Writes a line or many to the standard output. Whoever reads it may have heard enough and gone: that is no error. */
-export function say(text: string): Promise<void> {
+/** Writes a line or many to the standard output. A reader that closed its end is no error. */
+export function print(text: string): Promise<void> {
   const { stdout } = process;
-  // The callback tells what went wrong; without a listener of its own the event would end the process.
+  // The callback reports what went wrong; without a listener of its own the event would end the process.
   if (stdout.listenerCount("error") === 0) stdout.on("error", () => {});
   return new Promise((done, fail) => {
     stdout.write(`${text}\n`, (error) => {

@@ -12,7 +12,7 @@ import type { PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type Planned } from "../plan/plan.ts";
 import { formatMesh } from "../strategy.ts";
 import { loadCandidate, UsageError } from "./load.ts";
-import { checkTargets, note, OutputError, save, say } from "./output.ts";
+import { checkTargets, note, OutputError, save, print } from "./output.ts";
 import { help, readSettings, type Settings } from "./settings.ts";
 
 /** What is computed, and on what. */
@@ -81,7 +81,7 @@ export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = readSettings(args);
     if (settings !== "help") return await planWith(settings);
-    await say(help);
+    await print(help);
     return 0;
   } catch (error) {
     if (!(error instanceof UsageError || error instanceof MosaicError || error instanceof OutputError)) throw error;
@@ -104,7 +104,7 @@ async function planWith(settings: Settings): Promise<number> {
   }
   draw(found, settings);
   const proof = settings.prove ? proofOf(found) : undefined;
-  await say(settings.json ? JSON.stringify(jsonOf(found, proof)) : textOf(found, settings, proof));
+  await print(settings.json ? JSON.stringify(jsonOf(found, proof)) : textOf(found, settings, proof));
   return proof?.total ? 1 : 0;
 }
 
@@ -167,7 +167,7 @@ function jsonOf({ job, best, ranking, refused }: Plan, proof: Proof | undefined)
   };
 }
 
-/** Says on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
+/** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
 function progressOn({ isTTY }: NodeJS.WriteStream): { show(progress: PlanProgress): void; end(): void } {
   const words = { sketch: "sketching", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;

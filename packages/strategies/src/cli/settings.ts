@@ -1,4 +1,4 @@
-// Each reads what was written behind an option, or says what would be legal there.
+// Each reads what was written behind an option, or reports what would be legal there.
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, type Mask, masks, type PlacementName } from "@mosaic/core";

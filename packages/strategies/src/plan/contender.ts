@@ -58,7 +58,7 @@ function meshOf({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBacken
   });
 }
 
-/** The order of the axes says which ranks are neighbours: it counts. */
+/** The order of the axes states which ranks are neighbours: it counts. */
 function sameMesh(a: Coordinate, b: Coordinate): boolean {
   return JSON.stringify(Object.entries(a)) === JSON.stringify(Object.entries(b));
 }

@@ -22,7 +22,7 @@ export interface Candidate {
   /** What tables call it; its own name if absent. */
   readonly name?: string;
   /**
-   * The mesh that it runs on. If absent, what its `meshFor` says, if it has one; of one axis, all ranks; of two, nodes and
+   * The mesh that it runs on. If absent, what its `meshFor` returns, if it has one; of one axis, all ranks; of two, nodes and
    * the ranks of a node.
    */
   readonly mesh?: Coordinate;
@@ -33,7 +33,7 @@ export interface Candidate {
 
 const ofCandidates = ["backend", "name", "mesh", "code", "imports"] as const satisfies readonly (keyof Candidate)[];
 
-/** Throws an OptionError if a candidate says what no candidate can say. */
+/** Throws an OptionError if a candidate has options that no candidate can have. */
 export function checkCandidate(where: string, candidate: Candidate): void {
   checkOptionNames(where, candidate, ofCandidates);
 }
@@ -58,7 +58,7 @@ export interface PlanOptions {
   /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. At most 65 536 ranks. */
   readonly nodes?: number;
   readonly gpusPerNode: number;
-  /** What the ranks compute on, which says which profile is meant if none is given; "cpu" if absent, as in `init`. */
+  /** What the ranks compute on, which selects the profile if none is given; "cpu" if absent, as in `init`. */
   readonly device?: "cpu" | "cuda";
   /**
    * The machine: measured by `calibrate`, or a name; if absent "cpu-local", or "h100-ib400" on CUDA. Ranks that plan on their
@@ -75,7 +75,7 @@ export interface PlanOptions {
   readonly simulate?: number;
   /** Whether the simulations keep who did what when, to be drawn; false if absent. */
   readonly pieces?: boolean;
-  /** Hears how far the planning is. */
+  /** Called with how far the planning is. */
   readonly onProgress?: (progress: PlanProgress) => void;
 }
 

@@ -55,9 +55,9 @@ export interface Plan {
   readonly refused: readonly { readonly name: string; readonly mesh: Coordinate; readonly error: Error }[];
 }
 
-/** Events of all ranks that may be simulated when nobody says how many candidates: some seconds. */
+/** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
 const EVENTS = 600_000;
-/** Times are told apart in steps of this share, the first of which begins with the shortest time. */
+/** Times are distinguished in steps of this share, the first of which begins with the shortest time. */
 const STEP = 0.01;
 
 /**

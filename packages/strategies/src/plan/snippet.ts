@@ -59,7 +59,7 @@ function settingsOf(shape: CallShape): readonly string[] {
 
 const plainMasks: ReadonlySet<string> = new Set(["causal", "inverseCausal", "bidirectionalCausal"]);
 
-/** Masks say in their names how they are made, but for those with lists, and one's own. */
+/** Masks state in their names how they are made, but for those with lists, and one's own. */
 function maskOf({ name }: Mask): readonly string[] {
   if (name === "full") return [];
   if (plainMasks.has(name)) return [`mask: ${SCOPE}masks.${name}()`];

@@ -12,7 +12,7 @@ const BENCHMARK_SECONDS = 500;
 
 /**
  * What there is to do on a machine with a GPU: `{ name, about, seconds, folder, command, env }`, or `skip` with the reason. One
- * without `seconds` takes what time is left, and `within` says what to add to its command then.
+ * without `seconds` takes what time is left, and `within` reports what to add to its command then.
  */
 export function stepsFor(root, out, base = process.env) {
   const env = {

@@ -1,4 +1,4 @@
-// What the stand-in for cuBLASLt remembers of what it is told.
+// What the stand-in for cuBLASLt keeps of its descriptors.
 #pragma once
 
 #include <cstdint>

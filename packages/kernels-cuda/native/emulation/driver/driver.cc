@@ -76,7 +76,7 @@ CUresult describe(CUresult code, const char** out, const char* ErrorText::*field
 
 extern "C" {
 
-/// Tells the addon that kernels come with this driver, so that it works when it was built without nvcc.
+/// Signals to the addon that kernels come with this driver, so that it works when it was built without nvcc.
 const void* mosaicEmulatedImage() { return hasKernels() ? "kernels compiled for the host" : nullptr; }
 
 // ── the driver and its devices

@@ -26,13 +26,13 @@ inline int initResult() { return static_cast<int>(knob("MOSAIC_EMULATED_INIT", 0
 inline bool hasKernels() { return knob("MOSAIC_EMULATED_KERNELS", 1) != 0; }
 /// What loading kernels returns.
 inline int moduleResult() { return static_cast<int>(knob("MOSAIC_EMULATED_MODULE", 0)); }
-/// The how manyeth launch fails, as an illegal access would make it; 0: none.
+/// The number, from 1, of the launch that fails, as an illegal access would make it; 0: none.
 inline long failingLaunch() { return knob("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
-/// The how manyeth launch is refused by the driver; 0: none.
+/// The number, from 1, of the launch that is refused by the driver; 0: none.
 inline long refusedLaunch() { return knob("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
-/// The how manyeth launch never ends; 0: none.
+/// The number, from 1, of the launch that never ends; 0: none.
 inline long endlessLaunch() { return knob("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
-/// Whether to say on stderr what was not given back when the last context goes.
+/// Whether to report on stderr what was not given back when the last context goes.
 inline bool reportsLeaks() { return knob("MOSAIC_EMULATED_LEAKS", 0) != 0; }
 
 }  // namespace emulated

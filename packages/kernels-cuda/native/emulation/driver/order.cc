@@ -53,7 +53,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
     function(data);
     inCallback() = false;
   };
-  // Unlike a GPU after a failure, which may drop it: an emulated one tells whoever waits, so that tests end.
+  // Unlike a GPU after a failure, which may drop it: an emulated one notifies waiting threads, so that tests end.
   streamOf(stream).enqueue(call, true);
   return health().get();
 }

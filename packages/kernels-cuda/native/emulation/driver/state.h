@@ -25,7 +25,7 @@ bool& hasContext();
 /// must not call it), a context that has failed. Else success.
 CUresult ready();
 
-/// Fails the context as something did on the device, and says so on stderr.
+/// Fails the context as something did on the device, and reports so on stderr.
 void fault(CUresult code, const std::string& what);
 
 /// Poison of fresh memory and of memory that was given back: NaN in every floating-point type.

@@ -9,7 +9,7 @@ struct Asynchronous {
   virtual bool land() = 0;
   /// The current thread has come to its end; fails if something of its doing is unfinished.
   virtual void leave() = 0;
-  /// All have; says what is unfinished, "" if nothing is.
+  /// All have; reports what is unfinished, "" if nothing is.
   virtual const char* unfinished() = 0;
 };
 

@@ -10,7 +10,7 @@ namespace emulated {
 
 using Site = std::source_location;
 
-/// A kernel did what no kernel may; says which thread, and where.
+/// A kernel did what no kernel may; reports which thread, and where.
 struct Misuse : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
