@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { statSync } from "node:fs";
 import { availableParallelism, hostname } from "node:os";
 import { countGpus } from "./devices.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
@@ -54,7 +55,9 @@ function checkNames(options: LaunchOptions): void {
 /** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
 export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): Plan {
   checkNames(options);
-  const cwd = options.cwd ?? process.cwd();
+  const cwd = options.cwd ?? workingDirectory();
+  if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
+    throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
     throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
@@ -82,6 +85,16 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
   };
+}
+
+/** This process's own. Throws UsageError where it has been deleted. */
+export function workingDirectory(): string {
+  try {
+    return process.cwd();
+  } catch (error) {
+    const { message } = error as Error;
+    throw new UsageError(`the working directory has been deleted (${message}); change to one that exists`);
+  }
 }
 
 function timeOf(name: string, ms: number): number {

@@ -127,6 +127,13 @@ describe("a plan", () => {
     expect(() => planOf({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(/maxRestarts: expected a whole/);
   });
 
+  it("needs a working directory that exists", () => {
+    for (const cwd of [join(testDir(), "gone"), import.meta.filename])
+      expect(() => planOf({ entry: "sh", exec: true, cwd })).toThrow(
+        `cwd: expected a directory that exists, received "${cwd}"`,
+      );
+  });
+
   it("has no timeout where that is 0, whatever its unit", () => {
     expect(planOf({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
     expect(planOf({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
