@@ -70,7 +70,7 @@ describe("a signal to the launcher", { repeats }, () => {
   ] as const)("%s, and %s later, ends the grace", async (first, second) => {
     const job = await waiting("stubborn");
     job.child.kill(first);
-    await job.says(`${first}\n`, 3);
+    await job.waitForOutput(`${first}\n`, 3);
     await delay(600);
     job.child.kill(second);
     const outcome = await job.outcome;
@@ -81,7 +81,7 @@ describe("a signal to the launcher", { repeats }, () => {
 
   it("after a timeout ends its grace", async () => {
     const job = await waiting("stubborn", "--timeout", "2s");
-    await job.says("SIGTERM\n", 3);
+    await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
     expect(outcome.stderr).toContain("SIGTERM during the grace: killing ranks 0,1,2");
