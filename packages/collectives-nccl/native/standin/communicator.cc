@@ -72,8 +72,9 @@ ncclResult_t Communicator::attach() {
 ncclResult_t Communicator::launch(Work work, void* stream) {
   if (!launchHostFunc()) return ncclUnhandledCudaError;
   const int number = ++launches;
-  auto* launch =
-      new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), number == failingLaunch()};
+  // An error of the system is one host's.
+  const bool fails = number == failingLaunch() && (rank == 0 || !failsBySystem());
+  auto* launch = new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), fails};
   launched++;
   if (launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;
