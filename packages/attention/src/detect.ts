@@ -51,7 +51,7 @@ function servedBy(engine: Collectives | CollectivesName | undefined): DeviceName
   return engine && deviceServedBy(typeof engine === "string" ? engine : engine.name);
 }
 
-/** What connects such devices; for somebody's own, nobody here knows. */
+/** What connects such devices; undefined for a third party's. */
 function collectivesFor(place: Device | DeviceName): CollectivesName | undefined {
   return partners[(typeof place === "string" ? place : place.type) as DeviceName];
 }
@@ -80,7 +80,7 @@ async function detected(worldSize: number): Promise<Detected> {
   return found;
 }
 
-/** Where `init` runs what it is not told where to run. */
+/** The default device of `init`. */
 export interface Detected {
   readonly device: DeviceName;
   readonly collectives: CollectivesName;

@@ -9,8 +9,8 @@
  *   by events. Operands lie in device memory.
  *
  * A table and its strings live until it is freed. Functions are called on the engine's communication thread
- * unless they state otherwise, and must not block unless they state so. Plain C, so that any compiler may stand on either
- * side; an `int` result is 0 on success, otherwise `failure` is filled in.
+ * unless they state otherwise, and must not block unless they state so. Plain C, so that any compiler may stand on
+ * either side; an `int` result is 0 on success, otherwise `failure` is filled in.
  */
 #ifndef MOSAIC_TRANSPORT_H
 #define MOSAIC_TRANSPORT_H
