@@ -5,9 +5,8 @@ import { pack, repository } from "./fixture.mjs";
 const withSource = (text, name = "src/a.ts") => checkWords(repository(pack("core", {}, { [name]: text })));
 
 test("the field's terms pass, as do words in which one of the list is only a part", () => {
-  const text =
-    "// reports, states; essays, newest, addressed, github, clone\nconst knownRanks = unheardOf(patients_t);\n";
-  expect(withSource(text.replace("patients_t", "p").replace("unheardOf", "of"))).toEqual([]);
+  const text = "// reports, states; essays, newest, addressed, github, clone, unknown\nconst knownRanks = 1;\n";
+  expect(withSource(text)).toEqual([]);
 });
 
 test.each([
@@ -23,7 +22,8 @@ test.each([
   ["// Trouble, guests, news and whereabouts", ['"Trouble"', '"guests"', '"news"', '"whereabouts"']],
 ])("finds %s", (line, words) => {
   const faults = withSource(`\n${line}\n`);
-  expect(faults.map((fault) => fault.split(": ")[1]).toSorted()).toEqual(words.toSorted());
+  expect(new Set(faults.map((fault) => fault.split(": ")[1]))).toEqual(new Set(words));
+  expect(faults).toHaveLength(words.length);
   expect(faults[0]).toMatch(/^packages\/core\/src\/a\.ts:2: "/);
 });
 
