@@ -30,6 +30,7 @@ const WORDS = [
   { word: /\blone(ly|some)\b/, instead: "unmatched" },
   { word: /\bhow[ -]manyeth\b/, instead: "n-th" },
   { word: /\bin vain\b/, instead: "without success, or until it times out" },
+  { word: /\bknobs?\b/, instead: "setting or option" },
   { word: /\bnews\b/, instead: "control messages" },
   { word: /\bdress(es|ed|ing)?\b/, instead: "wrap" },
   { word: /\btroubles?\b/, instead: "failure or problem" },

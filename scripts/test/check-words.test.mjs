@@ -19,6 +19,7 @@ test.each([
   ["// What the driver knows, wants and tells.", ['"knows"', '"wants"', '"tells"']],
   ["// Unknown options are what it does not know.", ['"does not know"']],
   ["using dressed = dress(device);", ['"dress"', '"dressed"']],
+  ["// The knobs of an emulated driver", ['"knobs"']],
   ["// Trouble, guests, news and whereabouts", ['"Trouble"', '"guests"', '"news"', '"whereabouts"']],
 ])("finds %s", (line, words) => {
   const faults = withSource(`\n${line}\n`);
