@@ -1,5 +1,6 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { failureSuite } from "@mosaic/conformance";
-import { CollectiveMismatchError, type Tensor } from "@mosaic/core";
+import { CollectiveMismatchError, type ProcessGroup, type Tensor } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
 import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
@@ -89,6 +90,34 @@ test("a rank that exited is missing for nothing that it has called", async () =>
   await expect(late.read()).rejects.toThrow(
     /^sync: rank 0 exited after sendRecv #2 \(world\); rank 1 needed it in broadcast #3 \(world\)$/,
   );
+});
+
+/** Waits until calls fail, on the host alone; a moment later all that was posted has failed, too. */
+async function callsToFail(group: ProcessGroup): Promise<void> {
+  const fails = (): boolean => {
+    try {
+      group.barrier();
+      return false;
+    } catch {
+      return true;
+    }
+  };
+  await expect.poll(fails, { timeout: 10_000, interval: 5 }).toBe(true);
+  await delay(50);
+}
+
+// An event of it that compute has not reached yet is recorded again, on another stream: the wait for either must end.
+test("a collective that fails before its operands are ready does not hold up compute", async () => {
+  await using ranks = await openRanks(2);
+  await using gate = await openRanks(2);
+  gate.groups[0]!.barrier().wait();
+  ranks.devices[1]!.stream.wait(gate.devices[0]!.stream.record());
+  await ranks.groups[0]![Symbol.asyncDispose]();
+  const posted = ranks.groups[1]!.barrier();
+  await callsToFail(ranks.groups[1]!);
+  posted.wait();
+  gate.groups[1]!.barrier();
+  await expect(ranks.devices[1]!.stream.synchronize()).rejects.toThrow(/rank 0 exited/);
 });
 
 test("ranks in one collective are at the same, however many sendRecv each has called", async () => {

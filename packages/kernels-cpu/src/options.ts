@@ -27,8 +27,8 @@ export function checkOptions(options: CpuOptions): void {
 /** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
   if (threads !== undefined) return bounded(threads, "cpu({ threads })");
-  if (environment.MOSAIC_THREADS) return bounded(Number(environment.MOSAIC_THREADS), "MOSAIC_THREADS");
-  const ranks = environment.LOCAL_WORLD_SIZE ? positive(Number(environment.LOCAL_WORLD_SIZE), "LOCAL_WORLD_SIZE") : 1;
+  if (environment.MOSAIC_THREADS) return bounded(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
+  const ranks = environment.LOCAL_WORLD_SIZE ? positive(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
   return Math.min(mostThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
 }
 
@@ -43,14 +43,17 @@ export function memoryLimit(bytes: number | undefined, environment: Environment 
   return positive(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
 }
 
-function bounded(threads: number, where: string): number {
-  if (positive(threads, where) <= mostThreads) return threads;
-  throw illegal(where, `at most ${mostThreads} threads`, String(threads));
+function bounded(given: number | string, where: string): number {
+  const threads = positive(given, where);
+  if (threads <= mostThreads) return threads;
+  throw illegal(where, `at most ${mostThreads} threads`, String(given));
 }
 
-function positive(value: number, where: string): number {
+/** Text is a variable's: a message shows it as it is written there. */
+function positive(given: number | string, where: string): number {
+  const value = Number(given);
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw illegal(where, "a whole number above 0", String(value));
+  throw illegal(where, "a whole number above 0", typeof given === "string" ? JSON.stringify(given) : String(given));
 }
 
 function illegal(where: string, expected: string, received: string): OptionError {

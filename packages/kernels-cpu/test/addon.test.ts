@@ -57,7 +57,9 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "1" })).toBeGreaterThanOrEqual(cores);
   expect(threadCount(undefined, { LOCAL_WORLD_SIZE: "100000" })).toBe(1);
   for (const bad of ["0", "-1", "1.5", "many"]) {
-    expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(/MOSAIC_THREADS: expected a whole number/);
+    const message = `expected a whole number above 0, received "${bad}"`;
+    expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(`MOSAIC_THREADS: ${message}`);
+    expect(() => threadCount(undefined, { LOCAL_WORLD_SIZE: bad })).toThrow(`LOCAL_WORLD_SIZE: ${message}`);
   }
   expect(() => cpu({ threads: 0 })).toThrow(/cpu\(\{ threads \}\)/);
   expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu\(\{ threads \}\): expected at most 1024 threads/);

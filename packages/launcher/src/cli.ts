@@ -13,7 +13,7 @@ import { Values } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { Sink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
-import { planOf } from "./plan.ts";
+import { planOf, workingDirectory } from "./plan.ts";
 
 /** EX_SOFTWARE: the launcher itself failed. */
 const BUG = 70;
@@ -23,7 +23,7 @@ const err = new Sink(process.stderr);
 
 async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
-  const sources = resolveSources(line.options, process.env, process.cwd());
+  const sources = resolveSources(line.options, process.env, workingDirectory());
   const values = new Values(sources);
   if (values.flag("help")) return print(helpText());
   if (values.flag("version")) return print(`mosaic-run ${version()}, Node ${process.versions.node}\n`);

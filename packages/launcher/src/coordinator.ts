@@ -69,7 +69,7 @@ export class LocalCoordinator implements Coordinator {
    */
   static async open(plan: Plan): Promise<LocalCoordinator> {
     const base = Buffer.byteLength(tmpdir()) <= LONGEST_TMPDIR ? tmpdir() : "/tmp";
-    const privateDir = mkdtempSync(join(base, "mosaic-run-"));
+    const privateDir = makePrivateDir(base);
     let store: StoreServer | undefined;
     try {
       store = await openStore(plan);
@@ -103,6 +103,14 @@ export class LocalCoordinator implements Coordinator {
     await this.#agent.close();
     await this.#store.close();
     rmSync(this.privateDir, { recursive: true, force: true });
+  }
+}
+
+function makePrivateDir(base: string): string {
+  try {
+    return mkdtempSync(join(base, "mosaic-run-"));
+  } catch (error) {
+    throw new UsageError(`no directory can be made in ${base}: ${(error as Error).message}; set TMPDIR to another`);
   }
 }
 

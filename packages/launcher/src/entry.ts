@@ -56,8 +56,23 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   const candidates = places.map((place) => (isAbsolute(entry) ? entry : resolve(cwd, place, entry)));
   const program = candidates.find(isExecutable);
   if (program !== undefined) return { program, args };
-  const where = entry.includes("/") ? `${candidates[0]} is not an executable file` : "it is not on PATH";
-  throw new UsageError(`--exec ${entry}: ${where}`);
+  const isFound = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
+  const found = candidates.find((path) => attempt(() => isFound(path)) === true);
+  if (found !== undefined)
+    throw new UsageError(`--exec ${entry}: ${found} has no execute permission; allow it: chmod +x ${found}`);
+  if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: it is not on PATH`);
+  const path = candidates[0] as string;
+  const isThere = attempt(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
+  throw new UsageError(`--exec ${entry}: ${isThere ? "not a file" : "no such file"} (${path})`);
+}
+
+/** Undefined where the system refuses to look, as in a folder that this user may not enter. */
+function attempt<T>(look: () => T): T | undefined {
+  try {
+    return look();
+  } catch {
+    return undefined;
+  }
 }
 
 /** The first executable file called `name` on PATH. */

@@ -25,7 +25,7 @@ export interface LaunchOptions {
   readonly graceMs?: number;
   /** From a rank's failure to SIGKILL of the others; 500. */
   readonly failureGraceMs?: number;
-  /** Ends the job; default: never. */
+  /** Ends the job; 0, the default: never. */
   readonly timeoutMs?: number;
   /** 0 */
   readonly maxRestarts?: number;

@@ -1,10 +1,11 @@
-import { mkdirSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
-import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
+import type { Emit, Failure, LaunchOptions, Result } from "./job.ts";
+import { makeFolder } from "./output/rank-log.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
@@ -16,12 +17,17 @@ const TIMED_OUT = 124;
 /** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
 const FATAL = 78;
 const LONGEST_BACKOFF_MS = 30_000;
+/**
+ * Signals within this time ask once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
+ * also receive. Ctrl-C is pressed by a person, and counts each time.
+ */
+const SAME_REQUEST_MS = 500;
 
 /** A job under way. */
 export interface Job {
   /**
    * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one asks every
-   * rank to end and starts the grace; SIGINT after it kills.
+   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
    */
   signal(name: NodeJS.Signals): void;
   /** What became of it, when nothing of it is left. Rejects with RendezvousError when the store's port is taken. */
@@ -77,6 +83,8 @@ class RunningJob {
   readonly #logDir: string;
   #agent: NodeAgent | undefined;
   #ending: Ending | undefined;
+  /** When a signal last asked the ranks to end, or ended them. */
+  #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
   #wake: () => void = () => {};
 
@@ -90,9 +98,12 @@ class RunningJob {
   }
 
   signal(name: NodeJS.Signals): void {
-    if (name === "SIGUSR1" || name === "SIGUSR2") this.#agent?.forward(name);
-    else if (this.#ending === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
+    if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
+    if (this.#ending === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
     else if (name === "SIGINT") this.#agent?.kill("interrupted again");
+    else if (performance.now() - this.#signalledAt > SAME_REQUEST_MS) this.#agent?.kill(`${name} during the grace`);
+    else return;
+    this.#signalledAt = performance.now();
   }
 
   async run(): Promise<Result> {
@@ -216,7 +227,7 @@ class RunningJob {
 
 function makeLogDir(path: string): void {
   try {
-    mkdirSync(path, { recursive: true });
+    makeFolder(path);
   } catch (error) {
     throw new UsageError(`--log-dir: ${path} cannot be made: ${(error as Error).message}`);
   }

@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { statSync } from "node:fs";
 import { availableParallelism, hostname } from "node:os";
 import { countGpus } from "./devices.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
@@ -8,6 +9,9 @@ import { nearest } from "./options/nearest.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
 export const LONGEST_MS: number = 2 ** 31 - 1;
+
+/** The most threads of a CPU device. */
+export const MOST_THREADS = 1024;
 
 /** A job with every choice made: what is started does not depend on anything else. */
 export interface Plan {
@@ -51,7 +55,9 @@ function checkNames(options: LaunchOptions): void {
 /** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
 export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): Plan {
   checkNames(options);
-  const cwd = options.cwd ?? process.cwd();
+  const cwd = options.cwd ?? workingDirectory();
+  if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
+    throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
     throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
@@ -73,12 +79,22 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     // What is no time, as "" or "Unknown", counts as unset.
     jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
     failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
-    timeoutMs: options.timeoutMs === undefined ? undefined : timeOf("timeoutMs", options.timeoutMs),
+    timeoutMs: timeOf("timeoutMs", options.timeoutMs ?? 0) || undefined,
     maxRestarts: wholeOf("maxRestarts", options.maxRestarts ?? 0),
     restartBackoffMs: timeOf("restartBackoffMs", options.restartBackoffMs ?? 1000),
     minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
   };
+}
+
+/** This process's own. Throws UsageError where it has been deleted. */
+export function workingDirectory(): string {
+  try {
+    return process.cwd();
+  } catch (error) {
+    const { message } = error as Error;
+    throw new UsageError(`the working directory has been deleted (${message}); change to one that exists`);
+  }
 }
 
 function timeOf(name: string, ms: number): number {
@@ -113,7 +129,14 @@ function runName(name: string | undefined): string {
 }
 
 function threadsOf(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
-  if (options.threads !== undefined) return String(options.threads);
-  const inherited = options.env?.MOSAIC_THREADS ?? base.MOSAIC_THREADS;
-  return inherited ?? String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+  if (options.threads !== undefined) return checkThreads("threads", String(options.threads));
+  if (options.env?.MOSAIC_THREADS) return checkThreads("--env MOSAIC_THREADS", options.env.MOSAIC_THREADS);
+  if (base.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", base.MOSAIC_THREADS);
+  return String(Math.max(1, Math.floor(availableParallelism() / nproc)));
+}
+
+/** What no rank could use is refused here, once, and not by every rank. */
+function checkThreads(where: string, text: string): string {
+  if (/^[1-9]\d*$/.test(text) && Number(text) <= MOST_THREADS) return text;
+  throw new UsageError(`${where}: expected a whole number from 1 to ${MOST_THREADS}, received ${JSON.stringify(text)}`);
 }

@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { countGpus } from "../src/devices.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { planOf } from "../src/plan.ts";
@@ -68,7 +68,26 @@ describe("a program", () => {
 
   it("is refused when it is not there or not executable", () => {
     expect(() => find("no-such-program")).toThrow(/--exec no-such-program: it is not on PATH/);
-    expect(() => find(`./${file("plain")}`)).toThrow(/plain is not an executable file/);
+    expect(() => find("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
+    expect(() => find("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
+    expect(() => find(`./${file("plain")}`)).toThrow(
+      /--exec \.\/plain: (.*\/plain) has no execute permission; allow it: chmod \+x \1$/,
+    );
+  });
+
+  it("is refused for its permission where PATH has it without; one that may be executed is preferred", () => {
+    const [first, second] = ["first", "second"].map((name) => join(testDir(), name)) as [string, string];
+    for (const folder of [first, second]) {
+      mkdirSync(folder);
+      writeFileSync(join(folder, "tool"), "#!/bin/sh\n");
+    }
+    // A folder of that name is no program, however often it may be entered.
+    mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
+    onTestFinished(() => void vi.unstubAllEnvs());
+    vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);
+    expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; allow it: chmod +x`);
+    chmodSync(join(second, "tool"), 0o755);
+    expect(find("tool").program).toBe(join(second, "tool"));
   });
 });
 
@@ -108,6 +127,18 @@ describe("a plan", () => {
     expect(() => planOf({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(/maxRestarts: expected a whole/);
   });
 
+  it("needs a working directory that exists", () => {
+    for (const cwd of [join(testDir(), "gone"), import.meta.filename])
+      expect(() => planOf({ entry: "sh", exec: true, cwd })).toThrow(
+        `cwd: expected a directory that exists, received "${cwd}"`,
+      );
+  });
+
+  it("has no timeout where that is 0, whatever its unit", () => {
+    expect(planOf({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
+    expect(planOf({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
+  });
+
   it("reads when a scheduler takes the machine away, if one announces it", () => {
     const endsAt = (env: NodeJS.ProcessEnv): number => planOf({ entry: "sh", exec: true }, env).jobEndsAt;
     expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
@@ -122,5 +153,18 @@ describe("a plan", () => {
     expect(threads({ MOSAIC_THREADS: "7" })).toBe("7");
     expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
     expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" }, threads: 3 })).toBe("3");
+    expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
+  });
+
+  it("refuses threads that no rank could have, whoever chose them", () => {
+    const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
+      planOf({ entry: "sh", exec: true, ...options }, env);
+    const legal = "expected a whole number from 1 to 1024, received";
+    for (const wrong of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
+      expect(() => plan({ MOSAIC_THREADS: wrong })).toThrow(`MOSAIC_THREADS: ${legal} "${wrong}"`);
+      expect(() => plan({}, { env: { MOSAIC_THREADS: wrong } })).toThrow(`--env MOSAIC_THREADS: ${legal} "${wrong}"`);
+      expect(() => plan({ MOSAIC_THREADS: wrong }, { threads: 1 })).not.toThrow();
+    }
+    for (const threads of [0, Number.NaN, 1.5]) expect(() => plan({}, { threads })).toThrow(`threads: ${legal}`);
   });
 });

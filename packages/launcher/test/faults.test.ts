@@ -171,6 +171,25 @@ describe("a report translates", () => {
     expect(outcome.code).toBe(2);
   });
 
+  it.each(["/proc/x", "/proc/x/y", "/sys/x", "/dev/null/x"])(
+    "a log directory that the system has no place for: %s",
+    async (dir) => {
+      const outcome = await run(["--log-dir", dir, program("wait.mjs")]);
+      expect(outcome.stderr).toMatch(
+        new RegExp(`^mosaic-run: --log-dir: ${dir}/t-\\S+ cannot be made: E[A-Z]+: .*\n$`),
+      );
+      expect(outcome.code).toBe(2);
+    },
+  );
+
+  it("a log directory that is gone, and cannot be made again, when the ranks are restarted", async () => {
+    const script = "rm -rf logs; touch logs; exit 1";
+    const options = ["-n1", "--log-dir", "logs", "--max-restarts=1", "--restart-backoff=1ms"];
+    const outcome = await run([...options, "--exec", "sh", "-c", script]);
+    expect(outcome.stderr).toMatch(/mosaic-run: --log-dir: \S+\/attempt_1\/0 cannot be written: ENOTDIR/);
+    expect(outcome.code).toBe(2);
+  });
+
   it("and keeps the logs in the directory that it names", async () => {
     const outcome = await fault("exits", "--log-dir", "kept");
     const log = /logs (\S+)/.exec(report(outcome))?.[1] ?? "";

@@ -126,6 +126,8 @@ describe("values", () => {
     expect(settings(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
     // Or --env MOSAIC_THREADS=5 would have no effect.
     expect(settings([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
+    const prefix = "{host}/{rank}/{attempt}/{stream} } { ";
+    expect(settings(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);
     expect(settings([], { MOSAIC_JSON: "1" }).console.json).toBe(true);
     expect(settings([], { MOSAIC_JSON: "no" }).console.json).toBe(false);
   });
@@ -139,7 +141,7 @@ describe("values", () => {
     [["-n", "0"], {}, /--nproc-per-node: expected a positive integer, auto, cpu or gpu, received "0"/],
     [["-n", "1.5"], {}, /--nproc-per-node/],
     [[], { PET_MAX_RESTARTS: "many" }, /--max-restarts: expected an integer from 0, .*from PET_MAX_RESTARTS/],
-    [["--threads", "0"], {}, /--threads: expected an integer from 1/],
+    [["--threads", "0"], {}, /--threads: expected an integer from 1 to 1024, received "0"/],
     [["--master-port", "65536"], {}, /--master-port: expected an integer from 0 to 65535/],
     [["--rdzv-endpoint", "localhost:70000"], {}, /--rdzv-endpoint: expected a port up to 65535, .*"localhost:70000"/],
     [
@@ -150,6 +152,14 @@ describe("values", () => {
     [["--color", "pink"], {}, /--color: expected auto, always, never/],
     [["--json=perhaps"], {}, /--json: expected true or false/],
     [["--env", "1A=2"], {}, /--env: expected NAME=VALUE/],
+    [
+      ["--log-prefix", "{rnak} "],
+      {},
+      /--log-prefix: expected \{rank\}, \{host\}, \{attempt\}, \{stream\} and text without braces, received "\{rnak\} "$/,
+    ],
+    [[], { MOSAIC_LOG_PREFIX: "{rank}{}" }, /--log-prefix: .* received "\{rank\}\{\}" \(from MOSAIC_LOG_PREFIX\)/],
+    [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
+    [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
   ] as [string[], Env, RegExp][])("refuses %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
@@ -162,7 +172,7 @@ describe("values", () => {
     [["--rdzv-backend", "etcd"], {}, /--rdzv-backend etcd: not in this version/],
     [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint node0:29400: not in this version/],
     [["--master-addr", "10.0.0.1"], {}, /--master-addr 10.0.0.1: not in this version/],
-    [["--no-standalone"], {}, /not in this version/],
+    [["--no-standalone", "--nnodes=2"], {}, /--nnodes 2: not in this version/],
   ] as [string[], Env, RegExp][])("answers %j %j: several nodes", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
@@ -171,6 +181,8 @@ describe("values", () => {
     const one = ["--nnodes=1:1", "--node-rank=0", "--standalone", "--rdzv-backend=c10d", "--master-addr=127.0.0.1"];
     expect(settings([...one, "--rdzv-endpoint=localhost:29400"]).launch).toMatchObject({ masterPort: 29_400 });
     expect(settings([...one, "--rdzv-endpoint=[::1]"]).launch).not.toHaveProperty("masterPort");
+    expect(settings([...one, "--no-standalone"]).launch).toEqual(settings(one).launch);
+    expect(settings([], { PET_STANDALONE: "0" }).launch).toEqual(settings([]).launch);
     const named = [
       `--rdzv-endpoint=${hostname()}:29400`,
       `--master-addr=${hostname()}.jobs.svc`,

@@ -94,7 +94,7 @@ describe("the console", () => {
 
   it("fills in the prefix and colours it by rank", () => {
     const event = { text: "x", rank: 1, stream: "stderr" } as Partial<LaunchEvent>;
-    expect(shown([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{else} " })).toBe("n0/1/0/stderr/{else} x\n");
+    expect(shown([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{rank} " })).toBe("n0/1/0/stderr/1 x\n");
     expect(shown([event], { prefix: "", color: true })).toBe("x\n");
     expect(shown([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
   });

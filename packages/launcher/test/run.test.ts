@@ -1,4 +1,4 @@
-import { readdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import {
@@ -164,6 +164,39 @@ describe("an entry", () => {
       code: 0,
       stdout: expect.stringMatching(/^mosaic-run \d+\.\d+\.\d+, Node/),
     });
+  });
+});
+
+describe("a directory that is not there", () => {
+  it("is no bug of the launcher: the working directory, at the start", async () => {
+    mkdirSync(join(testDir(), "gone"));
+    const within = 'process.chdir("gone"); require("node:fs").rmdirSync("../gone");';
+    const script = `${within} process.exitCode = require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: "inherit" }).status`;
+    const outcome = await runNode(["-e", script, "--", CLI, "-n1", "--exec", "true"]).outcome;
+    expect(outcome.stderr).toMatch(
+      /^mosaic-run: the working directory has been deleted \(.*\); change to one that exists\n$/,
+    );
+    expect(outcome.code).toBe(2);
+  });
+
+  it("is no bug of the launcher: the working directory, before a restart", async () => {
+    mkdirSync(join(testDir(), "gone"));
+    const options = ["-n1", "--max-restarts=1", "--restart-backoff=1ms", "--exec", "sh", "-c", "rmdir ../gone; exit 1"];
+    const outcome = await run(options, { cwd: join(testDir(), "gone") });
+    expect(outcome.stderr).toMatch(
+      /│ cannot start .*: .*ENOENT \(the working directory \S+\/gone has been deleted\)\n/,
+    );
+    expect(outcome.code).toBe(126);
+  });
+
+  it("is no bug of the launcher: that for temporary files", async () => {
+    writeFileSync(join(testDir(), "file"), "");
+    const env = { TMPDIR: join(testDir(), "none") };
+    const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
+    expect(outcome.stderr).toMatch(
+      /^mosaic-run: no directory can be made in \S+\/none: ENOENT.*; set TMPDIR to another\n$/,
+    );
+    expect(outcome.code).toBe(2);
   });
 });
 

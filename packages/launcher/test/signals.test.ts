@@ -1,5 +1,6 @@
 import { existsSync, readdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import {
   CLI,
@@ -62,7 +63,32 @@ describe("a signal to the launcher", { repeats }, () => {
     expect(outcome.code).toBe(130);
   });
 
-  it("a second SIGTERM does not shorten the grace", async () => {
+  it.each([
+    ["SIGTERM", "SIGTERM"],
+    ["SIGTERM", "SIGHUP"],
+    ["SIGINT", "SIGTERM"],
+  ] as const)("%s, and %s later, ends the grace", async (first, second) => {
+    const job = await waiting("stubborn");
+    job.child.kill(first);
+    await job.waitForOutput(`${first}\n`, 3);
+    await delay(600);
+    job.child.kill(second);
+    const outcome = await job.outcome;
+    expect(outcome.stderr).toContain(`mosaic-run: ${second} during the grace: killing ranks 0,1,2`);
+    expect(outcome.code).toBe({ SIGTERM: 143, SIGINT: 130 }[first]);
+    expect(outcome.ms).toBeLessThan(20_000);
+  });
+
+  it("after a timeout ends its grace", async () => {
+    const job = await waiting("stubborn", "--timeout", "2s");
+    await job.waitForOutput("SIGTERM\n", 3);
+    job.child.kill("SIGTERM");
+    const outcome = await job.outcome;
+    expect(outcome.stderr).toContain("SIGTERM during the grace: killing ranks 0,1,2");
+    expect(outcome.code).toBe(124);
+  });
+
+  it("sent several times at once asks once; Ctrl-C always counts", async () => {
     const job = await waiting("stubborn");
     job.child.kill("SIGTERM");
     await job.waitForOutput("SIGTERM\n", 3);
@@ -71,6 +97,7 @@ describe("a signal to the launcher", { repeats }, () => {
     job.child.kill("SIGINT");
     const outcome = await job.outcome;
     expect(outcome.stderr).toContain("interrupted again");
+    expect(outcome.stderr).not.toContain("during the grace");
     expect(outcome.code).toBe(143);
   });
 
@@ -198,6 +225,11 @@ describe("kill -9 of the launcher leaves no process", { repeats }, () => {
 });
 
 describe("a timeout", () => {
+  it.each(["0", "0s", "0ms", "off"])("of %s is none", async (time) => {
+    const outcome = await mosaicRun(["-n", "1", "--timeout", time, "--exec", "sleep", "0.1"]).outcome;
+    expect(outcome).toMatchObject({ code: 0, stderr: "" });
+  });
+
   it("ends the job with 124", async () => {
     const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
     expect(outcome.stderr).toContain("timeout of 0.3 s: asked ranks 0,1 to end with SIGTERM");

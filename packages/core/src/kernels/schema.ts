@@ -2,7 +2,7 @@
 //
 // - the TypeScript interface `Kernels` (kernels.ts), which shows these comments in an editor
 // - what a kernel reads and mutates (operands.ts): the symbolic device records by it
-// - how a call's arguments reach native code (packages/runtime/src/kernels.ts), and how that code reads them
+// - how a call's arguments reach native code (packages/runtime/src/kernel-arguments.ts), and how that code reads them
 //   (packages/runtime/include/mosaic/kernels.h, written by scripts/kernel-headers.mjs)
 //
 // Plain literals, so that the types follow from the data; kernels.ts has the types of fields, and checks them. Letters of

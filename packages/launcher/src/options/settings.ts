@@ -2,6 +2,8 @@ import { isIP } from "node:net";
 import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
+import { PREFIX_FIELDS } from "../output/text-console.ts";
+import { MOST_THREADS } from "../plan.ts";
 import type { Sourced } from "./sources.ts";
 import { Values } from "./values.ts";
 
@@ -48,10 +50,19 @@ export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
   const console: ConsoleSettings = {
     json: values.flag("json"),
     color: values.choice("color", ["auto", "always", "never"]),
-    logPrefix: values.text("log-prefix") ?? "",
+    logPrefix: prefixOf(values),
     consoleRanks: values.text("console-ranks"),
   };
   return { launch, console };
+}
+
+/** Refuses a field in braces that is not one: it would stand before every line as it was written. */
+function prefixOf(values: Values): string {
+  const prefix = values.text("log-prefix") ?? "";
+  const known = PREFIX_FIELDS.map((field) => `{${field}}`);
+  const unknown = prefix.match(/\{[^{}]*\}/g)?.find((field) => !known.includes(field));
+  if (unknown === undefined) return prefix;
+  throw values.wrong("log-prefix", `${known.join(", ")} and text without braces`);
 }
 
 function processes(values: Values): number | "auto" | "cpu" | "gpu" {
@@ -64,8 +75,7 @@ function processes(values: Values): number | "auto" | "cpu" | "gpu" {
 
 /** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
 function threadsOf(sources: ReadonlyMap<string, Sourced>, values: Values): number | undefined {
-  const threads = values.count("threads", 1);
-  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : threads;
+  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MOST_THREADS);
 }
 
 function environment(values: Values): Readonly<Record<string, string>> {
@@ -83,7 +93,8 @@ function refuseSeveralNodes(values: Values): number | undefined {
   if (!/^\d+(:\d+)?$/.test(nodes)) throw values.wrong("nnodes", "1");
   if (nodes !== "1" && nodes !== "1:1") throw values.severalNodes("nnodes", "pass --nnodes 1 to use this node alone");
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.severalNodes("node-rank", "leave it out");
-  if (!values.flag("standalone")) throw values.severalNodes("standalone", "leave it out");
+  // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
+  values.flag("standalone");
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.severalNodes("rdzv-backend", "leave it out: the launcher has a store of its own");

@@ -53,7 +53,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "TIME",
     negated: "off",
     default: "off",
-    help: "end the job after this long",
+    help: "end the job after this long; 0: off",
   },
   {
     name: "max-restarts",
@@ -99,7 +99,13 @@ export const OPTIONS: readonly OptionSpec[] = [
     help: "this version runs one node",
   },
   { name: "node-rank", kind: "value", value: "0", default: "0", pet: true, help: "of several nodes" },
-  { name: "standalone", kind: "flag", default: "true", pet: true, help: "one node; always so" },
+  {
+    name: "standalone",
+    kind: "flag",
+    default: "true",
+    pet: true,
+    help: "one node; with --nnodes 1 it changes nothing",
+  },
   { name: "rdzv-id", kind: "value", value: "NAME", pet: true, help: "a name for the job, in the run id" },
   { name: "rdzv-backend", kind: "value", value: "static|c10d", pet: true, help: "both mean the launcher's own store" },
   { name: "rdzv-endpoint", kind: "value", value: "HOST[:PORT]", pet: true, help: "this node; PORT as --master-port" },

@@ -1,5 +1,5 @@
-import { closeSync, mkdirSync, openSync, writeSync } from "node:fs";
-import { join } from "node:path";
+import { closeSync, mkdirSync, openSync, statSync, writeSync } from "node:fs";
+import { dirname, join } from "node:path";
 import type { StreamName } from "../job.ts";
 
 /**
@@ -14,7 +14,7 @@ export class RankLog {
 
   constructor(dir: string) {
     this.dir = dir;
-    mkdirSync(dir, { recursive: true });
+    makeFolder(dir);
     this.#files = new Map([
       ["stdout", openSync(this.path("stdout"), "a")],
       ["stderr", openSync(this.path("stderr"), "a")],
@@ -47,5 +47,22 @@ export class RankLog {
     const fd = this.#files.get(stream);
     this.#files.delete(stream);
     if (fd !== undefined) closeSync(fd);
+  }
+}
+
+/**
+ * Makes a folder and what lacks above it. Throws the system's error.
+ *
+ * Not Node's own `recursive`: that tries for ever where a folder exists and the system refuses a new one with ENOENT, as in /proc.
+ */
+export function makeFolder(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;
+  const above = dirname(path);
+  if (above !== path) makeFolder(above);
+  try {
+    mkdirSync(path);
+  } catch (error) {
+    // Made by another process since; what else has that name is no folder.
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST" || !statSync(path).isDirectory()) throw error;
   }
 }

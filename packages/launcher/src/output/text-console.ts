@@ -12,6 +12,9 @@ export interface TextStyle {
   readonly columns: number | undefined;
 }
 
+/** What a prefix may hold in braces. */
+export const PREFIX_FIELDS = ["rank", "host", "attempt", "stream"] as const;
+
 const RANK_COLORS = [36, 33, 35, 32, 34, 96];
 const CLEAR = "\r\u001b[K";
 
@@ -81,8 +84,8 @@ export class TextConsole {
   }
 
   #fill({ rank, node, attempt, stream }: LineEvent): string {
-    const fields: Readonly<Record<string, string>> = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
-    return this.#style.prefix.replaceAll(/\{(\w+)\}/g, (whole, name: string) => fields[name] ?? whole);
+    const fields = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
+    return PREFIX_FIELDS.reduce((text, name) => text.replaceAll(`{${name}}`, () => fields[name]), this.#style.prefix);
   }
 
   #paint(color: number, text: string): string {

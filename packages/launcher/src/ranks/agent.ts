@@ -87,7 +87,7 @@ export class NodeAgent implements Agent {
     const plan = this.#plan;
     const rank = assignment.firstRank + local;
     const { attempt } = assignment;
-    const log = new RankLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
+    const log = openLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
     const env = rankEnvironment(plan, rankContract(plan, assignment, local, log.errorFile));
     const command = this.#wrap(plan.command);
     const onExit = (one: Rank): void => {
@@ -117,6 +117,16 @@ export class NodeAgent implements Agent {
       if (fresh.length > 0) this.#emit({ type: "leftovers", attempt: this.#attempt, pids: fresh });
       if (pids.length === 0) return;
     }
+  }
+}
+
+/** A folder for logs that is full, or was taken away while the job ran, is the user's to mend, and no bug. */
+function openLog(dir: string): RankLog {
+  try {
+    return new RankLog(dir);
+  } catch (error) {
+    if (isOutOfFiles(error)) throw error;
+    throw new UsageError(`--log-dir: ${dir} cannot be written: ${(error as Error).message}`);
   }
 }
 

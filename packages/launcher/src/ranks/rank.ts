@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { Readable } from "node:stream";
 import type { Command } from "../entry.ts";
 import type { StreamName, Emit } from "../job.ts";
@@ -143,7 +143,10 @@ export class Rank {
       this.#child.on("exit", settle);
       this.#child.on("error", (error) => {
         if (this.#child.pid !== undefined) return;
-        this.#stderrTail.push(`cannot start ${this.#start.command.program}: ${error.message}`);
+        // The system answers ENOENT for a missing directory, too, and Node names the program for it.
+        const { cwd, command } = this.#start;
+        const missing = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
+        this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missing}`);
         settle(CANNOT_START, null);
       });
     });

@@ -117,14 +117,16 @@ export function plan(options: PlanOptions): Plan {
     }
   }
   if (simulated.length === 0) throw nothingFits(job, [], refused);
-  const [best] = sorted(simulated, ({ prediction }) => prediction) as [Simulated];
+  // The simulation may find that more memory is needed than the sketch did.
+  const ranked = sorted(simulated, ({ prediction }) => prediction).toSorted(byFit);
+  const [best] = ranked as [Simulated, ...Simulated[]];
   const others = order.filter((each) => !finalists.has(each));
   return {
     job,
     best: best.planned,
     prediction: best.prediction,
     ranking: [
-      ...sorted(simulated, ({ prediction }) => prediction).map(({ planned }) => planned),
+      ...ranked.map(({ planned }) => planned),
       ...others.map(({ contender, sketch: it }) => plannedOf(job, contender, { how: "sketched", ...it })),
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
     refused,
@@ -220,6 +222,11 @@ function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: n
     received: String(ranks),
     remedy: "plan for these, or put other ranks on an axis of their own, dp",
   });
+}
+
+/** Those that fit first. */
+function byFit(a: Simulated, b: Simulated): number {
+  return Number(b.planned.fits) - Number(a.planned.fits);
 }
 
 /** Which ranks are neighbours was planned too. */

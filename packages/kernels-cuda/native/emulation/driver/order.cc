@@ -6,12 +6,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-std::shared_ptr<Event>& eventOf(CUevent handle) { return *reinterpret_cast<std::shared_ptr<Event>*>(handle); }
-
-uint64_t recordsOf(Event& event) {
-  const std::lock_guard lock(event.mutex);
-  return event.recorded;
-}
+Event& eventOf(CUevent handle) { return *reinterpret_cast<Event*>(handle); }
 
 }  // namespace
 
@@ -41,8 +36,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   if (const CUresult code = ready()) return code;
-  std::shared_ptr<Event> waited = eventOf(event);
-  streamOf(stream).enqueue([waited, wanted = recordsOf(*waited)] { waited->await(wanted); }, true);
+  streamOf(stream).enqueue([record = eventOf(event).latest()] { record->await(); }, true);
   return CUDA_SUCCESS;
 }
 
@@ -60,7 +54,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
   if (const CUresult code = ready()) return code;
-  *event = reinterpret_cast<CUevent>(new std::shared_ptr<Event>(std::make_shared<Event>()));
+  *event = reinterpret_cast<CUevent>(new Event);
   return counts().events++, CUDA_SUCCESS;
 }
 
@@ -72,32 +66,24 @@ CUresult cuEventDestroy_v2(CUevent event) {
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (const CUresult code = ready()) return code;
-  std::shared_ptr<Event> marked = eventOf(event);
-  uint64_t number;
-  {
-    const std::lock_guard lock(marked->mutex);
-    number = ++marked->recorded;
-  }
-  streamOf(stream).enqueue([marked, number] { marked->reach(number); }, true);
+  streamOf(stream).enqueue([record = eventOf(event).record()] { record->reach(); }, true);
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event) {
   if (const CUresult code = ready()) return code;
-  Event& asked = *eventOf(event);
-  const std::lock_guard lock(asked.mutex);
-  return asked.done < asked.recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  return eventOf(event).latest()->isReached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
   if (const CUresult code = ready()) return code;
-  Event& awaited = *eventOf(event);
-  awaited.await(recordsOf(awaited));
+  eventOf(event).latest()->await();
   return health().get();
 }
 
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  *milliseconds = static_cast<float>(eventOf(end)->nanoseconds - eventOf(start)->nanoseconds) / 1e6f;
+  const int64_t elapsed = eventOf(end).latest()->nanoseconds() - eventOf(start).latest()->nanoseconds();
+  *milliseconds = static_cast<float>(elapsed) / 1e6f;
   return health().get();
 }
 

@@ -30,17 +30,40 @@ Stream& streamOf(CUstream handle) {
   return handle ? *reinterpret_cast<Stream*>(handle) : standard;
 }
 
-void Event::await(uint64_t wanted) {
-  std::unique_lock lock(mutex);
-  reached.wait(lock, [&] { return done >= wanted; });
+void Record::reach() {
+  const int64_t now = mosaic::monotonicNs();
+  const std::lock_guard lock(mutex_);
+  isReached_ = true;
+  nanoseconds_ = now;
+  reached_.notify_all();
 }
 
-void Event::reach(uint64_t number) {
-  const int64_t now = mosaic::monotonicNs();
-  const std::lock_guard lock(mutex);
-  done = number;
-  nanoseconds = now;
-  reached.notify_all();
+void Record::await() {
+  std::unique_lock lock(mutex_);
+  reached_.wait(lock, [&] { return isReached_; });
+}
+
+bool Record::isReached() {
+  const std::lock_guard lock(mutex_);
+  return isReached_;
+}
+
+int64_t Record::nanoseconds() {
+  const std::lock_guard lock(mutex_);
+  return nanoseconds_;
+}
+
+Event::Event() { latest_->reach(); }
+
+std::shared_ptr<Record> Event::record() {
+  auto record = std::make_shared<Record>();
+  const std::lock_guard lock(mutex_);
+  return latest_ = std::move(record);
+}
+
+std::shared_ptr<Record> Event::latest() {
+  const std::lock_guard lock(mutex_);
+  return latest_;
 }
 
 Stream::Stream() : thread_([this] { loop(); }) {}

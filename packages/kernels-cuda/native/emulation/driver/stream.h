@@ -29,16 +29,35 @@ Health& health();
 /// Whether the calling thread is within a callback of cuLaunchHostFunc, which must not call the driver.
 bool& inCallback();
 
-/// Counts how often an event was recorded and how often that was reached.
-struct Event {
-  std::mutex mutex;
-  std::condition_variable reached;
-  uint64_t recorded = 0, done = 0;
-  int64_t nanoseconds = 0;
+/// One record of an event: reached once, when its stream comes to it.
+class Record {
+ public:
+  void reach();
+  /// Blocks until it is reached.
+  void await();
+  bool isReached();
+  /// When it was reached.
+  int64_t nanoseconds();
 
-  /// Blocks until the `wanted`th record is reached.
-  void await(uint64_t wanted);
-  void reach(uint64_t number);
+ private:
+  std::mutex mutex_;
+  std::condition_variable reached_;
+  bool isReached_ = false;
+  int64_t nanoseconds_ = 0;
+};
+
+/// An event refers to its latest record. An earlier one may still be pending on another stream, and be reached after
+/// it: as on a GPU, a wait ends with the record that was the latest when it was enqueued, and no other.
+class Event {
+ public:
+  /// Never recorded: nothing is waited for.
+  Event();
+  std::shared_ptr<Record> record();
+  std::shared_ptr<Record> latest();
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<Record> latest_ = std::make_shared<Record>();
 };
 
 class Stream {
