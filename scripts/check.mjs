@@ -6,6 +6,7 @@ const STEPS = [
   ["structure", "node scripts/check-structure.mjs"],
   ["imports", "node scripts/check-imports.mjs"],
   ["links", "node scripts/check-links.mjs"],
+  ["words", "node scripts/check-words.mjs"],
   ["kernels", "node scripts/kernel-headers.mjs --check"],
   ["format", "npm run --silent format:check"],
   ["build", "npm run --silent build"],

@@ -137,7 +137,7 @@ export function torchContender(peer: Peer, backend: string): Contender {
 }
 
 /** Read when a device is opened: which family of attention kernels it takes. */
-const KNOB = "MOSAIC_CUDA_FAMILY";
+const FAMILY_VARIABLE = "MOSAIC_CUDA_FAMILY";
 /** Compute capability 9.0: where there are kernels of TMA and wgmma. */
 const HOPPER = 90;
 
@@ -170,12 +170,12 @@ export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
 }
 
 function openFamily(family: string): ReturnType<typeof cuda> {
-  const before = process.env[KNOB];
-  process.env[KNOB] = family;
+  const before = process.env[FAMILY_VARIABLE];
+  process.env[FAMILY_VARIABLE] = family;
   try {
     return cuda({ index: 0 });
   } finally {
-    if (before === undefined) delete process.env[KNOB];
-    else process.env[KNOB] = before;
+    if (before === undefined) delete process.env[FAMILY_VARIABLE];
+    else process.env[FAMILY_VARIABLE] = before;
   }
 }

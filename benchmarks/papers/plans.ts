@@ -21,7 +21,7 @@ const finalists = 3;
 
 /**
  * The ring, the paper's own way, the strongest way in common use (ulysses × ring, "USP", over whatever numbers of ranks and in
- * whatever order suit it best) and the best of all that the planner knows, every one of them simulated whole.
+ * whatever order suit it best) and the best of all strategies of the planner, every one of them simulated whole.
  */
 export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, theirs } = comparison;

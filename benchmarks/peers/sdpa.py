@@ -3,7 +3,7 @@
     {"op": "hello"}                                                what is here
     {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖
     {"op": "prepare", "backend": B, "problem": P}                  draws operands, runs once
-    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, after one that is not told
+    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, after one that is not reported
     {"op": "release"}                                              forgets operands
     {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
     {"op": "quit"}

@@ -259,7 +259,7 @@ describe("the command", () => {
   const tiny = ["--tokens", "128", "--hidden", "256", "--lengths", "128", "--once", "--out", out];
   const peer = ["--peer", fakePeer.join(" ")];
 
-  it("knows all cases, and refuses what it does not know", () => {
+  it("lists all cases, and refuses unknown ones", () => {
     const names = bench("--list").stdout.trim().split("\n");
     expect(new Set(names).size).toBe(names.length);
     for (const direction of ["forward", "backward"]) {

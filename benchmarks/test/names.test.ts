@@ -21,7 +21,7 @@ describe("the benchmarks", () => {
     for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);
   });
 
-  it("refuse what they do not know", () => {
+  it("refuse unknown ones", () => {
     expect(bench("--filter", "nothing.like.it")).toMatchObject({
       status: 2,
       stderr: expect.stringContaining("--list"),

@@ -137,7 +137,7 @@ describe("the command", () => {
   const papers = fileURLToPath(new URL("../dist/papers.js", import.meta.url));
   const run = (...args: string[]) => spawnSync(process.execPath, [papers, ...args], { encoding: "utf8" });
 
-  it("explains itself, and refuses papers that it does not know", () => {
+  it("prints its help, and refuses unknown papers", () => {
     expect(run("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
     const unknown = { status: 2, stderr: expect.stringContaining("mesh-attention and attention2d") };
     expect(run("--only", "ring")).toMatchObject(unknown);

@@ -14,12 +14,12 @@ const TOP = [
   "scripts",
 ];
 
-/** Paths of what people wrote, as git knows it: of the packages, and what they share. */
+/** Paths of what people wrote, as git lists it: of the packages, and what they share. */
 export function sourcesOf(root, packages) {
   const paths = [...TOP, ...packages.map(({ path }) => path)];
   const git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
   const { status, stdout, stderr } = spawnSync("git", git, { cwd: root, encoding: "utf8", maxBuffer: 1 << 26 });
-  if (status !== 0) throw new Error(`git ls-files failed, which tells what belongs to the repository: ${stderr}`);
+  if (status !== 0) throw new Error(`git ls-files failed, which lists what belongs to the repository: ${stderr}`);
   // What was removed and not committed yet is still listed.
   return [...new Set(stdout.split("\0"))].filter((path) => path !== "" && existsSync(join(root, path)));
 }

@@ -167,7 +167,7 @@ describe("mosaic gpu", () => {
       env: { ...process.env, ...env },
     });
 
-  test("refuses what it does not know", () => {
+  test("refuses unknown arguments", () => {
     expect(gpu(["--only", "nothing"])).toMatchObject({
       status: 2,
       stderr: expect.stringContaining('no step "nothing"'),

@@ -91,7 +91,7 @@ const planted = {
     pack("conformance"),
     /conformance is for tests and programs/,
   ],
-  "a launcher that knows tensors": [
+  "a launcher that imports tensors": [
     pack("launcher", { dependencies: ["@mosaic/core"] }, { "src/index.ts": 'import "@mosaic/core";' }),
     /@mosaic\/launcher stands apart/,
   ],

@@ -15,7 +15,7 @@ const SHARPNESS = 3;
 const sharp = (headDim: number): number => SHARPNESS * headDim ** -0.5;
 /**
  * Every base sees all others, and not itself: queries and keys begin equal, so nothing is so like a base as itself, and a
- * hidden one would read, of all bases, the one that does not know.
+ * hidden one would read, of all bases, the one that lacks it.
  */
 const others: Mask = {
   name: "others",

@@ -8,7 +8,7 @@ import { chosenOf, type MassRecall, massRecall } from "./recall.ts";
 import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
-/** How well the last layer's router knows where exact attention would look, on sequences it never trained on. */
+/** How well the last layer's router predicts where exact attention would look, on sequences it never trained on. */
 export async function surveyRecall(trainer: Trainer, sequences = 8): Promise<MassRecall & { readonly chance: number }> {
   const { ctx, model, settings, samples } = trainer;
   const { chunks, topK: k } = settings;

@@ -10,7 +10,7 @@ const CENTRES = [-9, -6, -3, 0, 3, 6, 9] as const;
 export const WORDS: number = CENTRES.length;
 /** Rows of the table that words are looked up in: each place around the base has its own. */
 export const WORD_ROWS: number = WORDS * WORD_KINDS;
-/** Letters on either side that a token knows. */
+/** Letters on either side that a token embeds. */
 export const REACH = 10;
 
 /** For each row of the table 1, or 0 if any of its letters is hidden. */

@@ -48,7 +48,7 @@ describe("training", () => {
     expect(one.at(-1)!.bytes).toBe(0);
   });
 
-  it("copies what only another chunk knows: within 40 steps the loss is well below ln 4", async () => {
+  it("copies what only another chunk holds: within 40 steps the loss is well below ln 4", async () => {
     const task = "--task planted --chunks 4 --chunk-length 32 --top-k 3 --warmup 0 --batch 12".split(" ");
     const run = "--steps 40 --evaluate-every 40 --learning-rate 0.005".split(" ");
     const curve = await curveOn(1, readSettings([...task, ...run, "--folder", join(folder, "copies")]));

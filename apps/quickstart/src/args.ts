@@ -80,7 +80,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
   throw new UsageError(`--backend local: expected --ranks 1, as it sees its own keys only; received ${settings.ranks}`);
 }
 
-/** How many ranks, and for a backend that wants two dimensions in what shape. */
+/** How many ranks, and for a backend that needs two dimensions in what shape. */
 function readRanks(
   { ranks, mesh }: { readonly ranks?: string; readonly mesh?: string },
   backend: string,

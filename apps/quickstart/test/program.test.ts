@@ -120,7 +120,7 @@ describe("the program", () => {
     expect(readdirSync(temporary).filter((name) => name.startsWith("mosaic-quickstart-"))).toEqual([]);
   });
 
-  it("explains itself, and refuses what it does not know", async () => {
+  it("prints its help, and refuses unknown arguments", async () => {
     expect(await run(["--help"])).toMatchObject({ code: 0, stdout: expect.stringContaining("--tokens N") });
     const refused = { code: 2, stdout: "", stderr: expect.stringMatching(/--bogus[^]*npm run demo/) };
     expect(await run(["--bogus"])).toMatchObject(refused);

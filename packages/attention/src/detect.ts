@@ -15,16 +15,16 @@ import {
   partners,
   placeOnHost,
   sharesGpus,
-} from "./parts.ts";
+} from "./device-factories.ts";
 
 /** The options of `init`. */
-interface Asked {
+interface Requested {
   readonly device?: Device | DeviceName;
   readonly collectives?: Collectives | CollectivesName;
 }
 
 /** What it works with. */
-interface Chosen {
+interface SelectedDevice {
   readonly device: Device;
   /** Whether `device` was made here, to be closed if nobody else comes to own it. */
   readonly isOurs: boolean;
@@ -32,9 +32,9 @@ interface Chosen {
 }
 
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
-export async function choose(asked: Asked, worldSize: number): Promise<Chosen> {
-  const engine = asked.collectives ?? collectivesOfEnvironment();
-  const place = asked.device ?? deviceOfEnvironment() ?? servedBy(engine) ?? (await detected(worldSize)).device;
+export async function selectDevice(requested: Requested, worldSize: number): Promise<SelectedDevice> {
+  const engine = requested.collectives ?? collectivesOfEnvironment();
+  const place = requested.device ?? deviceOfEnvironment() ?? servedBy(engine) ?? (await detected(worldSize)).device;
   if (typeof place === "string" && typeof engine === "string") refuseMixed(place, engine);
   const connect = engine ?? (worldSize > 1 ? collectivesFor(place) : undefined);
   const device = typeof place === "string" ? await makeDevice(place) : place;
@@ -51,7 +51,7 @@ function servedBy(engine: Collectives | CollectivesName | undefined): DeviceName
   return engine && deviceServedBy(typeof engine === "string" ? engine : engine.name);
 }
 
-/** What connects such devices; for somebody's own, nobody here knows. */
+/** What connects such devices; undefined for a third party's. */
 function collectivesFor(place: Device | DeviceName): CollectivesName | undefined {
   return partners[(typeof place === "string" ? place : place.type) as DeviceName];
 }
@@ -80,7 +80,7 @@ async function detected(worldSize: number): Promise<Detected> {
   return found;
 }
 
-/** Where `init` runs what it is not told where to run. */
+/** The default device of `init`. */
 export interface Detected {
   readonly device: DeviceName;
   readonly collectives: CollectivesName;
@@ -132,9 +132,9 @@ export async function detect(options: DetectOptions = {}): Promise<Detected> {
 
 /** `detect` for a machine. */
 export async function detectOn(machine: Machine, options: DetectOptions): Promise<Detected> {
-  const asked = collectivesOfEnvironment(machine.env);
-  const device = deviceOfEnvironment(machine.env) ?? (asked && deviceServedBy(asked));
-  if (device !== undefined) return { device, collectives: asked ?? partners[device] };
+  const requested = collectivesOfEnvironment(machine.env);
+  const device = deviceOfEnvironment(machine.env) ?? (requested && deviceServedBy(requested));
+  if (device !== undefined) return { device, collectives: requested ?? partners[device] };
   const why = await whyNoGpu(machine, options);
   if (why === undefined) return { device: "cuda", collectives: "nccl" };
   const onCpu = { device: "cpu", collectives: "local" } as const;

@@ -71,5 +71,5 @@ export { cpu } from "@mosaic/kernels-cpu";
 export { ComposedAttention, composed, HierarchicalAttention, hierarchical, type Strategy } from "@mosaic/strategies";
 export { detect, type Detected, type DetectOptions } from "./detect.ts";
 export { init, type InitOptions } from "./init.ts";
-export type { CollectivesName, DeviceName } from "./parts.ts";
+export type { CollectivesName, DeviceName } from "./device-factories.ts";
 export { world, type WorldOptions } from "./world.ts";

@@ -10,8 +10,8 @@ import {
   init as initCore,
   OptionError,
 } from "@mosaic/core";
-import { choose } from "./detect.ts";
-import type { CollectivesName, DeviceName } from "./parts.ts";
+import { selectDevice } from "./detect.ts";
+import type { CollectivesName, DeviceName } from "./device-factories.ts";
 
 /** As in @mosaic/core, but everything has a default. */
 export interface InitOptions extends Omit<CoreOptions, "device" | "collectives"> {
@@ -46,8 +46,8 @@ export async function init(options: InitOptions = {}): Promise<Context> {
   const { device: wanted, collectives: engine, backends = [], ...rest } = options;
   const size = options.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
   checkLaunched(options, size);
-  const asked = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
-  const { device, isOurs, collectives } = await choose(asked, size);
+  const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
+  const { device, isOurs, collectives } = await selectDevice(requested, size);
   try {
     return await initCore({ ...rest, device, backends: withDefaults(backends), ...(collectives && { collectives }) });
   } catch (error) {

@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { detect, detectOn, type Machine } from "../src/detect.ts";
-import { gpuFor, placeOnHost, sharesGpus } from "../src/parts.ts";
+import { gpuFor, placeOnHost, sharesGpus } from "../src/device-factories.ts";
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };

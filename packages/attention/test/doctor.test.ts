@@ -219,7 +219,7 @@ describe("mosaic-doctor", () => {
       1,
       /each computes[^]*✗ NCCL[^]*on device "cpu"[^]*1 problem/,
     ],
-  ])("tells of %s", async (_, env, code, expected) => {
+  ])("reports %s", async (_, env, code, expected) => {
     const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });
     expect(found).toEqual({ code, output: expect.stringMatching(expected) });
   });
@@ -238,7 +238,7 @@ describe("mosaic-doctor", () => {
     expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "it computes" });
   });
 
-  it("explains itself, and refuses what it does not know", async () => {
+  it("prints its help, and refuses unknown arguments", async () => {
     expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
     expect(await doctor(["-V"])).toEqual({ code: 0, output: "0.1.0\n" });
     expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });

@@ -9,7 +9,7 @@ import * as coreSubpath from "../src/core.ts";
 import * as mosaic from "../src/index.ts";
 import * as metaSubpath from "../src/meta.ts";
 import * as nnSubpath from "../src/nn.ts";
-import { importOptional } from "../src/parts.ts";
+import { importOptional } from "../src/device-factories.ts";
 import * as plannerSubpath from "../src/planner.ts";
 import * as testingSubpath from "../src/testing.ts";
 

@@ -23,7 +23,7 @@ test("small chunks are computed in one call, large ones behind their transfers",
     "overlapped",
     "overlapped",
   ]);
-  // A device that wants larger calls to be busy.
+  // A device that needs larger calls to be busy.
   expect(chosen(4, 128, { halfSpeedRows: 512 })).toBe("fused");
   expect(chosen(4, 4096, { halfSpeedRows: 512 })).toBe("overlapped");
   expect(chosen(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");

@@ -69,7 +69,7 @@ test.each(gridsUpTo(8))(
           const columnsSeen = offsets(rows).map((y) => offsets(columns).some((x) => seen(x, y)));
           expect(queries.sources.map((source) => source !== undefined)).toEqual(rowsSeen);
           expect(keys.sources.map((source) => source !== undefined)).toEqual(columnsSeen);
-          // Whoever sends knows of whoever receives.
+          // Every send has its receive.
           for (const [peers, other] of [
             [queries, (rank: number) => tiles[rank]!.queries],
             [keys, (rank: number) => tiles[rank]!.keys],

@@ -1,4 +1,4 @@
-// Data, and what must become of it. Knows nothing of the test runner: processes of their own use it too.
+// Data, and what must become of it. Independent of the test runner: processes of their own use it too.
 import { type DType, type Shape, sizeOf, type Tensor } from "@mosaic/core";
 import { roundTo, type TestDevice } from "./device.ts";
 

@@ -13,7 +13,7 @@ emulate();
 // What NCCL can carry out all the same, it does: as many bytes, another dtype.
 const suite = failureSuite(
   (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda({ index: 0 })) }),
-  { lateNews: true },
+  { lateNotice: true },
 );
 
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());

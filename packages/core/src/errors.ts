@@ -8,8 +8,8 @@ export interface ErrorParts {
 }
 
 function sentence({ where, expected, received, remedy }: ErrorParts): string {
-  const facts = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
-  return `${where}: ${[facts, remedy].filter(Boolean).join("; ")}`;
+  const details = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
+  return `${where}: ${[details, remedy].filter(Boolean).join("; ")}`;
 }
 
 /**

@@ -70,7 +70,7 @@ describe("init", () => {
 });
 
 describe("a context", () => {
-  test("knows its backends by name, and reports where others live", async () => {
+  test("finds its backends by name, and names the packages of others", async () => {
     const mine = { ...local(), name: "mine" };
     await using ctx = await start({ backends: [mine] });
     expect(ctx.backend("mine")).toBe(mine);

@@ -231,7 +231,7 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
   expect(reported).toBe("DeviceError: gatherRows: expected whole numbers from 0 to 2, received 3");
 });
 
-test.concurrent("cuBLASLt that knows no way leaves the product to a kernel of ours", async () => {
+test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
   const [reported] = await errorsOf({ env }, "", [
     `const device = cuda();

@@ -28,7 +28,7 @@ async function main(argv: readonly string[]): Promise<number> {
   if (values.flag("help")) return print(helpText());
   if (values.flag("version")) return print(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
   const { launch, console: settings } = settingsOf(sources);
-  const color = wantsColor(settings.color);
+  const color = useColor(settings.color);
   const options: LaunchOptions = { ...launch, ...entryOf(line), color };
   const plan = planOf(options);
   if (values.flag("dry-run")) {
@@ -69,7 +69,7 @@ function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean
 }
 
 /** https://no-color.org: any value but the empty one turns colours off. */
-function wantsColor(setting: ConsoleSettings["color"]): boolean {
+function useColor(setting: ConsoleSettings["color"]): boolean {
   if (setting !== "auto") return setting === "always";
   return process.stdout.isTTY && !process.env.NO_COLOR;
 }

@@ -8,12 +8,12 @@ export function countGpus(env: NodeJS.ProcessEnv, nodes: number = deviceNodes())
   const visible = env.CUDA_VISIBLE_DEVICES;
   if (visible === undefined) return nodes;
   const ids = visible.split(",").map((id) => id.trim());
-  // CUDA stops at the first id that it does not know, and -1 is how users write "none".
+  // CUDA stops at the first unknown id, and -1 is how users write "none".
   const end = ids.findIndex((id) => id === "" || id.startsWith("-") || isBeyond(id, nodes));
   return end < 0 ? ids.length : end;
 }
 
-/** Without nodes, as under WSL, nobody knows. */
+/** Unknown without nodes, as under WSL. */
 function isBeyond(id: string, nodes: number): boolean {
   return nodes > 0 && /^\d+$/.test(id) && Number(id) >= nodes;
 }

@@ -139,7 +139,7 @@ describe("a plan", () => {
     expect(planOf({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
   });
 
-  it("knows when a scheduler takes the machine away, if one announces it", () => {
+  it("reads when a scheduler takes the machine away, if one announces it", () => {
     const endsAt = (env: NodeJS.ProcessEnv): number => planOf({ entry: "sh", exec: true }, env).jobEndsAt;
     expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
     for (const nothing of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])

@@ -92,7 +92,7 @@ describe("where a value comes from", () => {
     expect(sourceOf([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
   });
 
-  it("takes lists, objects and switches from the file, and refuses what it does not know", () => {
+  it("takes lists, objects and switches from the file, and refuses unknown options", () => {
     const write = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
     write('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
     const { launch, console } = settings([]);

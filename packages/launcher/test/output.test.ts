@@ -125,7 +125,7 @@ describe("the console", () => {
 describe("output of ranks", () => {
   it("keeps stdout and stderr apart, prefixed; a last line without end is shown", async () => {
     const outcome = await run(["-n", "2", program("speak.mjs"), "both"]);
-    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 says", "[1] rank 1 says"]);
+    expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 prints", "[1] rank 1 prints"]);
     expect(outcome.stderr.split("\n").toSorted()).toEqual(["", "[0] rank 0 warns", "[1] rank 1 warns"]);
     expect((await run(["-n1", program("speak.mjs"), "no-line-end"])).stdout).toBe("[0] rank 0 stops mid\n");
     expect((await run(["-n1", "--log-prefix", "", program("speak.mjs"), "progress"])).stdout).toBe("0 at 100%\n");
@@ -149,9 +149,9 @@ describe("output of ranks", () => {
       .map((one) => JSON.parse(one) as Record<string, unknown>);
     expect(outcome.stderr).toBe("");
     for (const object of objects) expect(object).toMatchObject({ t: expect.any(Number), node: expect.any(String) });
-    const said = objects.filter(({ event }) => event === undefined);
-    expect(said).toHaveLength(4);
-    expect(said).toContainEqual(
+    const reported = objects.filter(({ event }) => event === undefined);
+    expect(reported).toHaveLength(4);
+    expect(reported).toContainEqual(
       expect.objectContaining({ rank: 1, attempt: 0, stream: "stderr", msg: "rank 1 warns" }),
     );
     const events = objects.flatMap(({ event }) => event ?? []);

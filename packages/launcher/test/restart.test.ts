@@ -12,8 +12,8 @@ describe("a job is restarted", () => {
     const outcome = await job(["--max-restarts", "3", "--min-uptime", "0"], ["0,1"]);
     expect(outcome.code).toBe(0);
     for (const attempt of [0, 1, 2]) {
-      const told = `attempt ${attempt}, TORCHELASTIC_RESTART_COUNT ${attempt}, found `;
-      const lines = outcome.stdout.split("\n").filter((line) => line.includes(told));
+      const prefix = `attempt ${attempt}, TORCHELASTIC_RESTART_COUNT ${attempt}, found `;
+      const lines = outcome.stdout.split("\n").filter((line) => line.includes(prefix));
       expect(lines.length).toBeGreaterThan(0);
       for (const line of lines) expect(line).toMatch(new RegExp(`found (undefined|${attempt})$`));
     }

@@ -18,30 +18,33 @@ import {
 const env = { TEST_INDEX: INDEX };
 const PACKAGE = join(import.meta.dirname, "..");
 
-interface Told {
-  readonly told: Readonly<Record<string, string>>;
+interface RankContract {
+  readonly environment: Readonly<Record<string, string>>;
   readonly arrived: number;
   readonly args: readonly string[];
   readonly execArgv: readonly string[];
   readonly cwd: string;
 }
 
-async function contract(args: readonly string[], start: Readonly<Record<string, string>> = {}): Promise<Told[]> {
+async function contract(
+  args: readonly string[],
+  start: Readonly<Record<string, string>> = {},
+): Promise<RankContract[]> {
   const { stdout, stderr, code } = await run([...args, program("contract.mjs"), "-n", "9", "--json", "--", "x"], {
     env: { ...env, ...start },
   });
   expect({ stderr, code }).toEqual({ stderr: "", code: 0 });
   const lines = stdout.trim().split("\n").toSorted();
-  return lines.map((line) => JSON.parse(line.replace(/^\[\d+\] /, "")) as Told);
+  return lines.map((line) => JSON.parse(line.replace(/^\[\d+\] /, "")) as RankContract);
 }
 
 describe("the environment of a rank", () => {
   it("who they are, and meet at the store", async () => {
     const inherited = { RANK: "77", WORLD_SIZE: "99", MOSAIC_ATTEMPT: "5", MASTER_ADDR: "elsewhere" };
     const ranks = await contract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
-    const { told: first } = ranks[0] as Told;
-    for (const [rank, { told, args }] of ranks.entries()) {
-      expect(told).toMatchObject({
+    const { environment: first } = ranks[0] as RankContract;
+    for (const [rank, { environment, args }] of ranks.entries()) {
+      expect(environment).toMatchObject({
         RANK: `${rank}`,
         LOCAL_RANK: `${rank}`,
         WORLD_SIZE: "3",
@@ -57,13 +60,15 @@ describe("the environment of a rank", () => {
         TORCHELASTIC_ERROR_FILE: expect.stringMatching(new RegExp(`/attempt_0/${rank}/error\\.json$`)),
         MOSAIC_ATTEMPT: "0",
         MOSAIC_NODE_ADDR: "127.0.0.1",
-        MOSAIC_STORE: `127.0.0.1:${told.MASTER_PORT}`,
+        MOSAIC_STORE: `127.0.0.1:${environment.MASTER_PORT}`,
         MOSAIC_RUN_ID: first?.MOSAIC_RUN_ID,
         MASTER_PORT: first?.MASTER_PORT,
       });
-      expect(told.MOSAIC_RUN_ID).toBe(`${told.TORCHELASTIC_RUN_ID}-${told.MOSAIC_RUN_ID?.slice(-10)}`);
-      expect(told).not.toHaveProperty("MOSAIC_LIFELINE_FD");
-      expect(told).not.toHaveProperty("FORCE_COLOR");
+      expect(environment.MOSAIC_RUN_ID).toBe(
+        `${environment.TORCHELASTIC_RUN_ID}-${environment.MOSAIC_RUN_ID?.slice(-10)}`,
+      );
+      expect(environment).not.toHaveProperty("MOSAIC_LIFELINE_FD");
+      expect(environment).not.toHaveProperty("FORCE_COLOR");
       expect(args).toEqual(["-n", "9", "--json", "--", "x"]);
     }
     expect(new Set(ranks.map(({ arrived }) => arrived))).toEqual(new Set([1, 2, 3]));
@@ -72,7 +77,7 @@ describe("the environment of a rank", () => {
   it("what the user adds; what the launcher promises cannot be overridden", async () => {
     const options = ["-n", "1", "--env", "EXTRA=a b", "--threads=5", "--node-arg=--expose-gc", "--master-port=0"];
     const [rank] = await contract(options);
-    expect(rank?.told).toMatchObject({ EXTRA: "a b", MOSAIC_THREADS: "5" });
+    expect(rank?.environment).toMatchObject({ EXTRA: "a b", MOSAIC_THREADS: "5" });
     expect(rank?.execArgv).toContain("--expose-gc");
     expect(rank?.cwd).toBe(testDir());
     const refused = await run(["--env", "RANK=3", program("contract.mjs")]);
@@ -93,7 +98,7 @@ describe("the environment of a rank", () => {
     expect(readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-logs-"))).toHaveLength(1);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
-    expect((await contract(["-n", "1", "--master-port", port]))[0]?.told.MASTER_PORT).toBe(port);
+    expect((await contract(["-n", "1", "--master-port", port]))[0]?.environment.MASTER_PORT).toBe(port);
   });
 });
 
@@ -280,11 +285,11 @@ describe("the library", () => {
     );
     const outcome = await runNode([script]).outcome;
     expect(outcome.stderr).toBe("");
-    const said = JSON.parse(outcome.stdout) as Record<string, unknown>;
-    expect(said.failed).toMatchObject({ outcome: "failed", exitCode: 7, attempts: 1, failure: { exitCode: 7 } });
-    expect(said.events).toEqual(expect.arrayContaining(["start", "spawn", "exit", "failure", "end"]));
-    expect(said.aborted).toMatchObject({ outcome: "cancelled", exitCode: 143 });
-    expect(said.killed).toMatchObject({ outcome: "cancelled", exitCode: 130 });
-    expect(said.wrong).toBe(true);
+    const reported = JSON.parse(outcome.stdout) as Record<string, unknown>;
+    expect(reported.failed).toMatchObject({ outcome: "failed", exitCode: 7, attempts: 1, failure: { exitCode: 7 } });
+    expect(reported.events).toEqual(expect.arrayContaining(["start", "spawn", "exit", "failure", "end"]));
+    expect(reported.aborted).toMatchObject({ outcome: "cancelled", exitCode: 143 });
+    expect(reported.killed).toMatchObject({ outcome: "cancelled", exitCode: 130 });
+    expect(reported.wrong).toBe(true);
   });
 });

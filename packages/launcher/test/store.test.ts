@@ -34,10 +34,10 @@ async function join(overrides: { token?: string; runId?: string; attempt?: numbe
 function raw(bytes: Buffer): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(server.port, "127.0.0.1", () => socket.write(bytes));
-    let said = "";
-    socket.on("data", (chunk) => (said += chunk.toString()));
+    let reported = "";
+    socket.on("data", (chunk) => (reported += chunk.toString()));
     socket.on("error", reject);
-    socket.on("close", () => resolve(said));
+    socket.on("close", () => resolve(reported));
   });
 }
 

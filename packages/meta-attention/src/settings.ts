@@ -44,7 +44,7 @@ export interface HierarchicalMetaAttentionOptions {
   /**
    * Which keys each query sees, in global positions. Default: all. A chunk is never routed to one of which it would see
    * nothing. Under a mask that shows no query a later key chunks are routed by what was before them, and so must stand one
-   * after another; under any other, routing knows the whole of every chunk.
+   * after another; under any other, routing uses the whole of every chunk.
    */
   readonly mask?: Mask;
   /**

@@ -144,19 +144,19 @@ function check(given: Case, bound: ArrayLike<number>, truth: Float64Array): numb
 test("the true missed mass is never above the bound: 1 000 random cases", async () => {
   await using ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   let tried = 0;
-  let telling = 0;
+  let informative = 0;
   await fc.assert(
     fc.asyncProperty(cases, async (given) => {
       const promise = await promised(ctx, given);
       const largest = check(given, promise.values, missedMass(given, promise));
       tried++;
-      if (largest < 0.9) telling++;
+      if (largest < 0.9) informative++;
     }),
     { numRuns: 1000, seed: 11 },
   );
   expect(tried).toBe(1000);
   // A bound of 1 would be honest, too.
-  expect(telling).toBeGreaterThan(300);
+  expect(informative).toBeGreaterThan(300);
 }, 180_000);
 
 test.each([undefined, 0.2, 0.01])("the same over 3 ranks, fetching what is needed, at most %s", async (epsilon) => {

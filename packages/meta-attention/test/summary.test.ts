@@ -54,7 +54,7 @@ test("more tokens than places fit into a number", () => {
   expect(coefficients[0]).toBe(0);
 });
 
-test("a summary does not depend on the order of the tokens, and knows one from another", async () => {
+test("a summary does not depend on the order of the tokens, and distinguishes them", async () => {
   await alone(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, summaryDim: 6, numHeads: 2 });
     const rows = Array.from({ length: 12 }, (_, i) => Array.from({ length: 8 }, (_, e) => Math.sin(3 * i + e * e)));

@@ -188,7 +188,7 @@ export const job: Check = {
     if (RANK === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
-          "SLURM starts several tasks, and none of them knows its rank",
+          "SLURM starts several tasks, and none of them has its rank",
           "ask for one task a node, and let mosaic-run start the ranks in it",
         ),
       );

@@ -3,7 +3,7 @@ import { parseArgs } from "node:util";
 import { count, diagnose, report, reportJson } from "./diagnose.ts";
 import { thisSystem } from "./system.ts";
 
-const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and says what to do.
+const help = `mosaic-doctor: looks at this machine as Mosaic sees it, tries what is installed, and prints what to do.
 
   npx mosaic-doctor [options]
 

@@ -1,7 +1,7 @@
 import { writeSync } from "node:fs";
 import { matmul, type MosaicError, ones } from "@mosaic/core";
 import { cpu, features } from "@mosaic/kernels-cpu";
-import { importCuda, importNccl } from "../parts.ts";
+import { importCuda, importNccl } from "../device-factories.ts";
 import { world } from "../world.ts";
 import type { Answer, Answers } from "./system.ts";
 

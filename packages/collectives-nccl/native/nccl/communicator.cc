@@ -93,20 +93,20 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const std::string what = std::string("NCCL: ") + nccl.getErrorString(result) + " (" + nameOf(result) + ")" + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN says more, NCCL_SOCKET_IFNAME names the "
+            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, NCCL_SOCKET_IFNAME names the "
                    "networks to use"};
   }
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; a call of this host's system failed: NCCL_DEBUG=WARN says which; check /dev/shm, the limits of "
+            what + "; a call of this host's system failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
                    "descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_DEBUG=WARN says more"};
+            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_DEBUG=WARN prints more"};
   }
-  return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN says more"};
+  return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN prints more"};
 }
 
 void check(ncclResult_t result, const Communicator& communicator) {

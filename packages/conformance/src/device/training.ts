@@ -35,7 +35,7 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
     using out = room(device, [2, rows, columns], { dtype, lie });
     device.kernels.dropout(out, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
     checkRounded(await out.read(), expected, { dtype, what: `dropout ${lie}` });
-    // Rows 1, 3 and 5 of the second matrix, as a shard that knows where it lies.
+    // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
     using part = matrix.slice(1, 1, rows, 2);
     using own = room(device, [1, 3, columns], { dtype, lie });

@@ -4,7 +4,7 @@ import { check, checkEqual, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, errorOf, messageOf, openStage, outcomeOf } from "./stage.ts";
 
-/** Ranks that leave while others still need them, and groups that are closed. `late`: see `lateNews`. */
+/** Ranks that leave while others still need them, and groups that are closed. `late`: see `lateNotice`. */
 export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {

@@ -3,7 +3,7 @@ import type { Case } from "../case.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, errorOf, messageOf, openStage, type Outcome, outcomeOf, type Stage } from "./stage.ts";
 
-/** Ranks that call different things. `late`: see `lateNews`. */
+/** Ranks that call different things. `late`: see `lateNotice`. */
 export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {

@@ -99,7 +99,7 @@ export async function errorOf(group: ProcessGroup, post: () => void, goOn: () =>
   } catch (error) {
     return error as Error;
   }
-  throw new Error(`rank ${group.rank} has heard of nothing for 10 s`);
+  throw new Error(`rank ${group.rank} had no failure for 10 s`);
 }
 
 /** The message of an outcome that must be an error of this class. */

@@ -7,11 +7,11 @@ import { mismatchCases } from "./mismatches.ts";
 
 export interface FailureSuiteOptions {
   /**
-   * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and are notified of it after
-   * they have read: calls that differ, but move as many bytes; a message to a rank that has left. Default false: the next
+   * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and fail after they have
+   * read: calls that differ, but move as many bytes; a message to a rank that has left. Default false: the next
    * read fails.
    */
-  readonly lateNews?: boolean;
+  readonly lateNotice?: boolean;
 }
 
 /**
@@ -33,11 +33,11 @@ export interface FailureSuiteOptions {
  * await cases.find(({ name }) => name === "another shape on one rank is a mismatch on all")!.run();
  * ```
  */
-export function failureSuite(makeWorld: MakeWorld, { lateNews = false }: FailureSuiteOptions = {}): Case[] {
+export function failureSuite(makeWorld: MakeWorld, { lateNotice = false }: FailureSuiteOptions = {}): Case[] {
   return [
-    ...mismatchCases(makeWorld, lateNews),
+    ...mismatchCases(makeWorld, lateNotice),
     ...deadlineCases(makeWorld),
     ...deviceFailureCases(makeWorld),
-    ...departureCases(makeWorld, lateNews),
+    ...departureCases(makeWorld, lateNotice),
   ];
 }

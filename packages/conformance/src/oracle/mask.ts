@@ -2,7 +2,7 @@ import type { Slice } from "@mosaic/core";
 import type { Sees } from "./attention.ts";
 import { integer, uniforms } from "./numbers.ts";
 
-/** The definition of a slice, pair by pair: the one place of this package that knows it, and core's code is not asked. */
+/** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
 export function sees(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
   const from = slice.k0 + (slice.type & 2 ? query - slice.q0 : 0);

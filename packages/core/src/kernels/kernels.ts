@@ -150,7 +150,7 @@ export interface NormStats {
   readonly mean: Tensor | null;
   readonly rstd: Tensor;
 }
-/** dWeight and dBias are null where nobody wants them. */
+/** dWeight and dBias are null where not needed. */
 export interface NormGrads {
   readonly dx: Tensor;
   readonly dWeight: Tensor | null;

@@ -1,7 +1,7 @@
 import { DTypeError, MosaicError } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** All operands live on one device and have one dtype; converting is left to the caller, who knows what it costs. */
+/** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
 export function checkOperands(where: string, first: Tensor, ...others: readonly (Tensor | null)[]): void {
   for (const other of others) {
     if (other === null) continue;

@@ -2,7 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { UnaryOp } from "../kernels/kernels.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** f(x) element by element: the kernel that computes it also knows its derivative at x. */
+/** f(x) element by element: the kernel that computes it also has its derivative at x. */
 function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
   const run = defineOp({
     name: op,

@@ -35,7 +35,7 @@ describe("the tape", () => {
     expect(await gradOf(x)).toEqual([6, 8]);
   });
 
-  test("gives no gradient to what wants none", async () => {
+  test("gives no gradient to what requires none", async () => {
     const x = leaf(1);
     const y = full(device, [1], 2);
     using z = mul(x, y);
@@ -260,7 +260,7 @@ describe("checkpoint", () => {
     expect(y.node?.name).toBe("checkpoint");
   });
 
-  test("records nothing if nothing wants a gradient", () => {
+  test("records nothing if nothing requires a gradient", () => {
     using x = ones(device, [2]);
     using y = checkpoint(square, x);
     expect(y.node).toBeUndefined();

@@ -212,7 +212,7 @@ test("a mean is no larger than what it is the mean of, however many there are", 
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
 });
 
-test("reductions and norms take no option that they do not know, and norms nothing without features", () => {
+test("reductions and norms take no unknown option, and norms nothing without features", () => {
   const device = new ReferenceDevice();
   using x = fromArray(device, [1, 2], [2]);
   using scalar = fromArray(device, [1], []);

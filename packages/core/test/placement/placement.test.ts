@@ -51,7 +51,7 @@ test("a placement stays what it was made of", () => {
   expect(placement.spans(1, 2, 5)).toEqual([{ start: 1, length: 4, step: 1 }]);
 });
 
-test("a layout takes whole lengths, axes of the mesh once, and no option that it does not know", () => {
+test("a layout takes whole lengths, axes of the mesh once, and no unknown option", () => {
   const mesh = { sp: 2 };
   for (const length of [2.5, -1, NaN])
     expect(() => layoutOf({ mesh, axes: ["sp"], length })).toThrow(/length: expected a whole/);

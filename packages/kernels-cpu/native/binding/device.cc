@@ -13,7 +13,7 @@ namespace {
 
 struct Held {
   std::shared_ptr<Device> device;
-  int64_t reported = 0;  // bytes V8 knows of
+  int64_t reported = 0;  // bytes reported to V8
 };
 
 Held* heldBy(napi_env env, napi_callback_info info) {

@@ -44,7 +44,7 @@ struct Addon {
 /// Throws a JavaScript error whose `code` reports what kind, as in `errorFromFailure`.
 napi_value throwError(napi_env env, MosaicFailureCode code, const char* message);
 
-/// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device knows more.
+/// Runs `body`; what it throws becomes a JavaScript error. Of a driver's call that failed, the device has the details.
 template <class Body>
 napi_value guarded(napi_env env, Device* device, Body body) {
   try {

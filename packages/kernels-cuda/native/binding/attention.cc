@@ -60,7 +60,7 @@ int sizeOf(int64_t headDim) {
   return size;
 }
 
-/// Tensor cores take one 16-bit dtype, in as much shared memory as the kernel wants; all else is float32's way.
+/// Tensor cores take one 16-bit dtype, in as much shared memory as the kernel needs; all else is float32's way.
 bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, unsigned sharedBytes) {
   const DType first = *dtypes.begin();
   return first != DType::Float32 && sharedBytes <= device.mostSharedBytes() &&

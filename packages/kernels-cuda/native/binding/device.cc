@@ -10,7 +10,7 @@ namespace {
 struct Held {
   std::unique_ptr<Device> device;
   std::shared_ptr<Environment> environment;
-  int64_t reported = 0;  // bytes V8 knows of
+  int64_t reported = 0;  // bytes reported to V8
 };
 
 void report(napi_env env, Held& held, int64_t bytes) {

@@ -6,7 +6,7 @@
 
 namespace mosaic::cuda {
 
-/// Whether TMA can: the driver knows how, elements are 16 bits, everything begins at multiples of 16 bytes, nothing is
+/// Whether TMA can: the driver can, elements are 16 bits, everything begins at multiples of 16 bytes, nothing is
 /// broadcast, overlaps or runs backward.
 bool suitsTma(const TensorView& x);
 

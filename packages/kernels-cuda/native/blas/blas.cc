@@ -74,7 +74,7 @@ bool Blas::start(const BlasProblem& problem) {
   if (status == BLAS_SUCCESS) return true;
   if (status == BLAS_NOT_SUPPORTED) return plan.drop(), false;
   throw Failure(MOSAIC_FAILURE_DEVICE, "matmul of " + std::to_string(problem.out.rows) + " × " +
-                                           std::to_string(problem.out.columns) + " results: cuBLASLt says " +
+                                           std::to_string(problem.out.columns) + " results: cuBLASLt returned " +
                                            library_->functions.getStatusName(status));
 }
 

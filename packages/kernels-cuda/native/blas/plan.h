@@ -18,7 +18,7 @@ class Blas::Plan {
   ~Plan();
   Plan(const Plan&) = delete;
 
-  /// Whether the library knows a way.
+  /// Whether the library has an algorithm.
   bool isFound() const { return found_ > 0 && choice_.state == BLAS_SUCCESS; }
   /// It was none.
   void drop() { found_ = 0; }

@@ -14,7 +14,7 @@ struct ReduceParameters {
 };
 
 /// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; steps are the strides of
-/// the last two axes. A block of 256 threads computes 64 × 64: x of its number is which, y for which of the batch.
+/// the last two axes. A block of 256 threads computes 64 × 64: its number in x selects which, in y which of the batch.
 struct MatmulParameters {
   Loop<3> batch;  // out, a, b
   int64_t m, n, k;

@@ -50,7 +50,7 @@ function sourceOf(
 }
 
 /**
- * What SLURM knows. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
+ * The variables of SLURM. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
  * SLURM_LAUNCH_NODE_IPADDR is never read: it is where srun ran, which may be a login node.
  */
 function scheduled(option: string, env: Environment): Sourced | undefined {

@@ -44,13 +44,13 @@ export class Guard {
   /** Adds a process group to what must not survive the launcher. */
   watch(group: number): void {
     this.#groups.add(group);
-    this.#sayGroups();
+    this.#sendGroups();
   }
 
   /** Forgets a group that is gone: its number may come back as somebody else's. */
   forget(group: number): void {
     this.#groups.delete(group);
-    this.#sayGroups();
+    this.#sendGroups();
   }
 
   /** Ends the guard itself, when there is nothing left to guard. */
@@ -62,7 +62,7 @@ export class Guard {
     await gone;
   }
 
-  #sayGroups(): void {
+  #sendGroups(): void {
     this.#send(`groups ${[...this.#groups].map((group) => -group).join(" ")}\n`);
   }
 

@@ -11,7 +11,7 @@ export interface RankRecord {
   readonly signal: NodeJS.Signals | null;
   readonly startedAt: number;
   readonly exitedAt: number;
-  /** When the launcher first told it to end; undefined if it ended before. */
+  /** When the launcher first signalled it to end; undefined if it ended before. */
   readonly stoppedAt: number | undefined;
   /** What it threw and did not catch. */
   readonly thrown: ErrorRecord | undefined;
@@ -30,7 +30,7 @@ export function verdictOf(record: RankRecord): Verdict {
   const { code, stoppedAt, thrown } = record;
   const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedByItself(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
-  if (thrown === undefined ? saysPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
+  if (thrown === undefined ? reportsPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
   return before ? "failed" : "stopped";
 }
 
@@ -107,7 +107,7 @@ function isPeerLost(error: RankError): boolean {
 }
 
 /** A rank that catches its errors, prints them and exits leaves no record, but has printed the name. */
-const saysPeerLost = ({ stderrTail }: RankRecord): boolean =>
+const reportsPeerLost = ({ stderrTail }: RankRecord): boolean =>
   stderrTail.some((line) => PEER_LOST_NAMES.some((name) => line.includes(name)));
 
 /** When nobody failed of his own accord, somebody left too early: a rank that exited with 0 is not to blame otherwise. */

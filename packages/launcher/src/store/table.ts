@@ -3,7 +3,7 @@ import { LIMITS, StoreError } from "./protocol.ts";
 /** Stops waiting; safe to call more than once. */
 export type Cancel = () => void;
 
-/** The keys of one attempt. Knows nothing of sockets: waiting is a callback, and every method refuses by throwing. */
+/** The keys of one attempt. Independent of sockets: waiting is a callback, and every method refuses by throwing. */
 export class StoreTable {
   readonly #values = new Map<string, Buffer>();
   readonly #watchers = new Map<string, Set<() => void>>();

@@ -1,13 +1,13 @@
 // Prints what a rank was given, and proves that the store in it is reachable.
 const { connectStore } = await import(process.env.TEST_INDEX);
-const told = Object.fromEntries(
+const environment = Object.fromEntries(
   Object.entries(process.env).filter(([name]) =>
     /^(RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|MOSAIC_|FORCE_COLOR|EXTRA)/.test(name),
   ),
 );
 const store = await connectStore();
 const arrived = await store.add("arrived");
-await store.barrier("all", Number(told.WORLD_SIZE), { member: told.RANK });
+await store.barrier("all", Number(environment.WORLD_SIZE), { member: environment.RANK });
 console.log(
-  JSON.stringify({ told, arrived, args: process.argv.slice(2), execArgv: process.execArgv, cwd: process.cwd() }),
+  JSON.stringify({ environment, arrived, args: process.argv.slice(2), execArgv: process.execArgv, cwd: process.cwd() }),
 );

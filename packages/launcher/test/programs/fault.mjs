@@ -75,7 +75,7 @@ async function escapee() {
 
 const bystanders = {
   "ignores-sigterm": () => {
-    process.on("SIGTERM", () => console.log(`rank ${rank} heard SIGTERM and stays`));
+    process.on("SIGTERM", () => console.log(`rank ${rank} received SIGTERM and stays`));
   },
   // The launcher's store outlives a rank, so the loss is reported here as collectives would report it.
   "loses-peer": () => {

@@ -4,7 +4,7 @@ import { setTimeout as delay } from "node:timers/promises";
 const rank = process.env.RANK;
 const speeches = {
   both: () => {
-    console.log(`rank ${rank} says`);
+    console.log(`rank ${rank} prints`);
     console.error(`rank ${rank} warns`);
   },
   "no-line-end": () => process.stdout.write(`rank ${rank} stops mid`),

@@ -85,7 +85,7 @@ function block(k: Tensor, v: Tensor): Block {
   return { k, v, [Symbol.dispose]: () => [k, v].forEach((tensor) => tensor.dispose()) };
 }
 
-// Every rank knows what every query chunk chose, so each works out alone what it sends and receives.
+// Every rank has what every query chunk chose, so each works out alone what it sends and receives.
 
 /** A chunk for consecutive batch elements, [b0, b1). */
 export interface Run {

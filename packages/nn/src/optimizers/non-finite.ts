@@ -26,12 +26,12 @@ export class NonFiniteError extends MosaicError {
   constructor(where: string, { step, loss, norms }: NonFinite) {
     const named = norms.map(({ name, norm }) => `the gradient of "${name}" has norm ${norm}`);
     const most = 5;
-    const facts = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, most)];
+    const details = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, most)];
     const rest = named.length > most ? `, and so on for ${named.length - most} more` : "";
     super({
       where: `${where}, step ${step}`,
       expected: "a finite loss and finite gradients",
-      received: `${facts.join(", ")}${rest}`,
+      received: `${details.join(", ")}${rest}`,
       remedy: "lower the learning rate, clip gradients, or look at the data of this step",
     });
     this.step = step;

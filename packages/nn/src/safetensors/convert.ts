@@ -9,7 +9,7 @@ const word = new Uint32Array(float.buffer);
 
 /**
  * Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. Throws a
- * FileError, saying where, for other dtypes.
+ * FileError, which names the place, for other dtypes.
  */
 export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
   const { buffer, byteOffset, byteLength } = bytes;

@@ -5,7 +5,7 @@ import { type Entry, FileError, formatNames, maxHeader, parseHeader } from "./fo
 
 /** A tensor of a file: its bytes, and its values if they are asked for. */
 export interface FileTensor extends HostTensor {
-  /** The format's own name: "F32", "BF16", "I64", …; `dtype` is "float32" for those that devices do not know. */
+  /** The format's own name: "F32", "BF16", "I64", …; `dtype` is "float32" for those that devices lack. */
   readonly format: string;
   readonly bytes: Uint8Array<ArrayBuffer>;
 }

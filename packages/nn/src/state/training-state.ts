@@ -19,7 +19,7 @@ export interface Resumed {
 }
 
 /** What the metadata holds as JSON under "mosaic"; numbers survive JSON to the last bit. */
-interface Facts {
+interface StateMetadata {
   readonly version: 1;
   readonly seed: number;
   readonly randomStream: number;
@@ -46,7 +46,7 @@ export async function saveCheckpoint(
   ctx.assertOpen("saveCheckpoint");
   const state = optimizer?.stateDict();
   const tensors = prefixed({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
-  const facts: Facts = {
+  const stateMetadata: StateMetadata = {
     version: 1,
     seed: ctx.seed,
     randomStream: ctx.randomStream,
@@ -55,7 +55,7 @@ export async function saveCheckpoint(
   };
   await together(ctx, `saveCheckpoint: ${path}`, async () => {
     checkJson("saveCheckpoint: data", data);
-    const metadata = { format: "pt", mosaic: JSON.stringify(facts) };
+    const metadata = { format: "pt", mosaic: JSON.stringify(stateMetadata) };
     if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
   });
 }
@@ -105,30 +105,30 @@ function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): 
 export async function loadCheckpoint(ctx: Context, path: string, training: Training): Promise<Resumed> {
   ctx.assertOpen("loadCheckpoint");
   let file: SafetensorsFile | undefined;
-  let facts: Facts | undefined;
+  let stateMetadata: StateMetadata | undefined;
   await together(ctx, `loadCheckpoint: ${path}`, async () => {
     file = await readSafetensors(path);
-    facts = factsOf(path, file);
-    apply(ctx, { path, file, facts, dryRun: true }, training);
+    stateMetadata = stateMetadataOf(path, file);
+    apply(ctx, { path, file, stateMetadata, dryRun: true }, training);
   });
-  apply(ctx, { path, file: file!, facts: facts!, dryRun: false }, training);
-  return { step: facts!.optimizer?.numbers.steps ?? 0, data: facts!.data };
+  apply(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
+  return { step: stateMetadata!.optimizer?.numbers.steps ?? 0, data: stateMetadata!.data };
 }
 
-function factsOf(path: string, { metadata }: SafetensorsFile): Facts {
-  const facts = parsed(metadata.get("mosaic"));
-  if (facts?.version === 1) return facts as Facts;
+function stateMetadataOf(path: string, { metadata }: SafetensorsFile): StateMetadata {
+  const stateMetadata = parsed(metadata.get("mosaic"));
+  if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
   throw new FileError({
     where: path,
     expected: "a checkpoint, version 1",
-    received: facts ? `version ${String(facts.version)}` : "safetensors without a training's state",
+    received: stateMetadata ? `version ${String(stateMetadata.version)}` : "safetensors without a training's state",
     remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
   });
 }
 
-function parsed(text: string | undefined): Partial<Facts> | undefined {
+function parsed(text: string | undefined): Partial<StateMetadata> | undefined {
   try {
-    return text === undefined ? undefined : (JSON.parse(text) as Partial<Facts>);
+    return text === undefined ? undefined : (JSON.parse(text) as Partial<StateMetadata>);
   } catch {
     return undefined;
   }
@@ -137,27 +137,28 @@ function parsed(text: string | undefined): Partial<Facts> | undefined {
 interface Opened {
   readonly path: string;
   readonly file: SafetensorsFile;
-  readonly facts: Facts;
+  readonly stateMetadata: StateMetadata;
   /** Only checks. */
   readonly dryRun: boolean;
 }
 
-function apply(ctx: Context, { path, file, facts, dryRun }: Opened, { model, optimizer }: Training): void {
-  if (facts.seed !== ctx.seed) {
+function apply(ctx: Context, { path, file, stateMetadata, dryRun }: Opened, { model, optimizer }: Training): void {
+  if (stateMetadata.seed !== ctx.seed) {
     throw new StateError({
       where: path,
       expected: `seed ${ctx.seed}, the context's`,
-      received: String(facts.seed),
-      remedy: `pass seed: ${facts.seed} to init`,
+      received: String(stateMetadata.seed),
+      remedy: `pass seed: ${stateMetadata.seed} to init`,
     });
   }
   const options = { dryRun };
   model.loadStateDict(within(file, "model."), options);
   if (optimizer) {
-    if (!facts.optimizer) throw new StateError({ where: path, expected: "an optimizer's state", received: "none" });
-    optimizer.loadStateDict({ ...facts.optimizer, tensors: within(file, "optimizer.") }, options);
+    if (!stateMetadata.optimizer)
+      throw new StateError({ where: path, expected: "an optimizer's state", received: "none" });
+    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: within(file, "optimizer.") }, options);
   }
-  if (!dryRun) ctx.randomStream = facts.randomStream;
+  if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
 }
 
 /** The tensors whose names begin with a prefix, without it. */

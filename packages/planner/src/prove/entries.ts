@@ -111,7 +111,7 @@ function part(
 
 /**
  * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
- * what one of the messages does not know.
+ * what one of the messages lacks.
  */
 export function summed(messages: readonly Content[], joining: Joining): Content {
   return messages.reduce((total, message) => {

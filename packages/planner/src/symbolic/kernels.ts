@@ -32,7 +32,7 @@ const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
   (kernel) => [kernel, computeRecorder(kernel)] as const,
 );
 
-/** Source that writes an event of a kernel's operands, then of the rest of what the tape wants to know. */
+/** Source that writes an event of a kernel's operands, then of the other fields of the tape. */
 function eventSource(kernel: KernelName, code: number): string {
   const parameters: readonly { readonly name: string }[] = kernelSchema[kernel];
   const has = (parameter: string): boolean => parameters.some(({ name }) => name === parameter);

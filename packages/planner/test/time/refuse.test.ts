@@ -41,7 +41,7 @@ test("different collectives under one number are refused", () => {
   expect(script).toThrow(/is barrier, where rank 1's is allReduce|is allReduce, where rank 0's is barrier/);
 });
 
-test("a dtype that the profile does not know is refused", () => {
+test("a dtype that the profile lacks is refused", () => {
   const run = record({ ...call, backend: ring(), dtype: "float32" });
   expect(() => simulate(run, profiles["h100-ib400"])).toThrow(
     "profile: kernels.attend: expected float32, received bfloat16, float16; measure or state the speed",

@@ -77,7 +77,7 @@ class Engine : private ControlListener {
   void abort();
 
  protected:
-  /// The control plane knows why a process ended; the transport may notice its end sooner. How long it has to deliver
+  /// The control plane has why a process ended; the transport may notice its end sooner. How long it has to deliver
   /// the cause.
   static constexpr int64_t kGraceNs = 500'000'000;
 

@@ -1,4 +1,4 @@
-// What both control planes say and check alike.
+// Messages and checks that both control planes share.
 #include "control/control_plane.h"
 
 #include <utility>

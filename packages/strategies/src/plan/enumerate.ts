@@ -10,7 +10,7 @@ function mostSentOf(ranks: number): number {
 }
 
 /**
- * Every way that this package knows to lay so many ranks out:
+ * Every way of this package to lay so many ranks out:
  *
  * - ring, mesh2d on every grid and in both forms, and ulysses where there are heads enough, over all ranks;
  * - ulysses around ring or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;

@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { maxRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 
-/** A machine that the planner knows by name. */
+/** A machine whose profile the planner has. */
 export type ProfileName = keyof typeof profiles;
 
 /** One way to attend, to be compared with others. */

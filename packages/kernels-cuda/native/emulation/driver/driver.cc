@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "engine/registry.h"
-#include "knobs.h"
+#include "settings.h"
 #include "state.h"
 
 using namespace emulated;

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "engine/memory.h"
-#include "knobs.h"
+#include "settings.h"
 #include "state.h"
 
 using namespace emulated;

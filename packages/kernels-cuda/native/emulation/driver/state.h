@@ -18,7 +18,7 @@ Counts& counts();
 /// Whether cuInit was called.
 bool& initialised();
 
-/// Whether the calling thread has set a context, as NVIDIA's driver wants of every thread.
+/// Whether the calling thread has set a context, as NVIDIA's driver requires of every thread.
 bool& hasContext();
 
 /// The first reason for which a call is to be refused: a thread without a context, a callback of the driver's (which

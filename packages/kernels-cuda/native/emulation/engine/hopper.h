@@ -1,5 +1,5 @@
 // Barriers in shared memory and TMA.
-//   - A barrier counts arrivals and bytes, knows the parity of its phase, and carries clocks, as other barriers do. Who
+//   - A barrier counts arrivals and bytes, has the parity of its phase, and carries clocks, as other barriers do. Who
 //     uses it must have learned of its making, TMA by a fence.
 //   - TMA poisons its destination when it is started, and lands when no thread can run any more, as late as can be, the
 //     youngest copy first; with a seed, in any order.
@@ -80,7 +80,7 @@ class Hopper : public Asynchronous {
   }
 
   void copy(const BoxCopy& box) {
-    if (!barrierAt(box.bar).announced) fail("TMA does not know the mbarrier: fence.mbarrier_init is missing");
+    if (!barrierAt(box.bar).announced) fail("the mbarrier is not visible to TMA: fence.mbarrier_init is missing");
     const auto bytes = static_cast<uint32_t>(box.bytes());
     char* to = block->at(box.to, bytes, kPermutationBytes);
     block->onWrite(box.to, bytes, static_cast<uint32_t>(current->thread), true);
@@ -119,7 +119,7 @@ class Hopper : public Asynchronous {
     PhasedBarrier& bar = found->second;
     const auto warp = static_cast<size_t>(current->warp);
     const bool known = warp == bar.maker || block->warps[warp].clocks[bar.maker] >= bar.made;
-    if (!known) fail("race: mbarrier used by a warp that does not know of its mbarrier.init");
+    if (!known) fail("race: mbarrier used by a warp to which its mbarrier.init is not visible");
     return bar;
   }
 

@@ -1,4 +1,4 @@
-// Shared memory that knows who wrote and read each word, and when, by the clocks of warps.
+// Shared memory that records who wrote and read each word, and when, by the clocks of warps.
 #pragma once
 
 #include <algorithm>

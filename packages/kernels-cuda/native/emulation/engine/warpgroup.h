@@ -150,7 +150,7 @@ class Warpgroups {
   /// What ptxas gives a thread where the launch bounds are (threads, 1): in eights, of what a multiprocessor has.
   static int startsWith(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
 
-  /// Of registers that no product has used before, nobody knows what they held at the fence.
+  /// Of registers that no product has used before, the contents at the fence are unknown.
   static void checkFenced(GroupLane& lane, const void* registers, size_t words) {
     const auto [found, isNew] = lane.atFence.try_emplace(registers, words);
     if (isNew) std::memcpy(found->second.data(), registers, words * 4);

@@ -5,7 +5,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 
 type NcclPackage = typeof import("@mosaic/collectives-nccl");
 
-/** NCCL takes one rank a GPU of a host; of ranks on different hosts it cannot know. */
+/** NCCL takes one rank a GPU of a host; it does not see whether ranks are on different hosts. */
 function hostForNccl(): { hostId?: string } {
   return sharesGpus() && !process.env["NCCL_HOSTID"] ? { hostId: `${hostname()}/${placeOnHost().rank}` } : {};
 }

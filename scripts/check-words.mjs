@@ -1,0 +1,69 @@
+// Words that name no concept of the field do not come back, in code, comments, documents and messages: CONTRIBUTING's rule
+// on terms, as data. What happened is written down in decisions, changesets and results; those stay as they are.
+//
+//   node scripts/check-words.mjs [root]
+import { readdirSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { filesOf } from "./workspace.mjs";
+
+const TEXTS = [
+  ...[".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"],
+  ...[".md", ".py", ".sh", ".txt"],
+];
+const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
+/** Records of the past, and the files that hold the list itself. */
+const EXCLUDED = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
+
+/** `word`: as a pattern within a line; `instead`: the field's term; `allow`: the same word where it means something else. */
+const WORDS = [
+  { word: /\bsay(s|ing)?\b|\bsaid\b/, instead: "state, print, report or name" },
+  { word: /\b(tells|telling|told)\b/, instead: "report, notify, distinguish or pass", allow: /"?told to fail/ },
+  { word: /\bhear(s|d|ing)?\b/, instead: "receive, or is notified" },
+  { word: /\bwants\b/, instead: "needs or requires" },
+  { word: /\bknows\b|\b(does|do) not know\b/, instead: "has, supports or recognizes; unknown" },
+  { word: /\bgood-?bye/, instead: "close or shutdown message" },
+  { word: /\bpatien(ce|t|tly)\b/, instead: "timeout" },
+  { word: /\bguests?\b/, instead: "connection or client" },
+  { word: /\bhubs?\b/, instead: "control-plane server", allow: /0019-nccl-and-a-hub|GitHub/ },
+  { word: /\bwhereabouts\b/, instead: "address or position" },
+  { word: /\blone(ly|some)\b/, instead: "unmatched" },
+  { word: /\bhow[ -]manyeth\b/, instead: "n-th" },
+  { word: /\bin vain\b/, instead: "without success, or until it times out" },
+  { word: /\bknobs?\b/, instead: "setting or option" },
+  { word: /\bnews\b/, instead: "control messages" },
+  { word: /\bdress(es|ed|ing)?\b/, instead: "wrap" },
+  { word: /\btroubles?\b/, instead: "failure or problem" },
+  { word: /\bgossip(s|ing)?\b|\bquarrel(s|ing)?\b|\bmailbox(es)?\b/, instead: "the protocol's own term" },
+].map(({ word, ...rest }) => ({ word: new RegExp(word, "gi"), ...rest }));
+
+/** Lower case, with identifiers in pieces: `lonelyRank` holds the word "lonely". */
+const inWords = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2").replaceAll("_", " ");
+
+/** A sentence for each line below `root` with a word of the list. */
+export function checkWords(root) {
+  const paths = [
+    ...readdirSync(root).filter((name) => name.endsWith(".md")),
+    ...FOLDERS.flatMap((folder) => filesOf(join(root, folder), TEXTS).map((path) => `${folder}/${path}`)),
+  ].filter((path) => !EXCLUDED.test(path));
+  return paths.flatMap((path) => [
+    ...wordsIn(path).map(({ found, instead }) => `${path}: the name has "${found}": ${instead}`),
+    ...readFileSync(join(root, path), "utf8")
+      .split("\n")
+      .flatMap((line, i) => wordsIn(line).map(({ found, instead }) => `${path}:${i + 1}: "${found}": ${instead}`)),
+  ]);
+}
+
+function wordsIn(line) {
+  return WORDS.flatMap(({ word, instead, allow }) => {
+    const rest = inWords(allow ? line.replaceAll(new RegExp(allow, "gi"), "") : line);
+    return [...rest.matchAll(word)].map(([found]) => ({ found, instead }));
+  });
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const faults = checkWords(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
+  for (const fault of faults) console.error(fault);
+  if (faults.length > 0) process.exit(1);
+  console.log(`words: none of the ${WORDS.length} entries of the list`);
+}

@@ -1,0 +1,44 @@
+import { expect, test } from "vitest";
+import { checkWords } from "../check-words.mjs";
+import { pack, repository } from "./fixture.mjs";
+
+const withSource = (text, name = "src/a.ts") => checkWords(repository(pack("core", {}, { [name]: text })));
+
+test("the field's terms pass, as do words in which one of the list is only a part", () => {
+  const text = "// reports, states; essays, newest, addressed, github, clone, unknown\nconst knownRanks = 1;\n";
+  expect(withSource(text)).toEqual([]);
+});
+
+test.each([
+  ["// The rank says goodbye.", ['"says"', '"goodbye"']],
+  ["const lonelyRank = 1;", ['"lonely"']],
+  ["const MAX_PATIENCE = 1;", ['"PATIENCE"']],
+  ["export class HubServer {}", ['"Hub"']],
+  ['throw new Error("has not heard of rank 1");', ['"heard"']],
+  ["/** The how manyeth launch; waits in vain. */", ['"how manyeth"', '"in vain"']],
+  ["// What the driver knows, wants and tells.", ['"knows"', '"wants"', '"tells"']],
+  ["// Unknown options are what it does not know.", ['"does not know"']],
+  ["using dressed = dress(device);", ['"dress"', '"dressed"']],
+  ["// The knobs of an emulated driver", ['"knobs"']],
+  ["// Trouble, guests, news and whereabouts", ['"Trouble"', '"guests"', '"news"', '"whereabouts"']],
+])("finds %s", (line, words) => {
+  const faults = withSource(`\n${line}\n`);
+  expect(new Set(faults.map((fault) => fault.split(": ")[1]))).toEqual(new Set(words));
+  expect(faults).toHaveLength(words.length);
+  expect(faults[0]).toMatch(/^packages\/core\/src\/a\.ts:2: "/);
+});
+
+test("reads native code, documents and names of files, and proposes a term", () => {
+  expect(withSource("/// says what\n", "native/a.cu")).toHaveLength(1);
+  expect(withSource("It says what.\n", "README.md")).toHaveLength(1);
+  expect(withSource("", "src/patience.ts")).toEqual([
+    'packages/core/src/patience.ts: the name has "patience": timeout',
+  ]);
+});
+
+test("leaves what an entry allows, decisions and results", () => {
+  expect(withSource("[19](docs/decisions/0019-nccl-and-a-hub.md)\n", "README.md")).toEqual([]);
+  expect(withSource("[19](docs/decisions/0019-nccl-and-a-hub.md) is a hub\n", "README.md")).toHaveLength(1);
+  const past = { "docs/decisions/0019-nccl-and-a-hub.md": "A hub.", "benchmarks/results/a.md": "It says so." };
+  expect(checkWords(repository({ ...pack("core"), ...past }))).toEqual([]);
+});
