@@ -88,6 +88,8 @@ export interface Failure {
   readonly error?: RankError;
   /** The last lines of its stderr, when that does not say where. */
   readonly stderrTail: readonly string[];
+  /** The line of source that Node names for a syntax error, which has no frame there. */
+  readonly source?: readonly string[];
   /** What the exit code or signal means, and what to do. */
   readonly hint?: string;
   readonly log: string;
@@ -129,6 +131,8 @@ export interface LineEvent extends Stamp {
   /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 64 KB. */
   readonly kind: "line" | "progress" | "part";
   readonly text: string;
+  /** Part of Node's print of an uncaught error, which `failure` has, too, if it is the first. */
+  readonly uncaught?: true;
 }
 
 /** Everything that a job tells while it runs. */

@@ -6,7 +6,7 @@ import { failureText } from "../src/report/failure-text.ts";
 
 const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
-  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], log: `/logs/${rank}/stderr.log` },
+  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], uncaught: [], log: `/logs/${rank}/stderr.log` },
   ...more,
 });
 
@@ -177,7 +177,7 @@ describe("the report", () => {
       const root = record(5, { thrown: thrown(1, error) });
       return failureText(diagnosed(root) as Failure).join("\n");
     };
-    const long = report({ message: `${"x".repeat(1_000_000)}` });
+    const long = report({ message: "x".repeat(1_000_000) });
     expect(long).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
     const lines = report({ message: Array.from({ length: 500 }, (_, i) => `line ${i}`).join("\n") });
     expect(lines).toMatch(/\nline 19 … \(\d+ more characters in/);

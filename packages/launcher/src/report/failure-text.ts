@@ -7,13 +7,17 @@ const MOST_MESSAGE_LINES = 20;
 /** The most lines of frames, causes and output in a report. */
 const MOST_DETAIL = 80;
 
-/** The report of a first failure, the last thing a failed job prints. Lines without ends. */
-export function failureText(failure: Failure): readonly string[] {
+/**
+ * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
+ * shown. Lines without ends.
+ */
+export function failureText(failure: Failure, isShown = false): readonly string[] {
   const { rank, node, local, pid, afterMs, attempt, error } = failure;
   const what = error === undefined ? ending(failure) : cut(headOf(error), failure.log);
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
-  const tail = failure.stderrTail.map((line) => `    │ ${cut(line, failure.log)}`);
-  const all = error === undefined ? tail : [...frames(error), ...causes(error, failure.log), ...tail];
+  const source = (failure.source ?? []).map((line) => `    │ ${cut(line, failure.log)}`);
+  const tail = (isShown ? [] : failure.stderrTail).map((line) => `    │ ${cut(line, failure.log)}`);
+  const all = error === undefined ? tail : [...source, ...frames(error), ...causes(error, failure.log), ...tail];
   const rest = `    … ${all.length - MOST_DETAIL} more lines in ${shortest(failure.log)}`;
   const detail = all.length <= MOST_DETAIL ? all : [...all.slice(0, MOST_DETAIL), rest];
   const code = failure.exitCode;
