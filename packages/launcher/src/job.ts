@@ -33,7 +33,7 @@ export interface LaunchOptions {
   readonly restartBackoffMs?: number;
   /** Two failures in a row, each sooner than this after its start, end the job; 10 000. */
   readonly minUptimeMs?: number;
-  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds. */
+  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds, else after a week. */
   readonly logDir?: string;
   /** Tell ranks to use colours (FORCE_COLOR), because what they write ends on a terminal. */
   readonly color?: boolean;
@@ -93,6 +93,10 @@ export interface Failure {
   /** What the exit code or signal means, and what to do. */
   readonly hint?: string;
   readonly log: string;
+  /** The logs of all ranks. */
+  readonly logDir?: string;
+  /** Whether they are temporary: kept for a week, and up to 1 GB together with those of other jobs. */
+  readonly logsExpire?: boolean;
   /** Why the job was not restarted although it had restarts left. */
   readonly notRestarted?: string;
   /** Ranks that the launcher ended. */

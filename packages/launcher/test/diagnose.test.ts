@@ -172,6 +172,29 @@ describe("the report", () => {
   logs /logs/5/stderr.log   exit code 1`);
   });
 
+  it("leaves out what the console has shown, but not why a rank could not be started", () => {
+    const report = (more: Partial<RankRecord>): readonly string[] =>
+      failureText(diagnosed(record(0, { stderrTail: ["words"], ...more })) as Failure, true);
+    expect(report({})).not.toContain("    │ words");
+    expect(report({ pid: 0 })).toContain("    │ words");
+  });
+
+  it("has the source of an error that no frame places, and of no other", () => {
+    const source = (frame: string, print: readonly string[]): unknown => {
+      const stack = `SyntaxError: no\n    at ${frame}`;
+      const error = { name: "SyntaxError", message: "no", stack };
+      const uncaught = [...print, "", ...stack.split("\n"), "", "Node.js v20"];
+      return diagnosed(record(0, { thrown: thrown(1, error), uncaught, stderrTail: uncaught }));
+    };
+    const print = ["file:///b.mjs:2", "const b = ;", "          ^"];
+    expect(source("compile (node:internal/vm:1:2)", print)).toMatchObject({ source: print, stderrTail: [] });
+    expect(source("<anonymous>", print)).toMatchObject({ source: print });
+    expect(source("eval (<anonymous>:1:1)", print)).toMatchObject({ source: print });
+    expect(source("compile (node:internal/vm:1:2)", ["node:internal/vm:1", "  throw"])).not.toHaveProperty("source");
+    for (const frame of ["<anonymous> (/a/typed.ts:6:41)", "file:///a.mjs:1:2", "f (a.js:1:2)"])
+      expect(source(frame, print)).not.toHaveProperty("source");
+  });
+
   it("cuts long messages, long stacks and many causes, with where the whole is", () => {
     const report = (error: Partial<RankError>): string => {
       const root = record(5, { thrown: thrown(1, error) });

@@ -94,7 +94,7 @@ function endOf(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
 const showsPlace = ({ stack = "" }: RankError): boolean =>
-  stack.split("\n").some((line) => /^\s+at /.test(line) && !/\bnode:|<anonymous>/.test(line));
+  stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
 /** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
 function sourceOf({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {

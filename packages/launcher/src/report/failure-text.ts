@@ -1,5 +1,6 @@
 import { relative } from "node:path";
 import type { Failure, RankError } from "../job.ts";
+import { KEPT_WORDS } from "../output/kept-logs.ts";
 
 /** The most that a report shows of one message. */
 const LONGEST_MESSAGE = 2000;
@@ -9,14 +10,14 @@ const MOST_DETAIL = 80;
 
 /**
  * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
- * shown. Lines without ends.
+ * shown; why a rank could not be started (pid 0) was not. Lines without ends.
  */
 export function failureText(failure: Failure, isShown = false): readonly string[] {
   const { rank, node, local, pid, afterMs, attempt, error } = failure;
   const what = error === undefined ? ending(failure) : cut(headOf(error), failure.log);
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
   const source = (failure.source ?? []).map((line) => `    │ ${cut(line, failure.log)}`);
-  const tail = (isShown ? [] : failure.stderrTail).map((line) => `    │ ${cut(line, failure.log)}`);
+  const tail = (isShown && pid > 0 ? [] : failure.stderrTail).map((line) => `    │ ${cut(line, failure.log)}`);
   const all = error === undefined ? tail : [...source, ...frames(error), ...causes(error, failure.log), ...tail];
   const rest = `    … ${all.length - MOST_DETAIL} more lines in ${shortest(failure.log)}`;
   const detail = all.length <= MOST_DETAIL ? all : [...all.slice(0, MOST_DETAIL), rest];
@@ -27,9 +28,13 @@ export function failureText(failure: Failure, isShown = false): readonly string[
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
     ...(failure.notRestarted === undefined ? [] : [`  not restarted: ${failure.notRestarted}`]),
     `  ${[ending(failure), ...aftermath(failure)].join(" · ")}`,
+    ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.logsExpire === true)]),
     `  logs ${shortest(failure.log)}   exit code ${code}`,
   ];
 }
+
+const allLogs = (dir: string, expire: boolean): string =>
+  `  log folder of all ranks: ${shortest(dir)}${expire ? `, ${KEPT_WORDS}; see --log-dir` : ""}`;
 
 const ending = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
