@@ -63,6 +63,7 @@ describe("temporary logs", () => {
       ["c", 1],
     ] as const)
       logs(id, days, 400);
+    logs("small", 4, 1);
     removeOldLogs({ now, bytes: 1000 });
     expect(left()).toEqual(["mosaic-logs-b", "mosaic-logs-c"]);
   });

@@ -20,8 +20,8 @@ const KEPT_MS = 7 * 24 * 3_600_000;
 const ABANDONED_MS = 4 * KEPT_MS;
 const KEPT_BYTES = 1_000_000_000;
 
-/** What is kept, as the report says it. */
-export const KEPT_WORDS = "kept for a week";
+/** What is kept, in the words of the report. */
+export const KEPT_FOR = "kept for a week";
 
 /** The temporary log folder of a run. */
 export const temporaryLogs = (runId: string): string => join(tmpdir(), `${PREFIX}${runId}`);
@@ -52,7 +52,6 @@ export function removeOldLogs({ now = Date.now(), bytes = KEPT_BYTES }: Retentio
     if (!folder.hasEnded && age < ABANDONED_MS) continue;
     left -= folder.bytes;
     if (age < KEPT_MS && left >= 0) continue;
-    left += folder.bytes;
     attempt(() => rmSync(folder.path, { recursive: true, force: true }));
   }
 }

@@ -1,6 +1,6 @@
 /**
- * What a Node rank writes to its stderr right before Node prints an uncaught error, so that the launcher can tell this print
- * from the rank's own output: the report has the same error. A terminal ignores the sequence; it names the run, so that an
+ * What a Node rank writes to its stderr right before Node prints an uncaught error, so that the launcher can separate this
+ * print from the rank's own output: the report has the same error. A terminal ignores the sequence; it names the run, so that an
  * outer launcher passes it on.
  */
 export const uncaughtMark = (runId: string): string => `\u001b]mosaic-uncaught;${runId}\u0007`;

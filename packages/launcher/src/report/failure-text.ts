@@ -1,6 +1,6 @@
 import { relative } from "node:path";
 import type { Failure, RankError } from "../job.ts";
-import { KEPT_WORDS } from "../output/kept-logs.ts";
+import { KEPT_FOR } from "../output/kept-logs.ts";
 
 /** The most that a report shows of one message. */
 const LONGEST_MESSAGE = 2000;
@@ -34,7 +34,7 @@ export function failureText(failure: Failure, isShown = false): readonly string[
 }
 
 const allLogs = (dir: string, expire: boolean): string =>
-  `  log folder of all ranks: ${shortest(dir)}${expire ? `, ${KEPT_WORDS}; see --log-dir` : ""}`;
+  `  log folder of all ranks: ${shortest(dir)}${expire ? `, ${KEPT_FOR}; see --log-dir` : ""}`;
 
 const ending = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
