@@ -33,7 +33,7 @@ export interface LaunchOptions {
   readonly restartBackoffMs?: number;
   /** Two failures in a row, each sooner than this after its start, end the job; 10 000. */
   readonly minUptimeMs?: number;
-  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds. */
+  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds, else after a week. */
   readonly logDir?: string;
   /** Make ranks use colours (FORCE_COLOR), because what they write ends on a terminal. */
   readonly color?: boolean;
@@ -88,9 +88,15 @@ export interface Failure {
   readonly error?: RankError;
   /** The last lines of its stderr, when that does not state where. */
   readonly stderrTail: readonly string[];
+  /** The line of source that Node names for a syntax error, which has no frame there. */
+  readonly source?: readonly string[];
   /** What the exit code or signal means, and what to do. */
   readonly hint?: string;
   readonly log: string;
+  /** The logs of all ranks. */
+  readonly logDir?: string;
+  /** Whether they are temporary: kept for a week, and up to 1 GB together with those of other jobs. */
+  readonly logsExpire?: boolean;
   /** Why the job was not restarted although it had restarts left. */
   readonly notRestarted?: string;
   /** Ranks that the launcher ended. */
@@ -129,6 +135,8 @@ export interface LineEvent extends Stamp {
   /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 64 KB. */
   readonly kind: "line" | "progress" | "part";
   readonly text: string;
+  /** Part of Node's print of an uncaught error, which `failure` has, too, if it is the first. */
+  readonly uncaught?: true;
 }
 
 /** Everything that a job reports while it runs. */

@@ -1,10 +1,11 @@
 import { rmSync } from "node:fs";
-import { constants, tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { constants } from "node:os";
+import { resolve } from "node:path";
 import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
-import type { Emit, Failure, LaunchOptions, Result } from "./job.ts";
+import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
+import { keepLogs, removeOldLogs, temporaryLogs } from "./output/kept-logs.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
@@ -91,10 +92,7 @@ class RunningJob {
   constructor(plan: Plan, emit: Emit) {
     this.#plan = plan;
     this.#emit = emit;
-    this.#logDir =
-      plan.logDir === undefined
-        ? join(tmpdir(), `mosaic-logs-${plan.runId}`)
-        : resolve(plan.cwd, plan.logDir, plan.runId);
+    this.#logDir = plan.logDir === undefined ? temporaryLogs(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
   }
 
   signal(name: NodeJS.Signals): void {
@@ -107,10 +105,12 @@ class RunningJob {
   }
 
   async run(): Promise<Result> {
+    if (this.#plan.logDir === undefined) removeOldLogs();
     makeLogDir(this.#logDir);
     try {
       const result = await this.#watched();
       if (result.outcome === "succeeded") this.#forgetLogs();
+      else if (this.#plan.logDir === undefined) keepLogs(this.#logDir);
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
@@ -165,7 +165,9 @@ class RunningJob {
       const beganAt = Date.now();
       records = await agent.run(assignment);
       const place = { number: attempt, node: this.#plan.node };
-      const failure = diagnose(records, place, (root) => hintFor(root, oomKillsBefore));
+      const found = diagnose(records, place, (root) => hintFor(root, oomKillsBefore));
+      const logs = { logDir: this.#logDir, logsExpire: this.#plan.logDir === undefined };
+      const failure = found && { ...found, ...logs };
       if (failure === undefined || this.#cancelled(failure)) break;
       soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
       const refusal = this.#refusal(failure, soon);

@@ -3,18 +3,21 @@
  *
  * 1. Output is written before it is forgotten. Node's pipes are asynchronous: a rank that prints 3 MB and throws would
  *    deliver a fraction. Blocking pipes deliver all; the launcher always drains them.
- * 2. What is thrown is written down: the uncaught error, its stack and causes, as JSON in TORCHELASTIC_ERROR_FILE.
+ * 2. What is thrown is written down: the uncaught error, its stack and causes, as JSON in TORCHELASTIC_ERROR_FILE. Where
+ *    Node prints it next, a mark goes before it, so that the launcher shows the error once.
  * 3. No orphans. The launcher holds the other end of a socket; when it ends, a thread kills this process group, also
  *    while the main thread is blocked.
  *
  * Only the rank itself does this: the variable that reports so is removed, so children started with the same execArgv
  * and environment do not.
  */
-import { writeFileSync } from "node:fs";
+import { writeFileSync, writeSync } from "node:fs";
 import { isMainThread, Worker } from "node:worker_threads";
+import { uncaughtMark } from "./output/uncaught.ts";
 import { errorRecord } from "./report/error-record.ts";
 
 const LIFELINE = "MOSAIC_LIFELINE_FD";
+const RUN_ID = "MOSAIC_RUN_ID";
 
 /** Runs in its own thread with its own event loop, which terminates at once when the rank exits by itself. */
 const watchLifeline = `
@@ -32,10 +35,14 @@ function writeSynchronously(stream: NodeJS.WriteStream): void {
   handle?.setBlocking?.(true);
 }
 
-function recordErrors(path: string): void {
+function recordErrors(path: string, runId: string | undefined): void {
   process.on("uncaughtExceptionMonitor", (error) => {
     try {
       writeFileSync(path, JSON.stringify(errorRecord(error)));
+      // A program that handles its uncaught errors goes on, and prints what it likes.
+      const printsNode =
+        process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
+      if (printsNode && runId !== undefined) writeSync(2, uncaughtMark(runId));
     } catch {
       // A full disk must not hide the error itself, which Node prints next.
     }
@@ -65,5 +72,5 @@ if (isMainThread && lifeline !== undefined) {
   writeSynchronously(process.stdout);
   writeSynchronously(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;
-  if (errorFile !== undefined) recordErrors(errorFile);
+  if (errorFile !== undefined) recordErrors(errorFile, process.env[RUN_ID]);
 }

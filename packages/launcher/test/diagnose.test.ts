@@ -6,7 +6,7 @@ import { failureText } from "../src/report/failure-text.ts";
 
 const record = (rank: number, more: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
-  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], log: `/logs/${rank}/stderr.log` },
+  ...{ stoppedAt: undefined, thrown: undefined, stderrTail: [], uncaught: [], log: `/logs/${rank}/stderr.log` },
   ...more,
 });
 
@@ -93,7 +93,7 @@ describe("an error's record", () => {
       message: "outer",
       code: "E_OUTER",
       stack: expect.stringContaining("RangeError: outer\n    at "),
-      cause: { name: "AggregateError", errors: [{ message: "a" }, { name: "Thrown", message: "number 7" }] },
+      cause: { name: "AggregateError", errors: [{ message: "a" }, { name: "Thrown", message: "7" }] },
     });
     const circle = new Error("circle");
     circle.cause = circle;
@@ -108,6 +108,20 @@ describe("an error's record", () => {
     };
     for (const one of [undefined, null, 1n, Symbol("s"), "", () => {}, hostile, Object.create(null)])
       expect(() => JSON.stringify(errorRecord(one))).not.toThrow();
+  });
+
+  it.each([
+    [undefined, "undefined"],
+    [null, "null"],
+    ["", "''"],
+    ["just text", "just text"],
+    [7n, "7n"],
+    [{ a: 1 }, "{ a: 1 }"],
+    [{ message: 7, name: {} }, "{ message: 7, name: {} }"],
+    [[1, 2], "[ 1, 2 ]"],
+    [Object.create(null), "[Object: null prototype] {}"],
+  ])("shows what is no error as Node prints it: %o", (thrown, message) => {
+    expect(errorRecord(thrown).error).toEqual({ name: "Thrown", message });
   });
 });
 
@@ -131,7 +145,7 @@ describe("an error file", () => {
     const others = ["", "{", "null", "7", '"text"', "[]", "{}", '{ "error": null, "timeMs": 3 }', '{ "message": 7 }'];
     for (const text of [...others, '{ "error": { "name": "E" } }', '{ "message": { "message": {} } }'])
       expect(parseErrorRecord(text), text).toBeUndefined();
-    expect(parseErrorRecord('{ "timeMs": 3, "error": {} }')?.error).toEqual({ name: "Error", message: "" });
+    expect(parseErrorRecord('{ "timeMs": 3, "error": {} }')?.error).toEqual({ name: "Thrown", message: "{}" });
   });
 });
 
@@ -156,5 +170,49 @@ describe("the report", () => {
     at step (train.ts:41:9)
   exit 1 · 5 ranks stopped by launcher · 2 secondary (ranks 1,3: peer lost)
   logs /logs/5/stderr.log   exit code 1`);
+  });
+
+  it("leaves out what the console has shown, but not why a rank could not be started", () => {
+    const report = (more: Partial<RankRecord>): readonly string[] =>
+      failureText(diagnosed(record(0, { stderrTail: ["words"], ...more })) as Failure, true);
+    expect(report({})).not.toContain("    │ words");
+    expect(report({ pid: 0 })).toContain("    │ words");
+  });
+
+  it("has the source of an error that no frame places, and of no other", () => {
+    const source = (frame: string, print: readonly string[]): unknown => {
+      const stack = `SyntaxError: no\n    at ${frame}`;
+      const error = { name: "SyntaxError", message: "no", stack };
+      const uncaught = [...print, "", ...stack.split("\n"), "", "Node.js v20"];
+      return diagnosed(record(0, { thrown: thrown(1, error), uncaught, stderrTail: uncaught }));
+    };
+    const print = ["file:///b.mjs:2", "const b = ;", "          ^"];
+    expect(source("compile (node:internal/vm:1:2)", print)).toMatchObject({ source: print, stderrTail: [] });
+    expect(source("<anonymous>", print)).toMatchObject({ source: print });
+    expect(source("eval (<anonymous>:1:1)", print)).toMatchObject({ source: print });
+    expect(source("compile (node:internal/vm:1:2)", ["node:internal/vm:1", "  throw"])).not.toHaveProperty("source");
+    for (const frame of ["<anonymous> (/a/typed.ts:6:41)", "file:///a.mjs:1:2", "f (a.js:1:2)"])
+      expect(source(frame, print)).not.toHaveProperty("source");
+  });
+
+  it("cuts long messages, long stacks and many causes, with where the whole is", () => {
+    const report = (error: Partial<RankError>): string => {
+      const root = record(5, { thrown: thrown(1, error) });
+      return failureText(diagnosed(root) as Failure).join("\n");
+    };
+    const long = report({ message: "x".repeat(1_000_000) });
+    expect(long).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
+    const lines = report({ message: Array.from({ length: 500 }, (_, i) => `line ${i}`).join("\n") });
+    expect(lines).toMatch(/\nline 19 … \(\d+ more characters in/);
+    const stack = Array.from({ length: 500 }, (_, i) => `    at f${i} (a.mjs:${i}:1)`).join("\n");
+    const causes = Array.from({ length: 16 }, () => ({ name: "Error", message: "inner", stack }));
+    const deep = report({ stack, errors: causes });
+    expect(deep.split("\n").length).toBeLessThan(120);
+    expect(deep).toMatch(/\n {4}… \d+ more lines in \/logs\/5\/stderr\.log\n/);
+    expect(report({ message: `${"a".repeat(1992)}😀b` })).not.toMatch(/[\ud800-\udbff](?![\udc00-\udfff])/);
+    // Lines of a message that look like frames are none.
+    const message = "bad\n    at nowhere";
+    const once = report({ message, stack: `Error: ${message}\n    at f (a.mjs:1:1)` });
+    expect(once.match(/at nowhere/g)).toHaveLength(1);
   });
 });

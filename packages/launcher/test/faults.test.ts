@@ -1,4 +1,4 @@
-import { readdirSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { INDEX, type Outcome, program, run, temporaryDir, testDir } from "./harness.ts";
@@ -46,7 +46,7 @@ describe("a rank fails", { repeats }, () => {
     );
     expect(report(outcome)).toContain("  caused by Error: the weights are NaN\n    at ");
     expect(report(outcome)).toMatch(
-      / {2}exit 1 · 2 ranks stopped by launcher\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
+      / {2}exit 1 · 2 ranks stopped by launcher\n {2}log folder of all ranks: \S+, kept for a week; see --log-dir\n {2}logs \S+\/attempt_0\/1\/stderr\.log {3}exit code 1\n$/,
     );
     expect(outcome.code).toBe(1);
   });
@@ -61,8 +61,35 @@ describe("a rank fails", { repeats }, () => {
     expect(report(await fault("throws-text"))).toContain("Thrown: just text\n");
   });
 
-  it("by its own exit code, and its last words are shown", async () => {
-    const outcome = await fault("exits");
+  it("by throwing, which is printed once, and logged as Node prints it", async () => {
+    const outcome = await fault("throws");
+    for (const text of ["bad loss", "the weights are NaN"])
+      expect((outcome.stdout + outcome.stderr).split(text)).toHaveLength(2);
+    const log = join(testDir(), /logs (\S+)/.exec(report(outcome))?.[1] ?? "");
+    expect(readFileSync(log, "utf8")).toMatch(/^file:.*fault\.mjs:\d+\n[^]*\nTypeError: bad loss\n[^]*\nNode\.js v/);
+    expect(readFileSync(log, "utf8")).not.toContain("mosaic-uncaught");
+  });
+
+  it("by throwing, and the errors of others are printed once, too", async () => {
+    const { stderr } = await fault("throws+loses-peer");
+    expect(stderr.match(/PeerLostError: rank 1 is gone/g)).toHaveLength(2);
+    expect(stderr.match(/TypeError: bad loss/g)).toHaveLength(1);
+  });
+
+  it("by throwing what it handles itself: its own words are its own", async () => {
+    const script =
+      'process.on("uncaughtException", (e) => { console.error("handled", e.message); process.exit(9); }); throw new Error("x1")';
+    writeFileSync(join(testDir(), "handles.mjs"), script);
+    const outcome = await run(["-n1", "handles.mjs"]);
+    expect(outcome.stderr).toContain("[0] handled x1\n");
+    expect(outcome.code).toBe(9);
+  });
+
+  it("by its own exit code, and its last words are shown once", async () => {
+    const shown = await fault("exits");
+    expect(shown.stderr.split("the last words of this rank")).toHaveLength(2);
+    expect(shown.stderr).toContain("[1] the last words of this rank\n");
+    const outcome = await fault("exits", "--console-ranks=0");
     expect(report(outcome)).toContain(": exit 42\n    │ the last words of this rank\n  exit 42 · 2 ranks");
     expect(outcome.code).toBe(42);
   });

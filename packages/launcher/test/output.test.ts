@@ -7,6 +7,7 @@ import type { LaunchEvent } from "../src/job.ts";
 import { LineSplitter, LONGEST_LINE } from "../src/output/lines.ts";
 import { Sink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
+import { UncaughtFilter, uncaughtMark } from "../src/output/uncaught.ts";
 import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
 
 function split(chunks: readonly Buffer[]): { kind: string; text: string }[] {
@@ -57,6 +58,29 @@ describe("lines", () => {
     for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(LONGEST_LINE);
     const endless = split(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
     expect(endless.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
+  });
+});
+
+describe("the mark before an uncaught error", () => {
+  it("is taken out wherever chunks end; nothing else is", () => {
+    const filtered = (text: string, cuts: readonly number[]): [string, string | undefined] => {
+      const filter = new UncaughtFilter("run-1");
+      const bytes = Buffer.from(text);
+      const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
+      const found = edges.slice(1).map((edge, i) => filter.push(bytes.subarray(edges[i], edge)));
+      const before = Buffer.concat([...found.map((one) => one.before), filter.end()]).toString();
+      const after = found.flatMap(({ uncaught }) => uncaught ?? []);
+      return [before, found.at(-1)?.uncaught === undefined ? undefined : Buffer.concat(after).toString()];
+    };
+    const mark = uncaughtMark("run-1");
+    const part = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMark("run-2"));
+    const text = fc.array(part, { maxLength: 9 }).map((parts) => parts.join(""));
+    fc.assert(
+      fc.property(text, text, fc.boolean(), fc.array(fc.nat(200)), (before, after, isMarked, cuts) => {
+        const whole = isMarked ? `${before}${mark}${after}` : before;
+        expect(filtered(whole, cuts)).toEqual(isMarked ? [before, after] : [before, undefined]);
+      }),
+    );
   });
 });
 

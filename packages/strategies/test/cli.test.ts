@@ -171,7 +171,8 @@ describe("--backend", () => {
 });
 
 test.each([
-  [[], /--tokens: expected|--heads: expected/],
+  [["--tokens", "128k"], /--heads: expected a whole number ≥ 1, such as 32, received nothing; mosaic-plan --help/],
+  [["--heads", "8"], /--tokens: expected a whole number ≥ 1, such as 128k, received nothing; mosaic-plan --help/],
   [
     ["--tokens", "lots", "--heads", "8"],
     /--tokens: expected a whole number ≥ 1, such as 4096, 128k or 1M, received "lots"/,

@@ -16,8 +16,17 @@ export function jsonConsole(out: Sink, shown: ReadonlySet<number>): (event: Laun
 const isEcho = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
 
 function lineObject(event: LineEvent): object {
-  const { t, node, rank, attempt, stream, kind, text } = event;
-  return { t, node, rank, attempt, stream, msg: text, ...(kind === "line" ? {} : { kind }) };
+  const { t, node, rank, attempt, stream, kind, text, uncaught } = event;
+  return {
+    t,
+    node,
+    rank,
+    attempt,
+    stream,
+    msg: text,
+    ...(kind === "line" ? {} : { kind }),
+    ...(uncaught === true ? { uncaught } : {}),
+  };
 }
 
 function eventObject({ type, t, node, ...rest }: Exclude<LaunchEvent, LineEvent>): object {

@@ -16,6 +16,9 @@ export interface TextStyle {
 export const PREFIX_FIELDS = ["rank", "host", "attempt", "stream"] as const;
 
 const RANK_COLORS = [36, 33, 35, 32, 34, 96];
+/** The most lines of Node's print of an error, and characters of each, that are shown where the report is of another. */
+const MOST_WITHHELD = 100;
+const LONGEST_WITHHELD = 2000;
 const CLEAR = "\r\u001b[K";
 
 /** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
@@ -23,6 +26,7 @@ export class TextConsole {
   readonly #out: Sink;
   readonly #err: Sink;
   readonly #style: TextStyle;
+  readonly #withheld = new Map<number, LineEvent[]>();
   readonly #prefixes = new Map<string, string>();
   /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
   #progress = "";
@@ -36,13 +40,33 @@ export class TextConsole {
   /** Takes one event of the job. */
   show(event: LaunchEvent): void {
     if (event.type === "line") return this.#line(event);
+    if (event.type === "failure") this.#release(event.failure.error === undefined ? undefined : event.failure.rank);
+    if (event.type === "end") this.#release(undefined);
     const words = sentence(event);
     if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
-    if (event.type === "failure") this.#report(failureText(event.failure));
+    if (event.type === "failure") this.#report(failureText(event.failure, this.#style.shown.has(event.failure.rank)));
   }
 
   #line(event: LineEvent): void {
     if (!this.#style.shown.has(event.rank)) return;
+    if (event.uncaught === true) return this.#withhold(event);
+    this.#show(event);
+  }
+
+  /** Node's print waits until it is known whose error the report has: that one is shown once. */
+  #withhold(event: LineEvent): void {
+    const lines = this.#withheld.get(event.rank) ?? [];
+    this.#withheld.set(event.rank, lines);
+    if (lines.length < MOST_WITHHELD) lines.push({ ...event, text: event.text.slice(0, LONGEST_WITHHELD) });
+    else if (lines.length === MOST_WITHHELD) lines.push({ ...event, text: "… (the rank's log has all of it)" });
+  }
+
+  #release(reported: number | undefined): void {
+    for (const [rank, lines] of this.#withheld) if (rank !== reported) for (const line of lines) this.#show(line);
+    this.#withheld.clear();
+  }
+
+  #show(event: LineEvent): void {
     const prefix = this.#prefix(event);
     if (event.kind !== "progress") {
       if (event.rank === 0) this.#erase();

@@ -93,7 +93,10 @@ export class NodeAgent implements Agent {
     const onExit = (one: Rank): void => {
       if (one.failed) this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
     };
-    const started = new Rank({ rank, local, attempt, command, cwd: plan.cwd, env, log, emit: this.#emit, onExit });
+    const started = new Rank({
+      ...{ rank, local, attempt, command, env, log, onExit },
+      ...{ runId: plan.runId, cwd: plan.cwd, emit: this.#emit },
+    });
     this.#unfinished.add(started);
     if (started.pid > 0) this.#guard.watch(started.pid);
     this.#emit({ type: "spawn", rank, pid: started.pid, attempt });

@@ -4,6 +4,7 @@ import { Readable } from "node:stream";
 import type { Command } from "../entry.ts";
 import type { StreamName, Emit } from "../job.ts";
 import { LineSplitter } from "../output/lines.ts";
+import { UncaughtFilter } from "../output/uncaught.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
@@ -15,6 +16,7 @@ export interface RankStart {
   readonly rank: number;
   readonly local: number;
   readonly attempt: number;
+  readonly runId: string;
   readonly command: Command;
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
@@ -43,6 +45,8 @@ export class Rank {
   readonly #child: ChildProcess;
   readonly #startedAt = Date.now();
   readonly #stderrTail: string[] = [];
+  /** The first lines of Node's print of what it threw. */
+  readonly #uncaught: string[] = [];
   #exit: { code: number | null; signal: NodeJS.Signals | null; at: number } | undefined;
   #stoppedAt: number | undefined;
 
@@ -104,25 +108,40 @@ export class Rank {
       stoppedAt: this.#stoppedAt,
       thrown: readErrorRecord(this.#start.log.errorFile),
       stderrTail: this.#stderrTail,
+      uncaught: this.#uncaught,
     };
   }
 
   /** Readers are attached in the tick of the spawn: Node discards what nobody reads when a child exits. */
   #read(name: StreamName): Promise<void> {
-    const { rank, attempt, log, emit } = this.#start;
+    const { rank, attempt, log, emit, runId } = this.#start;
+    let isUncaught = false;
     const lines = new LineSplitter((kind, text) => {
       if (name === "stderr" && kind === "line" && this.#stderrTail.push(text) > TAIL_LINES) this.#stderrTail.shift();
-      emit({ type: "line", rank, attempt, stream: name, kind, text });
+      if (isUncaught && kind === "line" && this.#uncaught.length < TAIL_LINES) this.#uncaught.push(text);
+      emit({ type: "line", rank, attempt, stream: name, kind, text, ...(isUncaught ? { uncaught: true } : {}) });
     });
+    const take = (bytes: Buffer): void => {
+      if (bytes.length === 0) return;
+      log.write(name, bytes);
+      lines.push(bytes);
+    };
+    const filter = new UncaughtFilter(runId);
     const stream = this.#child[name];
     return new Promise((resolve) => {
       if (!stream) return resolve();
       stream.on("data", (chunk: Buffer) => {
-        log.write(name, chunk);
-        lines.push(chunk);
+        const { before, uncaught } = filter.push(chunk);
+        take(before);
+        if (uncaught === undefined) return;
+        // Before Node's print, a line without end is one.
+        if (!isUncaught) lines.end();
+        isUncaught = true;
+        take(uncaught);
       });
       stream.on("error", () => {});
       stream.on("close", () => {
+        take(filter.end());
         lines.end();
         resolve();
       });

@@ -16,6 +16,8 @@ export interface RankRecord {
   /** What it threw and did not catch. */
   readonly thrown: ErrorRecord | undefined;
   readonly stderrTail: readonly string[];
+  /** The first lines of Node's print of it. */
+  readonly uncaught: readonly string[];
   readonly log: string;
 }
 
@@ -65,7 +67,9 @@ export function diagnose(
     ...endOf(root),
     exitCode: shellCode(endOf(root)),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
-    stderrTail: root.thrown !== undefined && showsPlace(root.thrown.error) ? [] : root.stderrTail,
+    stderrTail:
+      root.uncaught.length > 0 || (root.thrown !== undefined && showsPlace(root.thrown.error)) ? [] : root.stderrTail,
+    ...sourceOf(root),
     ...(help === undefined ? {} : { hint: help }),
     log: root.log,
     stopped: others.filter((record) => verdictOf(record) === "stopped").map(({ rank }) => rank),
@@ -90,7 +94,15 @@ function endOf(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
 const showsPlace = ({ stack = "" }: RankError): boolean =>
-  stack.split("\n").some((line) => /^\s+at /.test(line) && !/\bnode:|<anonymous>/.test(line));
+  stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
+
+/** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
+function sourceOf({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
+  if (thrown === undefined || showsPlace(thrown.error)) return {};
+  const end = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
+  const source = uncaught.slice(0, Math.max(0, end)).filter((line) => line.trim() !== "");
+  return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
+}
 
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import type { RankError } from "../job.ts";
 
 /** What a rank leaves behind for the launcher: the preload of a Node rank does, and `@record` of PyTorch. */
@@ -48,8 +49,7 @@ function torchRecord(reported: unknown): ErrorRecord | undefined {
 const isObject = (x: unknown): x is Readonly<Record<string, unknown>> => typeof x === "object" && x !== null;
 
 function describe(thrown: unknown, depth: number): RankError {
-  if (typeof thrown !== "object" || thrown === null)
-    return { name: "Thrown", message: typeof thrown === "string" ? thrown : `${typeof thrown} ${String(thrown)}` };
+  if (typeof thrown !== "object" || thrown === null) return { name: "Thrown", message: shown(thrown) };
   const read = (field: string): unknown => {
     try {
       return (thrown as Record<string, unknown>)[field];
@@ -57,10 +57,11 @@ function describe(thrown: unknown, depth: number): RankError {
       return undefined;
     }
   };
-  const [stack, code, cause, errors] = ["stack", "code", "cause", "errors"].map(read);
+  const [name, message, stack, code, cause, errors] = ["name", "message", "stack", "code", "cause", "errors"].map(read);
+  if (typeof message !== "string" && typeof stack !== "string") return { name: "Thrown", message: shown(thrown) };
   return {
-    name: String(read("name") ?? "Error"),
-    message: String(read("message") ?? ""),
+    name: typeof name === "string" ? name : "Error",
+    message: typeof message === "string" ? message : "",
     ...(typeof stack === "string" ? { stack } : {}),
     ...(typeof code === "string" || typeof code === "number" ? { code: String(code) } : {}),
     ...(cause !== undefined && depth > 0 ? { cause: describe(cause, depth - 1) } : {}),
@@ -68,4 +69,14 @@ function describe(thrown: unknown, depth: number): RankError {
       ? { errors: errors.slice(0, MOST_ERRORS).map((error) => describe(error, depth - 1)) }
       : {}),
   };
+}
+
+/** What is no error, as Node prints it: `undefined`, `7`, `{ code: 3 }`. A text stands for itself. */
+function shown(thrown: unknown): string {
+  if (typeof thrown === "string" && thrown !== "") return thrown;
+  try {
+    return inspect(thrown, { customInspect: false });
+  } catch {
+    return "an object that cannot be shown";
+  }
 }

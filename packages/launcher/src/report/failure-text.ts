@@ -1,13 +1,26 @@
 import { relative } from "node:path";
 import type { Failure, RankError } from "../job.ts";
+import { KEPT_FOR } from "../output/kept-logs.ts";
 
-/** The report of a first failure, the last thing a failed job prints. Lines without ends. */
-export function failureText(failure: Failure): readonly string[] {
+/** The most that a report shows of one message. */
+const LONGEST_MESSAGE = 2000;
+const MOST_MESSAGE_LINES = 20;
+/** The most lines of frames, causes and output in a report. */
+const MOST_DETAIL = 80;
+
+/**
+ * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
+ * shown; why a rank could not be started (pid 0) was not. Lines without ends.
+ */
+export function failureText(failure: Failure, isShown = false): readonly string[] {
   const { rank, node, local, pid, afterMs, attempt, error } = failure;
-  const what = error === undefined ? ending(failure) : `${error.name}: ${error.message}`;
+  const what = error === undefined ? ending(failure) : cut(headOf(error), failure.log);
   const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
-  const tail = failure.stderrTail.map((line) => `    │ ${line}`);
-  const detail = error === undefined ? tail : [...frames(error), ...causes(error), ...tail];
+  const source = (failure.source ?? []).map((line) => `    │ ${cut(line, failure.log)}`);
+  const tail = (isShown && pid > 0 ? [] : failure.stderrTail).map((line) => `    │ ${cut(line, failure.log)}`);
+  const all = error === undefined ? tail : [...source, ...frames(error), ...causes(error, failure.log), ...tail];
+  const rest = `    … ${all.length - MOST_DETAIL} more lines in ${shortest(failure.log)}`;
+  const detail = all.length <= MOST_DETAIL ? all : [...all.slice(0, MOST_DETAIL), rest];
   const code = failure.exitCode;
   return [
     ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${when}: ${what}`.split("\n"),
@@ -15,9 +28,13 @@ export function failureText(failure: Failure): readonly string[] {
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
     ...(failure.notRestarted === undefined ? [] : [`  not restarted: ${failure.notRestarted}`]),
     `  ${[ending(failure), ...aftermath(failure)].join(" · ")}`,
+    ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.logsExpire === true)]),
     `  logs ${shortest(failure.log)}   exit code ${code}`,
   ];
 }
+
+const allLogs = (dir: string, expire: boolean): string =>
+  `  log folder of all ranks: ${shortest(dir)}${expire ? `, ${KEPT_FOR}; see --log-dir` : ""}`;
 
 const ending = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
@@ -37,20 +54,32 @@ function groupBy(secondary: Failure["secondary"]): ReadonlyMap<string, readonly 
   return groups;
 }
 
+const headOf = ({ name, message }: RankError): string => `${name}: ${message}`;
+
+/** The beginning of a long text, and where all of it is. */
+function cut(text: string, log: string): string {
+  const lines = text.split("\n", MOST_MESSAGE_LINES).join("\n");
+  const shown = lines.slice(0, LONGEST_MESSAGE).replace(/[\ud800-\udbff]$/, "");
+  if (shown.length === text.length) return text;
+  return `${shown} … (${text.length - shown.length} more characters in ${shortest(log)})`;
+}
+
 /** The frames of a stack, without the lines that repeat name and message. */
-function frames({ stack = "" }: RankError): readonly string[] {
+function frames({ stack = "", message }: RankError): readonly string[] {
+  const after = stack.indexOf(message);
   return stack
+    .slice(after < 0 ? 0 : after + message.length)
     .split("\n")
     .filter((line) => /^\s+at /.test(line))
     .map((line) => `    ${line.trim()}`);
 }
 
-function causes(error: RankError): readonly string[] {
+function causes(error: RankError, log: string): readonly string[] {
   const inner = [...(error.cause === undefined ? [] : [error.cause]), ...(error.errors ?? [])];
   return inner.flatMap((one) => [
-    ...`  caused by ${one.name}: ${one.message}`.split("\n"),
+    ...`  caused by ${cut(headOf(one), log)}`.split("\n"),
     ...frames(one),
-    ...causes(one),
+    ...causes(one, log),
   ]);
 }
 

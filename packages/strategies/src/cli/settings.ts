@@ -199,9 +199,13 @@ function shapeOf(values: Values): ShapeOptions {
   };
 }
 
-function required(name: string, text: string | undefined): string {
+const examples = { tokens: "128k", heads: "32" };
+
+function required(name: keyof typeof examples, text: string | undefined): string {
   if (text !== undefined) return text;
-  throw new UsageError(`--${name}: expected, received nothing; mosaic-plan --help lists the options`);
+  throw new UsageError(
+    `--${name}: expected a whole number ≥ 1, such as ${examples[name]}, received nothing; mosaic-plan --help lists all options`,
+  );
 }
 
 function profileOf(text: string): Profile {

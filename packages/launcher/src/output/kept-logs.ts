@@ -1,0 +1,138 @@
+import {
+  closeSync,
+  ftruncateSync,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir, userInfo } from "node:os";
+import { join } from "node:path";
+
+const PREFIX = "mosaic-logs-";
+/** In a folder whose job has ended: a job under way has none, and keeps its logs however old they are. */
+const ENDED = "ended";
+const KEPT_MS = 7 * 24 * 3_600_000;
+/** A launcher that was killed leaves no mark; nothing was logged there for so long that its job is over, too. */
+const ABANDONED_MS = 4 * KEPT_MS;
+const KEPT_BYTES = 1_000_000_000;
+
+/** What is kept, in the words of the report. */
+export const KEPT_FOR = "kept for a week";
+
+/** The temporary log folder of a run. */
+export const temporaryLogs = (runId: string): string => join(tmpdir(), `${PREFIX}${runId}`);
+
+/** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
+export interface Retention {
+  readonly now?: number;
+  readonly bytes?: number;
+}
+
+/** The job of this folder has ended, and its logs are of use to somebody: no more than the limits allow are kept. */
+export function keepLogs(dir: string, retention: Retention = {}): void {
+  const { bytes = KEPT_BYTES } = retention;
+  try {
+    shorten(dir, bytes);
+    writeFileSync(join(dir, ENDED), "");
+  } catch {
+    // A folder that was taken away meanwhile needs no care.
+  }
+  removeOldLogs(retention);
+}
+
+/** Removes this user's temporary logs of jobs that ended a week ago, and the oldest beyond 1 GB. Never throws. */
+export function removeOldLogs({ now = Date.now(), bytes = KEPT_BYTES }: Retention = {}): void {
+  let left = bytes;
+  for (const folder of youngestFirst()) {
+    const age = now - folder.changedAt;
+    if (!folder.hasEnded && age < ABANDONED_MS) continue;
+    left -= folder.bytes;
+    if (age < KEPT_MS && left >= 0) continue;
+    attempt(() => rmSync(folder.path, { recursive: true, force: true }));
+  }
+}
+
+interface LogFolder {
+  readonly path: string;
+  readonly hasEnded: boolean;
+  readonly changedAt: number;
+  readonly bytes: number;
+}
+
+/** The youngest first. Only folders of this user: names in a shared directory for temporary files are anybody's. */
+function youngestFirst(): readonly LogFolder[] {
+  const { uid } = userInfo();
+  const names = attempt(() => readdirSync(tmpdir())) ?? [];
+  const folders = names
+    .filter((name) => name.startsWith(PREFIX))
+    .flatMap((name) => {
+      const path = join(tmpdir(), name);
+      const stat = attempt(() => lstatSync(path));
+      if (stat === undefined || !stat.isDirectory() || stat.uid !== uid) return [];
+      const files = filesOf(path);
+      const changedAt = Math.max(stat.mtimeMs, ...files.map((file) => file.changedAt));
+      const hasEnded = files.some((file) => file.path === join(path, ENDED));
+      return [{ path, hasEnded, changedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
+    });
+  return folders.toSorted((a, b) => b.changedAt - a.changedAt);
+}
+
+interface LogFile {
+  readonly path: string;
+  readonly changedAt: number;
+  readonly bytes: number;
+}
+
+function filesOf(dir: string): readonly LogFile[] {
+  const names = attempt(() => readdirSync(dir)) ?? [];
+  return names.flatMap((name) => {
+    const path = join(dir, name);
+    const stat = attempt(() => lstatSync(path));
+    if (stat === undefined) return [];
+    return stat.isDirectory() ? filesOf(path) : [{ path, changedAt: stat.mtimeMs, bytes: stat.size }];
+  });
+}
+
+/** Cuts the longest files of a folder to their ends, until all of it has at most `most` bytes. */
+function shorten(dir: string, most: number): void {
+  const files = filesOf(dir).toSorted((a, b) => a.bytes - b.bytes);
+  let left = most;
+  for (const [i, { path, bytes }] of files.entries()) {
+    const share = Math.floor(left / (files.length - i));
+    if (bytes > share) keepEnd(path, bytes, share);
+    left -= Math.min(bytes, share);
+  }
+}
+
+/** Copies the end of a file to its beginning: there may be no room for a second one. */
+function keepEnd(path: string, size: number, most: number): void {
+  const fd = openSync(path, "r+");
+  try {
+    const note = Buffer.from(`[the first ${size - most} bytes were removed: logs are kept up to 1 GB]\n`);
+    const head = most > note.length ? note : Buffer.alloc(0);
+    const buffer = Buffer.alloc(1 << 20);
+    const end = most - head.length;
+    for (let done = 0; done < end; ) {
+      const count = readSync(fd, buffer, 0, Math.min(buffer.length, end - done), size - end + done);
+      if (count === 0) break;
+      writeSync(fd, buffer, 0, count, head.length + done);
+      done += count;
+    }
+    writeSync(fd, head, 0, head.length, 0);
+    ftruncateSync(fd, most);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function attempt<T>(work: () => T): T | undefined {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
+}

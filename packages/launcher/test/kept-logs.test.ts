@@ -1,0 +1,94 @@
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  symlinkSync,
+  utimesSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
+import { keepLogs, removeOldLogs, temporaryLogs } from "../src/output/kept-logs.ts";
+import { program, run, temporaryDir } from "./harness.ts";
+
+const DAY = 24 * 3_600_000;
+const now = Date.now();
+
+/** A folder of logs, last written so many days ago. */
+function logs(id: string, days: number, bytes: number, hasEnded = true): string {
+  const dir = temporaryLogs(id);
+  mkdirSync(join(dir, "attempt_0/0"), { recursive: true });
+  writeFileSync(join(dir, "attempt_0/0/stdout.log"), "x".repeat(bytes));
+  if (hasEnded) writeFileSync(join(dir, "ended"), "");
+  const at = new Date(now - days * DAY);
+  for (const name of ["attempt_0/0/stdout.log", ...(hasEnded ? ["ended"] : []), ""])
+    utimesSync(join(dir, name), at, at);
+  return dir;
+}
+
+const left = (): readonly string[] => readdirSync(temporaryDir()).toSorted();
+
+describe("temporary logs", () => {
+  beforeEach(() => {
+    vi.stubEnv("TMPDIR", temporaryDir());
+    onTestFinished(() => void vi.unstubAllEnvs());
+  });
+
+  it("go when they are a week old, but not those of a job under way", () => {
+    for (const [id, days] of [
+      ["young", 6.9],
+      ["old", 7.1],
+    ] as const)
+      logs(id, days, 10);
+    logs("running", 20, 10, false);
+    logs("abandoned", 29, 10, false);
+    const other = join(temporaryDir(), "mosaic-run-other");
+    mkdirSync(other);
+    symlinkSync(other, join(temporaryDir(), "mosaic-logs-link"));
+    removeOldLogs({ now });
+    expect(left()).toEqual(["mosaic-logs-link", "mosaic-logs-running", "mosaic-logs-young", "mosaic-run-other"]);
+    expect(existsSync(other)).toBe(true);
+    // Or the harness would take it for a secret that was left behind.
+    vi.stubEnv("TMPDIR", "/nonexistent");
+    expect(() => removeOldLogs()).not.toThrow();
+    rmdirSync(other);
+  });
+
+  it("go beyond the limit of size, the oldest first", () => {
+    for (const [id, days] of [
+      ["a", 3],
+      ["b", 2],
+      ["c", 1],
+    ] as const)
+      logs(id, days, 400);
+    logs("small", 4, 1);
+    removeOldLogs({ now, bytes: 1000 });
+    expect(left()).toEqual(["mosaic-logs-b", "mosaic-logs-c"]);
+  });
+
+  it("of one job beyond the limit keep the ends of the longest files", () => {
+    const dir = logs("big", 0, 5000, false);
+    writeFileSync(join(dir, "attempt_0/0/stderr.log"), "short");
+    writeFileSync(join(dir, "attempt_0/0/stdout.log"), `${"x".repeat(5000)}the end`);
+    logs("older", 1, 100);
+    keepLogs(dir, { now, bytes: 1000 });
+    const text = readFileSync(join(dir, "attempt_0/0/stdout.log"), "utf8");
+    expect(text).toHaveLength(995);
+    expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are kept up to 1 GB\]\nx+the end$/);
+    expect(readFileSync(join(dir, "attempt_0/0/stderr.log"), "utf8")).toBe("short");
+    expect(left()).toEqual(["mosaic-logs-big"]);
+  });
+
+  it("of a failed job are named and marked, and its next one removes them when they are old", async () => {
+    const { stderr } = await run(["-n", "1", "--exec", "sh", "-c", "exit 3"]);
+    const [name = ""] = left();
+    expect(stderr).toMatch(new RegExp(`\\n {2}log folder of all ranks: \\S*/${name}, kept for a week; see --log-dir`));
+    const old = new Date(now - 8 * DAY);
+    const files = readdirSync(temporaryDir(), { recursive: true }) as string[];
+    for (const file of files) utimesSync(join(temporaryDir(), file), old, old);
+    expect((await run(["-n", "1", program("speak.mjs"), "both"])).code).toBe(0);
+    expect(left()).toEqual([]);
+  });
+});
