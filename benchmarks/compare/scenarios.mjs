@@ -108,7 +108,9 @@ async function proof(make) {
   const { masks, causal = masks.causal, zigzag } = await load("core");
   const { count, prove, record } = await load("planner");
   const start = performance.now();
-  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, heads: 4, kvHeads: 2, headDim: 64 };
+  // Before 0.2.0 these were called heads and kvHeads; then masks had no namespace.
+  const heads = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
+  const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...heads, headDim: 64 };
   const run = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
   const { faults } = prove(run);
   if (faults.length > 0) throw new Error(faults[0].message);
