@@ -5,7 +5,7 @@ import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
-import { keepLogs, removeOldLogs, temporaryLogs } from "./output/kept-logs.ts";
+import { keepLogs, temporaryLogs } from "./output/kept-logs.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type Plan, planOf } from "./plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
@@ -105,7 +105,6 @@ class RunningJob {
   }
 
   async run(): Promise<Result> {
-    if (this.#plan.logDir === undefined) removeOldLogs();
     makeLogDir(this.#logDir);
     try {
       const result = await this.#watched();

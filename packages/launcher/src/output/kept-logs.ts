@@ -32,7 +32,10 @@ export interface Retention {
   readonly bytes?: number;
 }
 
-/** The job of this folder has ended, and its logs are of use to somebody: no more than the limits allow are kept. */
+/**
+ * Keeps the logs of a job that failed, and removes what exceeds the limits. Only jobs that fail do that: a start does not
+ * wait for a walk over the logs of other jobs.
+ */
 export function keepLogs(dir: string, retention: Retention = {}): void {
   const { bytes = KEPT_BYTES } = retention;
   try {
