@@ -132,7 +132,11 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
     return Diagnosis{*own, recordOf(MOSAIC_FAILURE_PEER_LOST, text)};
   }
   if (hasEvents_) {
-    if (auto found = peerFailure(op)) return found;
+    if (auto found = peerFailure(op)) {
+      // A peer that timed out may have waited for what had failed here by then.
+      const bool hasTimedOut = found->here.code == MOSAIC_FAILURE_TIMEOUT;
+      return hasTimedOut ? transportError(op).value_or(*found) : *found;
+    }
     if (auto found = divergence(op)) return found;
   }
   if (auto found = transportFailure(op)) return found;

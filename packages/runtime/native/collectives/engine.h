@@ -112,6 +112,8 @@ class Engine : private ControlListener {
   virtual std::optional<MosaicFailure> deviceFailure(Operation& op) = 0;
   /// What the transport itself observes of the ranks of an operation.
   virtual std::optional<Diagnosis> transportFailure(Operation& op) = 0;
+  /// What the transport has reported on this rank, also while the control plane has time to deliver the cause.
+  virtual std::optional<Diagnosis> transportError(const Operation&) { return std::nullopt; }
   /// The engine has failed: ends `ops`, all that were posted and are not over. Not under the lock.
   virtual void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
   /// Makes the part of a split usable; its group exists. False: the engine has failed.

@@ -316,6 +316,11 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
     transportError_ = TransportError{failure, monotonicNs()};
   }
   if (!transportError_ || monotonicNs() - transportError_->at < kGraceNs) return std::nullopt;
+  return transportError(op);
+}
+
+std::optional<Engine::Diagnosis> StreamEngine::transportError(const Operation& op) {
+  if (!transportError_) return std::nullopt;
   const MosaicFailure& failure = transportError_->failure;
   return ownFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
 }
