@@ -4,7 +4,7 @@ import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { workOf } from "./cost.ts";
 import { Curve } from "./curve.ts";
-import { judge } from "./judge.ts";
+import { judge } from "./recall.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 

@@ -15,8 +15,7 @@ import {
   type Span,
   type Tensor,
 } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkThrows } from "../check.ts";
+import { type Case, check, checkThrows } from "../check.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 
 export interface ValidationSuiteOptions {

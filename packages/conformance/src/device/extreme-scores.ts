@@ -1,11 +1,9 @@
 import type { DType } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
-import type { AttentionProblem } from "../oracle/attention.ts";
+import { type Case, check } from "../check.ts";
+import { type AttentionProblem, smallestGap } from "../oracle/attention.ts";
 import { rounded } from "../oracle/numbers.ts";
-import { smallestGap } from "../oracle/scores.ts";
 import { type AttentionCase, attentionRunner, causalExtent, causalOf, problemOf, type Sizes } from "./attention.ts";
-import type { MakeDevice } from "./on-device.ts";
+import type { MakeDevice } from "./place.ts";
 
 const sizes: Sizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 

@@ -15,11 +15,9 @@ import {
   tensorOf,
   type Tile,
 } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual, checkThrows } from "../check.ts";
+import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { placed } from "./place.ts";
+import { type MakeDevice, onDevice, placed } from "./place.ts";
 
 // What the schema states of all kernels alike.
 

@@ -1,8 +1,7 @@
 import { fileURLToPath } from "node:url";
 import type { TraceEvent } from "@mosaic/core";
 import { loadAddon, platform } from "../addon.ts";
-import { Completions } from "../completions.ts";
-import { translated } from "../runtime.ts";
+import { Completions, translated } from "../runtime.ts";
 
 /** One rank's engine, as native code holds it. */
 export type EngineHandle = { readonly engine: unique symbol };
