@@ -43,7 +43,7 @@ export type Bases = Uint8Array;
 export const MASKED = 4;
 
 /** Bacteriophage λ, NCBI accession NC_001416.1: 48 502 bases; the quickstart's copy. */
-const LAMBDA: URL = new URL("apps/quickstart/data/lambda_phage_NC_001416.1.fa.gz", import.meta.url);
+const LAMBDA: URL = new URL("../../quickstart/data/lambda_phage_NC_001416.1.fa.gz", import.meta.url);
 
 /** Reads the whole genome. */
 export function readLambda(): Bases {

@@ -6,7 +6,7 @@ import { TabularModel, type TabularOptions, usual } from "./model.ts";
 import type { Table } from "./table.ts";
 
 /** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
-export const shipped: string = fileURLToPath(new URL("apps/tabular/weights.safetensors", import.meta.url));
+export const shipped: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */
 export async function loadModel(

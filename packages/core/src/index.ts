@@ -34,7 +34,7 @@ export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } fr
 export * from "./mask/clip.ts";
 export * as masks from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
-export type { Mask, Slice } from "./mask/slice.ts";
+export { type Mask, type Slice, type SliceType, slantsLeft, slantsRight, sliceTypeCodes } from "./mask/slice.ts";
 export { resolveSlices } from "./mask/verify.ts";
 export { isVisible } from "./mask/visible.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";

@@ -1,6 +1,8 @@
-import { positions, type Slice, type Span } from "@mosaic/core";
+import { positions, type Slice, type SliceType, slantsLeft, slantsRight, type Span } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { commonPositions, visiblePairs } from "../src/prove/area.ts";
+
+const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
 
 /** Numbers that are the same in every run. */
 function dice(seed: number): (sides: number) => number {
@@ -12,7 +14,9 @@ function dice(seed: number): (sides: number) => number {
 }
 
 function sees({ q0, q1, k0, k1, type }: Slice, q: number, k: number): boolean {
-  return q >= q0 && q < q1 && k >= k0 + (type & 2 ? q - q0 : 0) && k < k1 - (type & 1 ? q1 - 1 - q : 0);
+  return (
+    q >= q0 && q < q1 && k >= k0 + (slantsLeft(type) ? q - q0 : 0) && k < k1 - (slantsRight(type) ? q1 - 1 - q : 0)
+  );
 }
 
 test("visible pairs are as many as one counts one by one", () => {
@@ -22,7 +26,7 @@ test("visible pairs are as many as one counts one by one", () => {
   for (let trial = 0; trial < 4000; trial++) {
     const [q, k] = [span(), span()];
     const [q0, k0] = [roll(20), roll(20)];
-    const slice: Slice = { q0, q1: q0 + roll(20), k0, k1: k0 + roll(20), type: roll(4) as Slice["type"] };
+    const slice: Slice = { q0, q1: q0 + roll(20), k0, k1: k0 + roll(20), type: sliceTypes[roll(4)]! };
     let pairs = 0;
     for (const row of positions([q])) for (const key of positions([k])) if (sees(slice, row, key)) pairs++;
     expect(visiblePairs([q], [k], [slice]), JSON.stringify({ q, k, slice })).toBe(pairs);

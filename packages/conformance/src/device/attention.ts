@@ -139,7 +139,7 @@ export function causalOf(problem: AttentionProblem, dtype: DType = "float32"): A
   return {
     queries: [span(0, length)],
     keys: [[span(0, 17)], [span(17, length - 17)]],
-    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: 1 }],
+    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }],
     problem,
     dtype,
   };

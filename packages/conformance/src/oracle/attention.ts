@@ -1,4 +1,4 @@
-import type { Slice } from "@mosaic/core";
+import { type Slice, type SliceType, slantsLeft, slantsRight } from "@mosaic/core";
 import { integer, uniforms } from "./numbers.ts";
 
 /** Whether the query at one global position sees the key at another. */
@@ -149,8 +149,8 @@ function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: numb
 /** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
 export function sees(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
-  const from = slice.k0 + (slice.type & 2 ? query - slice.q0 : 0);
-  const to = slice.k1 - (slice.type & 1 ? slice.q1 - 1 - query : 0);
+  const from = slice.k0 + (slantsLeft(slice.type) ? query - slice.q0 : 0);
+  const to = slice.k1 - (slantsRight(slice.type) ? slice.q1 - 1 - query : 0);
   return key >= from && key < to;
 }
 
@@ -158,6 +158,8 @@ export function sees(slice: Slice, query: number, key: number): boolean {
 export function seesAny(slices: readonly Slice[]): Sees {
   return (query, key) => slices.some((slice) => sees(slice, query, key));
 }
+
+const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
 
 /** A random list of disjoint slices, of all four types and some of them empty: bands of rows, each with up to two slices. */
 export function randomSlices(queries: number, keys: number, seed: number): Slice[] {
@@ -168,7 +170,7 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
     const cuts = Array.from({ length: 4 }, () => integer(next, keys + 1)).toSorted((a, b) => a - b);
     for (let piece = integer(next, 3); piece > 0; piece--) {
       const [k0, k1] = [cuts[2 * piece - 2]!, cuts[2 * piece - 1]!];
-      slices.push({ q0, q1, k0, k1, type: integer(next, 4) as Slice["type"] });
+      slices.push({ q0, q1, k0, k1, type: sliceTypes[integer(next, 4)]! });
     }
     q0 = q1;
   }

@@ -36,11 +36,11 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 /** `sliceMeets`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
 function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
-  if (type === 0 || type === 3) return type === 0 || sliceMeets(slice, box);
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceMeets(slice, box);
   const first = Math.max(box.q0, slice.q0);
   const last = Math.min(box.q1, slice.q1) - 1;
-  const left = type === 2 ? slice.k0 + first - slice.q0 : slice.k0;
-  const right = type === 1 ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
+  const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;
+  const right = type === "causal" ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
   return Math.max(box.k0, left) < Math.min(box.k1, right);
 }
 

@@ -2,6 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { clipKeys, clipQueries, rowRange, sliceArea } from "../../src/mask/clip.ts";
 import { findOverlap, slicesOverlap } from "../../src/mask/overlap.ts";
+import type { Slice } from "../../src/mask/slice.ts";
 import { isVisible } from "../../src/mask/visible.ts";
 import { anyRange, anySlice, pairsOf } from "./pairs.ts";
 
@@ -104,17 +105,17 @@ test("visibility of wider steps is never denied", () => {
   );
 });
 
-const square = (at: number, type: 0 | 1 | 2 | 3) => ({ q0: at, q1: at + 10, k0: at, k1: at + 10, type });
+const square = (at: number, type: Slice["type"]) => ({ q0: at, q1: at + 10, k0: at, k1: at + 10, type });
 
 test.each([
-  ["documents", Array.from({ length: 10_000 }, (_, i) => square(10 * i, 1))],
+  ["documents", Array.from({ length: 10_000 }, (_, i) => square(10 * i, "causal"))],
   [
     "bands over the same queries",
-    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, 0), q0: 0, q1: 100_000 })),
+    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, "full"), q0: 0, q1: 100_000 })),
   ],
   [
     "bands over the same keys",
-    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, 0), k0: 0, k1: 100_000 })),
+    Array.from({ length: 10_000 }, (_, i) => ({ ...square(10 * i, "full"), k0: 0, k1: 100_000 })),
   ],
 ])("10 000 %s are compared in n log n", (_, slices) => {
   const compared = countComparisons(slices);
@@ -122,9 +123,7 @@ test.each([
 });
 
 /** How often a border of a slice is read: a count, not a clock, so that a busy machine does not matter. */
-function countComparisons(
-  slices: readonly { q0: number; q1: number; k0: number; k1: number; type: 0 | 1 | 2 | 3 }[],
-): number {
+function countComparisons(slices: readonly Slice[]): number {
   let reads = 0;
   const watched = slices.map((slice) => ({
     ...slice,

@@ -1,4 +1,4 @@
-import type { Slice, Span } from "@mosaic/core";
+import { type Slice, slantsLeft, slantsRight, type Span } from "@mosaic/core";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
@@ -28,10 +28,10 @@ export function pairsWithin(queries: readonly Span[], keys: readonly Span[], sli
 export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
-  if (type === 3) {
+  if (type === "bidirectionalCausal") {
     if (k1 - k0 < q1 - q0) high = low;
-  } else if (type === 1) low = Math.max(low, k0 - k1 + q1);
-  else if (type === 2) high = Math.min(high, k1 - k0 + q0);
+  } else if (type === "causal") low = Math.max(low, k0 - k1 + q1);
+  else if (type === "inverseCausal") high = Math.min(high, k1 - k0 + q0);
   else if (k1 <= k0) high = low;
   const first = Math.max(0, Math.ceil((low - start) / step));
   const end = Math.min(length, Math.ceil((high - start) / step));
@@ -40,8 +40,8 @@ export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type
 
 function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
   if (rows.length === 0) return 0;
-  const end = type & 1 ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
-  const start = type & 2 ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
+  const end = slantsRight(type) ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
+  const start = slantsLeft(type) ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
   return end - start;
 }
 
@@ -55,8 +55,8 @@ function lastOf({ start, length, step }: Span): number {
 function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const last = lastOf(q);
   if (q.start < q0 || last >= q1) return false;
-  const left = type & 2 ? k0 + last - q0 : k0;
-  const right = type & 1 ? k1 - (q1 - 1 - q.start) : k1;
+  const left = slantsLeft(type) ? k0 + last - q0 : k0;
+  const right = slantsRight(type) ? k1 - (q1 - 1 - q.start) : k1;
   return left <= k.start && lastOf(k) < right;
 }
 
@@ -64,8 +64,8 @@ function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
 function isBeside({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const first = Math.max(q.start, q0);
   const last = Math.min(lastOf(q), q1 - 1);
-  const left = type & 2 ? k0 + first - q0 : k0;
-  const right = type & 1 ? k1 - (q1 - 1 - last) : k1;
+  const left = slantsLeft(type) ? k0 + first - q0 : k0;
+  const right = slantsRight(type) ? k1 - (q1 - 1 - last) : k1;
   return lastOf(k) < left || right <= k.start;
 }
 
