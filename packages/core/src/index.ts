@@ -31,6 +31,7 @@ export type * from "./kernels/kernels.ts";
 export { type Operand, operandsOf, tensorOf } from "./kernels/operands.ts";
 export { versionedKernels } from "./kernels/versions.ts";
 export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } from "./kernels/schema.ts";
+export { rowsWithin, visiblePairs } from "./mask/area.ts";
 export * from "./mask/clip.ts";
 export * as masks from "./mask/masks.ts";
 export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";

@@ -11,7 +11,7 @@ import {
 import { join } from "node:path";
 import { beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
 import { keepLogs, removeOldLogs, temporaryLogs } from "../src/output/kept-logs.ts";
-import { program, run, temporaryDir } from "./harness.ts";
+import { run, temporaryDir } from "./harness.ts";
 
 const DAY = 24 * 3_600_000;
 const now = Date.now();

@@ -11,15 +11,6 @@ export function rowRange(slice: Slice, q: number): { readonly start: number; rea
   };
 }
 
-/** Number of (query, key) pairs that a slice covers. */
-export function sliceArea({ q0, q1, k0, k1, type }: Slice): number {
-  const height = Math.max(0, q1 - q0);
-  const width = Math.max(0, k1 - k0);
-  if (type === "full") return height * width;
-  if (type === "bidirectionalCausal") return height * Math.max(0, width - height + 1);
-  return width >= height ? (height * (2 * width - height + 1)) / 2 : (width * (width + 1)) / 2;
-}
-
 /** The rows of a slice in [from, to), or undefined if there are none. */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
   const q0 = Math.max(slice.q0, from);

@@ -1,5 +1,4 @@
-import { type Slice, slantsLeft, slantsRight, type Span } from "@mosaic/core";
-import { rowsWithin, visiblePairs } from "../prove/area.ts";
+import { rowsWithin, type Slice, slantsLeft, slantsRight, type Span, visiblePairs } from "@mosaic/core";
 import { SortedSlices } from "../prove/visibility.ts";
 import type { Shards } from "./shards.ts";
 

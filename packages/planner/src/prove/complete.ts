@@ -1,8 +1,7 @@
 import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
-import { commonPositions } from "./area.ts";
 import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
-import type { Positions } from "./positions.ts";
+import { commonPositions, type Positions } from "./positions.ts";
 import { type Tile, tileText } from "./sums.ts";
 import { positionsText, type Side } from "./values.ts";
 
