@@ -60,7 +60,7 @@ export class CpuDevice extends NativeDevice<Native> {
   /** Threads that compute, the stream's own included. */
   readonly threads: number;
   /** The instruction set that its kernels run on. */
-  readonly isa: Isa;
+  readonly instructionSet: Isa;
 
   constructor(options: CpuOptions = {}) {
     checkOptions(options);
@@ -74,7 +74,7 @@ export class CpuDevice extends NativeDevice<Native> {
     });
     super(index, handle);
     this.threads = count;
-    this.isa = isa;
+    this.instructionSet = isa;
     this.stream = new CpuStream(handle);
   }
 }

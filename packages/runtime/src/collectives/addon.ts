@@ -28,6 +28,8 @@ export interface OpenOptions {
   readonly drainSeconds: number;
   /** Seconds to wait for the other ranks, and then for the transport to connect them. */
   readonly connectSeconds: number;
+  /** `Device.instructionSet`, or empty. */
+  readonly instructionSet: string;
   /** The control plane: of ranks of this process, or the agent of this host and the world that the ranks join there. */
   readonly world?: InProcessWorld;
   readonly agent?: {

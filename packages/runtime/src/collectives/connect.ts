@@ -36,8 +36,8 @@ export interface ConnectRankOptions extends ConnectOptions {
 /**
  * Connects this rank with the others over a transport; resolves to the group of all ranks.
  *
- * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveTimeoutError that names the
- * ranks that are missing.
+ * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveMismatchError where devices of
+ * ranks have different instruction sets; CollectiveTimeoutError that names the ranks that are missing.
  */
 export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
   const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
@@ -50,6 +50,7 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
     connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
+    instructionSet: device.instructionSet ?? "",
   });
   return NativeGroup.world(opened, { rank, size });
 }
