@@ -58,7 +58,7 @@ double errorOf(const Inputs& x) {
 }
 
 ladder::Problem problemOf(Inputs& x) {
-  return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale * cuda::kLog2e};
+  return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale};
 }
 
 TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {

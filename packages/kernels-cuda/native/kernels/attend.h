@@ -75,10 +75,10 @@ HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
   const BlockShape shape = forwardShape(headDim);
   return static_cast<unsigned>((shape.own + 2 * shape.other) * headDim * 2);
 }
-/// k and v; q and dOut twice; lse and delta twice.
+/// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
   const BlockShape shape = keysShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 16 * shape.other);
+  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 24 * shape.other);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {

@@ -12,7 +12,8 @@ DEVICE bool sees(const Visible& visible, int row, int key) {
 
 /// s ← P, dp ← dS, of one query and one key.
 DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
-  s = seen ? exp2f(s * scale - lseAndDelta.x) : 0.f;
+  const float rest = roundedProduct(s, scale) - lseAndDelta.x;
+  s = seen ? exp2f((rest > 0.f ? 0.f : rest) * kLog2e) : 0.f;  // at most 1, however another kernel rounded the score
   dp = s * (dp - lseAndDelta.y);
 }
 
@@ -55,7 +56,7 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
 #pragma unroll
       for (int i = 0; i < R; i++) {
         const bool seen = sees(at.visible(), at.row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale * kLog2e);
+        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale);
       }
     }
     storeSquare<D>(square, s);
@@ -107,7 +108,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
 #pragma unroll
       for (int j = 0; j < R; j++) {
         const bool seen = sees(at.visible(), row, at.key0 + ownX() + 8 * j);
-        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale * kLog2e);
+        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale);
       }
     }
     storeSquare<D>(square, dp);

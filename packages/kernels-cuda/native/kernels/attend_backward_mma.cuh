@@ -32,16 +32,19 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   const SharedAddress stages = vTile + kTileBytes<kKeys, D>, numbers = stages + 4 * kTileBytes<kRows, D>;
   const auto qTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kRows, D>; };
   const auto gTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
-  const auto numbersAt = [&](int step) { return numbers + (step & 1) * 8 * kRows; };  // lse for base 2, then delta
+  using RowNumbers = Numbers<kRows>;
+  const auto numbersAt = [&](int step) { return RowNumbers{numbers + (step & 1) * RowNumbers::kBytes}; };
   const auto loadStep = [&](int step, const QueryTiles<kKeys, kRows>& of) {
     const Run rows = of.run(batch);
     loadTile<kRows, D, kThreads>(qTile(step), sourceOf(p.q, rows, p.headDim), of.row0);
     loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.headDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
-      const SharedAddress to = numbersAt(step) + threadIdx.x * 4;
-      storeShared(to, exponentOf(p.lse, rows, r));
-      storeShared(to + kRows * 4, deltaOf(p.delta, rows, r));
+      const RowNumbers to = numbersAt(step);
+      const float lse = exponentOf(p.lse, rows, r);
+      storeShared(to.lse2() + threadIdx.x * 4, lse * kLog2e);
+      storeShared(to.delta() + threadIdx.x * 4, deltaOf(p.delta, rows, r));
+      storeShared(to.lse() + threadIdx.x * 4, lse);
     }
   };
   loadTile<kKeys, D, kThreads>(kTile, sourceOf(p.k, own, p.headDim), key0);
@@ -67,13 +70,13 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
-      exponentiate(s[m], p.scale * kLog2e, numbersAt(step));
+      exponentiate(s[m], p.scale, numbersAt(step));
     }
     multiply<T, D>(dv, s, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
-    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step) + kRows * 4);
+    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step));
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
 #pragma unroll
@@ -140,7 +143,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0);
-      exponentiateRows(s[m], p.scale * kLog2e, lse[m]);
+      exponentiateRows(s[m], p.scale, lse[m]);
       multiplyRowsByRest(s[m], dp[m], delta[m]);
     }
     multiply<T, D>(dq, s, kTile(step));

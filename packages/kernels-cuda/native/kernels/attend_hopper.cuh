@@ -44,7 +44,7 @@ struct HopperForward {
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
-    const float scale = p.rest.scale * kLog2e;
+    const float scale = p.rest.scale;
     const Turns<kGroups> turns{group};
     float s[kKeys / 8][4], acc[D / 8][4], top[2], sum[2], keep[2];
     uint32_t weights[kKeys / 16][4];  // the softmax of the last scores, as the left operand of the next product

@@ -57,7 +57,7 @@ DEVICE void attendTile(const AttendParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float keep[2];
-      foldScores(s[m], p.scale * kLog2e, top[m], sum[m], keep);
+      foldScores(s[m], p.scale, top[m], sum[m], keep);
       scaleRows(acc[m], keep);
     }
     multiply<T, D>(acc, s, vTile);
