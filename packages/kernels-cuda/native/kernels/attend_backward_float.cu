@@ -17,12 +17,13 @@ DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, fl
   dp = s * (dp - lseAndDelta.y);
 }
 
-/// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
+/// Grid: key tiles, then key heads and batches; walks over the queries of all heads that read these keys.
 template <int D>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const int batch = blockIdx.z, headK = blockIdx.y;
+  const auto [batch, headK] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -69,12 +70,14 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   addFloatRows<D>(p.dv, own, key0, p.headDim, dv, 1.f);
 }
 
-/// Grid: (query tiles, heads, batch).
+/// Grid: query tiles, then heads and batches.
 template <int D>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};

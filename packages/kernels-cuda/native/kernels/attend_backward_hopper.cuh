@@ -184,13 +184,15 @@ struct HopperQueries {
   }
 };
 
-/// Grid: (key tiles, key heads, batch).
+/// Grid: key tiles, then key heads and batches.
 template <class T, int D>
 DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
+  const Run own{batch, head, any.key, any.visible.keys};
   const int key0 = share.tile * Keys::kKeys;
   const typename Keys::Tiles at(p.rest.parts, share, key0, own.head * p.rest.group, p.rest.group);
   if (!at.some()) return;
@@ -214,13 +216,15 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   }
 }
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const Run own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Queries::kRows, share.tile);
   const typename Queries::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;

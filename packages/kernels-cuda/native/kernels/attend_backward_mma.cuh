@@ -11,7 +11,7 @@
 
 namespace mosaic::cuda {
 
-/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
+/// Grid: key tiles × column parts, then key heads and batches. All products are transposed, rows are keys and columns queries,
 /// so that Pᵀ and dSᵀ go into the next product straight from registers.
 template <class T, int D>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
@@ -20,7 +20,9 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
+  const auto [batch, headK] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const Share share = shareOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -86,7 +88,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   }
 }
 
-/// Grid: (query tiles, heads, batch).
+/// Grid: query tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr BlockShape kShape = queriesShape(D);
@@ -94,7 +96,9 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};

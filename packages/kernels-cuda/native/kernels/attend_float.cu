@@ -86,11 +86,13 @@ DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own
   }
 }
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};

@@ -96,13 +96,15 @@ struct HopperForward {
   }
 };
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const Run own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Forward::kRows, share.tile);
   const typename Forward::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;  // the state stays as it is
