@@ -67,14 +67,17 @@ bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, un
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
-}  // namespace
+// ── as many heads and batches as a grid holds
 
-void attendOp(Device& device, const AttendArguments& args) {
+bool fits(const Device& device, const TensorView& q) {
+  return q.shape[0] <= device.mostBlocksAcross() && q.shape[1] <= device.mostBlocksAcross();
+}
+
+void attendPiece(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;
   const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
-  if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
@@ -100,13 +103,12 @@ void attendOp(Device& device, const AttendArguments& args) {
   }
 }
 
-void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
+void attendBackwardPiece(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   const auto& [k, v] = kv;
   const auto& [dOut, lse, delta] = saved;
   const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
-  if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendBackwardParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
@@ -144,6 +146,33 @@ void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
     p.parts = parts;
     device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
   }
+}
+
+}  // namespace
+
+void attendOp(Device& device, const AttendArguments& args) {
+  const auto& [state, q, kv, tile] = args;
+  if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
+  if (fits(device, q)) return attendPiece(device, args);
+  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const AttentionState some{cut(state.out, batches, heads), cut(state.lse, batches, heads)};
+    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
+    attendPiece(device, {some, cut(q, batches, heads), keys, tile});
+  });
+}
+
+void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
+  const auto& [grads, q, saved, kv, tile] = args;
+  if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
+  if (fits(device, q)) return attendBackwardPiece(device, args);
+  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const QkvGrads some{cut(grads.dq, batches, heads), cut(grads.dk, batches, kvHeads),
+                        cut(grads.dv, batches, kvHeads)};
+    const SavedRows rows{cut(saved.dOut, batches, heads), cut(saved.lse, batches, heads),
+                         cut(saved.delta, batches, heads)};
+    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
+    attendBackwardPiece(device, {some, cut(q, batches, heads), rows, keys, tile});
+  });
 }
 
 void mergeOp(Device& device, const MergeArguments& args) {

@@ -1,0 +1,43 @@
+import "./emulated.ts";
+import { masks } from "@mosaic/core";
+import { afterEach, expect, test } from "vitest";
+import { cuda } from "../src/index.ts";
+import { checkTrial, trialOf } from "./trials.ts";
+
+// A grid reaches 65 535 blocks along y and along z: heads and batches may be more.
+
+afterEach(() => {
+  delete process.env.MOSAIC_EMULATED_GRID;
+  delete process.env.MOSAIC_EMULATED_CAPABILITY;
+});
+
+test.each([
+  { gpu: "Ampere", capability: "80", dtype: "float32" },
+  { gpu: "Ampere", capability: "80", dtype: "bfloat16" },
+  { gpu: "Hopper", capability: "90", dtype: "float16" },
+] as const)("more heads than a grid is wide or deep: $dtype on $gpu", async ({ capability, dtype }) => {
+  process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+  process.env.MOSAIC_EMULATED_GRID = "4";
+  using device = cuda();
+  const trial = trialOf(64, dtype);
+  await checkTrial(device, { ...trial, batch: 2, numHeads: 9, numKvHeads: 9 });
+  await checkTrial(device, { ...trial, batch: 5, numHeads: 6, numKvHeads: 3 });
+  await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four share keys
+});
+
+test("65 537 heads", async () => {
+  using device = cuda();
+  const heads = 65_537;
+  using x = device.empty([1, heads, 1, 4], "float32");
+  device.write(
+    x,
+    Float32Array.from({ length: x.size }, (_, i) => i),
+  );
+  using out = device.empty(x.shape, "float32");
+  using lse = device.empty([1, heads, 1], "float32");
+  device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
+  const row = [{ start: 0, length: 1, step: 1 }];
+  const tile = { q: row, k: row, mask: masks.full().slices(1, 1), scale: 1e-9 };
+  device.kernels.attend({ out, lse }, x, { k: x, v: x }, tile);
+  expect(await out.read()).toEqual(await x.read()); // of one key
+});
