@@ -69,14 +69,17 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
       exponentiate(s[m], p.scale, numbersAt(step));
+      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
     }
     multiply<T, D>(dv, s, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
-    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step));
+    for (int m = 0; m < M; m++) {
+      multiplyByRest(s[m], dp[m], numbersAt(step));
+      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
+    }
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
 #pragma unroll
@@ -106,7 +109,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   const auto kTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kKeys, D>; };
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
-    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
+    const Run keys = at.run(batch, headK);
     loadTile<kKeys, D, kThreads>(kTile(step), sourceOf(p.k, keys, p.headDim), at.key0);
     loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.headDim), at.key0);
   };
@@ -142,9 +145,9 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0);
       exponentiateRows(s[m], p.scale, lse[m]);
       multiplyRowsByRest(s[m], dp[m], delta[m]);
+      if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0, 0.f);
     }
     multiply<T, D>(dq, s, kTile(step));
   }

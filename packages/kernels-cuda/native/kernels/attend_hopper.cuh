@@ -40,6 +40,14 @@ struct HopperForward {
     }
   }
 
+  /// Before turns: all warpgroups meet here.
+  DEVICE void clearValues(int step, int seen) const {
+    if (seen >= kKeys) return;
+    values.awaitFull(step);
+    clearRows<kKeys, D, kGroups>(values.tile(step), seen);
+    awaitCleared<kGroups>();
+  }
+
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
@@ -58,13 +66,15 @@ struct HopperForward {
     commitProducts();
     waitProducts<0>(s);
     keys.release(0);
-    if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
+    if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
     foldScores(s, scale, top, sum, keep);
     scaleRows(acc, keep);
     packRows<T>(weights, s);
 
-    int step = 0;
+    int step = 0, seen = at.seen();
     for (at.next(); at.some(); at.next()) {
+      clearValues(step, seen);
+      seen = at.seen();
       step++;
       keys.awaitFull(step);
       turns.take();
@@ -79,7 +89,7 @@ struct HopperForward {
 
       waitProducts<1>(s);  // the scores are here, the values still under way
       keys.release(step);
-      if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
+      if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
       foldScores(s, scale, top, sum, keep);
 
       waitProducts<0>(acc);
@@ -87,6 +97,7 @@ struct HopperForward {
       scaleRows(acc, keep);
       packRows<T>(weights, s);
     }
+    clearValues(step, seen);
     values.awaitFull(step);
     fenceProducts();
     startProduct<T>(acc, weights, values.tile(step));

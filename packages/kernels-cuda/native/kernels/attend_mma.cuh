@@ -22,7 +22,7 @@ DEVICE void attendTile(const AttendParameters& p) {
   if (!at.some()) return;  // the state stays as it is
 
   const auto source = [&](const Matrix& x) {
-    return sourceOf(x, {batch, headK, p.parts.part[at.part].key, at.visible().keys}, p.headDim);
+    return sourceOf(x, at.run(batch, headK), p.headDim);
   };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
   loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
@@ -45,7 +45,7 @@ DEVICE void attendTile(const AttendParameters& p) {
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
     if (at.hides()) {
 #pragma unroll
-      for (int m = 0; m < M; m++) hideKeys(at.visible(), s[m], row(m), at.key0);
+      for (int m = 0; m < M; m++) hideKeys(at.visible(), s[m], row(m), at.key0, -infinity());
     }
 
     waitCopies<0>();
