@@ -94,6 +94,13 @@ const failureCases: readonly FailureCase[] = [
     message: /illegal memory access/,
   },
   {
+    what: "a limit of memory without room for what a reduction receives",
+    env: {},
+    code: use.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
+    name: "OutOfMemoryError",
+    message: /no memory is left for \d+ bytes to receive into/,
+  },
+  {
     what: "no job",
     env: {},
     code: "await nccl().connect({ device: cuda(), rank: 0, size: 2 })",

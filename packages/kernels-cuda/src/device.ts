@@ -7,7 +7,7 @@ import { CudaStream } from "./stream.ts";
 export interface CudaOptions {
   /** Which GPU, as the driver numbers those that are visible. Default: LOCAL_RANK, else 0. */
   readonly index?: number;
-  /** Bytes that may be allocated. Default: what the GPU has. */
+  /** Bytes that tensors may take, and what kernels hold to work in. Default: what the GPU has. */
   readonly memoryLimit?: number;
   /** Whether products of float32 matrices may round their factors to TF32: 10 bits of mantissa, and faster. Default: no. */
   readonly tf32?: boolean;

@@ -1,6 +1,10 @@
-import "./emulated.ts";
+import { emulatedBlas, onGpu } from "./emulated.ts";
+import { OutOfMemoryError } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { cuda } from "../src/index.ts";
+import { type CudaDevice, cuda } from "../src/index.ts";
+
+// Read at the first product of a process, which this file has for itself. On a GPU the real library is found.
+if (!onGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const mebibyte = 2 ** 20;
 
@@ -30,4 +34,36 @@ test("hands out memory that is aligned as kernels' vectors need it", () => {
     using y = device.empty([size], "bfloat16");
     for (const { storage } of [x, y]) expect(storage.handle % 256n).toBe(0n);
   }
+});
+
+/** The first product of a device makes cuBLASLt's workspace. */
+async function multiply(device: CudaDevice): Promise<number> {
+  using x = device.empty([4, 4], "float32");
+  device.kernels.fill(x, 1);
+  using out = device.empty([4, 4], "float32");
+  device.kernels.matmul(out, x, x, false);
+  return (await out.read())[0]!;
+}
+
+test("what kernels work in is counted beside what is reserved, and counts toward the limit", async () => {
+  using device = cuda({ memoryLimit: 64 * mebibyte });
+  expect(device.memory()).toMatchObject({ allocated: 0, scratch: 0 });
+  expect(await multiply(device)).toBe(4);
+  const { scratch, reserved } = device.memory();
+  expect(scratch).toBe((device.capability >= 90 ? 32 : 8) * mebibyte);
+  expect(reserved).toBeLessThan(scratch!);
+  expect(await multiply(device)).toBe(4);
+  expect(device.memory().scratch).toBe(scratch);
+  // Beyond the limit by one element.
+  const room = (64 * mebibyte - scratch!) / 4;
+  expect(() => device.empty([room + 1], "float32")).toThrow(OutOfMemoryError);
+  expect(() => device.empty([room + 1], "float32")).toThrow(/MiB held by kernels, the limit is 64\.0 MiB/);
+  using rest = device.empty([room], "float32");
+  expect(device.memory()).toMatchObject({ allocated: 4 * rest.size, scratch });
+});
+
+test("products go without a workspace where the limit has no room for one", async () => {
+  using device = cuda({ memoryLimit: mebibyte });
+  expect(await multiply(device)).toBe(4);
+  expect(device.memory().scratch).toBe(0);
 });

@@ -1,7 +1,7 @@
 import { type Device, type DType, masks, sizeOf, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
-import { type Case, checkClose, checkEqual, magnitude } from "../check.ts";
+import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { attentionOracle, attentionOracleBackward, type AttentionProblem, type Sees } from "../oracle/attention.ts";
 import { epsilon, normals, rounded } from "../oracle/numbers.ts";
 import { type Lie, type MakeDevice, onDevice, type Place, placed, room } from "./place.ts";
@@ -50,6 +50,14 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       name: `attention: strided, ${lie}`,
       run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), lie }),
     })),
+    ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
+      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(poisonedOutside(dtype)) },
+      { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(poisonedAfter(dtype)) },
+    ]),
+    {
+      name: "attention: NaN in a key does not reach earlier queries, float32",
+      run: () => onDevice(make, earlierQueries),
+    },
     {
       name: "attention: the rest of a state when keys are few, none, or the queries none",
       run: () => onDevice(make, edges),
@@ -145,6 +153,32 @@ export function causalOf(problem: AttentionProblem, dtype: DType = "float32"): A
   };
 }
 
+/** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
+function poisonedOutside(dtype: DType): AttentionCase {
+  const [first, last] = [5, 30];
+  const inside = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
+  const problem = problemOf({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, sees: inside, dtype });
+  const poisoned = (x: Float64Array) =>
+    x.map((value, i) => {
+      const row = Math.floor(i / problem.headDim) % length;
+      return row >= first && row < last ? value : Number.NaN;
+    });
+  const given = { ...problem, q: poisoned(problem.q), k: poisoned(problem.k), v: poisoned(problem.v) };
+  const mask: readonly Slice[] = [{ q0: first, q1: last, k0: first, k1: last, type: "causal" }];
+  return { ...causalOf(given, dtype), mask };
+}
+
+/** The first rows of a causal mask: what follows them is NaN, and is seen by nobody here. */
+function poisonedAfter(dtype: DType): AttentionCase {
+  const rows = 23;
+  const sees = (q: number, k: number) => q < rows && k <= q;
+  const problem = problemOf({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, sees, dtype });
+  const poisoned = (x: Float64Array) =>
+    x.map((value, i) => (Math.floor(i / problem.headDim) % length < rows ? value : Number.NaN));
+  const given = { ...problem, k: poisoned(problem.k), v: poisoned(problem.v) };
+  return { ...causalOf(given, dtype), queries: [span(0, rows)] };
+}
+
 async function attend(
   device: Device,
   attention: AttentionCase,
@@ -156,7 +190,7 @@ async function attend(
   const qExtent = { rows: problem.queries, width: headDim };
   const kExtent = { rows: problem.keys, width: headDim };
   const qShape = [batch, numHeads, rows.length, headDim];
-  const dOutAll = normals(problem.q.length, 4, dtype);
+  const dOutAll = normals(problem.q.length, 4, dtype).map((x, i) => (Number.isNaN(problem.q[i]) ? Number.NaN : x));
   const forward = attentionOracle(problem);
   const backward = attentionOracleBackward(problem, rowsOnly(dOutAll, rows, qExtent));
 
@@ -237,6 +271,42 @@ function rowsOnly(
 ): Float64Array {
   const present = new Set(rows);
   return values.map((x, i) => (present.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
+}
+
+/** Queries and keys in one tile, whose later queries see what earlier ones do not. */
+async function earlierQueries(device: Device): Promise<void> {
+  const [rows, width, bad] = [24, 8, 10];
+  const shape = [1, 1, rows, width];
+  const mask = masks.causal().slices(rows, rows);
+  const tile = { q: [span(0, rows)], k: [span(0, rows)], mask, scale: 1 };
+  using q = placed(device, normals(rows * width, 1), { shape });
+  using dOut = placed(device, normals(rows * width, 4), { shape });
+  const found = [];
+  for (const value of [1, Number.NaN]) {
+    const withBad = (seed: number) =>
+      normals(rows * width, seed).map((x, i) => (Math.floor(i / width) === bad ? value : x));
+    using k = placed(device, withBad(2), { shape });
+    using v = placed(device, withBad(3), { shape });
+    using out = constant(device, 0, { shape, lie: "dense" });
+    using lse = constant(device, Number.NEGATIVE_INFINITY, { shape: shape.slice(0, 3), lie: "dense" });
+    using delta = constant(device, 0, { shape: shape.slice(0, 3), lie: "dense" });
+    using dq = constant(device, 0, { shape, lie: "dense" });
+    using dk = constant(device, 0, { shape, lie: "dense" });
+    using dv = constant(device, 0, { shape, lie: "dense" });
+    device.kernels.attend({ out, lse }, q, { k, v }, tile);
+    device.kernels.rowDot(delta, dOut, out);
+    device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
+    found.push([await out.read(), await dq.read()]);
+  }
+  for (const [i, what] of ["out", "dq"].entries()) {
+    const [finite, poisoned] = found.map((results) => results[i]!);
+    const [close, before] = [tolerances.float32 * (1 + magnitude(finite!)), bad * width];
+    checkClose(poisoned!.slice(0, before), finite!.slice(0, before), close, `${what} of queries before the NaN`);
+    check(
+      Number.isNaN(poisoned![bad * width]),
+      `${what} of the first query that sees a NaN is ${poisoned![bad * width]}`,
+    );
+  }
 }
 
 async function edges(device: Device): Promise<void> {

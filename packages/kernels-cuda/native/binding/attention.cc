@@ -67,14 +67,17 @@ bool onTensorCores(const Device& device, std::initializer_list<DType> dtypes, un
          std::all_of(dtypes.begin(), dtypes.end(), [&](DType dtype) { return dtype == first; });
 }
 
-}  // namespace
+// ── as many heads and batches as a grid holds
 
-void attendOp(Device& device, const AttendArguments& args) {
+bool fits(const Device& device, const TensorView& q) {
+  return q.shape[0] <= device.mostBlocksAcross() && q.shape[1] <= device.mostBlocksAcross();
+}
+
+void attendPiece(Device& device, const AttendArguments& args) {
   const auto& [state, q, kv, tile] = args;
   const auto& [k, v] = kv;
   const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
-  if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
@@ -93,21 +96,19 @@ void attendOp(Device& device, const AttendArguments& args) {
   const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
-  p.heads = headsOf(q);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, shape.own)) {
     p.parts = parts;
-    const Grid grid = gridOf(device, blocks, p.heads, {shape.threads(), shared});
+    const Grid grid = gridOf(blocks, q, shape.threads(), shared);
     device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
   }
 }
 
-void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
+void attendBackwardPiece(Device& device, const AttendBackwardArguments& args) {
   const auto& [grads, q, saved, kv, tile] = args;
   const auto& [k, v] = kv;
   const auto& [dOut, lse, delta] = saved;
   const float scale = tile.scale;
   const int64_t headDim = q.shape[3];
-  if (q.shape[0] * q.shape[1] * headDim == 0) return;
   AttendBackwardParameters p{};
   p.q = matrixOf(q);
   p.k = matrixOf(k);
@@ -136,17 +137,42 @@ void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
-  p.heads = headsOf(k);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
     p.parts = parts;
     const unsigned split = blocks * static_cast<unsigned>(byKeys.parts);
-    device.launch(kKeys[size][column], gridOf(device, split, p.heads, {byKeys.threads(), keysShared}), p);
+    device.launch(kKeys[size][column], gridOf(split, k, byKeys.threads(), keysShared), p);
   }
-  p.heads = headsOf(q);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
     p.parts = parts;
-    device.launch(kQueries[size][column], gridOf(device, blocks, p.heads, {byRows.threads(), rowsShared}), p);
+    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
   }
+}
+
+}  // namespace
+
+void attendOp(Device& device, const AttendArguments& args) {
+  const auto& [state, q, kv, tile] = args;
+  if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
+  if (fits(device, q)) return attendPiece(device, args);
+  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const AttentionState some{cut(state.out, batches, heads), cut(state.lse, batches, heads)};
+    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
+    attendPiece(device, {some, cut(q, batches, heads), keys, tile});
+  });
+}
+
+void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
+  const auto& [grads, q, saved, kv, tile] = args;
+  if (q.shape[0] * q.shape[1] * q.shape[3] == 0) return;
+  if (fits(device, q)) return attendBackwardPiece(device, args);
+  forEachPiece(q, kv.k, device.mostBlocksAcross(), [&](const Range& batches, const Range& heads, const Range& kvHeads) {
+    const QkvGrads some{cut(grads.dq, batches, heads), cut(grads.dk, batches, kvHeads),
+                        cut(grads.dv, batches, kvHeads)};
+    const SavedRows rows{cut(saved.dOut, batches, heads), cut(saved.lse, batches, heads),
+                         cut(saved.delta, batches, heads)};
+    const KvBlock keys{cut(kv.k, batches, kvHeads), cut(kv.v, batches, kvHeads)};
+    attendBackwardPiece(device, {some, cut(q, batches, heads), rows, keys, tile});
+  });
 }
 
 void mergeOp(Device& device, const MergeArguments& args) {

@@ -78,7 +78,7 @@ napi_value free(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-// memory: scratch = device → scratch = allocated, reserved, peak, limit.
+// memory: scratch = device → scratch = allocated, reserved, peak, limit, what kernels and collectives hold to work in.
 napi_value memory(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const Memory& memory = addon.device().memory();
@@ -87,6 +87,7 @@ napi_value memory(napi_env env, napi_callback_info) {
   addon.scratch[1] = static_cast<double>(stats.reserved);
   addon.scratch[2] = static_cast<double>(stats.peak);
   addon.scratch[3] = static_cast<double>(memory.limit());
+  addon.scratch[4] = static_cast<double>(stats.scratch);
   return nullptr;
 }
 

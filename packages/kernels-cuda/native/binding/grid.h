@@ -1,37 +1,47 @@
 // How attention's kernels are laid out over a GPU.
 #pragma once
 
-#include <stdexcept>
-#include <string>
+#include <algorithm>
 
 #include "device/device.h"
-#include "kernels/attend.h"
 #include "mosaic/tile.h"
 
 namespace mosaic::cuda {
 
-/// Of what blocks own: q, or k and v.
-inline Heads headsOf(const TensorView& owned) {
-  return {static_cast<int32_t>(owned.shape[1]), static_cast<int32_t>(owned.shape[0])};
+/// One block after the other along x, then the heads and batches of what blocks own, no more than a grid reaches.
+inline Grid gridOf(unsigned blocks, const TensorView& owned, int threads, unsigned sharedBytes) {
+  const auto heads = static_cast<unsigned>(owned.shape[1]), batch = static_cast<unsigned>(owned.shape[0]);
+  return {{blocks, heads, batch}, {static_cast<unsigned>(threads)}, sharedBytes};
 }
 
-/// What each block has.
-struct BlockSize {
-  int threads;
-  unsigned sharedBytes;
+struct Range {
+  int64_t first, count;
 };
 
-/// One block after the other along x, then the heads of all batches, along y and, where these are too many, z. The kernel
-/// takes them apart (headOf).
-inline Grid gridOf(const Device& device, unsigned blocks, const Heads& heads, const BlockSize& size) {
-  const uint64_t all = uint64_t{static_cast<uint32_t>(heads.count)} * static_cast<uint32_t>(heads.batches);
-  const uint64_t most = device.mostBlocksAcross(), z = (all + most - 1) / most;
-  if (z > most) {
-    throw std::invalid_argument("attend: expected at most " + std::to_string(most * most) +
-                                " heads of all batches, received " + std::to_string(all) + "; cut the batch");
+/// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
+/// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.
+template <class Start>
+void forEachPiece(const TensorView& q, const TensorView& k, int64_t most, Start start) {
+  const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(most / group, 1);
+  for (int64_t batch = 0; batch < q.shape[0]; batch += most) {
+    const Range batches{batch, std::min(most, q.shape[0] - batch)};
+    for (int64_t kvHead = 0; kvHead < k.shape[1]; kvHead += groups) {
+      const Range kvHeads{kvHead, std::min(groups, k.shape[1] - kvHead)};
+      const int64_t end = (kvHead + kvHeads.count) * group;
+      for (int64_t head = kvHead * group; head < end; head += most) {
+        start(batches, Range{head, std::min(most, end - head)}, kvHeads);
+      }
+    }
   }
-  const auto y = static_cast<unsigned>((all + z - 1) / z);
-  return {{blocks, y, static_cast<unsigned>(z)}, {static_cast<unsigned>(size.threads)}, size.sharedBytes};
+}
+
+/// [B,H,…] of some batches and heads.
+inline TensorView cut(TensorView x, const Range& batches, const Range& heads) {
+  const int64_t first = batches.first * x.stride[0] + heads.first * x.stride[1];
+  x.data = static_cast<char*>(x.data) + first * dtypeBytes(x.dtype);
+  x.shape[0] = batches.count;
+  x.shape[1] = heads.count;
+  return x;
 }
 
 }  // namespace mosaic::cuda

@@ -41,7 +41,8 @@ std::optional<Part> partOf(const Meeting& meeting, const Slice& slice) {
     throw std::invalid_argument("attend: a span reaches over 2^30 positions or more; cut it into shorter ones");
   }
   if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
-    throw std::invalid_argument("attend: expected fewer than 2^31 rows and keys on a rank, received more; cut the sequence");
+    throw std::invalid_argument(
+        "attend: expected fewer than 2^31 rows and keys on a rank, received more; cut the sequence over more ranks");
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;

@@ -41,7 +41,7 @@ bool Blas::open() {
                                              "; update NVIDIA's driver, free memory of the GPU, or do without the "
                                              "library: MOSAIC_CUBLASLT_LIBRARY=none");
   }
-  workspace_ = memory_.keep(wantedWorkspace(options_.capability));
+  workspace_ = memory_.keepScratch(wantedWorkspace(options_.capability));
   workspaceBytes_ = workspace_ ? wantedWorkspace(options_.capability) : 0;
   return true;
 }

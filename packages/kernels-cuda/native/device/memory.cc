@@ -66,7 +66,7 @@ CUresult Memory::take(CUdeviceptr* address, size_t bytes) {
 }
 
 CUdeviceptr Memory::allocate(size_t bytes) {
-  if (limit_ > 0 && allocated_ + bytes > limit_) return 0;
+  if (limit_ > 0 && allocated_ + scratch_ + bytes > limit_) return 0;
   CUdeviceptr address = 0;
   const CUresult code = take(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
@@ -86,8 +86,40 @@ CUdeviceptr Memory::keep(size_t bytes) {
   return address;
 }
 
-CUresult Memory::lend(CUdeviceptr* address, size_t bytes, CUstream stream) const {
-  return driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
+bool Memory::addScratch(size_t bytes) {
+  scratch_ += bytes;
+  if (limit_ == 0 || allocated_ + scratch_ <= limit_) return true;
+  scratch_ -= bytes;
+  return false;
+}
+
+CUdeviceptr Memory::keepScratch(size_t bytes) {
+  if (!addScratch(bytes)) return 0;
+  const CUdeviceptr address = keep(bytes);
+  if (address == 0) scratch_ -= bytes;
+  return address;
+}
+
+CUresult Memory::lend(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  if (!addScratch(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
+  if (code != CUDA_SUCCESS) return scratch_ -= bytes, code;
+  const std::lock_guard lock(mutex_);
+  lent_[*address] = bytes;
+  return code;
+}
+
+CUresult Memory::release(CUdeviceptr address, CUstream stream) {
+  {
+    // Before the driver may hand the address out again.
+    const std::lock_guard lock(mutex_);
+    const auto found = lent_.find(address);
+    if (found != lent_.end()) {
+      scratch_ -= found->second;
+      lent_.erase(found);
+    }
+  }
+  return driver().memFreeAsync(address, stream);
 }
 
 void Memory::free(CUdeviceptr address, size_t bytes) {
@@ -99,7 +131,8 @@ void Memory::free(CUdeviceptr address, size_t bytes) {
 MemoryStats Memory::stats() const {
   uint64_t reserved = 0;
   driver().memPoolGetAttribute(pool_, MEMPOOL_RESERVED_MEM_CURRENT, &reserved);
-  return {allocated_, std::max<size_t>(reserved, allocated_), peak_};
+  const size_t scratch = scratch_, others = reserved > scratch ? reserved - scratch : 0;
+  return {allocated_, std::max<size_t>(others, allocated_), peak_, scratch};
 }
 
 void Memory::trim() { driver().memPoolTrimTo(pool_, 0); }

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "device/context.h"
@@ -12,9 +14,11 @@ namespace mosaic::cuda {
 /// Bytes.
 struct MemoryStats {
   size_t allocated = 0, reserved = 0, peak = 0;
+  size_t scratch = 0;  // what kernels and collectives work in, beside `reserved`
 };
 
 /// A pool of the driver that keeps what is freed, to hand it out again without asking the system. One thread at a time.
+/// The limit, if any, is of what tensors have and of scratch.
 class Memory {
  public:
   /// `limit` 0: what the GPU has. Throws CallError.
@@ -27,12 +31,14 @@ class Memory {
   /// returns what all pools of the process keep unused. Throws CallError if the device has failed.
   CUdeviceptr allocate(size_t bytes);
   void free(CUdeviceptr address, size_t bytes);
-  /// For as long as the device: counted nowhere, limited by nothing but the GPU, freed with all else. Null if there is
-  /// none.
+  /// For as long as the device, freed with all else: a few bytes of its own, no scratch. Null if there are none.
   CUdeviceptr keep(size_t bytes);
-  /// In the order of another stream, by any thread, to be given back by `release`; counted nowhere.
-  CUresult lend(CUdeviceptr* address, size_t bytes, CUstream stream) const;
-  static CUresult release(CUdeviceptr address, CUstream stream) { return driver().memFreeAsync(address, stream); }
+  /// The same for a kernel to work in: scratch. Null beyond the limit, too.
+  CUdeviceptr keepScratch(size_t bytes);
+  /// Scratch in the order of another stream, by any thread, until it is released. Out of memory beyond the limit, too.
+  CUresult lend(CUdeviceptr* address, size_t bytes, CUstream stream);
+  /// Any thread.
+  CUresult release(CUdeviceptr address, CUstream stream);
   /// May be called by another thread.
   MemoryStats stats() const;
   void resetPeak() { peak_ = allocated_.load(); }
@@ -42,12 +48,16 @@ class Memory {
 
  private:
   CUresult take(CUdeviceptr* address, size_t bytes);
+  /// Whether so much more is within the limit, as scratch from then on.
+  bool addScratch(size_t bytes);
 
   CUstream stream_;
   CUmemoryPool pool_ = nullptr;
   size_t limit_, most_ = 0;
-  std::atomic<size_t> allocated_{0}, peak_{0};
+  std::atomic<size_t> allocated_{0}, peak_{0}, scratch_{0};
   std::unordered_set<CUdeviceptr> live_;
+  std::mutex mutex_;
+  std::unordered_map<CUdeviceptr, size_t> lent_;  // bytes; under mutex_
 };
 
 }  // namespace mosaic::cuda

@@ -103,7 +103,9 @@ int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stre
   });
 }
 
-void release(MosaicDevicePort*, uint64_t address, void* stream) { Memory::release(address, streamOf(stream)); }
+void release(MosaicDevicePort* port, uint64_t address, void* stream) {
+  deviceOf(port).memory().release(address, streamOf(stream));
+}
 
 int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream, MosaicFailure* failure) {
   Device& device = deviceOf(port);

@@ -31,16 +31,10 @@ struct PerRow {
   int64_t batch, head, row;
 };
 
-/// Of what blocks own: heads of a batch, and how many batches.
-struct Heads {
-  int32_t count, batches;
-};
-
 struct AttendParameters {
   Matrix q, k, v;
   Sum out;
   PerRow lse;
-  Heads heads;
   int32_t headDim, group;  // group: heads of queries to a head of keys
   float scale;             // above 0, on tensor cores
   Parts parts;
@@ -49,7 +43,6 @@ struct AttendParameters {
 struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
   PerRow lse, delta;  // of the whole attention
-  Heads heads;
   Sum dq, dk, dv;
   int32_t headDim, group;
   float scale;

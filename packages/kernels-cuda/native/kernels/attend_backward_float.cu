@@ -13,17 +13,17 @@ DEVICE bool sees(const Visible& visible, int row, int key) {
 /// s ← P, dp ← dS, of one query and one key.
 DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
   const float rest = roundedProduct(s, scale) - lseAndDelta.x;
-  s = seen ? exp2f((rest > 0.f ? 0.f : rest) * kLog2e) : 0.f;  // at most 1, however another kernel rounded the score
-  dp = s * (dp - lseAndDelta.y);
+  const float weight = exp2f((rest > 0.f ? 0.f : rest) * kLog2e);  // at most 1, however the forward rounded the score
+  s = seen ? weight : hiddenWeight();
+  dp = seen ? weight * (dp - lseAndDelta.y) : hiddenWeight();
 }
 
-/// Grid: key tiles, then key heads and batches; walks over the queries of all heads that read these keys.
+/// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
 template <int D>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const auto [batch, headK] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
+  const int batch = blockIdx.z, headK = blockIdx.y;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -70,14 +70,12 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   addFloatRows<D>(p.dv, own, key0, p.headDim, dv, 1.f);
 }
 
-/// Grid: query tiles, then heads and batches.
+/// Grid: (query tiles, heads, batch).
 template <int D>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const auto [batch, head] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
-  const int headK = head / p.group;
+  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -97,7 +95,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   }
   float dq[R][D / 8] = {};
   for (; at.some(); at.next()) {
-    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
+    const Run keys = at.run(batch, headK);
     syncBlock();
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);

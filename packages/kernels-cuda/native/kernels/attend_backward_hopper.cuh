@@ -59,6 +59,14 @@ struct HopperKeys {
     }
   }
 
+  /// Once the step's tiles are here, before products of them start.
+  DEVICE void clearTiles(int step, int seen) const {
+    if (seen >= kRows) return;
+    clearRows<kRows, D, kGroups>(ring.tile(step), seen);
+    clearRows<kRows, D, kGroups>(ring.tile(step) + kTile, seen);
+    awaitCleared<kGroups>();
+  }
+
   /// A warpgroup that computes: 64 keys, of which this lane holds `key` and key + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
@@ -70,6 +78,7 @@ struct HopperKeys {
 
     awaitPhase(ownFull, 0);
     ring.awaitFull(0);
+    clearTiles(0, at.seen());
     fenceProducts();
     startTransposed<T, D, kKeys>(s, k, group * 64, ring.tile(0));
     commitProducts();
@@ -80,8 +89,8 @@ struct HopperKeys {
       startTransposed<T, D, kKeys>(dp, v, group * 64, g);
       commitProducts();
 
-      if (at.hides()) hideRows(at.visible(), s, key, at.row0);
       exponentiate(s, p.rest.scale, numbersAt(step));
+      if (at.hides()) hideRows(at.visible(), s, key, at.row0);
       packRows<T>(weights, s);
       fenceProducts();
       startProduct<T>(dv, weights, g);
@@ -89,6 +98,7 @@ struct HopperKeys {
 
       waitProducts<1>(dp);
       multiplyByRest(s, dp, numbersAt(step));
+      if (at.hides()) hideRows(at.visible(), s, key, at.row0);
       packRows<T>(ds, s);
       fenceProducts();
       startProduct<T>(dk, ds, q);
@@ -97,6 +107,7 @@ struct HopperKeys {
       at.next();
       const int next = at.some() ? step + 1 : step;
       ring.awaitFull(next);
+      if (at.some()) clearTiles(next, at.seen());
       fenceProducts();
       startTransposed<T, D, kKeys>(s, k, group * 64, ring.tile(next));
       commitProducts();
@@ -138,6 +149,14 @@ struct HopperQueries {
     }
   }
 
+  /// Once the step's tiles are here, before products of them start.
+  DEVICE void clearTiles(int step, int seen) const {
+    if (seen >= kKeys) return;
+    clearRows<kKeys, D, kGroups>(ring.tile(step), seen);
+    clearRows<kKeys, D, kGroups>(ring.tile(step) + kTile, seen);
+    awaitCleared<kGroups>();
+  }
+
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
@@ -153,6 +172,7 @@ struct HopperQueries {
 
     awaitPhase(ownFull, 0);
     ring.awaitFull(0);
+    clearTiles(0, at.seen());
     fenceProducts();
     startTransposed<T, D, kRows>(s, q, group * 64, ring.tile(0));
     commitProducts();
@@ -162,10 +182,10 @@ struct HopperQueries {
       startTransposed<T, D, kRows>(dp, g, group * 64, ring.tile(step) + kTile);
       commitProducts();
 
-      if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
       exponentiateRows(s, p.rest.scale, lse);
       waitProducts<0>(dp);
       multiplyRowsByRest(s, dp, delta);
+      if (at.hides()) hideKeys(at.visible(), s, row, at.key0, 0.f);
       packRows<T>(ds, s);
       fenceProducts();
       startProduct<T>(dq, ds, ring.tile(step));
@@ -174,6 +194,7 @@ struct HopperQueries {
       at.next();
       const int next = at.some() ? step + 1 : step;
       ring.awaitFull(next);
+      if (at.some()) clearTiles(next, at.seen());
       fenceProducts();
       startTransposed<T, D, kRows>(s, q, group * 64, ring.tile(next));
       commitProducts();
@@ -184,15 +205,13 @@ struct HopperQueries {
   }
 };
 
-/// Grid: key tiles, then key heads and batches.
+/// Grid: (key tiles, key heads, batch).
 template <class T, int D>
 DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
-  const auto [batch, head] = headOf(p.rest.heads);
-  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{batch, head, any.key, any.visible.keys};
+  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
   const int key0 = share.tile * Keys::kKeys;
   const typename Keys::Tiles at(p.rest.parts, share, key0, own.head * p.rest.group, p.rest.group);
   if (!at.some()) return;
@@ -216,15 +235,13 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   }
 }
 
-/// Grid: row tiles, then heads and batches.
+/// Grid: (row tiles, heads, batch).
 template <class T, int D>
 DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
-  const auto [batch, head] = headOf(p.rest.heads);
-  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
+  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Queries::kRows, share.tile);
   const typename Queries::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;

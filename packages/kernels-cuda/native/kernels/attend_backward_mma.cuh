@@ -11,7 +11,7 @@
 
 namespace mosaic::cuda {
 
-/// Grid: key tiles × column parts, then key heads and batches. All products are transposed, rows are keys and columns queries,
+/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
 /// so that Pᵀ and dSᵀ go into the next product straight from registers.
 template <class T, int D>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
@@ -20,9 +20,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const auto [batch, headK] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
-  const int column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
+  const int batch = blockIdx.z, headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const Share share = shareOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -71,14 +69,17 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
       exponentiate(s[m], p.scale, numbersAt(step));
+      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
     }
     multiply<T, D>(dv, s, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
-    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step));
+    for (int m = 0; m < M; m++) {
+      multiplyByRest(s[m], dp[m], numbersAt(step));
+      if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
+    }
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
 #pragma unroll
@@ -88,7 +89,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   }
 }
 
-/// Grid: query tiles, then heads and batches.
+/// Grid: (query tiles, heads, batch).
 template <class T, int D>
 DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr BlockShape kShape = queriesShape(D);
@@ -96,9 +97,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const auto [batch, head] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
-  const int headK = head / p.group;
+  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -110,7 +109,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   const auto kTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kKeys, D>; };
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
-    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
+    const Run keys = at.run(batch, headK);
     loadTile<kKeys, D, kThreads>(kTile(step), sourceOf(p.k, keys, p.headDim), at.key0);
     loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.headDim), at.key0);
   };
@@ -146,9 +145,9 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
     multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0);
       exponentiateRows(s[m], p.scale, lse[m]);
       multiplyRowsByRest(s[m], dp[m], delta[m]);
+      if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0, 0.f);
     }
     multiply<T, D>(dq, s, kTile(step));
   }

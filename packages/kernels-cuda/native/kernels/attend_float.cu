@@ -57,7 +57,10 @@ DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float 
     const float keep = exp2f((was - base) * kLog2e);
     float sum = 0.f;
 #pragma unroll
-    for (int j = 0; j < R; j++) sum += s[i][j] = exp2f((s[i][j] - base) * kLog2e);
+    for (int j = 0; j < R; j++) {
+      s[i][j] = s[i][j] == -infinity() ? hiddenWeight() : exp2f((s[i][j] - base) * kLog2e);
+      sum += s[i][j];
+    }
     state.m[i] = now;
     state.l[i] = state.l[i] * keep + sum;
 #pragma unroll
@@ -86,13 +89,11 @@ DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own
   }
 }
 
-/// Grid: row tiles, then heads and batches.
+/// Grid: (row tiles, heads, batch).
 template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
-  const auto [batch, head] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
-  const int headK = head / p.group;
+  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -105,7 +106,7 @@ DEVICE void attendFloat(const AttendParameters& p) {
   State<Tile::kReach, Tile::kColumns> state;
   seed(p, own, row0, state);
   for (; at.some(); at.next()) {
-    const Run keys{batch, headK, p.parts.part[at.part].key, at.visible().keys};
+    const Run keys = at.run(batch, headK);
     syncBlock();  // nobody reads the last keys any more
     loadFloatTile<D>(k, p.k, keys, at.key0, p.headDim);
     loadFloatTile<D>(v, p.v, keys, at.key0, p.headDim);

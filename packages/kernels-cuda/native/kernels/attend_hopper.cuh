@@ -40,6 +40,14 @@ struct HopperForward {
     }
   }
 
+  /// Before turns: all warpgroups meet here.
+  DEVICE void clearValues(int step, int seen) const {
+    if (seen >= kKeys) return;
+    values.awaitFull(step);
+    clearRows<kKeys, D, kGroups>(values.tile(step), seen);
+    awaitCleared<kGroups>();
+  }
+
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
@@ -58,13 +66,15 @@ struct HopperForward {
     commitProducts();
     waitProducts<0>(s);
     keys.release(0);
-    if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
+    if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
     foldScores(s, scale, top, sum, keep);
     scaleRows(acc, keep);
     packRows<T>(weights, s);
 
-    int step = 0;
+    int step = 0, seen = at.seen();
     for (at.next(); at.some(); at.next()) {
+      clearValues(step, seen);
+      seen = at.seen();
       step++;
       keys.awaitFull(step);
       turns.take();
@@ -79,7 +89,7 @@ struct HopperForward {
 
       waitProducts<1>(s);  // the scores are here, the values still under way
       keys.release(step);
-      if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
+      if (at.hides()) hideKeys(at.visible(), s, row, at.key0, -infinity());
       foldScores(s, scale, top, sum, keep);
 
       waitProducts<0>(acc);
@@ -87,6 +97,7 @@ struct HopperForward {
       scaleRows(acc, keep);
       packRows<T>(weights, s);
     }
+    clearValues(step, seen);
     values.awaitFull(step);
     fenceProducts();
     startProduct<T>(acc, weights, values.tile(step));
@@ -96,15 +107,13 @@ struct HopperForward {
   }
 };
 
-/// Grid: row tiles, then heads and batches.
+/// Grid: (row tiles, heads, batch).
 template <class T, int D>
 DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
-  const auto [batch, head] = headOf(p.rest.heads);
-  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{batch, head, any.row, any.visible.rows};
+  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Forward::kRows, share.tile);
   const typename Forward::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;  // the state stays as it is

@@ -5,7 +5,7 @@
 
 namespace mosaic::cuda {
 
-/// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: row tiles, then heads and batches.
+/// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: (row tiles, heads, batch).
 template <class T, int D>
 DEVICE void attendTile(const AttendParameters& p) {
   constexpr BlockShape kShape = forwardShape(D);
@@ -13,9 +13,7 @@ DEVICE void attendTile(const AttendParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const auto [batch, head] = headOf(p.heads);
-  if (batch >= p.heads.batches) return;
-  const int headK = head / p.group;
+  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -24,7 +22,7 @@ DEVICE void attendTile(const AttendParameters& p) {
   if (!at.some()) return;  // the state stays as it is
 
   const auto source = [&](const Matrix& x) {
-    return sourceOf(x, {batch, headK, p.parts.part[at.part].key, at.visible().keys}, p.headDim);
+    return sourceOf(x, at.run(batch, headK), p.headDim);
   };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
   loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
@@ -47,7 +45,7 @@ DEVICE void attendTile(const AttendParameters& p) {
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
     if (at.hides()) {
 #pragma unroll
-      for (int m = 0; m < M; m++) hideKeys(at.visible(), s[m], row(m), at.key0);
+      for (int m = 0; m < M; m++) hideKeys(at.visible(), s[m], row(m), at.key0, -infinity());
     }
 
     waitCopies<0>();

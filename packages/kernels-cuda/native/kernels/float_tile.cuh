@@ -76,7 +76,11 @@ DEVICE void storeSquare(SharedAddress square, const float (&s)[R][R]) {
   }
 }
 
-/// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n].
+/// The weight of a pair that is hidden. It adds nothing, not even 0 · NaN.
+DEVICE float hiddenWeight() { return -0.f; }
+DEVICE bool isHidden(float weight) { return bitsOf(weight) == 0x80000000u; }
+
+/// acc[i][n] += Σ over the first `length` columns of square[y + 8i] · tile[…][x + 8n], but for hidden pairs.
 template <int D, int R = floatReach(D)>
 DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddress tile, int length) {
   for (int k = 0; k < length; k++) {
@@ -87,7 +91,7 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
     for (int n = 0; n < D / 8; n++) {
       const float value = loadShared(FloatTile<D>::at(tile, k, ownX() + 8 * n));
 #pragma unroll
-      for (int i = 0; i < R; i++) acc[i][n] = fmaf(weight[i], value, acc[i][n]);
+      for (int i = 0; i < R; i++) acc[i][n] = isHidden(weight[i]) ? acc[i][n] : fmaf(weight[i], value, acc[i][n]);
     }
   }
 }

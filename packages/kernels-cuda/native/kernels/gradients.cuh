@@ -27,7 +27,7 @@ DEVICE void addRows(const Sum& into, const Run& own, int row, Columns columns, c
   }
 }
 
-/// Scores of queries row0… that do not see their key become −∞; `key` is the lane's first.
+/// Weights of queries row0… that do not see their key become 0, were they NaN; `key` is the lane's first.
 template <int K>
 DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0) {
   const int first = row0 + (threadIdx.x & 3) * 2;
@@ -39,7 +39,7 @@ DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0
     for (int n = 0; n < K; n++) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = -infinity();
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = 0.f;
       }
     }
   }
@@ -64,7 +64,7 @@ struct Numbers {
   }
 };
 
-// P from scores, then dS = P ∘ (dP − delta) in its place.
+// P from scores, then dS = P ∘ (dP − delta) in its place. What is hidden becomes 0 in both, for it may be NaN.
 
 /// `of` are the columns'.
 template <int K>

@@ -11,6 +11,9 @@
 
 namespace mosaic::cuda {
 
+/// Named barriers: 0 is the block's, warpgroups take turns by 1 to 3.
+constexpr int kClearBarrier = 4;
+
 constexpr int kLineBytes = 2 * kPanelColumns, kEightLines = 8 * kLineBytes;
 
 template <int ROWS, int D>
@@ -38,6 +41,25 @@ DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, BoxAt at, Share
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
     copyBox(tile + panel * ROWS * kLineBytes, map, {panel * kPanelColumns, at.row, at.head, at.batch}, bar);
   }
+}
+
+/// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
+/// For all threads that compute, which are GROUPS warpgroups; then awaitCleared.
+template <int ROWS, int D, int GROUPS>
+DEVICE void clearRows(SharedAddress tile, int seen) {
+  constexpr int kWords = kLineBytes / 4;  // a row is a line of each panel, however permuted
+#pragma unroll
+  for (int panel = 0; panel < D / kPanelColumns; panel++) {
+    const SharedAddress lines = tile + panel * ROWS * kLineBytes;
+    for (int i = seen * kWords + static_cast<int>(threadIdx.x) - 128; i < ROWS * kWords; i += GROUPS * 128) {
+      storeSharedBits(lines + i * 4, 0);
+    }
+  }
+}
+template <int GROUPS>
+DEVICE void awaitCleared() {
+  fenceAsyncProxy();
+  syncNamed(kClearBarrier, GROUPS * 128);
 }
 
 /// Tiles of BYTES in turn, one for each step: one is filled while another is used.

@@ -46,9 +46,9 @@ DEVICE void seedState(const AttendParameters& p, const Run& own, int row, float 
   }
 }
 
-/// Scores of keys key0… that their row does not see become −∞.
+/// What belongs to keys key0… that their row does not see becomes `hidden`: scores −∞, weights 0, whatever it was.
 template <int K>
-DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0) {
+DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0, float hidden) {
   const int first = key0 + (threadIdx.x & 3) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -58,7 +58,7 @@ DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0
     for (int n = 0; n < K; n++) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = -infinity();
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = hidden;
       }
     }
   }

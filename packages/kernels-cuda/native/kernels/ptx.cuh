@@ -89,6 +89,7 @@ DEVICE float fastLog2(float x) {
   return y;
 }
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
+DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
 /// a · b, rounded: never part of a fused multiply-add.
 DEVICE float roundedProduct(float a, float b) { return __fmul_rn(a, b); }
 

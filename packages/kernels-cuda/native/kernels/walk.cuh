@@ -11,17 +11,6 @@ struct Run {
   int batch, head, first, length;
 };
 
-/// The head that a block is for. A grid reaches 65 535 along y and z, which heads and batches need not: together they
-/// count along y, and what is left of them along z. Of blocks that are too many, the batch is none.
-struct HeadAt {
-  int batch, head;
-};
-
-DEVICE HeadAt headOf(const Heads& heads) {
-  const unsigned i = blockIdx.z * gridDim.y + blockIdx.y, count = static_cast<unsigned>(heads.count);
-  return {static_cast<int>(i / count), static_cast<int>(i % count)};
-}
-
 /// The parts [first, end) whose rows (or keys) a block shares with others, and which one of these it is.
 struct Share {
   int first, end, tile;
@@ -62,6 +51,11 @@ struct KeyTiles {
   DEVICE bool hides() const { return key0 < fullBegin || key0 + SIZE > fullEnd; }
   /// Of the tensor's keys, the tile's first.
   DEVICE int place() const { return parts.part[part].key + key0; }
+  /// The keys of this part, to the last that some row of the block sees: what lies beyond may be NaN, and 0 · NaN is
+  /// NaN.
+  DEVICE Run run(int batch, int head) const { return {batch, head, parts.part[part].key, end}; }
+  /// How many keys of the tile that leaves.
+  DEVICE int seen() const { return end - key0; }
 
  private:
   DEVICE void open() {
@@ -106,8 +100,10 @@ struct QueryTiles {
   }
   DEVICE const Visible& visible() const { return parts.part[part].visible; }
   DEVICE bool hides() const { return row0 < fullBegin || row0 + SIZE > fullEnd; }
-  /// The rows that this part has of the current head.
-  DEVICE Run run(int batch) const { return {batch, head, parts.part[part].row, visible().rows}; }
+  /// The rows that this part has of the current head, to the last that sees some key of the block, as of KeyTiles.
+  DEVICE Run run(int batch) const { return {batch, head, parts.part[part].row, end}; }
+  /// How many rows of the tile that leaves.
+  DEVICE int seen() const { return end - row0; }
 
  private:
   DEVICE void open() {

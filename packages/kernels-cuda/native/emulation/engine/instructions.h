@@ -1,6 +1,7 @@
 // kernels/ptx.cuh for a host compiler: the same functions, carried out and checked.
 #pragma once
 
+#include <bit>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -106,6 +107,7 @@ inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std:
 DEVICE float fastExp2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
 DEVICE float fastLog2(float x) { return std::log2(emulated::flushed(x)); }
 DEVICE float infinity() { return INFINITY; }
+DEVICE uint32_t bitsOf(float x) { return std::bit_cast<uint32_t>(x); }
 /// The stand-in is compiled without contraction.
 DEVICE float roundedProduct(float a, float b) { return a * b; }
 
