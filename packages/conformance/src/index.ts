@@ -1,6 +1,7 @@
 export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
 export { type ErrorSum, errorSum, type Extent, extentOf, joined } from "./measure/errors.ts";
 export { checkMeasurements, type Measured, type Measurement } from "./measure/gate.ts";
+export { agreementSuite, type AgreementSuiteOptions } from "./backend/agreement.ts";
 export { inSteps } from "./backend/in-steps.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureOn } from "./backend/measure.ts";
