@@ -4,7 +4,7 @@ import { markdown } from "../papers/table.ts";
 import { casesOf, lengths } from "./cases.ts";
 import { CASE_LIMIT } from "./bench.ts";
 import { floorTables, report } from "./report.ts";
-import { differenceOf } from "./host.ts";
+import { differenceOf } from "./session.ts";
 import { help, type Options, read } from "./options.ts";
 import { Results, runCases, Workers } from "./run.ts";
 

@@ -1,9 +1,12 @@
-import type { Bench, Contender, Effort } from "./bench.ts";
-import { type Families, openFamilies, torchContender } from "./contenders.ts";
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { cudaSystem } from "@mosaic/kernels-cuda";
 import { Peer } from "../src/peers.ts";
+import type { Bench, Contender, Effort, Result } from "./bench.ts";
+import { type Families, openFamilies, torchContender } from "./contenders.ts";
 import type { Sizes } from "./problem.ts";
 
-export interface SessionOptions {
+interface SessionOptions {
   readonly sizes: Sizes;
   readonly effort: Effort;
   readonly device: "cuda" | "cpu";
@@ -52,4 +55,33 @@ export class Session implements Bench, AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
+}
+
+/** Where and with what the numbers come to be. */
+export async function hostOf(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
+  const manifest = new URL("../package.json", import.meta.resolve("@mosaic/core"));
+  return {
+    case: "host",
+    date: new Date().toISOString().slice(0, 10),
+    command: `npm run bench:gpu -- ${process.argv.slice(2).join(" ")}`.trim(),
+    mosaic: (JSON.parse(readFileSync(manifest, "utf8")) as { version: string }).version,
+    node: process.version.slice(1),
+    ...(device === "cuda" ? gpu() : { gpu: "none: a CPU, these are no times of a GPU" }),
+    ...(peer && { peer: await peer.ask<object>({ op: "hello" }) }),
+  };
+}
+
+function gpu(): object {
+  const { driver, library, gpus, cublasLt } = cudaSystem();
+  const { name, capability, bytes } = gpus[0]!;
+  // The driver's own number is not to be had through its API.
+  const asked = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], { encoding: "utf8" });
+  const version = asked.status === 0 ? { driver: asked.stdout.split("\n")[0]!.trim() } : {};
+  return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library, cublasLt };
+}
+
+/** What must not change between runs that fill one file. */
+export function differenceOf(kept: Result, found: Result): string | undefined {
+  const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => kept[name] !== found[name]);
+  return key && `${key} was ${String(kept[key])}, and is ${String(found[key])}`;
 }

@@ -1,9 +1,8 @@
 // The process that opens the GPU. A kernel that reads where it must not, or that never ends, costs this process and one case.
 import { casesOf } from "./cases.ts";
-import { hostOf } from "./host.ts";
+import { hostOf, Session } from "./session.ts";
 import { read } from "./options.ts";
 import { type Answer, Results } from "./run.ts";
-import { Session } from "./session.ts";
 
 const options = read(process.argv.slice(2))!;
 const kept = new Map(new Results(options.file).byCase);

@@ -1,6 +1,5 @@
 import { parseArgs } from "node:util";
-import { HELD_OUT } from "./masked-bases.ts";
-import { PLANT } from "./planted.ts";
+import { HELD_OUT, PLANT } from "./hidden.ts";
 import { methods, type Settings, tasks } from "./settings.ts";
 
 /** The command line cannot be understood; the message reports what would be. */

@@ -20,8 +20,8 @@ const sharp = (headDim: number): number => SHARPNESS * headDim ** -0.5;
 const others: Mask = {
   name: "others",
   slices: (_, length) => [
-    { q0: 1, q1: length, k0: 0, k1: length - 1, type: 1 },
-    { q0: 0, q1: length - 1, k0: 1, k1: length, type: 2 },
+    { q0: 1, q1: length, k0: 0, k1: length - 1, type: "causal" },
+    { q0: 0, q1: length - 1, k0: 1, k1: length, type: "inverseCausal" },
   ],
 };
 

@@ -2,11 +2,35 @@ import { join } from "node:path";
 import { type Context, init } from "@mosaic/attention";
 import { stepsWithin, workOf } from "./cost.ts";
 import { readCurve } from "./curve.ts";
-import type { MethodResult } from "./results.ts";
+import { judge } from "./recall.ts";
+import type { MethodResult, PlantedRun } from "./results.ts";
 import { filesOf, openTrained } from "./run.ts";
 import { nameOf, type Settings } from "./settings.ts";
 import { type RoutingMap, surveyGenome, surveyRecall } from "./survey.ts";
 import { mustSucceed, type Start, startTraining } from "./training.ts";
+
+/** Held-out sequences that the trained model is judged on. */
+const SEQUENCES = 64;
+
+/** Trains on planted repeats, and judges how many the router finds in sequences that it has not seen. */
+export async function findRepeats(settings: Settings, start: Start): Promise<PlantedRun> {
+  const began = performance.now();
+  mustSucceed(await startTraining(settings, start));
+  const seconds = Math.round((performance.now() - began) / 1000);
+  await using ctx: Context = await init({ seed: settings.seed });
+  using trainer = await openTrained(ctx, settings);
+  const { loss, recall } = await judge(trainer, SEQUENCES);
+  const { chunks, topK, folder } = settings;
+  return {
+    settings: { ...settings, folder: "" },
+    seconds,
+    curve: readCurve(filesOf(folder).curve).flatMap(({ step, loss, held }) => (held ? [{ step, loss, held }] : [])),
+    recall: recall!,
+    pairs: (SEQUENCES * chunks) / 2,
+    chance: topK / (chunks - 1),
+    loss,
+  };
+}
 
 /** Of all methods, in the order of what they move. */
 const contenders: readonly Pick<Settings, "method" | "topK">[] = [

@@ -1,7 +1,32 @@
-import { denseToSparse } from "@mosaic/attention/meta";
+import { type Context, fromArray } from "@mosaic/attention";
+import { denseToSparse, type MetaResult } from "@mosaic/attention/meta";
 import { SUMMARY_HEADS } from "./attending.ts";
+import { WORDS } from "./bases.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
-import { WORDS } from "./words.ts";
+
+const FLOAT = 4;
+
+/** Bytes that attention sends in a step, forward and backward, all ranks together. Collective. */
+export async function sentByAttention(
+  ctx: Context,
+  settings: Settings,
+  results: readonly MetaResult[],
+): Promise<number> {
+  if (settings.method === "local" || ctx.size === 1) return 0;
+  if (settings.method === "ring") return ringBytes(settings, ctx.size);
+  const own = results.reduce((sum, { meta }) => {
+    return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
+  }, 0);
+  // In floats, so that a float32 holds the number exactly.
+  using floats = fromArray(ctx, [own / FLOAT], [1]);
+  ctx.world.allReduce(floats, "sum", { label: "bytes" }).wait();
+  return (await floats.item()) * FLOAT;
+}
+
+/** Keys and values to all other ranks, forward and again backward, and their gradients home. */
+function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, ranks: number): number {
+  return layers * 3 * (ranks - 1) * 2 * batch * chunks * chunkLength * embedDim * FLOAT;
+}
 
 // What a training costs, by closed form. A multiply-add of a forward counts once more for each of the two products that its
 // backward makes of it.
@@ -9,7 +34,7 @@ import { WORDS } from "./words.ts";
 const FORWARD_AND_BACKWARD = 3;
 
 /** Chunks that each chunk looks at beside its own, at a step. */
-export function looksAt(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
+function looksAt(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
   if (method === "ring") return chunks - 1;
   return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps });
 }

@@ -2,15 +2,46 @@ import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-
 import { help, readSettings, UsageError } from "./args.ts";
-import { compare } from "./compare.ts";
+import { compare, findRepeats } from "./compare.ts";
 import { drawAll } from "./draw/files.ts";
-import { findRepeats } from "./find-repeats.ts";
-import { Progress } from "./progress.ts";
 import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
 import { nameOf, type Settings } from "./settings.ts";
 import { mustSucceed, startTraining, type StepReport, TrainingFailed } from "./training.ts";
+
+/** How far a training is: one line that renews itself on a terminal, a line for each tenth elsewhere. */
+class Progress {
+  readonly #out: NodeJS.WriteStream;
+  #since = 0;
+  #tenth = -1;
+
+  constructor(out: NodeJS.WriteStream) {
+    this.#out = out;
+  }
+
+  /** A new piece of work begins; returns what to call with the share of it that is done, and in words. */
+  begin(): (share: number, words: string) => void {
+    this.#since = performance.now();
+    this.#tenth = -1;
+    return (share, words) => this.#show(share, words);
+  }
+
+  /** Clears the line, so that what is printed next stands alone. */
+  end(): void {
+    if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
+  }
+
+  #show(share: number, words: string): void {
+    const tenth = Math.floor(share * 10);
+    if (!this.#out.isTTY && tenth === this.#tenth) return;
+    this.#tenth = tenth;
+    const elapsed = (performance.now() - this.#since) / 1000;
+    const rest = share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
+    const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
+    const line = `${bar} ${words}, ${elapsed.toFixed(0)} s${rest}`;
+    this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
+  }
+}
 
 const usage = `Models that read bacteriophage λ, and learn where to look in it.
 

@@ -3,7 +3,7 @@ import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
 import { type Attending, attendingOf } from "./attending.ts";
 import type { ModelSettings } from "./settings.ts";
-import { knownWords, WORD_ROWS } from "./words.ts";
+import { knownWords, WORD_ROWS } from "./bases.ts";
 
 const BASES = 4;
 

@@ -5,7 +5,7 @@ import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { makeFolder } from "@mosaic/launcher";
 import { workOf } from "./cost.ts";
 import { Curve } from "./curve.ts";
-import { judge } from "./judge.ts";
+import { judge } from "./recall.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 

@@ -1,9 +1,9 @@
-import { type Bases, readLambda } from "./bases.ts";
-import { HELD_OUT, hideBases, trainingStart } from "./masked-bases.ts";
-import { plantRepeats } from "./planted.ts";
+import { type Context, fromArray, layoutOf, type Tensor } from "@mosaic/attention";
+import { type Bases, readLambda, WORDS, wordsAt } from "./bases.ts";
+import { HELD_OUT, hideBases, type Planted, plantRepeats, type Sample, trainingStart } from "./hidden.ts";
+import type { Tokens } from "./model.ts";
 import { Random } from "./random.ts";
-import type { Planted, Sample } from "./sample.ts";
-import type { Settings } from "./settings.ts";
+import type { ModelSettings, Settings } from "./settings.ts";
 
 /** Where the numbers of a sequence come from; none of one purpose is ever that of another. */
 const purposes = { training: 0, judging: 1 } as const;
@@ -42,4 +42,37 @@ export class Samples {
     const room = HELD_OUT.end - HELD_OUT.start - length;
     return HELD_OUT.start + (room > 0 ? (i * Math.min(length, 1 + Math.floor(room / 4))) % (room + 1) : 0);
   }
+}
+
+/** Inputs and targets of a step: this rank's rows. Disposing it disposes all. */
+interface Batch extends Disposable {
+  readonly tokens: Tokens;
+  /** [B,S]. */
+  readonly targets: Tensor;
+}
+
+/** Puts this rank's rows of some samples, all equally long, on its device. */
+export function loadBatch(
+  ctx: Context,
+  samples: readonly Sample[],
+  { chunkLength }: Pick<ModelSettings, "chunkLength">,
+): Batch {
+  const { length } = samples[0]!.letters;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length });
+  const { start, length: rows } = layout.spans(ctx.mesh.coordinate)[0]!;
+  const end = start + rows;
+  const count = samples.length;
+  const words = samples.flatMap(({ letters }) => Array.from(wordsAt(letters, start, end)));
+  const targets = samples.flatMap((sample) => Array.from(sample.targets.subarray(start, end)));
+  const places = Array.from({ length: rows }, (_, row) => (start + row) % chunkLength);
+  const tensors = {
+    words: fromArray(ctx, words, [count, rows, WORDS]),
+    targets: fromArray(ctx, targets, [count, rows]),
+    places: fromArray(ctx, places, [rows]),
+  };
+  return {
+    tokens: tensors,
+    targets: tensors.targets,
+    [Symbol.dispose]: () => Object.values(tensors).forEach((tensor) => tensor.dispose()),
+  };
 }

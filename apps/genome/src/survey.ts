@@ -1,7 +1,7 @@
 import type { Context } from "@mosaic/attention";
 import { readLambda } from "./bases.ts";
-import { loadBatch } from "./batch.ts";
-import { hideBases } from "./masked-bases.ts";
+import { loadBatch } from "./samples.ts";
+import { hideBases } from "./hidden.ts";
 import { GenomeModel } from "./model.ts";
 import { Random } from "./random.ts";
 import { chosenOf, type MassRecall, massRecall } from "./recall.ts";

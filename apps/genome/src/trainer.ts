@@ -1,12 +1,11 @@
 import { type Context, reduceGradients, scope, type Tensor } from "@mosaic/attention";
 import { massLoss, type MetaResult } from "@mosaic/attention/meta";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, type ParameterOverrides } from "@mosaic/attention/nn";
-import { loadBatch } from "./batch.ts";
+import { loadBatch, Samples } from "./samples.ts";
 import { GenomeModel } from "./model.ts";
-import { IGNORED } from "./sample.ts";
-import { Samples } from "./samples.ts";
+import { IGNORED } from "./hidden.ts";
 import type { Settings } from "./settings.ts";
-import { sentByAttention } from "./traffic.ts";
+import { sentByAttention } from "./cost.ts";
 
 /** Steps in which the learning rate rises. */
 const RISING = 20;

@@ -1,8 +1,7 @@
 import { Resvg } from "@resvg/resvg-js";
 import { describe, expect, it } from "vitest";
 import { readSettings } from "../src/args.ts";
-import { pictures, png } from "../src/draw/files.ts";
-import { page } from "../src/draw/page.ts";
+import { page, pictures, png } from "../src/draw/files.ts";
 import type { Comparison, MethodResult, PlantedResult } from "../src/results.ts";
 
 const origin = { date: "2000-01-01", command: "npm run <anything> & more" };

@@ -1,12 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { readSettings } from "../src/args.ts";
-import { lettersOf, MASKED, readLambda } from "../src/bases.ts";
-import { HELD_OUT, hideBases, trainingStart } from "../src/masked-bases.ts";
-import { MARKER, PLANT, plantRepeats } from "../src/planted.ts";
+import { lettersOf, MASKED, REACH, readLambda, WORD_ROWS, WORDS, wordsAt } from "../src/bases.ts";
+import { HELD_OUT, hideBases, IGNORED, MARKER, PLANT, plantRepeats, trainingStart } from "../src/hidden.ts";
 import { Random } from "../src/random.ts";
-import { IGNORED } from "../src/sample.ts";
 import { Samples } from "../src/samples.ts";
-import { REACH, WORD_ROWS, WORDS, wordsAt } from "../src/words.ts";
 
 const genome = readLambda();
 

@@ -2,8 +2,7 @@ import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
 import { backendNames, dimensionsOf } from "./backends.ts";
-import { needsProfile, type Settings } from "./settings.ts";
-import { parseShape } from "./shape.ts";
+import { needsProfile, parseShape, type Settings } from "./settings.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {

@@ -1,10 +1,9 @@
 import * as mosaic from "@mosaic/attention";
 import { positions } from "@mosaic/attention/core";
-import { arrange } from "./backends.ts";
+import { arrange, layoutFor, maskFor } from "./backends.ts";
 import { Embedder } from "./embed.ts";
 import { readGenome } from "./genome.ts";
 import type { RankReport, Results } from "./job.ts";
-import { layoutFor, maskFor } from "./layout.ts";
 import { cotangent } from "./sample.ts";
 import type { Settings } from "./settings.ts";
 import { watched, type Watcher } from "./watched.ts";

@@ -1,8 +1,38 @@
-import { composed, hierarchical, local, mesh2d, ring, type Strategy, ulysses } from "@mosaic/attention";
-import type { Arrangement } from "./arrangement.ts";
-import { choiceFor } from "./choice.ts";
-import type { Settings } from "./settings.ts";
-import { type Shape, shapesOf } from "./shape.ts";
+import {
+  type AttentionBackend,
+  composed,
+  contiguous,
+  hierarchical,
+  type Layout,
+  layoutOf,
+  local,
+  type Mask,
+  masks,
+  mesh2d,
+  type Placement,
+  ring,
+  type Strategy,
+  ulysses,
+  zigzag,
+} from "@mosaic/attention";
+import { type Coordinate, OptionError } from "@mosaic/attention/core";
+import { auto, type AutoStrategy } from "@mosaic/attention/planner";
+import { type Settings, type Shape, shapesOf } from "./settings.ts";
+
+const choices = new WeakMap<Settings, AutoStrategy>();
+
+/** What the planner chooses for these settings, whose profile it needs; it thinks once. Every rank comes to the same. */
+export function choiceFor(settings: Settings): AutoStrategy {
+  const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
+  if (!profile) throw new OptionError({ where: "auto", expected: "a machine that was measured", received: "none" });
+  let choice = choices.get(settings);
+  if (!choice) {
+    const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
+    choice = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
+    choices.set(settings, choice);
+  }
+  return choice;
+}
 
 /** A way to attend that this program offers. */
 interface Offer {
@@ -70,4 +100,24 @@ export function details(settings: Settings): readonly string[] {
 function shareHeads(ranks: number, numHeads: number): Shape {
   const fitting = shapesOf(ranks).filter(([forHeads]) => forHeads <= numHeads);
   return fitting.find(([forHeads]) => numHeads % forHeads === 0)!;
+}
+
+/** Which tokens each rank holds. */
+export function layoutFor(settings: Settings, { backend, mesh }: Arrangement): Layout {
+  return layoutOf({ mesh, axes: backend.axes, placement: placementFor(settings), length: settings.tokens });
+}
+
+/** Under a causal mask late tokens have more work, so each rank gets early and late ones. */
+export function placementFor(settings: Settings): Placement {
+  return settings.causal ? zigzag() : contiguous();
+}
+
+export function maskFor(settings: Settings): Mask {
+  return settings.causal ? masks.causal() : masks.full();
+}
+
+/** A backend, and the mesh of ranks that it needs. */
+interface Arrangement {
+  readonly backend: AttentionBackend;
+  readonly mesh: Coordinate;
 }

@@ -1,8 +1,7 @@
 import { type Layout, ring } from "@mosaic/attention";
 import { type Coordinate, coordinateOf, type Slice, type Traffic } from "@mosaic/attention/core";
 import { mesh2dTraffic, ringTraffic, ulyssesTraffic } from "@mosaic/attention/planner";
-import { arrange } from "./backends.ts";
-import { layoutFor, maskFor } from "./layout.ts";
+import { arrange, layoutFor, maskFor } from "./backends.ts";
 import type { Settings } from "./settings.ts";
 
 /** One rank's call, as the formulas take it. */

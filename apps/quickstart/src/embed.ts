@@ -1,5 +1,5 @@
 import { type Bases, tokenAt, WORD } from "./genome.ts";
-import { normals } from "./random.ts";
+import { normals } from "./sample.ts";
 
 // Shapes: H heads, S positions, D size of a head, E size of an embedding, V = 4⁶ tokens.
 

@@ -1,3 +1,5 @@
+import type { Parcel } from "./script.ts";
+
 /** 48 502, with thin spaces. */
 export function groupDigits(value: number): string {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u2009");
@@ -19,4 +21,64 @@ export function seconds(value: number): string {
 /** A share as a percentage. */
 export function percent(share: number): string {
   return `${Number((share * 100).toPrecision(3))} %`;
+}
+
+/** Ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
+export function ranksInWords(ranks: readonly number[], all: number): string {
+  if (ranks.length === 0) return "no rank";
+  if (ranks.length === all && all > 1) return "all ranks";
+  return `${ranks.length > 1 ? "ranks" : "rank"} ${numbers(ranks)}`;
+}
+
+/** Ranks in order as numbers: "0–3, 6". */
+export function numbers(ranks: readonly number[]): string {
+  const runs: number[][] = [];
+  for (const rank of ranks) {
+    const run = runs.at(-1);
+    if (run && rank === run.at(-1)! + 1) run.push(rank);
+    else runs.push([rank]);
+  }
+  const one = (run: readonly number[]): string => run.join(", ");
+  return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : one(run))).join(", ");
+}
+
+/** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
+export function contentsOf(parcels: readonly Parcel[], all: number): string {
+  const main = parcels.filter(({ what }) => what !== "statistics");
+  const shown = main.length > 0 ? main : parcels;
+  // What goes to one rank of one rank's rows is named together, and so are all who get the same.
+  const whats = grouped(
+    shown,
+    ({ to, of }) => `${to} of ${of}`,
+    ({ what }) => what,
+  );
+  const subject = ({ to, of }: Parcel): string =>
+    `${whats.get(`${to} of ${of}`)!.join(", ")} ${`${of}` === `${to}` ? "home" : `of ${ranksInWords(of, all)}`}`;
+  const takers = grouped(shown, subject, ({ to }) => to);
+  return [...takers]
+    .map(
+      ([words, to]) =>
+        `${words} to ${ranksInWords(
+          to.toSorted((a, b) => a - b),
+          all,
+        )}`,
+    )
+    .join("; ");
+}
+
+/** What a batch is made of, for short: "Q", "K, V". */
+export function kindsOf(parcels: readonly Parcel[]): string {
+  const kinds = [...new Set(parcels.map(({ what }) => what))].filter((what) => what !== "statistics");
+  return kinds.length > 0 ? kinds.join(", ") : "statistics";
+}
+
+/** Distinct values by key, both in order of appearance. */
+function grouped<T, V>(items: readonly T[], keyOf: (item: T) => string, valueOf: (item: T) => V): Map<string, V[]> {
+  const groups = new Map<string, V[]>();
+  for (const item of items) {
+    const values = groups.get(keyOf(item)) ?? [];
+    if (!values.includes(valueOf(item))) values.push(valueOf(item));
+    groups.set(keyOf(item), values);
+  }
+  return groups;
 }

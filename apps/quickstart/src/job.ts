@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Coordinate, Span, TraceEvent } from "@mosaic/attention/core";
-import type { Pieces } from "./meter.ts";
+import type { Pieces } from "./progress.ts";
 import type { Settings } from "./settings.ts";
 
 /** What the program gives its ranks. */

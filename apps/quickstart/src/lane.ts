@@ -1,8 +1,15 @@
-import { bytes, seconds } from "./format.ts";
 import { rect, text, tip } from "@mosaic/planner/svg";
-import { colour, FAINT } from "./palette.ts";
+import { bytes, contentsOf, kindsOf, numbers, ranksInWords, seconds } from "./format.ts";
 import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
-import { contentsOf, kindsOf, numbers, ranksInWords } from "./words.ts";
+
+const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4", "#8c6d46", "#1f9bb3", "#a3a124"];
+
+export const FAINT = "#69727f";
+
+/** A rank's colour: eight chosen ones, then hues a golden angle apart. */
+export function colour(rank: number): string {
+  return PALETTE[rank] ?? `hsl(${Math.round((rank * 137.508) % 360)} 48% ${rank % 2 === 0 ? 42 : 54}%)`;
+}
 
 const TRACK = "#eef1f5";
 
@@ -20,7 +27,7 @@ export interface LanePlace {
 }
 
 /** Heights, and the size of the text within. */
-export interface Rows {
+interface Rows {
   /** All of a rank. */
   readonly band: number;
   readonly compute: number;

@@ -1,11 +1,49 @@
-import { seconds } from "./format.ts";
-import { laneOf, type LanePlace, rowHeights, sendTop } from "./lane.ts";
+import { type Timeline, timelineOf, timelineSvg } from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
-import { colour, FAINT } from "./palette.ts";
+import { details } from "./backends.ts";
+import { bytes, groupDigits, percent, seconds } from "./format.ts";
+import type { RankReport } from "./job.ts";
+import { colour, FAINT, laneOf, type LanePlace, rowHeights, sendTop } from "./lane.ts";
+import { type Findings, summarize } from "./report.ts";
 import type { Lane } from "./timeline.ts";
 
+/** The words of the picture. */
+export function captionOf(findings: Findings): Caption {
+  const { settings, reports } = findings;
+  const { tokens, ranks, numHeads, dim, dtype, causal, backward } = settings;
+  const sum = summarize(findings);
+  const hidden =
+    sum.overlap === null ? "nothing had to be sent" : `${percent(sum.overlap)} of it hidden behind compute`;
+  return {
+    title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
+    subtitle: [
+      "bacteriophage λ (NC_001416.1)",
+      ...details(settings),
+      `${groupDigits(tokens)} tokens`,
+      `${numHeads} heads × ${dim}`,
+      dtype,
+      causal ? "causal, zigzag placement" : "every query sees every key",
+      backward ? "forward and backward" : "forward",
+    ].join(" · "),
+    holdings: reports.map(holdingOf),
+    facts: [
+      `${seconds(sum.seconds)} wall time. ${bytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
+      `At most ${bytes(sum.peakBytesPerRank)} of tensors on a rank, ${bytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
+    ],
+  };
+}
+
+function holdingOf({ rank, spans }: RankReport): string {
+  const ranges = spans
+    .filter(({ length }) => length > 0)
+    .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
+  return `rank ${rank}: ${ranges.length > 0 ? `positions ${ranges.join(", ")}` : "nothing"}`;
+}
+
+const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
+
 /** What the picture shows around the lanes. */
-export interface Caption {
+interface Caption {
   readonly title: string;
   readonly subtitle: string;
   /** What each rank holds, by rank. */
@@ -111,4 +149,19 @@ function legendOf(
     : "Colour: the rank whose keys and values are attended to, or sent on.";
   const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${FAINT}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(holdings.length / columns) * 22 };
+}
+
+/** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
+export function comparison(predicted: Timeline, reports: readonly RankReport[], { title, subtitle }: Caption): string {
+  return timelineSvg({ predicted, measured: measuredOf(reports) }, { title, subtitle });
+}
+
+/** From the start that all waited for; time in which compute stands still for collectives is no compute. */
+function measuredOf(reports: readonly RankReport[]): Timeline {
+  const begin = Math.min(...reports.map((report) => report.begin));
+  const traces = reports.map(({ rank, at, events }) => {
+    const after = events.filter(({ start }) => start / 1e9 >= begin);
+    return { rank, at, events: after.filter(({ name }) => !name.startsWith("collective ")) };
+  });
+  return timelineOf(traces);
 }

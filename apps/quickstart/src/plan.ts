@@ -1,13 +1,15 @@
+import { world } from "@mosaic/attention";
 import {
   type AttentionRecord,
+  calibrate,
   count,
+  type Profile,
   record,
   simulate,
   type Simulation,
   type Timeline,
 } from "@mosaic/attention/planner";
-import { arrange } from "./backends.ts";
-import { maskFor, placementFor } from "./layout.ts";
+import { arrange, maskFor, placementFor } from "./backends.ts";
 import { type Script, scriptsOf } from "./script.ts";
 import type { Settings } from "./settings.ts";
 import { watched } from "./watched.ts";
@@ -57,4 +59,14 @@ function recordOf(settings: Settings): AttentionRecord {
     placement: placementFor(settings),
     dtype,
   });
+}
+
+/** Measures this machine for about a second, with as many ranks as will run: what the planner predicts times from. */
+export async function measureMachine({ ranks, dtype, dim }: Settings): Promise<Profile> {
+  const contexts = await world(ranks);
+  try {
+    return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim] });
+  } finally {
+    await Promise.all(contexts.map((ctx) => ctx.close()));
+  }
 }

@@ -3,7 +3,7 @@ import * as mosaic from "@mosaic/attention";
 import { attend } from "./attend.ts";
 import { arrange } from "./backends.ts";
 import { type Job, writeFindings } from "./job.ts";
-import { meter } from "./meter.ts";
+import { meter } from "./progress.ts";
 
 const { settings, folder, pieces } = JSON.parse(process.argv[2]!) as Job;
 

@@ -2,8 +2,7 @@ import { closedForm } from "./closed-form.ts";
 import { bytes, groupDigits, percent, seconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
 import type { Plan } from "./plan.ts";
-import type { Settings } from "./settings.ts";
-import type { Shape } from "./shape.ts";
+import type { Settings, Shape } from "./settings.ts";
 import { type Accuracy, inUnits, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */

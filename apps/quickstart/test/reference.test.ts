@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { normals } from "../src/random.ts";
+import { normals } from "../src/sample.ts";
 import { attendExactly, type Problem } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];

@@ -4,7 +4,7 @@ import { planOf } from "../src/plan.ts";
 import type { Script } from "../src/script.ts";
 import { readSettings } from "../src/args.ts";
 import type { Settings } from "../src/settings.ts";
-import { contentsOf } from "../src/words.ts";
+import { contentsOf } from "../src/format.ts";
 
 function settingsOf(line: string): Settings {
   return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;

@@ -7,10 +7,9 @@ import { rocAuc } from "./baselines.ts";
 import { planRows } from "./batch.ts";
 import { dataset } from "./datasets.ts";
 import { usual } from "./model.ts";
-import { predict } from "./predict.ts";
+import { loadModel, predict, shipped } from "./predict.ts";
 import { Random } from "./random.ts";
 import { rowsOf, selectRows } from "./table.ts";
-import { loadModel, shipped } from "./weights.ts";
 import { whole } from "./whole.ts";
 
 const { values } = parseArgs({

@@ -5,7 +5,7 @@ import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { measured } from "./datasets.ts";
 import { type Comparison, compare, margin, mean } from "./evaluate.ts";
-import { loadModel, shipped } from "./weights.ts";
+import { loadModel, shipped } from "./predict.ts";
 import { whole } from "./whole.ts";
 
 const { values } = parseArgs({

@@ -1,7 +1,28 @@
+import { fileURLToPath } from "node:url";
 import { type Context, noGrad } from "@mosaic/attention";
+import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { loadBatch, type RowPlan } from "./batch.ts";
-import type { TabularModel } from "./model.ts";
+import { TabularModel, type TabularOptions, usual } from "./model.ts";
 import type { Table } from "./table.ts";
+
+/** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
+export const shipped: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
+
+/** A model with the weights of a file. */
+export async function loadModel(
+  ctx: Context,
+  path: string = shipped,
+  options: TabularOptions = usual,
+): Promise<TabularModel> {
+  const model = new TabularModel(ctx, options);
+  const { tensors } = await readSafetensors(path);
+  model.loadStateDict(tensors);
+  return model;
+}
+
+export async function saveModel(model: TabularModel, path: string): Promise<void> {
+  await writeSafetensors(path, model.stateDict());
+}
 
 /**
  * How probably each row asked here is of class 1. Which class is called 1 is arbitrary: the table is read under both names,

@@ -6,7 +6,7 @@ import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, usual } from "./model.ts";
 import { refinement, Trainer, usualTraining } from "./training.ts";
-import { loadModel, saveModel, shipped } from "./weights.ts";
+import { loadModel, saveModel, shipped } from "./predict.ts";
 import { whole } from "./whole.ts";
 
 const { values } = parseArgs({

@@ -2,7 +2,7 @@ import { init } from "@mosaic/attention";
 import { expect, it } from "vitest";
 import { type DatasetName, measured } from "../src/datasets.ts";
 import { compare, margin, mean } from "../src/evaluate.ts";
-import { loadModel } from "../src/weights.ts";
+import { loadModel } from "../src/predict.ts";
 
 it.each<DatasetName>([...measured])("predicts %s as well as the better baseline, or nearly", async (name) => {
   await using ctx = await init({ rank: 0, worldSize: 1 });

@@ -74,7 +74,9 @@ test.each([1, 2, 4])(
 );
 
 test("documents on ranks of their own send nothing", async () => {
-  const documents = [0, 1, 2, 3].map((i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: 0 }));
+  const documents = [0, 1, 2, 3].map(
+    (i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: "full" }),
+  );
   await onWorld(makeWorld, { size: 4 }, async (ctx) => {
     for (const way of ways) {
       const sent = await measured(ctx, { shape: [2, 2], ...way }, even(4, { mask: documents }));

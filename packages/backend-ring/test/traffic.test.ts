@@ -67,7 +67,7 @@ function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float3
 
 test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p − 1 of dK and dV", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
-    const all = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: 0 } as const;
+    const all = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
     const chunk = 2 * (2 * 8 * 4); // K and V
     const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
     for (const traffic of await measured(size, even(size, [all], dtype))) {
@@ -78,7 +78,7 @@ test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p
 
 test("a causal mask on contiguous shards sends half of it", async () => {
   const size = 4;
-  const traffic = await measured(size, even(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: 1 }]));
+  const traffic = await measured(size, even(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
   // Rank r receives K and V of the r ranks before it, twice; of their sums, those that its left neighbour had as well; and
   // its own, from the last rank, unless that is itself. Sending mirrors it.
@@ -92,13 +92,15 @@ test("a causal mask on contiguous shards sends half of it", async () => {
 });
 
 test("a window sends to as many ranks as it reaches, however many there are", async () => {
-  const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: 3 } as const; // each query sees 8 keys, itself the last
+  const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const; // each query sees 8 keys, itself the last
   const traffic = await measured(8, even(8, [window]));
   expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
 });
 
 test("documents on ranks of their own send nothing", async () => {
-  const documents = [0, 1, 2, 3].map((i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: 0 }) as const);
+  const documents = [0, 1, 2, 3].map(
+    (i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: "full" }) as const,
+  );
   const traffic = await measured(4, even(4, documents));
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });

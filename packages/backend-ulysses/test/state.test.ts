@@ -14,8 +14,8 @@ import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "./world.ts";
 
-const earlier: Slice = { q0: 0, q1: 24, k0: 0, k1: 11, type: 0 };
-const later: Slice = { q0: 0, q1: 24, k0: 11, k1: 24, type: 0 };
+const earlier: Slice = { q0: 0, q1: 24, k0: 0, k1: 11, type: "full" };
+const later: Slice = { q0: 0, q1: 24, k0: 11, k1: 24, type: "full" };
 
 /** Attention of this rank's 8 of 24 rows over some keys after others. */
 async function folded(ctx: Context, masks: readonly (readonly Slice[])[]): Promise<Float32Array> {

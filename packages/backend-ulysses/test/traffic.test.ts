@@ -58,7 +58,7 @@ function even(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtyp
     axes: ["sp"],
     ...{ batch: 2, headDim: 4, scale: 0.5, seed: 1 },
     ...sizes,
-    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: 0 }],
+    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: "full" }],
     sees: () => true,
     queries: sequence,
     keys: sequence,

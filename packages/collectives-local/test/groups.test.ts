@@ -1,5 +1,7 @@
 import type { ProcessGroup } from "@mosaic/core";
 import { expect, test } from "vitest";
+import { world } from "../src/index.ts";
+import { TestDevice } from "./device.ts";
 import { openRanks } from "./ranks.ts";
 import { tensor } from "./values.ts";
 
@@ -56,4 +58,14 @@ test("many worlds at once do not meet", async () => {
   });
   expect(await Promise.all(sums)).toEqual([2, 6, 6, 16]);
   await Promise.all(worlds.map((each) => each[Symbol.asyncDispose]()));
+});
+
+test("ranks whose kernels round differently are refused, with the variable that sets them", async () => {
+  const sets = ["avx512", "avx512", "avx2"];
+  const open = (of: (rank: number) => string) =>
+    world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: of(rank) }) });
+  await expect(open((rank) => sets[rank]!)).rejects.toThrow(
+    /rank [0-2]: expected ranks that round alike, received kernels for avx\d+ here and for avx\d+ on rank [0-2]; set MOSAIC_ISA/,
+  );
+  for (const ctx of await open(() => "avx2")) await ctx.close();
 });

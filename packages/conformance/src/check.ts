@@ -67,3 +67,9 @@ export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number
     check(false, `${what}: element ${i} is ${actual[i]}, expected ${expected[i]}`);
   }
 }
+
+/** One thing to check. Any runner can run it: `test(name, run)`. It rejects with an AssertionError when it does not hold. */
+export interface Case {
+  readonly name: string;
+  run(): Promise<void>;
+}

@@ -42,6 +42,8 @@ export interface Device extends Disposable {
   readonly kernels: Kernels;
   /** What its attention has beyond what every device must: a call that needs more is refused. Absent: nothing. */
   readonly features?: readonly KernelFeature[];
+  /** What its kernels are compiled for, where their rounding depends on it: "avx2". All ranks must have the same. */
+  readonly instructionSet?: string;
   /** Uninitialised memory, ordered by the stream: what is freed may be handed out again at once. */
   empty(shape: Shape, dtype: DType): Tensor;
   /** Copies host values (row-major; taken at the call) into a tensor of any strides, rounding to its dtype. */

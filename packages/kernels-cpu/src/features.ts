@@ -1,5 +1,5 @@
 import { threadCount } from "./options.ts";
-import { type Isa, instructionSets, runtime } from "./runtime.ts";
+import { instructionSets, type Isa, runtime } from "./runtime.ts";
 
 export interface CpuFeatures {
   /** What kernels run on: the fastest supported, or what MOSAIC_ISA names. */

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AddonLoadError, OptionError } from "@mosaic/core";
 import { afterEach, expect, test, vi } from "vitest";
-import { addonPath, loadCpu } from "../src/addon.ts";
+import { addonPath, loadCpu } from "../src/runtime.ts";
 import { cpu, features, fmaPeak } from "../src/index.ts";
 import { memoryLimit, threadCount } from "../src/options.ts";
 

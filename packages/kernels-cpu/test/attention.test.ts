@@ -49,8 +49,10 @@ const wrong: Changed[] = [
   ...[-1, 0.5, Number.NaN].map((start) => ({ k: [{ start, length: 4, step: 1 }] })),
   ...[-4, 3, 5, Number.NaN].map((length) => ({ k: [{ start: 0, length, step: 1 }] })),
   { q: [] },
-  ...[4, -1, 0.5, Number.NaN].map((type) => ({ mask: [{ q0: 0, q1: 4, k0: 0, k1: 4, type: type as 0 }] })),
-  ...[-1, 5, 0.5, Number.NaN].map((q0) => ({ mask: [{ q0, q1: 4, k0: 0, k1: 4, type: 0 as const }] })),
+  ...[4, -1, "striped", "toString", undefined].map((type) => ({
+    mask: [{ q0: 0, q1: 4, k0: 0, k1: 4, type: type as "full" }],
+  })),
+  ...[-1, 5, 0.5, Number.NaN].map((q0) => ({ mask: [{ q0, q1: 4, k0: 0, k1: 4, type: "full" as const }] })),
 ];
 
 test.each(wrong)("a tile that no kernel can work with is refused: %j", async (change) => {

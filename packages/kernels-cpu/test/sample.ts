@@ -14,7 +14,7 @@ export function onEveryIsa(name: string, body: (device: () => CpuDevice) => void
       process.env.MOSAIC_ISA = isa;
       device = cpu({ threads });
       delete process.env.MOSAIC_ISA;
-      if (device.isa !== isa) throw new Error(`wanted ${isa}, got ${device.isa}`);
+      if (device.instructionSet !== isa) throw new Error(`wanted ${isa}, got ${device.instructionSet}`);
     });
     afterAll(() => device[Symbol.dispose]());
     body(() => device);

@@ -2,7 +2,7 @@
 // without which exponentials overflow, and for the sums.
 #pragma once
 
-#include "kernels/ptx.cuh"
+#include "kernels/sum.cuh"
 #include "problem.h"
 
 namespace ladder {
@@ -17,12 +17,13 @@ DEVICE void naive(const Problem& p) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const uint16_t* q = p.q + row * kColumns;
+  const float scale = p.scale * mosaic::cuda::kLog2e;  // powers of two are what the hardware has
   float top = -infinity();
-  for (int key = 0; key < p.keys; key++) top = fmaxf(top, p.scale * dot(q, p.k + key * kColumns));
+  for (int key = 0; key < p.keys; key++) top = fmaxf(top, scale * dot(q, p.k + key * kColumns));
 
   float sum = 0.f, acc[kColumns] = {};
   for (int key = 0; key < p.keys; key++) {
-    const float weight = fastExp2(p.scale * dot(q, p.k + key * kColumns) - top);
+    const float weight = fastExp2(scale * dot(q, p.k + key * kColumns) - top);
     sum += weight;
     for (int c = 0; c < kColumns; c++) acc[c] += weight * widen<bf16>(load(p.v + key * kColumns + c));
   }

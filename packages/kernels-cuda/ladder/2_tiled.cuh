@@ -2,7 +2,7 @@
 // through shared memory. When a larger score turns up, what was summed so far is scaled down: one pass does.
 #pragma once
 
-#include "kernels/ptx.cuh"
+#include "kernels/sum.cuh"
 #include "problem.h"
 
 namespace ladder {
@@ -16,6 +16,7 @@ DEVICE SharedAddress elementAt(SharedAddress tile, int key, int c) { return tile
 DEVICE void tiled(const Problem& p) {
   const int row = blockIdx.x * kTileRows + threadIdx.x;
   const bool real = row < p.rows;
+  const float scale = p.scale * mosaic::cuda::kLog2e;
   const SharedAddress k = sharedBase(), v = k + kTiledBytes / 2;
   float q[kColumns], acc[kColumns] = {}, top = -infinity(), sum = 0.f;
 #pragma unroll
@@ -33,8 +34,8 @@ DEVICE void tiled(const Problem& p) {
       float score = 0.f;
 #pragma unroll
       for (int c = 0; c < kColumns; c++) score += q[c] * loadShared(elementAt(k, key, c));
-      const float now = fmaxf(top, p.scale * score), keep = fastExp2(top - now);
-      const float weight = fastExp2(p.scale * score - now);
+      const float now = fmaxf(top, scale * score), keep = fastExp2(top - now);
+      const float weight = fastExp2(scale * score - now);
       top = now;
       sum = sum * keep + weight;
 #pragma unroll

@@ -58,7 +58,7 @@ double errorOf(const Inputs& x) {
 }
 
 ladder::Problem problemOf(Inputs& x) {
-  return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale * cuda::kLog2e};
+  return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale};
 }
 
 TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
@@ -80,6 +80,7 @@ cuda::AttendParameters parametersOf(Inputs& x) {
   p.v = matrix(x.v);
   p.out = {x.out.data(), 0, 0, kColumns, 1, true};
   p.lse = {x.lse.data(), 0, 0, 1};
+  p.heads = {1, 1};
   p.headDim = kColumns;
   p.group = 1;
   p.scale = x.scale;

@@ -12,7 +12,7 @@ struct Problem {
   const uint16_t *q, *k, *v;
   float* out;
   int32_t rows, keys;
-  float scale;  // times log2 e: powers of two are what the hardware has
+  float scale;
 };
 
 }  // namespace ladder

@@ -1,18 +1,23 @@
-import "./emulated.ts";
+import { onGpu } from "./emulated.ts";
 import { deviceSuite } from "@mosaic/conformance";
-import { test } from "vitest";
+import { beforeAll, describe, expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 
 // The addon that is shipped, on a stand-in for the driver that runs the same kernels under emulation.
 const suite = deviceSuite(() => cuda(), { clockError: 1e6 });
 
-// A known fault: tensor cores round a maximum of 1e9 that is multiplied by log2 e by more than an exponent can hold (as the CPU
-// kernels did, see fold_block.h there). Once it is right these cases fail here, and the list goes.
-const isKnownFault = (name: string): boolean => /^attention: scores of (10+|1e\+\d+), bfloat16$/.test(name);
-const [faulty, right] = [
-  suite.filter(({ name }) => isKnownFault(name)),
-  suite.filter(({ name }) => !isKnownFault(name)),
-];
+// A real GPU is what it is, but a Hopper has the kernels of both families.
+describe.each([
+  { gpu: "on Ampere", capability: 80, family: "portable" },
+  { gpu: "on Hopper", capability: 90, family: "" },
+])("$gpu", ({ capability, family }) => {
+  // Read when a device is opened.
+  beforeAll(() => {
+    process.env.MOSAIC_EMULATED_CAPABILITY = String(capability);
+    process.env.MOSAIC_CUDA_FAMILY = family;
+    using device = cuda();
+    if (!onGpu) expect(device.capability).toBe(capability);
+  });
 
-test.each(right.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
-test.fails.each(faulty.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+  test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
+});

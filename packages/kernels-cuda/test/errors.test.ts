@@ -97,7 +97,21 @@ const problems: readonly Problem[] = [
     code: multiplication(),
     expected: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(it has no cublasLtCreate\); name/,
   },
+  {
+    what: "more heads than a grid holds",
+    env: { MOSAIC_EMULATED_GRID: "3" },
+    code: tenHeads(),
+    expected: /^DeviceError: attend: expected at most 9 heads of all batches, received 10; cut the batch/,
+  },
 ];
+
+/** Attention of one row and one key in ten heads, whose result is waited for. */
+function tenHeads(): string {
+  return `const device = cuda(), x = device.empty([2, 5, 1, 4], "float32"), lse = device.empty([2, 5, 1], "float32");
+    const one = [{ start: 0, length: 1, step: 1 }], mask = [{ q0: 0, q1: 1, k0: 0, k1: 1, type: 0 }];
+    device.kernels.attend({ out: x, lse }, x, { k: x, v: x }, { q: one, k: one, mask, scale: 1 });
+    await x.read();`;
+}
 
 /** A product, whose result is waited for. */
 function multiplication(): string {

@@ -51,7 +51,7 @@ export const faults: readonly Fault[] = [
     old: "n * 8 + e < begin",
     wrong: "n * 8 + e + 1 < begin",
   },
-  { name: "backward: lse in one stage", file: BACKWARD, old: "(step & 1) * 8 * kRows", wrong: "0 * kRows" },
+  { name: "backward: lse in one stage", file: BACKWARD, old: "(step & 1) * RowNumbers::kBytes", wrong: "0" },
   { name: "first row not beyond", file: VISIBLE, old: "ahead / edge.by) + 1", wrong: "ahead / edge.by)" },
 ];
 
@@ -171,10 +171,10 @@ export const hopperFaults: readonly Fault[] = [
   {
     name: "backward: lse in one stage",
     file: HOPPER_BACKWARD,
-    old: "numbers + step % kStages * 8 * kRows",
+    old: "numbers + step % kStages * RowNumbers::kBytes",
     wrong: "numbers",
   },
-  { name: "backward: lse not counted in", file: HOPPER_BACKWARD, old: "ring.init(1 + 2 * 32,", wrong: "ring.init(1," },
+  { name: "backward: lse not counted in", file: HOPPER_BACKWARD, old: "ring.init(1 + 3 * 32,", wrong: "ring.init(1," },
   {
     name: "backward: lse over what is in use",
     file: HOPPER_BACKWARD,

@@ -93,13 +93,13 @@ const trialOf = ({ keys }: Family): string => `
 import { answerOf, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
-  { q0: 0, q1: 100, k0: 3, k1: 90, type: 1 },
-  { q0: 100, q1: 200, k0: 0, k1: 90, type: 2 },
-  { q0: 30, q1: 200, k0: 90, k1: ${keys - 5}, type: 1 },
-  { q0: 210, q1: 225, k0: 10, k1: 100, type: 2 },
+  { q0: 0, q1: 100, k0: 3, k1: 90, type: "causal" },
+  { q0: 100, q1: 200, k0: 0, k1: 90, type: "inverseCausal" },
+  { q0: 30, q1: 200, k0: 90, k1: ${keys - 5}, type: "causal" },
+  { q0: 210, q1: 225, k0: 10, k1: 100, type: "inverseCausal" },
 ];
 const visible = ({ q0, q1, k0, k1, type }, q, k) =>
-  q >= q0 && q < q1 && k >= k0 + (type & 2 ? q - q0 : 0) && k < k1 - (type & 1 ? q1 - 1 - q : 0);
+  q >= q0 && q < q1 && k >= k0 + (type === "inverseCausal" ? q - q0 : 0) && k < k1 - (type === "causal" ? q1 - 1 - q : 0);
 const trial = {
   name: "", mesh: {}, axes: [], batch: 1, numHeads: 4, numKvHeads: 2, headDim: 24, dtype: "bfloat16", scale: 0.2,
   mask: slices, sees: (q, k) => slices.some((slice) => visible(slice, q, k)),

@@ -9,10 +9,10 @@ import { checkTrial, trialOf } from "./trials.ts";
 const documents: readonly Slice[] = Array.from({ length: 150 }, (_, i) => {
   const start = 10 + 12 * Math.floor(i / 3) + [0, 3, 7][i % 3]!;
   const end = start + 3 + (i % 3);
-  return { q0: start, q1: end, k0: start, k1: end, type: 1 };
+  return { q0: start, q1: end, k0: start, k1: end, type: "causal" };
 });
 const length = documents.at(-1)!.q1;
-const mask: readonly Slice[] = [{ q0: 0, q1: length, k0: 0, k1: 10, type: 0 }, ...documents];
+const mask: readonly Slice[] = [{ q0: 0, q1: length, k0: 0, k1: 10, type: "full" }, ...documents];
 const trial: Trial = {
   ...trialOf(32, "bfloat16"),
   mask,

@@ -4,7 +4,7 @@ import { dryRun, dryRunText } from "./dry-run.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
 import { type Job, start } from "./launch.ts";
-import { helpText } from "./options/help.ts";
+import { helpText } from "./options/specs.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { parseRanks } from "./options/ranks.ts";
 import { type ConsoleSettings, settingsOf } from "./options/settings.ts";

@@ -13,7 +13,7 @@
  */
 import { writeFileSync, writeSync } from "node:fs";
 import { isMainThread, Worker } from "node:worker_threads";
-import { uncaughtMark } from "./output/uncaught.ts";
+import { uncaughtMark } from "./output/lines.ts";
 import { errorRecord } from "./report/error-record.ts";
 
 const LIFELINE = "MOSAIC_LIFELINE_FD";

@@ -2,9 +2,8 @@ import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { countGpus } from "../src/devices.ts";
+import { countGpus, planOf } from "../src/plan.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
-import { planOf } from "../src/plan.ts";
 import { testDir } from "./harness.ts";
 
 function command(entry: string, node = { version: "20.19.0", typescript: false }): Command {

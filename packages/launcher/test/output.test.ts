@@ -4,10 +4,9 @@ import { PassThrough, Writable } from "node:stream";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { LaunchEvent } from "../src/job.ts";
-import { LineSplitter, LONGEST_LINE } from "../src/output/lines.ts";
+import { LineSplitter, LONGEST_LINE, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
 import { Sink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
-import { UncaughtFilter, uncaughtMark } from "../src/output/uncaught.ts";
 import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
 
 function split(chunks: readonly Buffer[]): { kind: string; text: string }[] {

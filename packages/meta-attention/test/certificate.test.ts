@@ -192,7 +192,7 @@ test.each(loud)("the bound holds, and is not 0, where every score is %d", async 
       masks.full(),
       masks.causal(),
       masks.documents([3, 9]),
-      masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: 0 }]),
+      masks.fromSlices([{ q0: 6, q1: 12, k0: 0, k1: 3, type: "full" }]),
     ]) {
       const given: Case = { ...base, options: { ...sizes, combine, mask, topK: 0 } };
       const promise = await promised(ctx, given);

@@ -111,8 +111,8 @@ const growing: Placement = {
 };
 /** Nobody sees itself: alone in its chunk it sees nothing there. */
 const others = masks.fromSlices([
-  { q0: 1, q1: 12, k0: 0, k1: 11, type: 1 },
-  { q0: 0, q1: 11, k0: 1, k1: 12, type: 2 },
+  { q0: 1, q1: 12, k0: 0, k1: 11, type: "causal" },
+  { q0: 0, q1: 11, k0: 1, k1: 12, type: "inverseCausal" },
 ]);
 const bfloat16 = { dtype: "bfloat16" } as const;
 const float16 = { dtype: "float16" } as const;

@@ -9,8 +9,8 @@ import { makeWorld } from "./world.ts";
 /** Every query sees every key but its own. */
 const others = (n: number): Mask =>
   masks.fromSlices([
-    { q0: 1, q1: n, k0: 0, k1: n - 1, type: 1 },
-    { q0: 0, q1: n - 1, k0: 1, k1: n, type: 2 },
+    { q0: 1, q1: n, k0: 0, k1: n - 1, type: "causal" },
+    { q0: 0, q1: n - 1, k0: 1, k1: n, type: "inverseCausal" },
   ]);
 
 const small = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
@@ -105,8 +105,8 @@ const trials: Row[] = [
         ...small,
         combine: "exact",
         mask: masks.fromSlices([
-          { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 },
-          { q0: 5, q1: 10, k0: 4, k1: 10, type: 0 },
+          { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" },
+          { q0: 5, q1: 10, k0: 4, k1: 10, type: "full" },
         ]),
         topK: 1,
         chunksPerRank: 2,

@@ -1,12 +1,12 @@
 export { checkClasses, type ClassOptions, recordClasses } from "./classes/record-classes.ts";
 export type { Digit, Translations } from "./classes/translations.ts";
 export { type Count, count, type Flow, type Volume } from "./count.ts";
-export { formatBytes, formatSeconds, formatShare } from "./draw/format.ts";
+export { formatBytes, formatSeconds, formatShare } from "./draw/axis.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
 export { type Shares, timeShares } from "./draw/waiting.ts";
-export type { Fault } from "./prove/fault.ts";
+export type { Fault } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
   type AttentionRecord,
@@ -25,9 +25,8 @@ export type { RankRecord, SymbolicStorage } from "./symbolic/rank-record.ts";
 export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/tape.ts";
 export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
-export { countLinks, type LinkVolume } from "./time/links.ts";
+export { countLinks, type LinkVolume, predict, type Prediction } from "./time/predict.ts";
 export { parseProfile } from "./time/parse-profile.ts";
-export { predict, type Prediction } from "./time/predict.ts";
 export {
   type AttentionSpeed,
   type KernelSpeeds,
@@ -42,5 +41,4 @@ export {
 export { profiles } from "./time/profiles.ts";
 export { type SimulatedRank, simulate, type SimulateOptions, type Simulation } from "./time/simulate.ts";
 export { type Sketch, sketch } from "./time/sketch.ts";
-export type { Piece, Timeline } from "./time/timeline.ts";
-export { type RankTrace, timelineOf } from "./time/traces.ts";
+export { type Piece, type RankTrace, type Timeline, timelineOf } from "./time/timeline.ts";

@@ -14,10 +14,10 @@ export {
   type ConnectRankOptions,
   type ControlPlane,
   inProcessControl,
+  timeoutOf,
 } from "./collectives/connect.ts";
 export { NativeGroup } from "./collectives/group.ts";
 export { NativeRank } from "./collectives/rank.ts";
-export { timeoutOf } from "./collectives/timeout.ts";
 export {
   inProcess,
   type InProcessOptions,
@@ -28,7 +28,6 @@ export {
 export { NativeDevice } from "./device.ts";
 export { type HandleOptions, NativeHandle } from "./handle.ts";
 export { type KernelCall, type KernelCalls, type KernelHost, nativeKernels } from "./kernel-arguments.ts";
-export { Completions } from "./completions.ts";
-export { type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
+export { Completions, type DeviceCalls, type External, NativeRuntime, translated } from "./runtime.ts";
 export { type Bound, Scratch } from "./scratch.ts";
 export { NativeStorage } from "./storage.ts";

@@ -1,4 +1,13 @@
-import { dtypeBytes, dtypeCodes, OptionError, type Shape, type Slice, type Span, type Tensor } from "@mosaic/core";
+import {
+  dtypeBytes,
+  dtypeCodes,
+  OptionError,
+  type Shape,
+  type Slice,
+  sliceTypeCodes,
+  type Span,
+  type Tensor,
+} from "@mosaic/core";
 import type { NativeStorage } from "./storage.ts";
 
 /** What every addon exports: `bind` sets the array of its arguments, and the callback for completions. */
@@ -80,7 +89,7 @@ export class Scratch {
       values[next++] = q1;
       values[next++] = k0;
       values[next++] = k1;
-      values[next++] = type;
+      values[next++] = sliceTypeCodes[type];
     }
     this.#next = next;
     return this;

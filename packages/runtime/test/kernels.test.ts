@@ -106,7 +106,7 @@ const tile = {
     { start: 5, length: 1, step: 1 },
     { start: 7, length: 2, step: 2 },
   ],
-  mask: [{ q0: 1, q1: 2, k0: 3, k1: 4, type: 1 }],
+  mask: [{ q0: 1, q1: 2, k0: 3, k1: 4, type: "causal" }],
   scale: 0.5,
 } as const;
 const wire = [

@@ -12,8 +12,7 @@ import {
   striped,
   type Tensor,
 } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
+import { type Case, check } from "../check.ts";
 import { checkMessage, errorOf, messageOf, openStage } from "../failures/stage.ts";
 import type { MakeWorld } from "../world.ts";
 

@@ -1,6 +1,5 @@
 import { type Mask, masks } from "@mosaic/core";
-import type { Sees } from "../oracle/attention.ts";
-import { randomSlices, seesAny } from "../oracle/mask.ts";
+import { randomSlices, type Sees, seesAny } from "../oracle/attention.ts";
 
 /** A mask, and its definition pair by pair, in words of the sequence and not of slices. */
 export interface MaskTrial {

@@ -1,7 +1,6 @@
 import type { AttentionBackend, Context, Device } from "@mosaic/core";
 import { magnitude } from "../check.ts";
-import { type ErrorSum, errorSum, type Extent, extentOf } from "../measure/errors.ts";
-import type { Measured, Measurement } from "../measure/gate.ts";
+import { type ErrorSum, errorSum, type Extent, extentOf, type Measured, type Measurement } from "../measure/gate.ts";
 import { answerFor, attendLocally, type AttentionNumbers, attendOn, rowsOf } from "./attend.ts";
 import { type Answer, answerOf, type Trial } from "./trial.ts";
 

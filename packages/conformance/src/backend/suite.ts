@@ -1,19 +1,16 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { disturbed } from "../disturb/context.ts";
-import { poisoned } from "../disturb/device.ts";
-import type { Arrival } from "../disturb/group.ts";
+import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
+import { type Arrival, disturbed, poisoned } from "../disturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { attendLocally, attendOn, type Before, partOf, rowsOf } from "./attend.ts";
 import { measureOn } from "./measure.ts";
-import { placements } from "./placements.ts";
 import {
   type Arrangement,
   backendTrials,
   type Extents,
   formatMesh,
+  placements,
   ranksOf,
   sequenceOf,
   sequencesOf,

@@ -1,8 +1,17 @@
-import type { AttentionBackend, Context, Coordinate, DType, Placement } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  type Context,
+  contiguous,
+  type Coordinate,
+  type DType,
+  type Placement,
+  striped,
+  zigzag,
+} from "@mosaic/core";
 import { check } from "../check.ts";
+import { integer, uniforms } from "../oracle/numbers.ts";
 import { maskTrials } from "./masks.ts";
-import type { Trial } from "./trial.ts";
-import { extremeValues, type Values } from "./values.ts";
+import { extremeValues, type Trial, type Values } from "./trial.ts";
 
 /** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
 export interface Arrangement {
@@ -100,4 +109,35 @@ export function sequenceOf({ mesh }: Context, axes: readonly string[]): number {
   return mesh.axes
     .filter((axis) => !axes.includes(axis))
     .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
+}
+
+/** Shards that grow from nothing: the first are empty as soon as there are many, and no two are equal. */
+function ragged(): Placement {
+  return {
+    name: "ragged",
+    spans(index, count, length) {
+      const cut = (i: number) => Math.floor(length * (i / count) ** 2);
+      return [{ start: cut(index), length: cut(index + 1) - cut(index), step: 1 }];
+    },
+  };
+}
+
+/** Pieces of three positions dealt out at random, as a solver might: a shard is many spans, in no order. */
+function scattered(): Placement {
+  return {
+    name: "scattered",
+    spans(index, count, length) {
+      const next = uniforms(length);
+      const spans = [];
+      for (let start = 0; start < length; start += 3) {
+        if (integer(next, count) === index) spans.unshift({ start, length: Math.min(3, length - start), step: 1 });
+      }
+      return spans;
+    },
+  };
+}
+
+/** Core's placements, and two that are as irregular as the rules allow. */
+export function placements(): Placement[] {
+  return [contiguous(), zigzag(), striped(), ragged(), scattered()];
 }

@@ -15,8 +15,7 @@ import {
   type Span,
   type Tensor,
 } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkThrows } from "../check.ts";
+import { type Case, check, checkThrows } from "../check.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 
 export interface ValidationSuiteOptions {
@@ -113,7 +112,7 @@ interface BrokenGuarantee {
 }
 
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
-const slice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: 0, ...change });
+const slice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...change });
 
 const brokenGuarantees: readonly BrokenGuarantee[] = [
   ...[0, 0.5, -1, Number.NaN].map((step) => ({
@@ -127,7 +126,7 @@ const brokenGuarantees: readonly BrokenGuarantee[] = [
   { what: "a mask whose slices overlap", slices: [slice({}), slice({ q0: 9 })], message: /pairs covered twice/ },
   { what: "a mask with NaN", slices: [slice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
   { what: "a mask that reaches outside", slices: [slice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
-  { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type from 0 to 3/ },
+  { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type among full, causal/ },
 ];
 
 async function guaranteeRefused(

@@ -1,6 +1,5 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
+import { type Case, check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkHolds, dtypes, everyone, inbox, onRanks, tensorOf, valuesOf } from "./ranks.ts";
 

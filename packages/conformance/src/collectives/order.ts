@@ -1,6 +1,5 @@
 import type { ProcessGroup, Work } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual } from "../check.ts";
+import { type Case, check, checkEqual } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkHolds, everyone, inbox, onRanks, tensorOf } from "./ranks.ts";
 

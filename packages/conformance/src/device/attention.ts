@@ -1,12 +1,10 @@
 import { type Device, type DType, masks, sizeOf, type Slice, type Span, type Tensor } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
-import type { Case } from "../case.ts";
-import { checkClose, checkEqual, magnitude } from "../check.ts";
-import { type AttentionProblem, attentionOracle, attentionOracleBackward, type Sees } from "../oracle/attention.ts";
+import { type Case, checkClose, checkEqual, magnitude } from "../check.ts";
+import { attentionOracle, attentionOracleBackward, type AttentionProblem, type Sees } from "../oracle/attention.ts";
 import { epsilon, normals, rounded } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { type Lie, type Place, placed, room } from "./place.ts";
+import { type Lie, type MakeDevice, onDevice, type Place, placed, room } from "./place.ts";
 
 /** Attention in blocks: which rows of the whole sequences there are, and in what pieces the keys are folded. */
 interface Blocks {
@@ -141,7 +139,7 @@ export function causalOf(problem: AttentionProblem, dtype: DType = "float32"): A
   return {
     queries: [span(0, length)],
     keys: [[span(0, 17)], [span(17, length - 17)]],
-    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: 1 }],
+    mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: "causal" }],
     problem,
     dtype,
   };

@@ -1,8 +1,7 @@
 import type { BinaryOp, Device, DType, UnaryOp } from "@mosaic/core";
-import type { Case } from "../case.ts";
+import type { Case } from "../check.ts";
 import { normals, roundedAll } from "../oracle/numbers.ts";
-import { type Allowance, checkRounded, lies, placed, room } from "./place.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
+import { type Allowance, checkRounded, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
 
 interface Unary {
   readonly f: (x: number) => number;

@@ -1,11 +1,9 @@
 import type { DType } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
-import type { AttentionProblem } from "../oracle/attention.ts";
+import { type Case, check } from "../check.ts";
+import { type AttentionProblem, smallestGap } from "../oracle/attention.ts";
 import { rounded } from "../oracle/numbers.ts";
-import { smallestGap } from "../oracle/scores.ts";
 import { type AttentionCase, attentionRunner, causalExtent, causalOf, problemOf, type Sizes } from "./attention.ts";
-import type { MakeDevice } from "./on-device.ts";
+import type { MakeDevice } from "./place.ts";
 
 const sizes: Sizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 
@@ -20,6 +18,8 @@ export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<
         name: `attention: scores of ${size}, ${dtype}`,
         run: () => run(apart(dtype, size)),
       })),
+      // 1/√80 is no power of 2: scaled scores are rounded, and gradients must round them as the forward did.
+      { name: `attention: scores of 1e10, heads of 80, ${dtype}`, run: () => run(apart(dtype, 1e10, 80)) },
       ...[2 ** 14, 2 ** 30, 2 ** 34, 2 ** 66, 2 ** 124].flatMap((size) =>
         ([1, -1] as const).map((sign) => ({
           name: `attention: equal scores of ${sign * size} share, ${dtype}`,
@@ -41,8 +41,8 @@ function large(dtype: DType, size: number): AttentionCase {
 }
 
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
-function apart(dtype: DType, size: number): AttentionCase {
-  const problem = problemOf({ ...sizes, ...causalExtent, dtype, size });
+function apart(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
+  const problem = problemOf({ ...sizes, headDim, ...causalExtent, dtype, size });
   check(smallestGap(problem) > 1e-5 * size, "two scores are too close to be ordered in float32");
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalOf(problem, dtype), factors: { dk: size } };

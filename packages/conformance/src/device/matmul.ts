@@ -1,8 +1,7 @@
 import type { Device, DType, Shape, Tensor } from "@mosaic/core";
-import type { Case } from "../case.ts";
+import type { Case } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { checkRounded, type Lie, lies, placed, room } from "./place.ts";
+import { checkRounded, type Lie, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 

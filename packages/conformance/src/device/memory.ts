@@ -1,8 +1,6 @@
 import type { Device } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual, checkThrows } from "../check.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { placed, room } from "./place.ts";
+import { type Case, check, checkEqual, checkThrows } from "../check.ts";
+import { type MakeDevice, onDevice, placed, room } from "./place.ts";
 
 /** Memory, reading and writing. */
 export function memoryCases(make: MakeDevice): Case[] {

@@ -1,9 +1,7 @@
 import type { Device } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { checkClose, checkEqual } from "../check.ts";
+import { type Case, checkClose, checkEqual } from "../check.ts";
 import { epsilon, normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { placed } from "./place.ts";
+import { type MakeDevice, onDevice, placed } from "./place.ts";
 
 const minusInfinity = Number.NEGATIVE_INFINITY;
 

@@ -1,8 +1,7 @@
 import type { Device, DType, Tensor } from "@mosaic/core";
-import type { Case } from "../case.ts";
+import type { Case } from "../check.ts";
 import { normals, rounded } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { checkRounded, placed, room } from "./place.ts";
+import { checkRounded, type MakeDevice, onDevice, placed, room } from "./place.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const epsilon = 1e-3;

@@ -78,3 +78,12 @@ export function checkRounded(
 
 /** The spacing of numbers near zero: below the smallest normal number, rounding is absolute. float32 may flush to zero. */
 const smallest: Readonly<Record<DType, number>> = { float32: 2 ** -126, bfloat16: 2 ** -126, float16: 2 ** -24 };
+
+/** Makes a fresh device. */
+export type MakeDevice = () => Device;
+
+/** Runs `body` on a fresh device and closes it. */
+export async function onDevice(make: MakeDevice, body: (device: Device) => Promise<void>): Promise<void> {
+  using device = make();
+  await body(device);
+}

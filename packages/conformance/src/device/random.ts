@@ -1,9 +1,7 @@
 import type { Device, RandomSpec } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual } from "../check.ts";
+import { type Case, check, checkEqual } from "../check.ts";
 import { rounded } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { room } from "./place.ts";
+import { type MakeDevice, onDevice, room } from "./place.ts";
 
 const uniform: RandomSpec = { kind: "uniform", low: -2, high: 3, seed: 5, stream: 9 };
 const normal: RandomSpec = { kind: "normal", mean: 1, std: 2, seed: 5, stream: 9 };

@@ -15,11 +15,9 @@ import {
   tensorOf,
   type Tile,
 } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual, checkThrows } from "../check.ts";
+import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { placed } from "./place.ts";
+import { type MakeDevice, onDevice, placed } from "./place.ts";
 
 // What the schema states of all kernels alike.
 
@@ -103,7 +101,7 @@ const samples: { readonly [K in KernelName]: (x: Make) => KernelArguments<K> } =
 const tile: Tile = {
   q: [{ start: 2, length: rows, step: 1 }],
   k: [{ start: 0, length: count, step: 1 }],
-  mask: [{ q0: 0, q1: 9, k0: 0, k1: 9, type: 0 }],
+  mask: [{ q0: 0, q1: 9, k0: 0, k1: 9, type: "full" }],
   scale: 0.5,
 };
 

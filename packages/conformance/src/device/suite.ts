@@ -1,6 +1,6 @@
 import type { DType } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { poisoned } from "../disturb/device.ts";
+import type { Case } from "../check.ts";
+import { poisoned } from "../disturb/group.ts";
 import { attentionCases } from "./attention.ts";
 import { elementwiseCases } from "./elementwise.ts";
 import { extremeScoreCases } from "./extreme-scores.ts";
@@ -8,12 +8,11 @@ import { matmulCases } from "./matmul.ts";
 import { memoryCases } from "./memory.ts";
 import { mergeCases } from "./merge.ts";
 import { normCases } from "./norms.ts";
-import type { MakeDevice } from "./on-device.ts";
+import type { MakeDevice } from "./place.ts";
 import { randomCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
 import { schemaCases } from "./schema.ts";
-import { streamCases } from "./streams.ts";
-import { traceCases } from "./traces.ts";
+import { streamCases, traceCases } from "./streams.ts";
 import { trainingCases } from "./training.ts";
 
 export interface DeviceSuiteOptions {

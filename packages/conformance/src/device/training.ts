@@ -1,9 +1,7 @@
 import type { AdamStep, Device, DType, Tensor } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { checkEqual } from "../check.ts";
+import { type Case, checkEqual } from "../check.ts";
 import { integer, normals, rounded, uniforms } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice } from "./on-device.ts";
-import { checkRounded, type Lie, lies, placed, room } from "./place.ts";
+import { checkRounded, type Lie, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 

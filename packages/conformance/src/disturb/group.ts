@@ -1,15 +1,19 @@
-import type {
-  AllToAllOptions,
-  CallOptions,
-  Device,
-  GatherOptions,
-  ProcessGroup,
-  ReduceOp,
+import {
+  type AllToAllOptions,
+  type CallOptions,
+  type Context,
+  type Device,
+  type DeviceMesh,
+  type DType,
+  type GatherOptions,
+  type ProcessGroup,
+  type ReduceOp,
+  type Shape,
   Tensor,
-  TraceEvent,
-  Traffic,
-  Transfer,
-  Work,
+  type TraceEvent,
+  type Traffic,
+  type Transfer,
+  type Work,
 } from "@mosaic/core";
 import { integer, uniforms } from "../oracle/numbers.ts";
 
@@ -142,4 +146,86 @@ function shuffled(transfers: readonly Transfer[], next: () => number): Transfer[
     if (first) order.push(first);
   }
   return order;
+}
+
+/** A context whose groups are disturbed, and a count of what they have under way. */
+export interface DisturbedContext extends Context {
+  underWay(): number;
+}
+
+/**
+ * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
+ * modules made on it have the weights that they have on a fresh context.
+ */
+export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedContext {
+  const groups = new Map<ProcessGroup, DisturbedGroup>();
+  const wrap = (group: ProcessGroup): DisturbedGroup => {
+    const wrapped = groups.get(group) ?? new DisturbedGroup(group, disturbance);
+    groups.set(group, wrapped);
+    return wrapped;
+  };
+  const { mesh } = ctx;
+  const wrappedMesh: DeviceMesh = {
+    shape: mesh.shape,
+    axes: mesh.axes,
+    coordinate: mesh.coordinate,
+    world: wrap(mesh.world),
+    group: (axis) => wrap(mesh.group(axis)),
+  };
+  return {
+    device: ctx.device,
+    mesh: wrappedMesh,
+    rank: ctx.rank,
+    size: ctx.size,
+    world: wrappedMesh.world,
+    seed: ctx.seed,
+    backend: (nameOrValue) => ctx.backend(nameOrValue),
+    randomStream: 0,
+    nextRandomStream() {
+      return this.randomStream++;
+    },
+    assertOpen: (where) => ctx.assertOpen(where),
+    startTrace: () => ctx.startTrace(),
+    stopTrace: () => ctx.stopTrace(),
+    close: () => ctx.close(),
+    underWay: () => [...groups.values()].reduce((sum, group) => sum + group.underWay, 0),
+    [Symbol.asyncDispose]: () => Promise.resolve(ctx[Symbol.asyncDispose]()),
+  };
+}
+
+/**
+ * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. Whoever reads
+ * what he has not written, or adds to what he has not cleared, gets NaN.
+ *
+ * @example
+ * ```ts
+ * import { poisoned } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = poisoned(cpu({ threads: 1 }));
+ * using x = device.empty([2], "float32");
+ * Array.from(await x.read()); // => [NaN, NaN]
+ * ```
+ */
+export function poisoned(device: Device): Device {
+  const wrapper: Device = {
+    type: device.type,
+    index: device.index,
+    stream: device.stream,
+    kernels: device.kernels,
+    ...(device.features && { features: device.features }),
+    empty(shape: Shape, dtype: DType): Tensor {
+      using tensor = device.empty(shape, dtype);
+      device.kernels.fill(tensor, Number.NaN);
+      const { storage, strides, offset } = tensor;
+      return new Tensor({ device: wrapper, dtype, storage, shape, strides, offset });
+    },
+    write: (out, values) => device.write(out, values),
+    read: (x) => device.read(x),
+    memory: () => device.memory(),
+    resetPeakMemory: () => device.resetPeakMemory(),
+    startTrace: () => device.startTrace(),
+    stopTrace: () => device.stopTrace(),
+    [Symbol.dispose]: () => device[Symbol.dispose](),
+  };
+  return wrapper;
 }

@@ -1,6 +1,5 @@
 import { CollectiveTimeoutError, type Coordinate, fromArray } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkThrows } from "../check.ts";
+import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, messageOf, openStage, outcomeOf } from "./stage.ts";
 

@@ -1,6 +1,5 @@
 import { ClosedError, fromArray, PeerLostError, type Tensor, type Transfer } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkEqual, checkThrows } from "../check.ts";
+import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, errorOf, messageOf, openStage, outcomeOf } from "./stage.ts";
 

@@ -1,5 +1,5 @@
 import { CollectiveMismatchError, fromArray, type ProcessGroup, type Tensor } from "@mosaic/core";
-import type { Case } from "../case.ts";
+import type { Case } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, errorOf, messageOf, openStage, type Outcome, outcomeOf, type Stage } from "./stage.ts";
 

@@ -1,6 +1,5 @@
 import { CollectiveMismatchError, type Context, fromArray, type ProcessGroup } from "@mosaic/core";
-import type { Case } from "../case.ts";
-import { check, checkThrows } from "../check.ts";
+import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, errorOf, messageOf, openStage, type Outcome } from "./stage.ts";
 

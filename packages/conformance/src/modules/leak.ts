@@ -2,8 +2,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { type Context, masks, MultiAxisAttention, reduceGradients } from "@mosaic/core";
 import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
+import { type Case, check } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 

@@ -1,5 +1,5 @@
 import { matmulOracle } from "../device/matmul.ts";
-import { type AttentionProblem, attentionOracle, attentionOracleBackward, type Sees } from "../oracle/attention.ts";
+import { attentionOracle, attentionOracleBackward, type AttentionProblem, type Sees } from "../oracle/attention.ts";
 
 // B batch, S sequence, E embedding, H query heads, G key heads, D head size.
 

@@ -1,11 +1,10 @@
 import { type Arrangement, formatMesh, ranksOf } from "../backend/trials.ts";
-import type { Case } from "../case.ts";
-import { poisoned } from "../disturb/device.ts";
+import type { Case } from "../check.ts";
+import { poisoned } from "../disturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { measureModuleOn, onOneDevice } from "./measure.ts";
-import type { ModuleTrial } from "./trial.ts";
-import { moduleTrials } from "./trials.ts";
+import { type ModuleTrial, moduleTrials } from "./trial.ts";
 
 export interface ModuleSuiteOptions {
   readonly makeWorld: MakeWorld;

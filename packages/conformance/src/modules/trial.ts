@@ -3,12 +3,13 @@ import {
   type DType,
   layoutOf,
   type Mask,
+  masks,
   MultiAxisAttention,
   type Placement,
   reduceGradients,
 } from "@mosaic/core";
 import { positionsOf, takeRows } from "../backend/shard.ts";
-import type { Arrangement } from "../backend/trials.ts";
+import { type Arrangement, placements } from "../backend/trials.ts";
 import type { Sees } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import type { ModuleParameters, ModuleSizes } from "./oracle.ts";
@@ -96,4 +97,34 @@ export interface Part {
 /** Positions of this rank's rows. */
 export function rowsOf(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
   return positionsOf(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
+}
+
+/** A few of each: masks, placements, grouped heads, unequal shards, dtypes. */
+export function moduleTrials(): ModuleTrial[] {
+  const [contiguous, zigzag, striped, ragged] = placements();
+  const sizes = { batch: 2, length: 37, embed: 24, numHeads: 4, numKvHeads: 4, headDim: 6 };
+  const grouped = { ...sizes, numKvHeads: 2, headDim: 8 };
+  const plain = { sizes, dtype: "float32", useCheckpoint: false } as const;
+  const documentOf = (position: number) => (position < 11 ? 0 : 1);
+  return [
+    { ...plain, name: "full, contiguous", mask: masks.full(), sees: () => true, placement: contiguous! },
+    { ...plain, name: "causal, zigzag", mask: masks.causal(), sees: (q, k) => k <= q, placement: zigzag! },
+    {
+      ...plain,
+      name: "window, striped, grouped heads, checkpointed",
+      sizes: grouped,
+      useCheckpoint: true,
+      mask: masks.slidingWindow(9),
+      sees: (q, k) => k <= q && k > q - 9,
+      placement: striped!,
+    },
+    {
+      ...plain,
+      name: "documents, ragged, bfloat16",
+      dtype: "bfloat16",
+      mask: masks.documents([11, 26]),
+      sees: (q, k) => documentOf(q) === documentOf(k),
+      placement: ragged!,
+    },
+  ];
 }

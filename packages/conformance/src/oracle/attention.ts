@@ -1,3 +1,6 @@
+import { type Slice, type SliceType, slantsLeft, slantsRight } from "@mosaic/core";
+import { integer, uniforms } from "./numbers.ts";
+
 /** Whether the query at one global position sees the key at another. */
 export type Sees = (query: number, key: number) => boolean;
 
@@ -92,7 +95,7 @@ interface Row {
   readonly scores: Float64Array;
 }
 
-export function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
+function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
   const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
   const seenBy = Array.from({ length: queries }, (_, query) =>
     Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
@@ -141,4 +144,45 @@ function dot(a: MatrixRow, b: MatrixRow, width: number): number {
 function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: number): void {
   const [to, from] = [out.row * width, added.row * width];
   for (let i = 0; i < width; i++) out.x[to + i] = out.x[to + i]! + factor * added.x[from + i]!;
+}
+
+/** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
+export function sees(slice: Slice, query: number, key: number): boolean {
+  if (query < slice.q0 || query >= slice.q1) return false;
+  const from = slice.k0 + (slantsLeft(slice.type) ? query - slice.q0 : 0);
+  const to = slice.k1 - (slantsRight(slice.type) ? slice.q1 - 1 - query : 0);
+  return key >= from && key < to;
+}
+
+/** What a list of slices lets through. */
+export function seesAny(slices: readonly Slice[]): Sees {
+  return (query, key) => slices.some((slice) => sees(slice, query, key));
+}
+
+const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
+
+/** A random list of disjoint slices, of all four types and some of them empty: bands of rows, each with up to two slices. */
+export function randomSlices(queries: number, keys: number, seed: number): Slice[] {
+  const next = uniforms(seed);
+  const slices: Slice[] = [];
+  for (let q0 = 0; q0 < queries; ) {
+    const q1 = Math.min(queries, q0 + 1 + integer(next, Math.ceil(queries / 2)));
+    const cuts = Array.from({ length: 4 }, () => integer(next, keys + 1)).toSorted((a, b) => a - b);
+    for (let piece = integer(next, 3); piece > 0; piece--) {
+      const [k0, k1] = [cuts[2 * piece - 2]!, cuts[2 * piece - 1]!];
+      slices.push({ q0, q1, k0, k1, type: sliceTypes[integer(next, 4)]! });
+    }
+    q0 = q1;
+  }
+  return slices;
+}
+
+/** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
+export function smallestGap(problem: AttentionProblem): number {
+  let least = Number.POSITIVE_INFINITY;
+  eachRow(problem, ({ scores, seen }) => {
+    const [first, second] = scores.slice(0, seen.length).toSorted((a, b) => b - a);
+    if (second !== undefined) least = Math.min(least, first! - second);
+  });
+  return least;
 }

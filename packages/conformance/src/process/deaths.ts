@@ -1,9 +1,14 @@
-import type { Case } from "../case.ts";
-import { check } from "../check.ts";
+import { type Case, check } from "../check.ts";
 import { checkMessage } from "../failures/stage.ts";
-import { caseOf, type Environment, type RankProcesses, type RankProgram } from "./processes.ts";
+import {
+  caseOf,
+  type Environment,
+  type RankEvent,
+  type RankProcess,
+  type RankProcesses,
+  type RankProgram,
+} from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
-import type { RankProcess, RankEvent } from "./rank.ts";
 
 export interface DeathOptions {
   readonly noticeSeconds: number;

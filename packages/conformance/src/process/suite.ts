@@ -1,7 +1,8 @@
-import type { Case } from "../case.ts";
-import type { RankProgram } from "./processes.ts";
-import { deathCases } from "./deaths.ts";
-import { rendezvousCases } from "./rendezvous.ts";
+import { type Case, check } from "../check.ts";
+import { checkMessage } from "../failures/stage.ts";
+import { checkFailed, deathCases } from "./deaths.ts";
+import { caseOf, type RankProcess, type RankProcesses, type RankProgram } from "./processes.ts";
+import { scenarioVariables } from "./run-rank.ts";
 
 export interface ProcessSuiteOptions extends RankProgram {
   /** Numbers of processes that run all of `collectivesSuite`. Default: 2 and 3. */
@@ -37,4 +38,72 @@ export function processSuite({
   ...program
 }: ProcessSuiteOptions): Case[] {
   return [...rendezvousCases(program, { sizes, withoutRankZero }), ...deathCases(program, { noticeSeconds })];
+}
+
+interface RendezvousOptions {
+  readonly sizes: readonly number[];
+  readonly withoutRankZero: RegExp;
+}
+
+/** A rendezvous that succeeds, and ones that do not. */
+function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
+  return [
+    ...sizes.map((size) =>
+      caseOf(program, `${size} processes: every collective, every promise of order`, async (processes) =>
+        allConform(await processes.startAll(size, "conforms")),
+      ),
+    ),
+    caseOf(program, "ranks that do not join are named by those that did", someMissing),
+    caseOf(program, "rank 0 that does not join", (processes) => rankZeroMissing(processes, withoutRankZero)),
+    caseOf(program, "a rank that dies while it waits for the others may be replaced", replaced),
+    caseOf(program, "ranks that disagree about the world", disagree),
+  ];
+}
+
+async function allConform(ranks: readonly RankProcess[]): Promise<void> {
+  for (const rank of ranks) {
+    const { cases } = await rank.waitForEvent("conforms");
+    check((cases as number) > 40, `only ${cases} cases ran`);
+  }
+  for (const rank of ranks) await rank.waitForEvent("closed");
+  const ends = await Promise.all(ranks.map((rank) => rank.ended));
+  check(
+    ends.every((end) => end === 0),
+    `expected ranks that end with 0, received ${ends}`,
+  );
+}
+
+async function someMissing(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(4);
+  const waiting = processes.start("conforms", job.env(2));
+  await waiting.waitForEvent("connecting");
+  const host = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
+  for (const failure of await Promise.all([host, waiting].map((rank) => rank.waitForEvent("failed")))) {
+    checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
+  }
+}
+
+async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promise<void> {
+  const job = await processes.openJob(2);
+  const rank = processes.start("conforms", { ...job.env(1), [scenarioVariables.connectTimeout]: "0.3" });
+  const failure = await rank.waitForEvent("failed");
+  checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 0\.3 s/);
+  checkFailed(failure, "CollectiveTimeoutError", message);
+}
+
+async function replaced(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(2);
+  const first = processes.start("conforms", job.env(1));
+  await first.waitForEvent("connecting");
+  first.kill();
+  await first.ended;
+  await allConform([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
+}
+
+async function disagree(processes: RankProcesses): Promise<void> {
+  const job = await processes.openJob(2);
+  processes.start("conforms", job.env(0));
+  const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
+  const failure = await other.waitForEvent("failed");
+  checkMessage(String(failure.message), /rank [01] has WORLD_SIZE [23], rank [01] has [23]; WORLD_SIZE must agree/);
 }

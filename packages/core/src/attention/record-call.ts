@@ -1,5 +1,5 @@
 import type { Context } from "../context.ts";
-import type { Slice } from "../mask/slice.ts";
+import { type Slice, sliceTypeCodes } from "../mask/slice.ts";
 import type { Coordinate, DeviceMesh } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Span } from "../placement/span.ts";
@@ -117,19 +117,17 @@ function sameSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
   });
 }
 
-const types = ["full", "causal", "inverse causal", "bidirectional causal"] as const;
-
 /** `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash. */
 function slicesText(slices: readonly Slice[]): string {
   if (slices.length === 0) return "empty";
   const named = slices
     .slice(0, NAMED)
-    .map(({ q0, q1, k0, k1, type }) => `${types[type]} ${q0}:${q1} × ${k0}:${k1}`)
+    .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
     .join(" + ");
   if (slices.length <= NAMED) return named;
   const hash = new Hash();
   for (const { q0, q1, k0, k1, type } of slices) {
-    for (const each of [q0, q1, k0, k1, type]) hash.add(each);
+    for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
   }
   return `${named} + … of ${slices.length} slices (${hash.hex()})`;
 }

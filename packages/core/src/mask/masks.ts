@@ -1,5 +1,5 @@
 import { OptionError, ShapeError } from "../errors.ts";
-import type { Mask, Slice } from "./slice.ts";
+import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
 // Where queries and keys differ in number, the last query stands beside the last key (bottom-right aligned): query q has
@@ -12,13 +12,13 @@ function mask(name: string, slices: (queries: number, keys: number) => readonly 
   };
 }
 
-function whole(q1: number, k1: number, type: Slice["type"]): Slice {
+function whole(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
 }
 
 /** Every query sees every key. */
 export function full(): Mask {
-  return mask("full", (queries, keys) => [whole(queries, keys, 0)]);
+  return mask("full", (queries, keys) => [whole(queries, keys, "full")]);
 }
 
 /**
@@ -28,24 +28,24 @@ export function full(): Mask {
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
- * masks.causal().slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
+ * masks.causal().slices(4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" }]
  * ```
  */
 export function causal(): Mask {
-  return mask("causal", (queries, keys) => [whole(queries, keys, 1)]);
+  return mask("causal", (queries, keys) => [whole(queries, keys, "causal")]);
 }
 
 /** Every query sees itself and what comes after it. Top-left aligned: query q sees the keys from q on. */
 export function inverseCausal(): Mask {
-  return mask("inverseCausal", (queries, keys) => [whole(queries, keys, 2)]);
+  return mask("inverseCausal", (queries, keys) => [whole(queries, keys, "inverseCausal")]);
 }
 
 /**
  * Both borders slant: query q sees the keys from q to q + keys − queries, and nothing if there are fewer keys than
- * queries. For self-attention that is itself alone. MagiAttention's type 3.
+ * queries. For self-attention that is itself alone. MagiAttention's BICAUSAL.
  */
 export function bidirectionalCausal(): Mask {
-  return mask("bidirectionalCausal", (queries, keys) => [whole(queries, keys, 3)]);
+  return mask("bidirectionalCausal", (queries, keys) => [whole(queries, keys, "bidirectionalCausal")]);
 }
 
 /**
@@ -61,8 +61,8 @@ export function slidingWindow(size: number): Mask {
     const first = Math.min(queries, Math.max(0, -shift));
     const turn = Math.min(queries, Math.max(first, size - shift));
     return [
-      { q0: first, q1: turn, k0: 0, k1: turn + shift, type: 1 },
-      { q0: turn, q1: queries, k0: turn + shift - size + 1, k1: keys, type: 3 },
+      { q0: first, q1: turn, k0: 0, k1: turn + shift, type: "causal" },
+      { q0: turn, q1: queries, k0: turn + shift - size + 1, k1: keys, type: "bidirectionalCausal" },
     ];
   });
 }
@@ -99,7 +99,7 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
     return held.map((length) => {
       const start = end;
       end += length;
-      return { q0: start, q1: end, k0: start, k1: end, type: inner === "causal" ? 1 : 0 };
+      return { q0: start, q1: end, k0: start, k1: end, type: inner };
     });
   });
 }
@@ -118,8 +118,8 @@ export function prefix(count: number): Mask {
     }
     const first = Math.min(queries, Math.max(0, count - (keys - queries)));
     return [
-      { q0: 0, q1: queries, k0: 0, k1: count, type: 0 },
-      { q0: first, q1: queries, k0: count, k1: keys, type: 1 },
+      { q0: 0, q1: queries, k0: 0, k1: count, type: "full" },
+      { q0: first, q1: queries, k0: count, k1: keys, type: "causal" },
     ];
   });
 }
@@ -132,7 +132,7 @@ export function prefix(count: number): Mask {
  * @example
  * ```ts
  * import { masks } from "@mosaic/core";
- * const mask = masks.fromSlices([{ q0: 0, q1: 4, k0: 0, k1: 2, type: 0 }]);
+ * const mask = masks.fromSlices([{ q0: 0, q1: 4, k0: 0, k1: 2, type: "full" }]);
  * mask.slices(4, 4).length; // => 1
  * ```
  */

@@ -1,4 +1,4 @@
-import type { Slice } from "./slice.ts";
+import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
 
 // A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
@@ -10,11 +10,11 @@ interface Border {
 }
 
 function leftOf(slice: Slice): Border {
-  return slice.type & 2 ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
+  return slantsLeft(slice.type) ? { at: slice.k0 - slice.q0, slope: 1 } : { at: slice.k0, slope: 0 };
 }
 
 function rightOf(slice: Slice): Border {
-  return slice.type & 1 ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
+  return slantsRight(slice.type) ? { at: slice.k1 - slice.q1 + 1, slope: 1 } : { at: slice.k1, slope: 0 };
 }
 
 /** Whether some row of [from, to) has every left border before every right border. */

@@ -1,14 +1,33 @@
 /**
+ * Which borders of a slice's keys move by one with each row: none ("full"), the right one ("causal", aligned bottom right),
+ * the left one ("inverseCausal", aligned top left) or both ("bidirectionalCausal"). MagiAttention's `attn_mask_type`.
+ */
+export type SliceType = keyof typeof sliceTypeCodes;
+
+/** The numbers of slice types in kernels: bit 0 for a right border that moves, bit 1 for a left one. */
+export const sliceTypeCodes = { full: 0, causal: 1, inverseCausal: 2, bidirectionalCausal: 3 } as const;
+
+/** Whether the first visible key moves by one with each row. */
+export function slantsLeft(type: SliceType): boolean {
+  return type === "inverseCausal" || type === "bidirectionalCausal";
+}
+
+/** Whether the last visible key moves by one with each row. */
+export function slantsRight(type: SliceType): boolean {
+  return type === "causal" || type === "bidirectionalCausal";
+}
+
+/**
  * One piece of a mask, in global positions: row q of [q0, q1) sees the keys in
- * [ k0 + (type & 2 ? q − q0 : 0), k1 − (type & 1 ? q1 − 1 − q : 0) ), none when that is empty.
- * Source: the AttnSlice of MagiAttention; type 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both.
+ * [ k0 + (slantsLeft(type) ? q − q0 : 0), k1 − (slantsRight(type) ? q1 − 1 − q : 0) ), none when that is empty.
+ * Source: the AttnSlice of MagiAttention.
  */
 export interface Slice {
   readonly q0: number;
   readonly q1: number;
   readonly k0: number;
   readonly k1: number;
-  readonly type: 0 | 1 | 2 | 3;
+  readonly type: SliceType;
 }
 
 /**
@@ -16,7 +35,7 @@ export interface Slice {
  * guarantee this, and attention verifies it (`resolveSlices`) before anything is sent, once for each pair of lengths:
  *
  * - the same lengths give the same slices, on every rank; `slices` is called once for them;
- * - q0, q1, k0 and k1 are whole numbers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is 0, 1, 2 or 3;
+ * - q0, q1, k0 and k1 are whole numbers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is one of `SliceType`;
  * - no two slices cover the same pair: it would count twice.
  */
 export interface Mask {

@@ -1,6 +1,6 @@
 import { ShapeError } from "../errors.ts";
 import { findOverlap } from "./overlap.ts";
-import type { Mask, Slice } from "./slice.ts";
+import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
 
@@ -13,14 +13,14 @@ const wellFormed = new WeakSet<readonly Slice[]>();
 const verified = new WeakMap<Mask, Map<string, readonly Slice[]>>();
 
 /**
- * The slices of a mask over `queries` × `keys`, verified: whole numbers within the sequences, a type from 0 to 3, and no
+ * The slices of a mask over `queries` × `keys`, verified: whole numbers within the sequences, a known type, and no
  * pair in two of them. `mask.slices` is called once for each pair of lengths, and the same list is returned every time.
  *
  * @example
  * ```ts
  * import { masks, resolveSlices } from "@mosaic/core";
  * const mask = masks.causal();
- * resolveSlices(mask, 4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: 1 }]
+ * resolveSlices(mask, 4, 4); // => [{ q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" }]
  * resolveSlices(mask, 4, 4) === resolveSlices(mask, 4, 4); // => true
  * ```
  * @throws ShapeError that names the slices.
@@ -74,20 +74,20 @@ export function verifyWellFormed(where: string, slices: readonly Slice[]): void 
   for (const slice of slices) verifySlice(where, slice);
 }
 
-/** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a type from 0 to 3. */
+/** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
 export function verifySlice(where: string, slice: Slice): void {
   const { q0, q1, k0, k1, type } = slice;
   const isWhole =
     Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
-  const hasType = type === 0 || type === 1 || type === 2 || type === 3;
+  const hasType = Object.hasOwn(sliceTypeCodes, type);
   if (isWhole && hasType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
   throw new ShapeError({
     where,
-    expected: "whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3",
+    expected: `whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,
     received: formatSlice(slice),
   });
 }
 
 function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${type}`;
+  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${JSON.stringify(type)}`;
 }

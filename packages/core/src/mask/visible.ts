@@ -1,11 +1,12 @@
 import type { Span } from "../placement/span.ts";
+import { pairsWithin } from "./area.ts";
 import { sliceMeets } from "./overlap.ts";
 import type { Slice } from "./slice.ts";
 
 /**
  * Whether any of these queries sees any of these keys; what a backend asks before it computes or sends a tile.
- * Exact for spans of step 1. A span of another step counts as everything from its first position to its last, so that
- * the answer may then be true without need, but is never false when something is visible.
+ * Exact, for spans of any step; of tiles of more than 2⁵³ pairs with a step above 1 only what lies between the first and the
+ * last position counts, so that the answer may be true without need.
  *
  * @example
  * ```ts
@@ -26,7 +27,9 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
         const [k0, k1] = [k.start, endOf(k)];
         // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
         if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
-        if (meets(slice, { q0, q1, k0, k1 })) return true;
+        if (!meets(slice, { q0, q1, k0, k1 })) continue;
+        const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
+        if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || pairsWithin(q, k, slice) > 0) return true;
       }
     }
   }
@@ -36,11 +39,11 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 /** `sliceMeets`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
 function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
-  if (type === 0 || type === 3) return type === 0 || sliceMeets(slice, box);
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceMeets(slice, box);
   const first = Math.max(box.q0, slice.q0);
   const last = Math.min(box.q1, slice.q1) - 1;
-  const left = type === 2 ? slice.k0 + first - slice.q0 : slice.k0;
-  const right = type === 1 ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
+  const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;
+  const right = type === "causal" ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
   return Math.max(box.k0, left) < Math.min(box.k1, right);
 }
 

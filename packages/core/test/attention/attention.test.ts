@@ -6,7 +6,7 @@ import { fromArray, zeros } from "../../src/creation.ts";
 import { DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { causal, documents, full, slidingWindow } from "../../src/mask/masks.ts";
-import type { Mask } from "../../src/mask/slice.ts";
+import { type Mask, slantsLeft, slantsRight } from "../../src/mask/slice.ts";
 import { add, scale } from "../../src/ops/arithmetic.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { softmax } from "../../src/ops/softmax.ts";
@@ -31,8 +31,8 @@ function textbook(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mas
   const bias = new Array<number>(queries * keys).fill(-Infinity);
   for (const { q0, q1, k0, k1, type } of mask.slices(queries, keys)) {
     for (let i = q0; i < q1; i++) {
-      const start = k0 + (type & 2 ? i - q0 : 0);
-      const end = k1 - (type & 1 ? q1 - 1 - i : 0);
+      const start = k0 + (slantsLeft(type) ? i - q0 : 0);
+      const end = k1 - (slantsRight(type) ? q1 - 1 - i : 0);
       for (let j = start; j < end; j++) bias[i * keys + j] = 0;
     }
   }

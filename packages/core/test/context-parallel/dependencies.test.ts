@@ -27,7 +27,7 @@ const masks = [
   full(),
   causal(),
   slidingWindow(3),
-  fromSlices([{ q0: 2, q1: 5, k0: 9, k1: 11, type: 0 }]),
+  fromSlices([{ q0: 2, q1: 5, k0: 9, k1: 11, type: "full" }]),
   fromSlices([]),
 ];
 

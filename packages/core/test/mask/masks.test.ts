@@ -58,14 +58,14 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
   );
 });
 
-const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 } as const;
+const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" } as const;
 
 test("refusals state what is wrong", () => {
-  const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: 1 }]);
+  const twice = masks.fromSlices([slice, { ...slice, q0: 3, type: "causal" }]);
   expect(() => twice.slices(4, 4)).toThrow(/covered twice, by queries \[0,4\).*; cut one of them/);
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
   expect(() => masks.fromSlices([{ ...slice, q0: 5 }])).toThrow(ShapeError);
-  expect(() => masks.fromSlices([{ ...slice, type: 4 as 0 }])).toThrow(ShapeError);
+  expect(() => masks.fromSlices([{ ...slice, type: "striped" as "full" }])).toThrow(ShapeError);
   expect(() => masks.documents([2, 3]).slices(5, 6)).toThrow(/a sequence of 5.*received 5 queries and 6 keys/);
   expect(() => masks.documents([2, -1])).toThrow(OptionError);
   expect(() => masks.documents([2], "casual" as "causal")).toThrow(/"causal" or "full", received "casual"/);

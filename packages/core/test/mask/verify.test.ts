@@ -9,22 +9,30 @@ import { resolveSlices } from "../../src/mask/verify.ts";
 import { layoutOf } from "../../src/placement/layout-of.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
-const whole: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: 0 };
+const whole: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" };
 const mask = (...slices: Slice[]): Mask => ({ name: "mine", slices: () => slices });
 
 describe("a mask that breaks its guarantees is refused by attention, before anything is computed", () => {
   const cases: [what: string, mask: Mask, message: RegExp][] = [
     ["slices that overlap", mask(whole, { ...whole, q0: 3 }), /mask mine: .*pairs covered twice, by queries \[0,4\)/],
     ["the same slice twice", mask(whole, whole), /pairs covered twice/],
-    ["slanted slices that overlap", mask({ ...whole, type: 1 }, { ...whole, type: 2 }), /pairs covered twice/],
-    ["NaN", mask({ ...whole, k1: Number.NaN }), /whole numbers .* received queries \[0,4\) × keys \[0,NaN\) type 0/],
+    [
+      "slanted slices that overlap",
+      mask({ ...whole, type: "causal" }, { ...whole, type: "inverseCausal" }),
+      /pairs covered twice/,
+    ],
+    [
+      "NaN",
+      mask({ ...whole, k1: Number.NaN }),
+      /whole numbers .* received queries \[0,4\) × keys \[0,NaN\) type "full"/,
+    ],
     ["half a position", mask({ ...whole, q0: 0.5 }), /queries \[0.5,4\)/],
     ["a negative position", mask({ ...whole, k0: -1 }), /keys \[-1,4\)/],
     ["queries outside", mask({ ...whole, q1: 5 }), /within 4 queries and 4 keys, received queries \[0,5\)/],
     ["keys outside", mask({ ...whole, k1: 5 }), /within 4 queries and 4 keys/],
     ["a reversed range", mask({ ...whole, q0: 3, q1: 2 }), /q0 ≤ q1/],
-    ["an unknown type", mask({ ...whole, type: 4 as never }), /a type from 0 to 3, .* type 4/],
-    ["a type by name", mask({ ...whole, type: "causal" as never }), /type causal/],
+    ["an unknown type", mask({ ...whole, type: "striped" as never }), /a type among full, causal, .* type "striped"/],
+    ["a type by number", mask({ ...whole, type: 1 as never }), /type 1/],
     ["no list", { name: "mine", slices: () => undefined as never }, /a list of slices, received undefined/],
   ];
   test.each(cases)("%s", async (_, wrong, message) => {

@@ -93,9 +93,10 @@ void attendOp(Device& device, const AttendArguments& args) {
   const bool fast = scale > 0 && onTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(padded));
   const BlockShape shape = fast ? forwardShape(padded) : floatShape(padded);
   const unsigned shared = fast ? forwardBytes(padded) : floatBytes(padded, 3, 1);
+  p.heads = headsOf(q);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, shape.own)) {
     p.parts = parts;
-    const Grid grid = gridOf(blocks, q, shape.threads(), shared);
+    const Grid grid = gridOf(device, blocks, p.heads, {shape.threads(), shared});
     device.launch(kForward[size][fast ? static_cast<int>(q.dtype) : 0], grid, p);
   }
 }
@@ -135,14 +136,16 @@ void attendBackwardOp(Device& device, const AttendBackwardArguments& args) {
   const BlockShape byRows = fast ? queriesShape(padded) : floatShape(padded);
   const unsigned keysShared = fast ? keysBytes(padded) : floatBytes(padded, 4, 2);
   const unsigned rowsShared = fast ? queriesBytes(padded) : floatBytes(padded, 4, 1);
+  p.heads = headsOf(k);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Keys, byKeys.own)) {
     p.parts = parts;
     const unsigned split = blocks * static_cast<unsigned>(byKeys.parts);
-    device.launch(kKeys[size][column], gridOf(split, k, byKeys.threads(), keysShared), p);
+    device.launch(kKeys[size][column], gridOf(device, split, p.heads, {byKeys.threads(), keysShared}), p);
   }
+  p.heads = headsOf(q);
   for (const auto& [parts, blocks] : launchesOf(all, Owner::Rows, byRows.own)) {
     p.parts = parts;
-    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), rowsShared), p);
+    device.launch(kQueries[size][column], gridOf(device, blocks, p.heads, {byRows.threads(), rowsShared}), p);
   }
 }
 

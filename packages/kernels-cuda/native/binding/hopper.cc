@@ -42,9 +42,10 @@ void attendOnHopper(Device& device, const Inputs& inputs, const std::vector<Part
   const int size = sizeOf(p.headDim), padded = kHeadSizes[size];
   const HopperShape shape = forwardHopperShape(padded);
   AttendHopperParameters all{mapOf(q, shape.own), mapOf(k, shape.other), mapOf(v, shape.other), p};
+  all.rest.heads = headsOf(q);
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, shape.own)) {
     all.rest.parts = some;
-    const Grid grid = gridOf(blocks, q, shape.threads(), forwardHopperBytes(padded));
+    const Grid grid = gridOf(device, blocks, all.rest.heads, {shape.threads(), forwardHopperBytes(padded)});
     device.launch(kForward[size][columnOf(q.dtype)], grid, all);
   }
 }
@@ -56,14 +57,18 @@ void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const 
   const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
   AttendBackwardHopperParameters all{mapOf(q, byKeys.other), mapOf(k, byKeys.own), mapOf(v, byKeys.own),
                                      mapOf(dOut, byKeys.other), p};
+  all.rest.heads = headsOf(k);
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Keys, byKeys.own)) {
     all.rest.parts = some;
-    device.launch(kKeys[size][column], gridOf(blocks, k, byKeys.threads(), keysHopperBytes(padded)), all);
+    const Grid grid = gridOf(device, blocks, all.rest.heads, {byKeys.threads(), keysHopperBytes(padded)});
+    device.launch(kKeys[size][column], grid, all);
   }
   all = {mapOf(q, byRows.own), mapOf(k, byRows.other), mapOf(v, byRows.other), mapOf(dOut, byRows.own), p};
+  all.rest.heads = headsOf(q);
   for (const auto& [some, blocks] : launchesOf(parts, Owner::Rows, byRows.own)) {
     all.rest.parts = some;
-    device.launch(kQueries[size][column], gridOf(blocks, q, byRows.threads(), queriesHopperBytes(padded)), all);
+    const Grid grid = gridOf(device, blocks, all.rest.heads, {byRows.threads(), queriesHopperBytes(padded)});
+    device.launch(kQueries[size][column], grid, all);
   }
 }
 

@@ -102,7 +102,7 @@ bool startBlas(Device& device, const MatmulParameters& p) {
 void startKernel(Device& device, const MatmulParameters& p) {
   const auto tiles = [](int64_t length) { return (length + kMatmulTile - 1) / kMatmulTile; };
   const auto blocks = static_cast<unsigned>(tiles(p.m) * tiles(p.n));
-  const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, kMostBlocksAcross));
+  const auto batch = static_cast<unsigned>(std::min<int64_t>(p.batch.extent.count, device.mostBlocksAcross()));
   device.launch("matmul", {{blocks, batch}, {kMatmulThreads}, kMatmulSharedBytes}, p);
 }
 

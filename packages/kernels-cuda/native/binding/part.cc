@@ -1,6 +1,7 @@
 #include "binding/part.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -38,6 +39,9 @@ std::optional<Part> partOf(const Meeting& meeting, const Slice& slice) {
   constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
   if ((rows + kMargin) * q.step > kFarthest || (keys + kMargin) * k.step > kFarthest) {
     throw std::invalid_argument("attend: a span reaches over 2^30 positions or more; cut it into shorter ones");
+  }
+  if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
+    throw std::invalid_argument("attend: expected fewer than 2^31 rows and keys on a rank, received more; cut the sequence");
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;

@@ -1,5 +1,7 @@
 #include "device/context.h"
 
+#include <algorithm>
+
 #include "mosaic/failure.h"
 
 namespace mosaic::cuda {
@@ -33,6 +35,10 @@ Context::Context(int ordinal) {
   cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device_);
   cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device_);
   cuda.deviceGetAttribute(&multiprocessors_, MULTIPROCESSOR_COUNT, device_);
+  int along[] = {mostBlocksAcross_, mostBlocksAcross_};
+  cuda.deviceGetAttribute(&along[0], MAX_GRID_DIM_Y, device_);
+  cuda.deviceGetAttribute(&along[1], MAX_GRID_DIM_Z, device_);
+  mostBlocksAcross_ = std::min(along[0], along[1]);
   cuda.deviceGetAttribute(&mostSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
   capability_ = major * 10 + minor;
   if (capability_ < kOldestCapability) {

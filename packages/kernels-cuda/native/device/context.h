@@ -24,6 +24,8 @@ class Context {
   /// 80 for 8.0.
   int capability() const { return capability_; }
   int multiprocessors() const { return multiprocessors_; }
+  /// How far a grid may reach along y and along z.
+  int mostBlocksAcross() const { return mostBlocksAcross_; }
   /// Of shared memory that a block may have, if it asks.
   int mostSharedBytes() const { return mostSharedBytes_; }
 
@@ -31,7 +33,7 @@ class Context {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   std::string name_;
-  int capability_ = 0, multiprocessors_ = 1, mostSharedBytes_ = 48 * 1024;
+  int capability_ = 0, multiprocessors_ = 1, mostBlocksAcross_ = 65535, mostSharedBytes_ = 48 * 1024;
 };
 
 /// A mark in a stream.

@@ -59,6 +59,8 @@ class Device {
   /// Whether it has attention kernels of its own, those for Hopper, and may use them.
   bool hasHopperKernels() const { return hasHopperKernels_; }
   int multiprocessors() const { return context_->multiprocessors(); }
+  /// How far a grid may reach along y and along z.
+  unsigned mostBlocksAcross() const { return static_cast<unsigned>(context_->mostBlocksAcross()); }
   /// That a block may have, if it asks.
   unsigned mostSharedBytes() const { return static_cast<unsigned>(context_->mostSharedBytes()); }
   Memory& memory() { return *memory_; }

@@ -47,6 +47,8 @@ enum : CUresult {
 
 /// CUdevice_attribute
 enum Attribute : int {
+  MAX_GRID_DIM_Y = 6,
+  MAX_GRID_DIM_Z = 7,
   MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
   MULTIPROCESSOR_COUNT = 16,
   COMPUTE_CAPABILITY_MAJOR = 75,

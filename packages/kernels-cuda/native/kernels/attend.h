@@ -31,10 +31,16 @@ struct PerRow {
   int64_t batch, head, row;
 };
 
+/// Of what blocks own: heads of a batch, and how many batches.
+struct Heads {
+  int32_t count, batches;
+};
+
 struct AttendParameters {
   Matrix q, k, v;
   Sum out;
   PerRow lse;
+  Heads heads;
   int32_t headDim, group;  // group: heads of queries to a head of keys
   float scale;             // above 0, on tensor cores
   Parts parts;
@@ -43,6 +49,7 @@ struct AttendParameters {
 struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
   PerRow lse, delta;  // of the whole attention
+  Heads heads;
   Sum dq, dk, dv;
   int32_t headDim, group;
   float scale;
@@ -75,10 +82,10 @@ HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
   const BlockShape shape = forwardShape(headDim);
   return static_cast<unsigned>((shape.own + 2 * shape.other) * headDim * 2);
 }
-/// k and v; q and dOut twice; lse and delta twice.
+/// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
   const BlockShape shape = keysShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 16 * shape.other);
+  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 24 * shape.other);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {

@@ -12,16 +12,18 @@ DEVICE bool sees(const Visible& visible, int row, int key) {
 
 /// s ← P, dp ← dS, of one query and one key.
 DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale) {
-  s = seen ? exp2f(s * scale - lseAndDelta.x) : 0.f;
+  const float rest = roundedProduct(s, scale) - lseAndDelta.x;
+  s = seen ? exp2f((rest > 0.f ? 0.f : rest) * kLog2e) : 0.f;  // at most 1, however another kernel rounded the score
   dp = s * (dp - lseAndDelta.y);
 }
 
-/// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
+/// Grid: key tiles, then key heads and batches; walks over the queries of all heads that read these keys.
 template <int D>
 DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const int batch = blockIdx.z, headK = blockIdx.y;
+  const auto [batch, headK] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -55,7 +57,7 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
 #pragma unroll
       for (int i = 0; i < R; i++) {
         const bool seen = sees(at.visible(), at.row0 + ownX() + 8 * j, key0 + ownY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale * kLog2e);
+        differentiate(s[i][j], dp[i][j], seen, numbersOf, p.scale);
       }
     }
     storeSquare<D>(square, s);
@@ -68,12 +70,14 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p) {
   addFloatRows<D>(p.dv, own, key0, p.headDim, dv, 1.f);
 }
 
-/// Grid: (query tiles, heads, batch).
+/// Grid: query tiles, then heads and batches.
 template <int D>
 DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kReach;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -107,7 +111,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p) {
 #pragma unroll
       for (int j = 0; j < R; j++) {
         const bool seen = sees(at.visible(), row, at.key0 + ownX() + 8 * j);
-        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale * kLog2e);
+        differentiate(s[i][j], dp[i][j], seen, numbers[i], p.scale);
       }
     }
     storeSquare<D>(square, dp);

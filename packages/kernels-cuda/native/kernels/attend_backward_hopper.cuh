@@ -18,16 +18,16 @@ struct HopperKeys {
   static constexpr int kKeys = kShape.own, kRows = kShape.other, kGroups = kShape.groups;
   static constexpr int kTile = kPanelsBytes<kRows, D>, kStage = 2 * kTile;  // q and dOut
   using Tiles = QueryTiles<kKeys, kRows>;
+  using RowNumbers = Numbers<kRows>;
 
   const AttendBackwardHopperParameters& p;
   Run own;
   int key0;
   SharedAddress k = sharedBase(), v = k + kPanelsBytes<kKeys, D>, stages = v + kPanelsBytes<kKeys, D>;
-  SharedAddress numbers = stages + kStages * kStage, ownFull = numbers + kStages * 8 * kRows;
+  SharedAddress numbers = stages + kStages * kStage, ownFull = numbers + kStages * RowNumbers::kBytes;
   Ring<kStage> ring{stages, ownFull + 8};
 
-  /// lse for base 2, then delta.
-  DEVICE SharedAddress numbersAt(int step) const { return numbers + step % kStages * 8 * kRows; }
+  DEVICE RowNumbers numbersAt(int step) const { return {numbers + step % kStages * RowNumbers::kBytes}; }
 
   /// The thread that loads tiles.
   DEVICE void load(Tiles at) const {
@@ -45,14 +45,15 @@ struct HopperKeys {
     }
   }
 
-  /// A warp that loads what each query has one of. One warp for each, for two need more registers than a loader keeps.
-  template <class NumberOf>
-  DEVICE void loadNumbers(Tiles at, int which, NumberOf numberOf) const {
+  /// A warp that loads one of the numbers of each query, to where `to` is. One warp for each, for two need more
+  /// registers than a loader keeps.
+  template <class To, class NumberOf>
+  DEVICE void loadNumbers(Tiles at, To to, NumberOf numberOf) const {
     for (int step = 0; at.some(); at.next(), step++) {
       const Run rows = at.run(own.batch);
       ring.awaitFree(step);
       for (int i = threadIdx.x & 31; i < kRows; i += 32) {
-        storeShared(numbersAt(step) + (which * kRows + i) * 4, numberOf(rows, at.row0 + i));
+        storeShared(to(numbersAt(step)) + i * 4, numberOf(rows, at.row0 + i));
       }
       arrive(ring.full(step));
     }
@@ -80,14 +81,14 @@ struct HopperKeys {
       commitProducts();
 
       if (at.hides()) hideRows(at.visible(), s, key, at.row0);
-      exponentiate(s, p.rest.scale * kLog2e, numbersAt(step));
+      exponentiate(s, p.rest.scale, numbersAt(step));
       packRows<T>(weights, s);
       fenceProducts();
       startProduct<T>(dv, weights, g);
       commitProducts();
 
       waitProducts<1>(dp);
-      multiplyByRest(s, dp, numbersAt(step) + kRows * 4);
+      multiplyByRest(s, dp, numbersAt(step));
       packRows<T>(ds, s);
       fenceProducts();
       startProduct<T>(dk, ds, q);
@@ -162,7 +163,7 @@ struct HopperQueries {
       commitProducts();
 
       if (at.hides()) hideKeys(at.visible(), s, row, at.key0);
-      exponentiateRows(s, p.rest.scale * kLog2e, lse);
+      exponentiateRows(s, p.rest.scale, lse);
       waitProducts<0>(dp);
       multiplyRowsByRest(s, dp, delta);
       packRows<T>(ds, s);
@@ -183,38 +184,47 @@ struct HopperQueries {
   }
 };
 
-/// Grid: (key tiles, key heads, batch).
+/// Grid: key tiles, then key heads and batches.
 template <class T, int D>
 DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
+  const Run own{batch, head, any.key, any.visible.keys};
   const int key0 = share.tile * Keys::kKeys;
   const typename Keys::Tiles at(p.rest.parts, share, key0, own.head * p.rest.group, p.rest.group);
   if (!at.some()) return;
 
   const Keys keys{p, own, key0};
-  beginBlock(keys.ownFull, [&] { keys.ring.init(1 + 2 * 32, 4 * Keys::kGroups); });
+  beginBlock(keys.ownFull, [&] { keys.ring.init(1 + 3 * 32, 4 * Keys::kGroups); });
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
     giveRegisters<Keys::kShape.loaderRegisters()>();
     if (threadIdx.x == 0) keys.load(at);
-    if (warp == 1) keys.loadNumbers(at, 0, [&](const Run& rows, int row) { return exponentOf(p.rest.lse, rows, row); });
-    if (warp == 2) keys.loadNumbers(at, 1, [&](const Run& rows, int row) { return deltaOf(p.rest.delta, rows, row); });
+    using Numbers = typename Keys::RowNumbers;
+    const auto lse = [&](const Run& rows, int row) { return exponentOf(p.rest.lse, rows, row); };
+    const auto lse2 = [&](const Run& rows, int row) { return lse(rows, row) * kLog2e; };
+    const auto delta = [&](const Run& rows, int row) { return deltaOf(p.rest.delta, rows, row); };
+    if (warp == 1) keys.loadNumbers(at, [](Numbers to) { return to.lse2(); }, lse2);
+    if (warp == 2) keys.loadNumbers(at, [](Numbers to) { return to.delta(); }, delta);
+    if (warp == 3) keys.loadNumbers(at, [](Numbers to) { return to.lse(); }, lse);
   } else {
     takeRegisters<Keys::kShape.registers()>();
     keys.template compute<T>(at, group - 1);
   }
 }
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const Run own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Queries::kRows, share.tile);
   const typename Queries::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;

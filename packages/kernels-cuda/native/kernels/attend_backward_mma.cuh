@@ -11,7 +11,7 @@
 
 namespace mosaic::cuda {
 
-/// Grid: (key tiles × column parts, key heads, batch). All products are transposed, rows are keys and columns queries,
+/// Grid: key tiles × column parts, then key heads and batches. All products are transposed, rows are keys and columns queries,
 /// so that Pᵀ and dSᵀ go into the next product straight from registers.
 template <class T, int D>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
@@ -20,7 +20,9 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
+  const auto [batch, headK] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
   const Share share = shareOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, headK, any.key, any.visible.keys};
@@ -32,16 +34,19 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   const SharedAddress stages = vTile + kTileBytes<kKeys, D>, numbers = stages + 4 * kTileBytes<kRows, D>;
   const auto qTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kRows, D>; };
   const auto gTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
-  const auto numbersAt = [&](int step) { return numbers + (step & 1) * 8 * kRows; };  // lse for base 2, then delta
+  using RowNumbers = Numbers<kRows>;
+  const auto numbersAt = [&](int step) { return RowNumbers{numbers + (step & 1) * RowNumbers::kBytes}; };
   const auto loadStep = [&](int step, const QueryTiles<kKeys, kRows>& of) {
     const Run rows = of.run(batch);
     loadTile<kRows, D, kThreads>(qTile(step), sourceOf(p.q, rows, p.headDim), of.row0);
     loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.headDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
-      const SharedAddress to = numbersAt(step) + threadIdx.x * 4;
-      storeShared(to, exponentOf(p.lse, rows, r));
-      storeShared(to + kRows * 4, deltaOf(p.delta, rows, r));
+      const RowNumbers to = numbersAt(step);
+      const float lse = exponentOf(p.lse, rows, r);
+      storeShared(to.lse2() + threadIdx.x * 4, lse * kLog2e);
+      storeShared(to.delta() + threadIdx.x * 4, deltaOf(p.delta, rows, r));
+      storeShared(to.lse() + threadIdx.x * 4, lse);
     }
   };
   loadTile<kKeys, D, kThreads>(kTile, sourceOf(p.k, own, p.headDim), key0);
@@ -67,13 +72,13 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       if (now.hides()) hideRows(now.visible(), s[m], key(m), now.row0);
-      exponentiate(s[m], p.scale * kLog2e, numbersAt(step));
+      exponentiate(s[m], p.scale, numbersAt(step));
     }
     multiply<T, D>(dv, s, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
-    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step) + kRows * 4);
+    for (int m = 0; m < M; m++) multiplyByRest(s[m], dp[m], numbersAt(step));
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
 #pragma unroll
@@ -83,7 +88,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p) {
   }
 }
 
-/// Grid: (query tiles, heads, batch).
+/// Grid: query tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr BlockShape kShape = queriesShape(D);
@@ -91,7 +96,9 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -140,7 +147,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       if (now.hides()) hideKeys(now.visible(), s[m], row(m), now.key0);
-      exponentiateRows(s[m], p.scale * kLog2e, lse[m]);
+      exponentiateRows(s[m], p.scale, lse[m]);
       multiplyRowsByRest(s[m], dp[m], delta[m]);
     }
     multiply<T, D>(dq, s, kTile(step));

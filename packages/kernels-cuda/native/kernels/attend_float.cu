@@ -5,7 +5,8 @@ using namespace mosaic::cuda;
 
 namespace {
 
-/// Of each of a thread's rows: the largest score (for base 2), the thread's part of the sum, its columns of out.
+/// Of each of a thread's rows: the largest scaled score or a state's lse, the thread's part of the sum, its columns of
+/// out.
 template <int R, int N>
 struct State {
   float m[R], l[R], acc[R][N];
@@ -27,7 +28,7 @@ DEVICE void seed(const AttendParameters& p, const Run& own, int row0, State<R, N
     const int r = row0 + ownY() + 8 * i;
     const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
     const bool seen = lse != -infinity();
-    state.m[i] = seen ? lse * kLog2e : -infinity();
+    state.m[i] = seen ? lse : -infinity();
     state.l[i] = seen && ownX() == 0 ? 1.f : 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -48,15 +49,15 @@ DEVICE void fold(const Visible& visible, float scale, int row0, int key0, float 
 #pragma unroll
     for (int j = 0; j < R; j++) {
       const int key = key0 + ownX() + 8 * j;
-      s[i][j] = key < begin || key >= end ? -infinity() : s[i][j] * scale;
+      s[i][j] = key < begin || key >= end ? -infinity() : roundedProduct(s[i][j], scale);
       top = fmaxf(top, s[i][j]);
     }
     const float was = state.m[i], now = fmaxf(was, octetMax(top));
     const float base = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
-    const float keep = exp2f(was - base);
+    const float keep = exp2f((was - base) * kLog2e);
     float sum = 0.f;
 #pragma unroll
-    for (int j = 0; j < R; j++) sum += s[i][j] = exp2f(s[i][j] - base);
+    for (int j = 0; j < R; j++) sum += s[i][j] = exp2f((s[i][j] - base) * kLog2e);
     state.m[i] = now;
     state.l[i] = state.l[i] * keep + sum;
 #pragma unroll
@@ -75,7 +76,7 @@ DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own
     if (r >= own.length || !seesAny(p.parts, share, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if (ownX() == 0) {
-      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : (state.m[i] + log2f(sum)) * kLn2);
+      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : state.m[i] + log2f(sum) * kLn2);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -85,11 +86,13 @@ DEVICE void finish(const AttendParameters& p, const Share& share, const Run& own
   }
 }
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <int D>
 DEVICE void attendFloat(const AttendParameters& p) {
   using Tile = FloatTile<D>;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -109,7 +112,7 @@ DEVICE void attendFloat(const AttendParameters& p) {
     syncBlock();
     float s[Tile::kReach][Tile::kReach];
     dotRows<D>(s, q, k, p.headDim);
-    fold(at.visible(), p.scale * kLog2e, row0, at.key0, s, state);
+    fold(at.visible(), p.scale, row0, at.key0, s, state);
     storeSquare<D>(square, s);
     syncWarp();
     addProduct<D>(state.acc, square, v, min(Tile::kSide, at.end - at.key0));

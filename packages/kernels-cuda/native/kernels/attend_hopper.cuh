@@ -44,7 +44,7 @@ struct HopperForward {
   template <class T>
   DEVICE void compute(Tiles at, int group) const {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
-    const float scale = p.rest.scale * kLog2e;
+    const float scale = p.rest.scale;
     const Turns<kGroups> turns{group};
     float s[kKeys / 8][4], acc[D / 8][4], top[2], sum[2], keep[2];
     uint32_t weights[kKeys / 16][4];  // the softmax of the last scores, as the left operand of the next product
@@ -96,13 +96,15 @@ struct HopperForward {
   }
 };
 
-/// Grid: (row tiles, heads, batch).
+/// Grid: row tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
+  const auto [batch, head] = headOf(p.rest.heads);
+  if (batch >= p.rest.heads.batches) return;
   const Share share = shareOf(p.rest.parts, blockIdx.x);
   const Part& any = p.rest.parts.part[share.first];
-  const Run own{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
+  const Run own{batch, head, any.row, any.visible.rows};
   const int row0 = lastTileFirst(own.length, Forward::kRows, share.tile);
   const typename Forward::Tiles at(p.rest.parts, share, row0);
   if (!at.some()) return;  // the state stays as it is

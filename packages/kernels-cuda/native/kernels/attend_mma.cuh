@@ -5,7 +5,7 @@
 
 namespace mosaic::cuda {
 
-/// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: (row tiles, heads, batch).
+/// A block owns consecutive rows of one head; each warp takes an equal part of them. Grid: row tiles, then heads and batches.
 template <class T, int D>
 DEVICE void attendTile(const AttendParameters& p) {
   constexpr BlockShape kShape = forwardShape(D);
@@ -13,7 +13,9 @@ DEVICE void attendTile(const AttendParameters& p) {
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int batch = blockIdx.z, head = blockIdx.y, headK = head / p.group;
+  const auto [batch, head] = headOf(p.heads);
+  if (batch >= p.heads.batches) return;
+  const int headK = head / p.group;
   const Share share = shareOf(p.parts, blockIdx.x);
   const Part& any = p.parts.part[share.first];
   const Run own{batch, head, any.row, any.visible.rows};
@@ -57,7 +59,7 @@ DEVICE void attendTile(const AttendParameters& p) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
       float keep[2];
-      foldScores(s[m], p.scale * kLog2e, top[m], sum[m], keep);
+      foldScores(s[m], p.scale, top[m], sum[m], keep);
       scaleRows(acc[m], keep);
     }
     multiply<T, D>(acc, s, vTile);

@@ -45,25 +45,55 @@ DEVICE void hideRows(const Visible& visible, float (&s)[K][4], int key, int row0
   }
 }
 
-// P from scores, then dS = P ∘ (dP − delta) in its place. `scale` and lse are for base 2.
+/// What there is one of for each column of a tile, in shared memory: lse for base 2, delta, lse, in turn.
+template <int COLUMNS>
+struct Numbers {
+  static constexpr int kBytes = 12 * COLUMNS;
+  SharedAddress at;
 
-/// `lse` is that of the columns, in shared memory.
+  DEVICE SharedAddress lse2() const { return at; }
+  DEVICE SharedAddress delta() const { return at + 4 * COLUMNS; }
+  DEVICE SharedAddress lse() const { return at + 8 * COLUMNS; }
+  /// Whether some lse is large.
+  DEVICE bool areLarge() const {
+    static_assert(COLUMNS == 32 || COLUMNS == 64);
+    const int lane = threadIdx.x & 31;
+    if constexpr (COLUMNS == 32) return anyLane(isLarge(loadShared(lse() + lane * 4)));
+    const float2 two = loadShared2(lse() + lane * 8);
+    return anyLane(isLarge(two.x) || isLarge(two.y));
+  }
+};
+
+// P from scores, then dS = P ∘ (dP − delta) in its place.
+
+/// `of` are the columns'.
 template <int K>
-DEVICE void exponentiate(float (&s)[K][4], float scale, SharedAddress lse) {
+DEVICE void exponentiate(float (&s)[K][4], float scale, const Numbers<K * 8>& of) {
+  const int first = (threadIdx.x & 3) * 2;
+  if (of.areLarge()) {
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+      const float2 own = loadShared2(of.lse() + (n * 8 + first) * 4);
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[n][i] = exponentialOf(s[n][i], scale, i & 1 ? own.y : own.x);
+    }
+    return;
+  }
+  const float scale2 = scale * kLog2e;
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 own = loadShared2(lse + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+    const float2 own = loadShared2(of.lse2() + (n * 8 + first) * 4);
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale, -(i & 1 ? own.y : own.x)));
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -(i & 1 ? own.y : own.x)));
   }
 }
 
-/// `delta` is that of the columns, in shared memory.
+/// `of` are the columns'.
 template <int K>
-DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddress delta) {
+DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], const Numbers<K * 8>& of) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 own = loadShared2(delta + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+    const float2 own = loadShared2(of.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - (i & 1 ? own.y : own.x);
   }
@@ -72,10 +102,19 @@ DEVICE void multiplyByRest(float (&s)[K][4], const float (&dp)[K][4], SharedAddr
 /// `lse` is that of the rows.
 template <int K>
 DEVICE void exponentiateRows(float (&s)[K][4], float scale, const float (&lse)[2]) {
+  if (anyLane(isLarge(lse[0]) || isLarge(lse[1]))) {
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[n][i] = exponentialOf(s[n][i], scale, lse[i >> 1]);
+    }
+    return;
+  }
+  const float scale2 = scale * kLog2e, lse2[] = {lse[0] * kLog2e, lse[1] * kLog2e};
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale, -lse[i >> 1]));
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -lse2[i >> 1]));
   }
 }
 

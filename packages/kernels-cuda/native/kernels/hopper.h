@@ -53,10 +53,10 @@ static_assert(sizeof(AttendHopperParameters) <= kMostArgumentBytes);
 HOST_AND_DEVICE constexpr HopperShape keysHopperShape(int) { return {128, 64, 2}; }
 HOST_AND_DEVICE constexpr HopperShape queriesHopperShape(int) { return {128, 128, 2}; }
 
-/// k and v; q and dOut twice; lse and delta twice.
+/// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysHopperBytes(int headDim) {
   const HopperShape shape = keysHopperShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + 8 * kStages * shape.other +
+  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + 12 * kStages * shape.other +
                                kBarrierBytes);
 }
 /// q and dOut; k and v twice.

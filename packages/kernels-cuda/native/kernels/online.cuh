@@ -2,7 +2,8 @@
 // all at once would. It starts from m = lse, l = 1, acc = out, and from m = −∞, l = 0, acc = 0 where nothing was seen.
 //
 // All work on 16 rows of a warp: lane t holds rows t/4 and t/4 + 8 (h = 0, 1) and columns n·8 + t%4·2 + e at
-// [n][h·2 + e]; m is scaled for base 2, l is a lane's part of the sum. `row` is the lane's first row.
+// [n][h·2 + e]; m is the largest scaled score or a state's lse, l is a lane's part of the sum. `row` is the lane's
+// first row.
 // Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
 #pragma once
 
@@ -33,7 +34,7 @@ DEVICE void seedState(const AttendParameters& p, const Run& own, int row, float 
     for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
     const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
     if (lse == -infinity()) continue;  // out is not looked at
-    m[h] = lse * kLog2e;
+    m[h] = lse;
     l[h] = (lane & 3) == 0 ? 1.f : 0.f;
     const float* out = rowOf(p.out, own, r);
 #pragma unroll
@@ -63,27 +64,37 @@ DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0
   }
 }
 
-/// `s`: scores on entry, probabilities relative to m on return. `scale` is positive and for base 2. What was summed so
-/// far is to be multiplied by `keep`.
+/// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
+/// multiplied by `keep`.
 template <int K>
 DEVICE void foldScores(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
+  float base[2], sum[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float top = -infinity();
 #pragma unroll
     for (int n = 0; n < K; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
-    const float was = m[h], now = fmaxf(was, quadMax(top) * scale);
-    const float base = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
-    keep[h] = fastExp2(was - base);
+    const float was = m[h], now = fmaxf(was, roundedProduct(quadMax(top), scale));
+    base[h] = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
+    keep[h] = fastExp2((was - base[h]) * kLog2e);
     m[h] = now;
-    float sum = 0.f;
+  }
+  if (anyLane(isLarge(base[0]) || isLarge(base[1]))) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int e = 0; e < 2; e++) sum += s[n][h * 2 + e] = fastExp2(fmaf(s[n][h * 2 + e], scale, -base));
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = exponentialOf(s[n][i], scale, base[i >> 1]);
     }
-    l[h] = l[h] * keep[h] + sum;
+  } else {
+    const float scale2 = scale * kLog2e, base2[] = {base[0] * kLog2e, base[1] * kLog2e};
+#pragma unroll
+    for (int n = 0; n < K; n++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = fastExp2(fmaf(s[n][i], scale2, -base2[i >> 1]));
+    }
   }
+#pragma unroll
+  for (int h = 0; h < 2; h++) l[h] = l[h] * keep[h] + sum[h];
 }
 
 template <int N>
@@ -107,7 +118,7 @@ DEVICE void storeState(const AttendParameters& p, const Share& share, const Run&
     if (r >= own.length || !seesAny(p.parts, share, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if ((lane & 3) == 0) {
-      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : (m[h] + fastLog2(sum)) * kLn2);
+      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : m[h] + fastLog2(sum) * kLn2);
     }
     float* out = rowOf(p.out, own, r);
 #pragma unroll

@@ -89,6 +89,8 @@ DEVICE float fastLog2(float x) {
   return y;
 }
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
+/// a · b, rounded: never part of a fused multiply-add.
+DEVICE float roundedProduct(float a, float b) { return __fmul_rn(a, b); }
 
 /// Rounded to nearest even, `low` in the lower half.
 template <class T>
@@ -136,6 +138,8 @@ template <class T>
 DEVICE T shuffle(T v, int lane) {
   return __shfl_sync(kAllLanes, v, lane);
 }
+/// Whether it holds in some lane of the warp.
+DEVICE bool anyLane(bool holds) { return __any_sync(kAllLanes, holds); }
 
 // ── tensor cores: lane t of a warp holds rows t/4 and t/4+8 and columns t%4*2, +1 (and +8) of what it takes part in
 

@@ -22,8 +22,6 @@ struct MatmulParameters {
   int32_t accumulate;
 };
 constexpr int kMatmulTile = 64, kMatmulDepth = 16, kMatmulThreads = 256;
-/// Of blocks in y and z.
-constexpr int kMostBlocksAcross = 65535;
 constexpr int kMatmulSharedBytes = 2 * kMatmulDepth * (kMatmulTile + 1) * 4;
 
 }  // namespace mosaic::cuda

@@ -28,11 +28,24 @@ DEVICE void storePair(const Sum& x, float* row, int c, int columns, float2 value
   if (c + 1 < columns) store(row + (c + 1) * x.column, value.y);
 }
 
-/// lse for base 2; +∞ where a row has seen nothing or is none, so that its probabilities become 0.
+/// lse; +∞ where a row has seen nothing or is none, so that its probabilities become 0.
 DEVICE float exponentOf(const PerRow& lse, const Run& run, int row) {
   const float value = row < run.length ? load(rowOf(lse, run, row)) : -infinity();
-  return value == -infinity() ? infinity() : value * kLog2e;
+  return value == -infinity() ? infinity() : value;
 }
+/// Of a large m or lse the product with log2 e is not taken: at 1e9 its rounding is an exponent of up to 64. Instead it
+/// is subtracted from the score, rounded as m was, and what is left is scaled for base 2. Of an ordinary one that
+/// rounding changes a probability by less than 2^-13, a quarter of what its own rounding to 16 bits may, and scaling
+/// and subtraction are one multiply-add.
+constexpr float kOrdinary = 1024;
+DEVICE bool isLarge(float x) { return fabsf(x) > kOrdinary && fabsf(x) < infinity(); }
+
+/// exp(scale · s − m), of an m of any size; at most 1 even if another kernel rounded the score apart.
+DEVICE float exponentialOf(float s, float scale, float m) {
+  const float rest = roundedProduct(s, scale) - m;
+  return fastExp2((rest > 0.f ? 0.f : rest) * kLog2e);
+}
+
 DEVICE float deltaOf(const PerRow& delta, const Run& run, int row) {
   return row < run.length ? load(rowOf(delta, run, row)) : 0.f;
 }

@@ -11,6 +11,17 @@ struct Run {
   int batch, head, first, length;
 };
 
+/// The head that a block is for. A grid reaches 65 535 along y and z, which heads and batches need not: together they
+/// count along y, and what is left of them along z. Of blocks that are too many, the batch is none.
+struct HeadAt {
+  int batch, head;
+};
+
+DEVICE HeadAt headOf(const Heads& heads) {
+  const unsigned i = blockIdx.z * gridDim.y + blockIdx.y, count = static_cast<unsigned>(heads.count);
+  return {static_cast<int>(i / count), static_cast<int>(i % count)};
+}
+
 /// The parts [first, end) whose rows (or keys) a block shares with others, and which one of these it is.
 struct Share {
   int first, end, tile;

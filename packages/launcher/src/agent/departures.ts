@@ -1,5 +1,4 @@
-import { Batch } from "./batch.ts";
-import type { Branches } from "./branches.ts";
+import { Batch, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
 import { ranksOf, runsOf } from "./runs.ts";
 

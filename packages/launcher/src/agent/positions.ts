@@ -1,5 +1,4 @@
-import { Batch } from "./batch.ts";
-import type { Branches, Link } from "./branches.ts";
+import { Batch, type Branches, type Link } from "./branches.ts";
 import type { Departures } from "./departures.ts";
 import type { FrameOf, Place } from "./frames.ts";
 import { countOf, differenceOf, intersectionOf, isIn, runsOf, unionOf } from "./runs.ts";

@@ -1,5 +1,4 @@
-import { Batch } from "./batch.ts";
-import type { Branches, Link } from "./branches.ts";
+import { Batch, type Branches, type Link } from "./branches.ts";
 import { CODES, type FrameOf } from "./frames.ts";
 import { describeRanks, runsOf } from "./runs.ts";
 import { LIMITS } from "./wire.ts";

@@ -1,5 +1,5 @@
 /** How an option is written: a switch, one value, or a value each time it is given. */
-export type OptionKind = "flag" | "value" | "list";
+type OptionKind = "flag" | "value" | "list";
 
 /** One row of the option table: what parsing, `--help`, `--dry-run` and the README agree on. */
 export interface OptionSpec {
@@ -118,3 +118,24 @@ export const OPTIONS: readonly OptionSpec[] = [
 /** The option a user may have meant: by name, in kebab-case or snake_case. */
 export const findOption = (name: string): OptionSpec | undefined =>
   OPTIONS.find((spec) => spec.name === name.replaceAll("_", "-"));
+
+/** The text of `--help`. */
+export function helpText(): string {
+  const rows = OPTIONS.map(({ name, short, value, default: byDefault, help }) => {
+    const written = `${short === undefined ? "    " : `-${short}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
+    const shown = byDefault === undefined || byDefault.trim() !== byDefault ? "" : ` [${byDefault}]`;
+    return `  ${written.padEnd(36)} ${help}${shown}`;
+  });
+  return `Usage: mosaic-run [options] <entry> [entry arguments]
+
+Starts the ranks of a job on this machine, watches them, and ends them together.
+Options end at the entry; everything after it is the entry's own.
+
+${rows.join("\n")}
+
+Every option is also read from MOSAIC_<NAME> (but --node-arg, --import and --env), then mosaic.launch.json, then
+PET_<NAME> or SLURM.
+TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds. Ranks have an empty stdin.
+Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken, 70 launcher bug, 124 timeout.
+`;
+}

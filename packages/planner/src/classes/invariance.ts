@@ -1,5 +1,4 @@
-import type { Slice, Span } from "@mosaic/core";
-import { rowsWithin, visiblePairs } from "../prove/area.ts";
+import { rowsWithin, type Slice, slantsLeft, slantsRight, type Span, visiblePairs } from "@mosaic/core";
 import { SortedSlices } from "../prove/visibility.ts";
 import type { Shards } from "./shards.ts";
 
@@ -93,7 +92,7 @@ export class Invariance {
 
   #seesEverything(): boolean {
     const [slice, ...more] = this.#slices;
-    if (!slice || more.length > 0 || slice.type !== 0) return false;
+    if (!slice || more.length > 0 || slice.type !== "full") return false;
     const { q0, q1, k0, k1 } = slice;
     return q0 <= 0 && k0 <= 0 && q1 >= this.#queries.layout.length && k1 >= this.#keys.layout.length;
   }
@@ -208,8 +207,8 @@ class WeightedKeys {
     const { q0, q1, k0, k1, type } = slice;
     const rows = rowsWithin(queries, slice);
     if (rows.length === 0) return 0;
-    const right = type & 1 ? this.#along(rows, k1 - q1 + 1) : this.#flat(rows, k1);
-    const left = type & 2 ? this.#along(rows, k0 - q0) : this.#flat(rows, k0);
+    const right = slantsRight(type) ? this.#along(rows, k1 - q1 + 1) : this.#flat(rows, k1);
+    const left = slantsLeft(type) ? this.#along(rows, k0 - q0) : this.#flat(rows, k0);
     return right - left + PRIME;
   }
 

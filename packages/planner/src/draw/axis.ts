@@ -1,4 +1,3 @@
-import { formatSeconds } from "./format.ts";
 import { ink, page, short, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
@@ -30,7 +29,44 @@ export function timeAxis({ seconds, x }: Scale, top: number, bottom: number): st
 }
 
 /** 1, 2 or 5 times a power of ten, not below `least`. */
-export function niceStep(least: number): number {
+function niceStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
+}
+
+/**
+ * Bytes in decimal units, three digits.
+ *
+ * @example
+ * ```ts
+ * import { formatBytes } from "@mosaic/planner";
+ * formatBytes(1_234_567); // => "1.23 MB"
+ * ```
+ */
+export function formatBytes(value: number): string {
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
+}
+
+/**
+ * A time, three digits, in the unit that suits it.
+ *
+ * @example
+ * ```ts
+ * import { formatSeconds } from "@mosaic/planner";
+ * formatSeconds(0.01234); // => "12.3 ms"
+ * formatSeconds(0); // => "0 s"
+ * ```
+ */
+export function formatSeconds(value: number): string {
+  const digits = (scaled: number): number => Number(scaled.toPrecision(3));
+  if (value === 0) return "0 s";
+  if (value < 0.9995e-3) return `${digits(value * 1e6)} µs`;
+  return value < 0.9995 ? `${digits(value * 1000)} ms` : `${digits(value)} s`;
+}
+
+/** A share as a percentage. */
+export function formatShare(share: number): string {
+  return `${Number((share * 100).toPrecision(3))} %`;
 }

@@ -1,8 +1,6 @@
 import type { Piece } from "../time/timeline.ts";
-import type { Scale } from "./axis.ts";
-import { type Colouring, isBackward, type Style } from "./colouring.ts";
-import { formatBytes, formatSeconds } from "./format.ts";
-import { inkOn } from "./palette.ts";
+import { formatBytes, formatSeconds, type Scale } from "./axis.ts";
+import { type Colouring, inkOn, isBackward, type Style } from "./colouring.ts";
 import { type Box, ink, page, rect, text, tip, widthOf } from "./svg.ts";
 import { type Interval, waits } from "./waiting.ts";
 

@@ -1,6 +1,6 @@
 import { checkOptionNames, type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
-import { colourOf, inkOn } from "./palette.ts";
+import { colourOf, inkOn } from "./colouring.ts";
 import { type Box, document, fitted, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
 import { type TileMap, tilesOf } from "./tiles.ts";
 

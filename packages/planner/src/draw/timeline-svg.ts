@@ -1,9 +1,8 @@
 import { checkOptionNames } from "@mosaic/core";
 import type { Piece, Timeline } from "../time/timeline.ts";
-import { type Scale, scaleOf, timeAxis } from "./axis.ts";
+import { formatSeconds, formatShare, type Scale, scaleOf, timeAxis } from "./axis.ts";
 import { type Colouring, colouringOf } from "./colouring.ts";
 import { aggregateUtilization } from "./utilization.ts";
-import { formatSeconds, formatShare } from "./format.ts";
 import { lanesOf, type Rows, rowsFor } from "./lane.ts";
 import { legendOf, patterns } from "./legend.ts";
 import { document, fitted, footnotes, heading, ink, page, text, widthOf } from "./svg.ts";

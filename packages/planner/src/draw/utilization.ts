@@ -1,7 +1,6 @@
 import type { Timeline } from "../time/timeline.ts";
-import type { Scale } from "./axis.ts";
+import { formatShare, type Scale } from "./axis.ts";
 import type { Colouring, Style } from "./colouring.ts";
-import { formatShare } from "./format.ts";
 import type { Drawn } from "./legend.ts";
 import { ink, page, rect, short, text, tip } from "./svg.ts";
 import { timeShares, waits } from "./waiting.ts";

@@ -1,12 +1,75 @@
-import { clipKeys, clipQueries, type Slice } from "@mosaic/core";
+import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
-import { Families } from "./families.ts";
-import { findDuplicate } from "./duplicates.ts";
 import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
-import { missingText } from "./missing.ts";
-import type { Positions } from "./positions.ts";
-import { tileText } from "./sums.ts";
-import type { Side } from "./values.ts";
+import { commonPositions, type Positions } from "./positions.ts";
+import { type Tile, tileText } from "./sums.ts";
+import { positionsText, type Side } from "./values.ts";
+
+/** Lists with more spans in all are looked at sum by sum. */
+const MOST_SPANS = 10_000;
+
+/**
+ * Sums are mostly over the shards of one layout, each once. Whether the lists of positions that tiles have are pairwise
+ * apart is found out once for all tiles; a sum then only has to have none twice.
+ */
+class Families {
+  readonly #context: VerifierContext;
+  readonly #sides: Readonly<Record<Side, Family>>;
+  #sums = 0;
+
+  constructor(context: VerifierContext) {
+    this.#context = context;
+    this.#sides = { queries: new Family(context, "queries"), keys: new Family(context, "keys") };
+  }
+
+  /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
+  areApart({ tiles: ids, side }: Query): boolean {
+    const { tiles } = this.#context;
+    const keys = side === "queries";
+    const { seen, isApart } = keys ? this.#sides.keys : this.#sides.queries;
+    const sum = ++this.#sums;
+    for (const id of ids) {
+      const number = keys ? tiles.keysOf(id) : tiles.queriesOf(id);
+      if (seen[number] === sum) return false;
+      seen[number] = sum;
+    }
+    return ids.length < 2 || isApart();
+  }
+}
+
+/** The positions that tiles have on one side. */
+class Family {
+  /** For each list of positions, the last sum that had it. */
+  readonly seen: number[] = [];
+  readonly #context: VerifierContext;
+  readonly #side: Side;
+  readonly #spans: Span[] = [];
+  #compared = 0;
+  #apart = true;
+
+  constructor(context: VerifierContext, side: Side) {
+    this.#context = context;
+    this.#side = side;
+  }
+
+  /** Whether no two lists share a position. Compares only those that are new since it was last asked. */
+  readonly isApart = (): boolean => {
+    const ids = this.#context.tiles.distinct[this.#side];
+    for (; this.#apart && this.#compared < ids.length; this.#compared++) {
+      const { sorted: spans } = this.#context.positions.at(ids[this.#compared]!);
+      this.#apart =
+        this.#spans.length < MOST_SPANS && !spans.some((span) => this.#spans.some((known) => meet(known, span)));
+      this.#spans.push(...spans);
+    }
+    return this.#apart;
+  };
+}
+
+function meet(a: Span, b: Span): boolean {
+  const first = Math.max(a.start, b.start);
+  const last = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
+  return first <= last && commonPositions(a, b) !== undefined;
+}
 
 /** A verdict, and what it was asked of. */
 interface Known {
@@ -108,4 +171,81 @@ function isPartOf({ masks }: Names, mask: number, whole: number): boolean {
       return rows !== undefined && clipKeys(rows, part.k0, part.k1).some((cut) => equal(cut, part));
     }),
   );
+}
+
+interface Held {
+  readonly span: Span;
+  readonly end: number;
+  readonly id: number;
+  readonly tile: Tile;
+}
+
+/** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
+function findDuplicate(context: VerifierContext, query: Query): readonly [number, number] | undefined {
+  const held: Held[] = query.tiles.flatMap((id) => {
+    const tile = context.tiles.at(id);
+    const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
+    const filled = spans.filter(({ length }) => length > 0);
+    return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
+  });
+  // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
+  let open: Held[] = [];
+  for (const next of held.toSorted((a, b) => a.span.start - b.span.start)) {
+    open = open.filter(({ end }) => end > next.span.start);
+    const double = open.find((other) => collide(context, query, other, next));
+    if (double) return [double.id, next.id];
+    open.push(next);
+  }
+  return undefined;
+}
+
+/** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
+// oxlint-disable-next-line max-params -- of what sum, and what with what
+function collide({ record, positions, visibility }: VerifierContext, { side, rows }: Query, a: Held, b: Held): boolean {
+  const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
+  const common = heads ? commonPositions(a.span, b.span) : undefined;
+  if (!common) return false;
+  const others = positions.of([common]);
+  const [q, k] = side === "queries" ? [rows, others] : [others, rows];
+  if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
+  if (a.tile.mask === b.tile.mask) return true;
+  const { masks } = record.names;
+  return masks[a.tile.mask]!.some((one) => masks[b.tile.mask]!.some((two) => slicesOverlap(one, two)));
+}
+
+/** Names the shards whose pairs with some rows are missing. */
+function missingText(
+  context: VerifierContext,
+  query: Query,
+  { short, mask }: { readonly short: number; readonly mask: number },
+): string {
+  const { record, tiles, relabelling } = context;
+  const { side } = query;
+  const other = side === "queries" ? "keys" : "queries";
+  const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
+  const shards = relabelling.shards[other];
+  const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
+  const missing = spans.filter((span) => {
+    let found = 0;
+    for (const id of query.tiles) {
+      const own = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
+      const common = own.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
+      found += (side === "keys" ? tiles.headsOf(id) : 1) * pairs(context, query, common, tiles.maskOf(id));
+    }
+    return found < group * pairs(context, query, [span], mask);
+  });
+  const rows = positionsText(query.rows.spans);
+  return `${side} ${rows} and ${other} ${positionsText(missing)} do not meet: ${short} pairs are missing`;
+}
+
+// oxlint-disable-next-line max-params -- of what sum, and what with what
+function pairs(
+  { positions, visibility }: VerifierContext,
+  query: Query,
+  others: readonly Span[],
+  mask: number,
+): number {
+  const all = positions.of(others);
+  const { side, rows } = query as { side: Side; rows: typeof all };
+  return side === "queries" ? visibility.pairs(rows, all, mask) : visibility.pairs(all, rows, mask);
 }

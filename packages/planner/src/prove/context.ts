@@ -1,10 +1,49 @@
 import type { AttentionRecord } from "../record.ts";
-import type { Fault, Faults } from "./fault.ts";
 import { type Positions, PositionsTable } from "./positions.ts";
 import { Relabelling } from "./relabelling.ts";
 import { Sums, Tiles } from "./sums.ts";
 import { type Side, Zeros } from "./values.ts";
 import { Visibility } from "./visibility.ts";
+
+/** What is wrong with a record, and where. */
+export interface Fault {
+  /**
+   * - duplicate, missing: pairs of queries and keys that count more than once, or never
+   * - data: a kernel or a result has other rows than it should
+   * - race: compute touches what a collective that was not waited for reads or writes, or one writes where it also reads
+   * - message: a send without a receive, or with one of another size; collectives that do not fit
+   * - cycle: ranks that wait for each other
+   * - class: of a record of classes, a rank that does other than the representative of its class
+   */
+  readonly kind: "duplicate" | "missing" | "data" | "race" | "message" | "cycle" | "class";
+  readonly rank: number;
+  /** A sentence that names the place: rank, phase, tile or message. */
+  readonly message: string;
+}
+
+/** One mistake shows in many places: the first ones are kept, the rest counted. */
+export class Faults {
+  readonly list: Fault[] = [];
+  readonly #limit: number;
+  /** For how many ranks what is reported stands. */
+  readonly #ranks: number;
+  #total = 0;
+
+  constructor(limit: number, ranks: number = 1) {
+    this.#limit = limit;
+    this.#ranks = ranks;
+  }
+
+  get total(): number {
+    return this.#total;
+  }
+
+  report(fault: Fault): void {
+    // Of ranks that wait for each other one circle is named, however many there are.
+    this.#total += fault.kind === "cycle" ? 1 : this.#ranks;
+    if (this.list.length < this.#limit) this.list.push(fault);
+  }
+}
 
 /** What the ranks of a proof share. */
 export interface VerifierContext {

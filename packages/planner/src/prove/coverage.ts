@@ -1,4 +1,4 @@
-import { visiblePairs } from "./area.ts";
+import { visiblePairs } from "@mosaic/core";
 import { SumCompleteness } from "./complete.ts";
 import type { Segment, Shards } from "../classes/shards.ts";
 import type { Completeness, Verdict, VerifierContext } from "./context.ts";

@@ -1,7 +1,7 @@
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { Batch } from "./batch.ts";
-import type { Fault } from "./fault.ts";
+import type { Fault } from "./context.ts";
 import type { Streams } from "./streams.ts";
 
 /**

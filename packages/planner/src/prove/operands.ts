@@ -1,9 +1,8 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import type { ReplayContext } from "./context.ts";
+import type { Fault, ReplayContext } from "./context.ts";
 import type { Entry, Read } from "./content.ts";
 import { fits } from "./entries.ts";
-import type { Fault } from "./fault.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import { type Tile, tileText } from "./sums.ts";

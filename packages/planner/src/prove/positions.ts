@@ -129,3 +129,20 @@ function runs(spans: readonly Span[]): string {
   close();
   return found.join(";");
 }
+
+/** The positions that two spans share: a span again, of the steps' common multiple (Chinese remainders). */
+export function commonPositions(a: Span, b: Span): Span | undefined {
+  const low = Math.max(a.start, b.start);
+  const high = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
+  if (a.length === 0 || b.length === 0 || low > high) return undefined;
+  const divisor = greatestCommonDivisor(a.step, b.step);
+  if ((b.start - a.start) % divisor !== 0) return undefined;
+  const step = (a.step / divisor) * b.step;
+  let start = a.start + Math.ceil((low - a.start) / a.step) * a.step;
+  while (start <= high && (start - b.start) % b.step !== 0) start += a.step;
+  return start > high ? undefined : { start, length: Math.floor((high - start) / step) + 1, step };
+}
+
+function greatestCommonDivisor(a: number, b: number): number {
+  return b === 0 ? a : greatestCommonDivisor(b, a % b);
+}

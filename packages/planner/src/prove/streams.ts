@@ -9,8 +9,39 @@ import type { ReplayContext } from "./context.ts";
 import { exchange, memberOf } from "./exchange.ts";
 import type { Journal } from "./journal.ts";
 import { overlapsItself } from "./overlaps.ts";
-import { Queue } from "./queue.ts";
 import type { RankMemory } from "./rank-memory.ts";
+
+/** First in, first out. Most hold one thing or two, and millions of them pass: taking one moves none of the others. */
+class Queue<T> {
+  readonly #items: (T | undefined)[] = [];
+  #begin = 0;
+  #end = 0;
+
+  get length(): number {
+    return this.#end - this.#begin;
+  }
+
+  get first(): T | undefined {
+    return this.#begin < this.#end ? this.#items[this.#begin] : undefined;
+  }
+
+  push(item: T): void {
+    this.#items[this.#end++] = item;
+  }
+
+  shift(): T | undefined {
+    if (this.#begin === this.#end) return undefined;
+    const item = this.#items[this.#begin];
+    this.#items[this.#begin++] = undefined;
+    if (this.#begin === this.#end) this.#begin = this.#end = 0;
+    return item;
+  }
+
+  some(is: (item: T) => boolean): boolean {
+    for (let i = this.#begin; i < this.#end; i++) if (is(this.#items[i]!)) return true;
+    return false;
+  }
+}
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
 interface Half {
@@ -41,7 +72,7 @@ interface Meeting {
 const NEIGHBOURS = 32;
 
 /** What streams work on. */
-export interface StreamContext extends ReplayContext {
+interface StreamContext extends ReplayContext {
   /** By number of the rank. */
   readonly memories: readonly RankMemory[];
   /** Where what ranks of a record of classes send is written down. */

@@ -1,6 +1,5 @@
-import type { Slice } from "@mosaic/core";
+import { type Slice, visiblePairs } from "@mosaic/core";
 import type { Names } from "../symbolic/names.ts";
-import { pairsWithin, visiblePairs } from "./area.ts";
 import type { Positions } from "./positions.ts";
 
 /** How many pairs the masks of a record show, by their numbers. */
@@ -15,11 +14,7 @@ export class Visibility {
   pairs(queries: Positions, keys: Positions, mask: number): number {
     let sorted = this.#masks[mask];
     if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#names.masks[mask]!);
-    let pairs = 0;
-    for (const slice of sorted.meeting(queries.first, queries.end)) {
-      pairs += pairsWithin(queries.sorted, keys.sorted, slice);
-    }
-    return pairs;
+    return visiblePairs(queries.sorted, keys.sorted, sorted.meeting(queries.first, queries.end));
   }
 }
 

@@ -10,7 +10,7 @@ import {
   type Transfer,
   type Work,
 } from "@mosaic/core";
-import { checkCounts } from "./checks.ts";
+import { checkCounts } from "../options.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";

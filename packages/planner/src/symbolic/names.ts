@@ -1,6 +1,5 @@
 import type { Slice, Span } from "@mosaic/core";
-import { StridedLayouts } from "./strided-layout.ts";
-import { mixed } from "./hash.ts";
+import { mixed, StridedLayouts } from "./strided-layout.ts";
 
 /** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
 const FEW_SPANS = 4;

@@ -1,5 +1,4 @@
 import { type DType, dtypeBytes, isContiguous, type Shape } from "@mosaic/core";
-import { mixed } from "./hash.ts";
 
 /** How a view lies in its storage, in elements. Equal ones are one object, throughout a world. */
 export interface StridedLayout {
@@ -88,4 +87,10 @@ function fourAxes({
   if (shape.length === 4) return { sizes: shape, strides };
   if (shape.length === 3) return { sizes: [...shape, 1], strides: [...strides, 1] };
   return { sizes: [1, 1, 1, size], strides: [size, size, size, 1] };
+}
+
+/** A hash and one more number, as a hash of both. */
+export function mixed(hash: number, number: number): number {
+  const high = Math.imul(hash ^ (hash >>> 15) ^ (number | 0), 0x2c1b_3c6d);
+  return (high ^ (high >>> 13)) >>> 2;
 }

@@ -7,7 +7,7 @@ import {
   type ProcessGroup,
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
-import { checkMesh } from "./checks.ts";
+import { checkMesh } from "../options.ts";
 import { meshOf, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type Members, type SplitCall, SymbolicGroup } from "./group.ts";

@@ -181,7 +181,7 @@ class TileOperands implements Disposable {
     const place = {
       q: span(tile.rows),
       k: span(tile.keys),
-      mask: [{ q0: 0, q1: tile.rows, k0: 0, k1: tile.keys, type: 0 as const }],
+      mask: [{ q0: 0, q1: tile.rows, k0: 0, k1: tile.keys, type: "full" as const }],
       scale: 1 / Math.sqrt(tile.headDim),
     };
     const [out, lse, q] = [get("out"), get("lse"), get("q")];

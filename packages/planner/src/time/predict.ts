@@ -1,11 +1,10 @@
-import { type Flow } from "../count.ts";
 import { recordClasses } from "../classes/record-classes.ts";
 import { ranksOf } from "../classes/translations.ts";
+import { type Flow, messagesOf } from "../count.ts";
 import { type AttentionRecord, maxRecordedRanks, record, type RecordOptions } from "../record.ts";
-import { countLinks } from "./links.ts";
 import { parseProfile } from "./parse-profile.ts";
-import { type LinkClass, linkClasses, type Profile } from "./profile.ts";
-import { type Simulation, simulate, type SimulateOptions } from "./simulate.ts";
+import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import { simulate, type SimulateOptions, type Simulation } from "./simulate.ts";
 
 /** What one attention, forward and backward, is predicted to take. */
 export interface Prediction {
@@ -67,4 +66,50 @@ export function mostSent(run: AttentionRecord, profile: Profile): Readonly<Recor
     return [kind, { bytes: most(kind, "bytes"), elements: most(kind, "elements"), messages: most(kind, "messages") }];
   });
   return Object.fromEntries(entries) as Record<LinkClass, Flow>;
+}
+
+/** What one rank sends and receives in one phase over each class of links. */
+export type LinkVolume = Readonly<Record<LinkClass, { readonly sent: Flow; readonly received: Flow }>>;
+
+interface Tally {
+  bytes: number;
+  elements: number;
+  messages: number;
+}
+
+/**
+ * Counts what each rank of a record sends and receives by the class of the link: within its node, to other nodes. The second
+ * argument is a profile, or what matters of it here. Collectives count in their direct form, as in `count`.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { countLinks, record } from "@mosaic/planner";
+ * const run = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 1, headDim: 8 });
+ * const [first, second] = countLinks(run, { ranksPerNode: 2 });
+ * first!.forward["inter-node"].sent.messages; // => 0
+ * second!.forward["inter-node"].sent.bytes; // => 1536
+ * ```
+ */
+export function countLinks(
+  record: AttentionRecord,
+  nodes: { readonly ranksPerNode: number },
+): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
+  return record.ranks.map((recorded) => {
+    const phases = { forward: empty(), backward: empty() };
+    for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {
+      const tally: Tally = phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
+      tally.elements += elements;
+      tally.bytes += bytes;
+      tally.messages++;
+    }
+    return phases;
+  });
+}
+
+function empty(): Record<LinkClass, { readonly sent: Tally; readonly received: Tally }> {
+  const none = (): Tally => ({ bytes: 0, elements: 0, messages: 0 });
+  return Object.fromEntries(linkClasses.map((kind) => [kind, { sent: none(), received: none() }])) as ReturnType<
+    typeof empty
+  >;
 }

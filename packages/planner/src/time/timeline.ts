@@ -1,4 +1,40 @@
-import type { Coordinate } from "@mosaic/core";
+import type { Coordinate, TraceEvent } from "@mosaic/core";
+
+/** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
+export interface RankTrace {
+  readonly rank: number;
+  readonly at: Coordinate;
+  readonly events: readonly TraceEvent[];
+}
+
+/** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
+const marks: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
+
+/**
+ * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank.
+ *
+ * @example
+ * ```ts
+ * import { timelineOf } from "@mosaic/planner";
+ * const event = { lane: "compute", name: "attend", start: 5e9, end: 5.25e9 } as const;
+ * timelineOf([{ rank: 0, at: { sp: 0 }, events: [event] }]).seconds; // => 0.25
+ * ```
+ */
+export function timelineOf(traces: readonly RankTrace[]): Timeline {
+  const all = traces.flatMap(({ events }) => events);
+  const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
+  const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
+  const ranks = traces
+    .toSorted((a, b) => a.rank - b.rank)
+    .map(({ rank, at, events }) => {
+      const pieces = events
+        .filter(({ name }) => !marks.has(name))
+        .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
+        .toSorted((a, b) => a.start - b.start);
+      return { rank, at, pieces };
+    });
+  return { seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0), ranks };
+}
 
 /** One piece of work of one rank, predicted or measured. Times are seconds since the run began. */
 export interface Piece {

@@ -51,6 +51,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
     options.timeoutNs = nanoseconds(given.Get("timeoutSeconds"));
     options.connectNs = nanoseconds(given.Get("connectSeconds"));
     options.drainNs = nanoseconds(given.Get("drainSeconds"));
+    options.instructionSet = given.Get("instructionSet").As<Napi::String>().Utf8Value();
     Compute compute;
     compute.handle = pointer<void>(given.Get("stream"));
     compute.port = pointer<MosaicDevicePort>(given.Get("port"));

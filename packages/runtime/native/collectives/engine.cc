@@ -218,9 +218,22 @@ void Engine::connectRanks() {
                                                std::to_string(size) + "; open it with the same size");
   }
   control_->attach(this);
+  checkInstructionSet();
   Bootstrap bootstrap(*control_, options_);
   connect(bootstrap);
   if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+}
+
+/// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.
+void Engine::checkInstructionSet() {
+  const std::string& own = options_.instructionSet;
+  if (own.empty() || options_.size == 1) return;
+  control_->put("instruction-set", own + " on " + rankName(options_.rank));
+  const std::string first = control_->get("instruction-set");
+  if (first.substr(0, first.find(' ')) == own) return;
+  throw Failure(MOSAIC_FAILURE_MISMATCH,
+                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " + own +
+                    " here and for " + first + "; set MOSAIC_ISA on all ranks to a set that each of them supports");
 }
 
 /// An exception fails the engine, which then accepts nothing until it is closed.

@@ -27,6 +27,8 @@ struct EngineOptions {
   int64_t drainNs = -1;
   /// How long the transport may take to connect the ranks once all are there.
   int64_t connectNs = 300'000'000'000;
+  /// Of the device's kernels, if their rounding depends on it: what every rank computes by itself must be the same.
+  std::string instructionSet;
 };
 
 /// Where the device's work is ordered: a CPU stream, or a device with a port (mosaic/device_port.h) and its stream.
@@ -180,6 +182,7 @@ class Engine : private ControlListener {
   uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const Call& call);
   void main();
   void connectRanks();
+  void checkInstructionSet();
   void runUntilOver();
   void leave(bool isConnected);
   void answerTraces();

@@ -1,8 +1,7 @@
 import { fileURLToPath } from "node:url";
 import type { TraceEvent } from "@mosaic/core";
 import { loadAddon, platform } from "../addon.ts";
-import { Completions } from "../completions.ts";
-import { translated } from "../runtime.ts";
+import { Completions, translated } from "../runtime.ts";
 
 /** One rank's engine, as native code holds it. */
 export type EngineHandle = { readonly engine: unique symbol };
@@ -29,6 +28,8 @@ export interface OpenOptions {
   readonly drainSeconds: number;
   /** Seconds to wait for the other ranks, and then for the transport to connect them. */
   readonly connectSeconds: number;
+  /** `Device.instructionSet`, or empty. */
+  readonly instructionSet: string;
   /** The control plane: of ranks of this process, or the agent of this host and the world that the ranks join there. */
   readonly world?: InProcessWorld;
   readonly agent?: {

@@ -3,7 +3,21 @@ import { native, type OpenOptions } from "./addon.ts";
 import { agentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
-import { timeoutOf } from "./timeout.ts";
+
+const defaultTimeout = 300;
+
+/** Seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
+export function timeoutOf(given: number | undefined): number {
+  const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
+  const timeout = given ?? (text ? Number(text) : defaultTimeout);
+  // Nanoseconds must fit in 63 bits.
+  if (timeout > 0 && timeout <= 1e9) return timeout;
+  throw new OptionError({
+    where: given === undefined ? "environment variable MOSAIC_COLLECTIVE_TIMEOUT" : "timeout",
+    expected: "seconds, more than 0 and at most 1e9",
+    received: String(given ?? text),
+  });
+}
 
 /** What connects a rank with the others beside the transport: rendezvous, failures, positions, group splits. */
 export type ControlPlane = Pick<OpenOptions, "world"> | Pick<OpenOptions, "agent">;
@@ -22,8 +36,8 @@ export interface ConnectRankOptions extends ConnectOptions {
 /**
  * Connects this rank with the others over a transport; resolves to the group of all ranks.
  *
- * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveTimeoutError that names the
- * ranks that are missing.
+ * @throws OptionError for a rank or size that cannot be; what the transport reports; CollectiveMismatchError where devices of
+ * ranks have different instruction sets; CollectiveTimeoutError that names the ranks that are missing.
  */
 export async function connectRank(options: ConnectRankOptions): Promise<ProcessGroup> {
   const { device, rank, size, openTransport, control, drainSeconds = -1 } = options;
@@ -36,6 +50,7 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
     connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : timeoutOf(options.connectTimeout),
     stream: Number(stream.handle),
     port: Number(stream.port ?? 0n),
+    instructionSet: device.instructionSet ?? "",
   });
   return NativeGroup.world(opened, { rank, size });
 }

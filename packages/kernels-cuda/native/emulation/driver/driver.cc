@@ -110,6 +110,8 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
     case COMPUTE_CAPABILITY_MAJOR: *value = capability() / 10; break;
     case COMPUTE_CAPABILITY_MINOR: *value = capability() % 10; break;
     case MULTIPROCESSOR_COUNT: *value = 4; break;
+    case MAX_GRID_DIM_Y:
+    case MAX_GRID_DIM_Z: *value = mostBlocksAcross(); break;
     case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = mostSharedBytes(); break;
     case MEMORY_POOLS_SUPPORTED: *value = 1; break;
     default: return CUDA_ERROR_INVALID_VALUE;
@@ -173,7 +175,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (const CUresult code = ready()) return code;
   const Function& started = *reinterpret_cast<const Function*>(function);
   const Dimensions grid{gridX, gridY, gridZ}, block{blockX, blockY, blockZ};
-  if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > 65535 || gridZ > 65535) {
+  const auto across = static_cast<unsigned>(mostBlocksAcross());
+  if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > across || gridZ > across) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (size_t{blockX} * blockY * blockZ > 1024 || blockX == 0) return CUDA_ERROR_INVALID_VALUE;

@@ -18,6 +18,8 @@ inline int devices() { return static_cast<int>(setting("MOSAIC_EMULATED_DEVICES"
 inline int driverVersion() { return static_cast<int>(setting("MOSAIC_EMULATED_DRIVER", 13000)); }
 /// 80 for 8.0.
 inline int capability() { return static_cast<int>(setting("MOSAIC_EMULATED_CAPABILITY", 80)); }
+/// How far a grid may reach along y and along z.
+inline int mostBlocksAcross() { return static_cast<int>(setting("MOSAIC_EMULATED_GRID", 65535)); }
 /// Bytes of device memory.
 inline size_t memoryBytes() { return static_cast<size_t>(setting("MOSAIC_EMULATED_MEMORY", 4L << 30)); }
 /// What cuInit returns.

@@ -106,6 +106,8 @@ inline float flushed(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std:
 DEVICE float fastExp2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
 DEVICE float fastLog2(float x) { return std::log2(emulated::flushed(x)); }
 DEVICE float infinity() { return INFINITY; }
+/// The stand-in is compiled without contraction.
+DEVICE float roundedProduct(float a, float b) { return a * b; }
 
 template <class T>
 DEVICE uint16_t narrow(float x);
@@ -182,6 +184,17 @@ DEVICE T shuffleXor(T v, int mask SITE) {
 template <class T>
 DEVICE T shuffle(T v, int lane SITE) {
   return emulated::exchange(v, lane, "shfl.idx", site);
+}
+DEVICE bool anyLane(bool holds SITE) {
+  struct Vote {
+    bool holds, any;
+  } mine{holds, false};
+  emulated::collective("vote.any", site, mine, [](Vote** lanes) {
+    bool any = false;
+    for (int i = 0; i < 32; i++) any = any || lanes[i]->holds;
+    for (int i = 0; i < 32; i++) lanes[i]->any = any;
+  });
+  return mine.any;
 }
 
 // ── tensor cores

@@ -1,37 +1,46 @@
-import type { Slice, Span } from "@mosaic/core";
+import type { Span } from "../placement/span.ts";
+import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
 
-/** Pairs (query, key) of these positions that the slices show. Exact. */
+/**
+ * Pairs (query, key) of these positions that the slices show. Exact up to 2⁵³ pairs.
+ *
+ * @example
+ * ```ts
+ * import { masks, visiblePairs } from "@mosaic/core";
+ * const striped = (start: number) => [{ start, length: 4, step: 2 }];
+ * visiblePairs(striped(0), striped(1), masks.causal().slices(8, 8)); // => 6
+ * ```
+ */
 export function visiblePairs(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): number {
   let pairs = 0;
-  for (const slice of slices) pairs += pairsWithin(queries, keys, slice);
-  return pairs;
-}
-
-/** Those that one slice shows. */
-export function pairsWithin(queries: readonly Span[], keys: readonly Span[], slice: Slice): number {
-  let pairs = 0;
-  for (const q of queries) {
-    if (q.length === 0 || slice.q1 <= q.start || lastOf(q) < slice.q0) continue;
-    for (const k of keys) {
-      if (k.length === 0 || slice.k1 <= k.start || lastOf(k) < slice.k0) continue;
-      if (coversAll(slice, q, k)) pairs += q.length * k.length;
-      else if (!isBeside(slice, q, k)) pairs += pairsOf(rowsWithin(q, slice), k, slice);
+  for (const slice of slices) {
+    for (const q of queries) {
+      if (slice.q1 <= q.start || lastOf(q) < slice.q0) continue;
+      for (const k of keys) pairs += pairsWithin(q, k, slice);
     }
   }
   return pairs;
+}
+
+/** Pairs of two spans that one slice shows. */
+export function pairsWithin(q: Span, k: Span, slice: Slice): number {
+  if (q.length === 0 || slice.q1 <= q.start || lastOf(q) < slice.q0) return 0;
+  if (k.length === 0 || slice.k1 <= k.start || lastOf(k) < slice.k0) return 0;
+  if (coversAll(slice, q, k)) return q.length * k.length;
+  return isBeside(slice, q, k) ? 0 : pairsOf(rowsWithin(q, slice), k, slice);
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
 export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type }: Slice): Span {
   let low = q0;
   let high = q1;
-  if (type === 3) {
+  if (type === "bidirectionalCausal") {
     if (k1 - k0 < q1 - q0) high = low;
-  } else if (type === 1) low = Math.max(low, k0 - k1 + q1);
-  else if (type === 2) high = Math.min(high, k1 - k0 + q0);
+  } else if (type === "causal") low = Math.max(low, k0 - k1 + q1);
+  else if (type === "inverseCausal") high = Math.min(high, k1 - k0 + q0);
   else if (k1 <= k0) high = low;
   const first = Math.max(0, Math.ceil((low - start) / step));
   const end = Math.min(length, Math.ceil((high - start) / step));
@@ -40,8 +49,8 @@ export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type
 
 function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
   if (rows.length === 0) return 0;
-  const end = type & 1 ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
-  const start = type & 2 ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
+  const end = slantsRight(type) ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
+  const start = slantsLeft(type) ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
   return end - start;
 }
 
@@ -55,8 +64,8 @@ function lastOf({ start, length, step }: Span): number {
 function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const last = lastOf(q);
   if (q.start < q0 || last >= q1) return false;
-  const left = type & 2 ? k0 + last - q0 : k0;
-  const right = type & 1 ? k1 - (q1 - 1 - q.start) : k1;
+  const left = slantsLeft(type) ? k0 + last - q0 : k0;
+  const right = slantsRight(type) ? k1 - (q1 - 1 - q.start) : k1;
   return left <= k.start && lastOf(k) < right;
 }
 
@@ -64,8 +73,8 @@ function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
 function isBeside({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const first = Math.max(q.start, q0);
   const last = Math.min(lastOf(q), q1 - 1);
-  const left = type & 2 ? k0 + first - q0 : k0;
-  const right = type & 1 ? k1 - (q1 - 1 - last) : k1;
+  const left = slantsLeft(type) ? k0 + first - q0 : k0;
+  const right = slantsRight(type) ? k1 - (q1 - 1 - last) : k1;
   return lastOf(k) < left || right <= k.start;
 }
 
@@ -97,21 +106,4 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
     [n, m, a, b] = [Math.floor(top / m), a, m, top % m];
   }
   return sum;
-}
-
-/** The positions that two spans share: a span again, of the steps' common multiple (Chinese remainders). */
-export function commonPositions(a: Span, b: Span): Span | undefined {
-  const low = Math.max(a.start, b.start);
-  const high = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
-  if (a.length === 0 || b.length === 0 || low > high) return undefined;
-  const divisor = greatestCommonDivisor(a.step, b.step);
-  if ((b.start - a.start) % divisor !== 0) return undefined;
-  const step = (a.step / divisor) * b.step;
-  let start = a.start + Math.ceil((low - a.start) / a.step) * a.step;
-  while (start <= high && (start - b.start) % b.step !== 0) start += a.step;
-  return start > high ? undefined : { start, length: Math.floor((high - start) / step) + 1, step };
-}
-
-function greatestCommonDivisor(a: number, b: number): number {
-  return b === 0 ? a : greatestCommonDivisor(b, a % b);
 }

@@ -1,6 +1,47 @@
 import { type Bases, basesOf, MASKED } from "./bases.ts";
 import type { Random } from "./random.ts";
-import { IGNORED, type Planted } from "./sample.ts";
+
+/** Targets of positions that do not count. */
+export const IGNORED = -100;
+
+/** One sequence: inputs and targets of a model. */
+export interface Sample {
+  /** Bases 0 to 3, `MASKED` where hidden [S]. */
+  readonly letters: Uint8Array;
+  /** The hidden bases, `IGNORED` elsewhere [S]. */
+  readonly targets: Float32Array;
+}
+
+/** A sequence that is cut into chunks, one of which explains what is hidden in another. */
+export interface Planted extends Sample {
+  /** For each chunk with something hidden the chunk that holds the copy. */
+  readonly sources: ReadonlyMap<number, number>;
+}
+
+/** Share of bases that are hidden. */
+const HIDDEN = 0.15;
+
+/** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
+export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
+
+/** A stretch of the genome with some bases hidden; the genome goes round, as λ's own does inside its host. */
+export function hideBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
+  const letters = new Uint8Array(length);
+  const targets = new Float32Array(length).fill(IGNORED);
+  for (let i = 0; i < length; i++) {
+    const base = genome[(start + i) % genome.length]!;
+    const hidden = random.uniform() < HIDDEN;
+    letters[i] = hidden ? MASKED : base;
+    if (hidden) targets[i] = base;
+  }
+  return { letters, targets };
+}
+
+/** A place for a stretch of training, clear of what is held out. */
+export function trainingStart(genome: Bases, length: number, random: Random): number {
+  const free = genome.length - (HELD_OUT.end - HELD_OUT.start) - length + 1;
+  return (HELD_OUT.end + random.below(free)) % genome.length;
+}
 
 // What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
 // the same repeat, and in one of them the repeat is hidden. Bases of keys and repeats are drawn evenly, so that nothing but
@@ -16,7 +57,7 @@ export const PLANT: number = MARKER.length + KEY + REPEAT + KEY;
 const APART = 2;
 
 /** How a sequence is cut. */
-export interface Cut {
+interface Cut {
   readonly chunks: number;
   readonly chunkLength: number;
 }
