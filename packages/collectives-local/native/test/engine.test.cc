@@ -141,7 +141,7 @@ void testRefusalFreesTheTransport() {
     if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};
     try {
       Engine::open(OwnedTransport(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
-                   {0, 1, 1'000'000'000, -1}, [](const MosaicFailure*) {});
+                   optionsOf(0, 1, 1'000'000'000), [](const MosaicFailure*) {});
       check(false, "a device without a CPU stream is refused");
     } catch (const Failure& failure) {
       check(std::strstr(failure.what(), "CPU stream only"), failure.what());

@@ -12,7 +12,7 @@ constexpr uint64_t kReportEvery = 16;
 /// Values of the control plane are at most 64 KiB: a rank that took part in more series publishes some of them.
 constexpr uint64_t kMostCounts = 4000;
 /// Of each group a rank that exits publishes so many calls, in so many bytes of text.
-constexpr size_t kPublishedCalls = 8, kMostPublishedText = 400, kMostPublished = 60'000;
+constexpr size_t kPublishedCalls = 8, kMostPublishedText = 400;
 constexpr size_t kMostRecordedText = 1000;
 
 /// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
@@ -201,11 +201,12 @@ std::string CallLog::counts() const {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }
 
-std::string CallLog::published() const {
+std::string CallLog::published(size_t most) const {
+  constexpr size_t kCall = kMostPublishedText + 32, kGroup = 16;  // bytes, at most
   std::string out;
   for (const auto& [id, series] : series_) {
-    if (!series.isOfGroup() || out.size() > kMostPublished - kPublishedCalls * (kMostPublishedText + 64)) continue;
-    const size_t count = std::min(series.calls.size(), kPublishedCalls);
+    if (!series.isOfGroup() || out.size() + kGroup + kCall > most) continue;
+    const size_t count = std::min({series.calls.size(), kPublishedCalls, (most - out.size() - kGroup) / kCall});
     write(out, id);
     write(out, count);
     for (size_t i = series.calls.size() - count; i < series.calls.size(); i++) {

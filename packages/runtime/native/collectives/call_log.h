@@ -46,8 +46,8 @@ class CallLog {
   std::string prefixOf(uint64_t series, const std::string& message) const;
   /// How far this rank came in each series, for `CallCounts`.
   std::string counts() const;
-  /// The last calls of its groups, for ranks that compare them after this one has exited.
-  std::string published() const;
+  /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
+  std::string published(size_t most) const;
   /// Reads what another rank published; what is cut short is left out.
   static PublishedCalls read(const std::string& published);
 

@@ -16,6 +16,9 @@ constexpr int64_t kPositionsNs = 1'200'000'000;
 /// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
 constexpr int64_t kDivergedNs = 3'000'000'000, kValueNs = 1'000'000'000;
 
+/// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
+constexpr size_t kMostExitKeys = 32'768, kMostExitBytes = 128 << 20;
+
 /// What a rank that exits publishes: its calls, and that it exits before its neighbour in some group, or after it.
 std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
 std::string pairKey(uint32_t a, uint32_t b) {
@@ -189,8 +192,9 @@ std::optional<std::string> Engine::compareAtClose() {
     const std::lock_guard lock(mutex_);
     if (!events_.failed.empty() || !events_.lost.empty() || events_.controlLost) return std::nullopt;
     if (auto found = foundMismatch()) return found;
-    own = log_.published();
-    for (const auto& group : groups_) {
+    own = log_.published(std::min<size_t>(kMostExitBytes / options_.size, kMostValueBytes));
+    for (size_t i = 0; i < groups_.size() && (i + 2) * options_.size <= kMostExitKeys; i++) {
+      const auto& group = groups_[i];
       if (group->rank > 0) neighbours.insert(group->ranks[group->rank - 1]);
       if (group->rank + 1 < group->size()) neighbours.insert(group->ranks[group->rank + 1]);
     }

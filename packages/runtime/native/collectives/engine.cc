@@ -232,8 +232,9 @@ void Engine::checkInstructionSet() {
   const std::string first = control_->get("instruction-set");
   if (first.substr(0, first.find(' ')) == own) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
-                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " + own +
-                    " here and for " + first + "; set MOSAIC_ISA on all ranks to a set that each of them supports");
+                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " +
+                    own + " here and for " + first +
+                    "; set MOSAIC_ISA on all ranks to a set that each of them supports");
 }
 
 /// An exception fails the engine, which then accepts nothing until it is closed.

@@ -35,6 +35,14 @@ inline int result() {
   return failures != 0;
 }
 
+inline EngineOptions optionsOf(uint32_t rank, uint32_t size, int64_t timeoutNs) {
+  EngineOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.timeoutNs = options.connectNs = timeoutNs;
+  return options;
+}
+
 /// One rank, which may connect or not.
 template <typename Device>
 struct Rank {
@@ -44,9 +52,8 @@ struct Rank {
   std::shared_ptr<Engine> engine;
 
   void open(const std::shared_ptr<InProcessWorld>& world, uint32_t rank, uint32_t size, int64_t timeoutNs) {
-    const EngineOptions options{rank, size, timeoutNs, -1, timeoutNs};
     engine = Engine::open(OwnedTransport(Device::openTransport()), device->compute(),
-                          std::make_unique<InProcessControl>(world, rank), options,
+                          std::make_unique<InProcessControl>(world, rank), optionsOf(rank, size, timeoutNs),
                           [this](const MosaicFailure* thrown) {
                             if (thrown) failure = *thrown;
                             isOver = true;
