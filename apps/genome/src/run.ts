@@ -1,7 +1,8 @@
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
+import { makeFolder } from "@mosaic/launcher";
 import { workOf } from "./cost.ts";
 import { Curve } from "./curve.ts";
 import { judge } from "./recall.ts";
@@ -34,7 +35,7 @@ export async function train(
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
   let sums: Sums = { bytes: 0, work: 0 };
-  if (ctx.rank === 0) mkdirSync(folder, { recursive: true });
+  if (ctx.rank === 0) makeFolder(folder);
   if (existsSync(checkpoint)) sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as Sums;
   const curve = ctx.rank === 0 ? new Curve(curvePath) : undefined;
   curve?.resumeAt(optimizer.steps);

@@ -111,4 +111,14 @@ describe("a rank that is killed", () => {
       Array.from({ length: 12 }, (_, i) => i + 1),
     );
   });
+
+  it.each(["/proc/x", "/dev/null/x"])(
+    "ends at once for a folder that the system has no place for: %s",
+    async (path) => {
+      const settings = { ...tiny("nowhere"), folder: path };
+      const [ctx] = (await world(1)) as [Context];
+      await expect(train(ctx, settings, () => {})).rejects.toThrow(/^E[A-Z]+: .*(mkdir|stat)/);
+      await ctx.close();
+    },
+  );
 });

@@ -10,7 +10,7 @@ import {
 } from "@mosaic/core";
 import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
 import { FusedExecutor } from "./fused.ts";
-import { checkGrid, checkOptions, type Mesh2DOptions } from "./options.ts";
+import { checkGrid, checkOptions, descriptionOf, type Mesh2DOptions } from "./options.ts";
 import { OverlappedExecutor } from "./overlapped.ts";
 import {
   backwardPass,
@@ -65,6 +65,7 @@ export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
   const schedules = new Schedules({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
+    description: descriptionOf(options),
     axes: [axis],
 
     check(ctx) {

@@ -1,4 +1,4 @@
-import { type AttentionBackend, checkOptionNames, OptionError } from "@mosaic/core";
+import { type AttentionBackend, checkOptionNames, describeBackend, OptionError } from "@mosaic/core";
 import type { ScheduleName } from "./schedule.ts";
 import type { Grid } from "./tile.ts";
 
@@ -79,6 +79,18 @@ export function checkOptions(where: string, options: Mesh2DOptions): void {
       remedy: "nest the other way round: give mesh2d to the other backend as its inner",
     });
   }
+}
+
+/** What all ranks must be given alike: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
+export function descriptionOf(options: Mesh2DOptions): string {
+  const { axis = "sp", shape, schedule = "auto", channels = 1, inner } = options;
+  const { computeToTransfer = 1, links = [1, 1], halfSpeedRows = 24 } = options;
+  const parts = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
+  if (schedule !== "fused") parts.push(`channels ${channels}`, `compute to transfer ${computeToTransfer}`);
+  if (schedule !== "fused") parts.push(`links ${links.join(":")}`);
+  if (schedule === "auto") parts.push(`half-speed rows ${halfSpeedRows}`);
+  if (inner && inner.name !== "local") parts.push(describeBackend(inner));
+  return `mesh2d(${parts.join(", ")})`;
 }
 
 function checkRatios(

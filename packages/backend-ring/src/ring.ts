@@ -2,6 +2,7 @@ import {
   type AttentionBackend,
   checkOptionNames,
   type Coordinate,
+  describeBackend,
   inParts,
   type KvBlock,
   local,
@@ -59,6 +60,7 @@ export function ring(options: RingOptions = {}): AttentionBackend {
   const dependenciesOf = dependencyTables({ axis, inner });
   return {
     name: "ring",
+    description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
     axes: [axis, ...inner.axes],
     check: (ctx) => validate.context(ctx),
 

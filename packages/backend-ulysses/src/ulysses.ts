@@ -4,6 +4,7 @@ import {
   checkOptionNames,
   type Context,
   type Coordinate,
+  describeBackend,
   type DType,
   local,
   omitAxes,
@@ -58,6 +59,7 @@ export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
   const dependenciesOf = dependencyTables({ axis, inner });
   return {
     name: "ulysses",
+    description: inner.name === "local" ? `ulysses(${axis})` : `ulysses(${axis}, ${describeBackend(inner)})`,
     axes,
     check: (ctx) => validate.context(ctx),
 

@@ -1,4 +1,5 @@
 export { attendLocally, attendOn, type AttentionNumbers } from "./backend/attend.ts";
+export { agreementSuite, type AgreementSuiteOptions } from "./backend/agreement.ts";
 export {
   checkMeasurements,
   type ErrorSum,

@@ -1,7 +1,15 @@
 import "./methods.ts";
 
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
-export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
+export {
+  type AttentionBackend,
+  type Call,
+  describeBackend,
+  inParts,
+  type InParts,
+  type PlacedKv,
+  tileOf,
+} from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export * from "./attention/tile.ts";

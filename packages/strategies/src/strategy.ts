@@ -1,7 +1,14 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
-import { type AttentionBackend, type Context, type Coordinate, local, OptionError } from "@mosaic/core";
+import {
+  type AttentionBackend,
+  type Context,
+  type Coordinate,
+  describeBackend,
+  local,
+  OptionError,
+} from "@mosaic/core";
 
 /** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
 export type MakeLevel = (axis: string, inner: AttentionBackend) => AttentionBackend;
@@ -63,6 +70,7 @@ export function strategyOf(nested: AttentionBackend, rule: MeshRule): Strategy {
   const { axes } = nested;
   return {
     name: rule.name,
+    description: `${rule.name}: ${describeBackend(nested)}`,
     axes,
     meshFor: rule.meshFor,
     check(ctx) {

@@ -1,11 +1,8 @@
 // The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer
 // finds. See CMakeLists.txt, targets collectives-test and collectives-tsan.
-#include <collectives/engine.h>
-#include <control/in_process.h>
+#include <test/engine_world.h>
 
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <random>
 
 #include "../transport.h"
@@ -14,81 +11,21 @@
 
 namespace mosaic::test {
 
-int failures = 0;
-
-void check(bool condition, const std::string& what) {
-  if (condition) return;
-  failures++;
-  std::printf("FAILED: %s\n", what.c_str());
-}
-
-bool contains(const std::optional<MosaicFailure>& failure, const char* text) {
-  if (failure && std::strstr(failure->message, text)) return true;
-  std::printf("message: %s\n", failure ? failure->message : "none");
-  return false;
-}
-
-struct Rank {
-  std::unique_ptr<Stream> stream = std::make_unique<Stream>();
-  std::shared_ptr<Engine> engine;
-
-  uint64_t post(Call call, const char* label = "test") { return engine->post(0, call, label); }
-  void postAndWait(Call call) { engine->wait(post(std::move(call))); }
+/// A device of the CPU: a stream.
+struct Cpu : Stream {
+  Compute compute() { return {this, nullptr, nullptr}; }
+  static const MosaicTransport* openTransport() { return openSharedMemory(); }
 };
 
-struct World {
-  explicit World(uint32_t n, int64_t timeoutNs = 20'000'000'000) : ranks(n) {
-    const auto world = std::make_shared<InProcessWorld>(n, timeoutNs);
-    std::atomic<uint32_t> connected{0};
-    for (uint32_t r = 0; r < n; r++) {
-      Compute compute;
-      compute.stream = ranks[r].stream.get();
-      auto control = std::make_unique<InProcessControl>(world, r);
-      ranks[r].engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::move(control),
-                                     {r, n, timeoutNs, -1}, [&](const MosaicFailure* failure) {
-                                       check(!failure, failure ? failure->message : "");
-                                       connected++;
-                                     });
-    }
-    while (connected < n) std::this_thread::yield();
-  }
-  std::optional<MosaicFailure> synchronize() {
-    std::optional<MosaicFailure> first;
-    for (Rank& rank : ranks) {
-      if (auto failure = rank.stream->synchronize(); failure && !first) first = failure;
-    }
-    return first;
-  }
-  std::vector<Rank> ranks;
-};
-
-using Floats = std::vector<float>;
-uint8_t* bytes(Floats& x) { return reinterpret_cast<uint8_t*>(x.data()); }
-
-float value(uint32_t rank, uint64_t i) { return static_cast<float>(rank + 1) + 0.25f * static_cast<float>(i % 97); }
-
-Floats valuesOf(uint32_t rank, uint64_t count) {
-  Floats x(count);
-  for (uint64_t i = 0; i < count; i++) x[i] = value(rank, i);
-  return x;
-}
-
-Call basic(OpKind op, uint64_t count) {
-  Call call;
-  call.op = op;
-  call.dtype = static_cast<uint8_t>(DType::Float32);
-  call.shape = {count};
-  return call;
-}
+using CpuWorld = World<Cpu>;
+constexpr int64_t kTimeoutNs = 20'000'000'000;
 
 void testAllReduce(uint32_t n, uint64_t count) {
-  World world(n);
+  CpuWorld world(n);
   std::vector<Floats> x(n);
   for (uint32_t r = 0; r < n; r++) {
     x[r] = valuesOf(r, count);
-    Call call = basic(OpKind::AllReduce, count);
-    call.out = bytes(x[r]);
-    world.ranks[r].postAndWait(call);
+    world.ranks[r].postAndWait(allReduce(x[r]));
   }
   check(!world.synchronize(), "allReduce does not fail");
   for (uint32_t r = 0; r < n; r++) {
@@ -101,16 +38,16 @@ void testAllReduce(uint32_t n, uint64_t count) {
 }
 
 void testGatherScatter(uint32_t n, uint64_t share) {
-  World world(n);
+  CpuWorld world(n);
   std::vector<Floats> in(n), all(n, Floats(n * share, NAN)), part(n, Floats(share, NAN));
   for (uint32_t r = 0; r < n; r++) {
     in[r] = valuesOf(r, share);
-    Call gather = basic(OpKind::AllGather, share);
+    Call gather = collective(OpKind::AllGather, share);
     gather.in = bytes(in[r]);
     gather.out = bytes(all[r]);
     gather.send.assign(n, share);
     world.ranks[r].postAndWait(gather);
-    Call scatter = basic(OpKind::ReduceScatter, n * share);
+    Call scatter = collective(OpKind::ReduceScatter, n * share);
     scatter.in = bytes(all[r]);
     scatter.out = bytes(part[r]);
     scatter.send.assign(n, share);
@@ -123,7 +60,7 @@ void testGatherScatter(uint32_t n, uint64_t share) {
 
 /// Random batches between random pairs, orders permuted across pairs, several messages per pair.
 void testBatches(uint32_t n, uint32_t seed) {
-  World world(n);
+  CpuWorld world(n);
   std::mt19937 random(seed);
   struct Buffer {
     Floats sent, received;
@@ -147,137 +84,38 @@ void testBatches(uint32_t n, uint32_t seed) {
   for (auto& buffer : buffers) check(buffer->sent == buffer->received, "message arrives");
 }
 
-void testMismatch() {
-  World world(3);
-  std::vector<Floats> x(3, Floats(20'000, 1.0f));
-  for (uint32_t r = 0; r < 3; r++) {
-    Call call = basic(OpKind::AllReduce, r == 2 ? 19'999 : 20'000);
-    call.out = bytes(x[r]);
-    world.ranks[r].postAndWait(call);
-  }
-  const auto failure = world.synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_MISMATCH, "shapes differ: mismatch");
-  check(contains(failure, "rank 2"), "names rank 2");
-}
-
-void testTimeout() {
-  World world(3, 300'000'000);
-  for (uint32_t r = 0; r < 2; r++) {
-    Call call;
-    call.op = OpKind::Barrier;
-    world.ranks[r].postAndWait(call);
-  }
-  const auto failure = world.synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_TIMEOUT, "late rank: timeout");
-  check(contains(failure, "rank 2 is in no collective, last collective: none"), "gives positions");
-}
-
 void testUpstream() {
-  World world(2);
+  CpuWorld world(2);
   Floats a(10), b(10);
-  world.ranks[0].stream->fail("attend: illegal instruction");
-  Call send, receive;
-  send.op = receive.op = OpKind::SendRecv;
-  send.transfers = {{true, 1, bytes(a), static_cast<uint8_t>(DType::Float32), {10}}};
-  receive.transfers = {{false, 0, bytes(b), static_cast<uint8_t>(DType::Float32), {10}}};
-  world.ranks[0].postAndWait(send);
-  world.ranks[1].postAndWait(receive);
-  check(world.ranks[0].stream->synchronize()->code == MOSAIC_FAILURE_DEVICE, "own failure stays");
-  const auto failure = world.ranks[1].stream->synchronize();
+  world.ranks[0].device->fail("attend: illegal instruction");
+  world.ranks[0].postAndWait(message(true, 1, a));
+  world.ranks[1].postAndWait(message(false, 0, b));
+  check(world.ranks[0].device->synchronize()->code == MOSAIC_FAILURE_DEVICE, "own failure stays");
+  const auto failure = world.ranks[1].device->synchronize();
   check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "a peer fails with it");
   check(contains(failure, "illegal instruction"), "with the cause");
 }
 
-void testLeave() {
-  World world(2);
-  Floats a = valuesOf(0, 5000), b(5000, NAN);
-  Call send, receive;
-  send.op = receive.op = OpKind::SendRecv;
-  send.transfers = {{true, 1, bytes(a), static_cast<uint8_t>(DType::Float32), {5000}}};
-  receive.transfers = {{false, 0, bytes(b), static_cast<uint8_t>(DType::Float32), {5000}}};
-  world.ranks[0].post(send);
-  std::atomic<bool> left{false};
-  world.ranks[0].engine->close([&] { left = true; });
-  while (!left) std::this_thread::yield();
-  world.ranks[1].postAndWait(receive);
-  check(!world.ranks[1].stream->synchronize() && a == b, "what was sent before leaving arrives");
-  world.ranks[1].postAndWait(receive);
-  const auto failure = world.ranks[1].stream->synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "after that it is lost");
-  check(contains(failure, "rank 0 exited after sendRecv #1 (world)"), "names who left");
-}
-
-void testAbort() {
-  World world(2);
-  Call barrier;
-  barrier.op = OpKind::Barrier;
-  world.ranks[0].postAndWait(barrier);
-  world.ranks[0].engine->abort();
-  const auto failure = world.ranks[0].stream->synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_CLOSED, "aborted");
-}
-
-/// Ranks post from threads of their own while others open and close groups.
-void testSplits(uint32_t n) {
-  World world(n);
-  std::vector<std::thread> threads;
-  for (uint32_t r = 0; r < n; r++) {
-    threads.emplace_back([&, r] {
-      Rank& rank = world.ranks[r];
-      std::atomic<bool> over{false};
-      const uint64_t number = rank.engine->split(0, r % 2, "part", [&](const MosaicFailure* failure) {
-        check(!failure, "split does not fail");
-        over = true;
-      });
-      while (!over) std::this_thread::yield();
-      const auto part = rank.engine->groupOf(rank.engine->partOf(number));
-      check(part->size() == (n + 1 - r % 2) / 2, "the part has the ranks of one color");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 // ── connecting
 
-/// One rank, which may connect or not.
-struct Opening {
-  std::unique_ptr<Stream> stream = std::make_unique<Stream>();
-  std::optional<MosaicFailure> failure;
-  std::atomic<bool> isOver{false};
-  std::shared_ptr<Engine> engine;
-
-  void open(const std::shared_ptr<InProcessWorld>& world, uint32_t rank, uint32_t size) {
-    Compute compute;
-    compute.stream = stream.get();
-    engine = Engine::open(OwnedTransport(openSharedMemory()), compute, std::make_unique<InProcessControl>(world, rank),
-                          {rank, size, 20'000'000'000, -1}, [this](const MosaicFailure* thrown) {
-                            if (thrown) failure = *thrown;
-                            isOver = true;
-                          });
-  }
-  void await() const {
-    while (!isOver) std::this_thread::yield();
-  }
-};
-
 void testCloseWhileConnecting() {
-  const auto world = std::make_shared<InProcessWorld>(3, 20'000'000'000);
+  const auto world = std::make_shared<InProcessWorld>(3, kTimeoutNs);
   const int64_t start = monotonicNs();
-  Opening one, two;
-  one.open(world, 1, 3);
-  two.open(world, 2, 3);
+  Rank<Cpu> one, two;
+  one.open(world, 1, 3, kTimeoutNs);
+  two.open(world, 2, 3, kTimeoutNs);
   one.engine->abort();
-  two.await();
+  two.awaitOpen();
   check(monotonicNs() - start < 5'000'000'000, "before the timeout");
   check(two.failure && two.failure->code == MOSAIC_FAILURE_PEER_LOST, "a rank that closes is lost for the others");
   check(contains(two.failure, "connect: rank 1 closed while the ranks connected"), "named");
 }
 
 void testWorldOfAnotherSize() {
-  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
-  Opening rank;
-  rank.open(world, 0, 3);
-  rank.await();
+  const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
+  Rank<Cpu> rank;
+  rank.open(world, 0, 3, kTimeoutNs);
+  rank.awaitOpen();
   check(rank.failure && rank.failure->code == MOSAIC_FAILURE_MISMATCH, "another size: mismatch");
   check(contains(rank.failure, "expected a world of 3 ranks, received one of 1"), "names both sizes");
 }
@@ -295,7 +133,7 @@ struct CountedTransport {
 };
 
 void testRefusalFreesTheTransport() {
-  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
+  const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
   for (int i = 1; i <= 2; i++) {
     CountedTransport transport;
     Compute compute;
@@ -303,7 +141,7 @@ void testRefusalFreesTheTransport() {
     if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};
     try {
       Engine::open(OwnedTransport(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
-                   {0, 1, 1'000'000'000, -1}, [](const MosaicFailure*) {});
+                   optionsOf(0, 1, 1'000'000'000), [](const MosaicFailure*) {});
       check(false, "a device without a CPU stream is refused");
     } catch (const Failure& failure) {
       check(std::strstr(failure.what(), "CPU stream only"), failure.what());
@@ -317,7 +155,7 @@ void testNothingIsReduced() {
   for (uint32_t n : {1u, 3u}) {
     Group group;
     for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
-    const Call call = basic(OpKind::AllReduce, 0);
+    const Call call = collective(OpKind::AllReduce, 0);
     for (const Stage& stage : planOf(group, call, signatureOf(group, call)).stages) {
       check(!stage.reduction, "an empty allReduce reduces nothing");
       check(stage.receives.size() == n - 1, "its messages are compared all the same");
@@ -341,7 +179,7 @@ struct Listener : ControlListener {
 };
 
 void testInProcessLoss() {
-  const auto world = std::make_shared<InProcessWorld>(3, 20'000'000'000);
+  const auto world = std::make_shared<InProcessWorld>(3, kTimeoutNs);
   Listener listener, later;
   InProcessControl first(world, 0);
   first.attach(&listener);
@@ -367,7 +205,7 @@ void testInProcessLoss() {
 }
 
 void testInProcessValues() {
-  const auto world = std::make_shared<InProcessWorld>(1, 20'000'000'000);
+  const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
   InProcessControl control(world, 0);
   control.put("key", "first");
   control.put("key", "second");
@@ -393,18 +231,18 @@ int main() {
     }
     for (uint32_t seed = 0; seed < 5; seed++) testBatches(n, seed);
   }
-  testMismatch();
-  testTimeout();
+  testMismatch<Cpu>();
+  testTimeout<Cpu>(300'000'000);
+  testExit<Cpu>();
+  testAbort<Cpu>();
+  for (const bool differ : {false, true}) testRecordedCalls<Cpu>(differ);
   testUpstream();
-  testLeave();
-  testAbort();
   testCloseWhileConnecting();
   testWorldOfAnotherSize();
   testRefusalFreesTheTransport();
   testNothingIsReduced();
   testInProcessLoss();
   testInProcessValues();
-  for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits(n);
-  std::printf(failures ? "%d checks failed\n" : "all good\n", failures);
-  return failures != 0;
+  for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);
+  return result();
 }

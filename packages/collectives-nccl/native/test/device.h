@@ -72,7 +72,7 @@ struct Event {
 class Device : public MosaicDevicePort {
  public:
   Device();
-  Stream compute;
+  Stream stream;  // of compute
 
   std::optional<MosaicFailure> failure() {
     const std::lock_guard lock(mutex_);
@@ -85,7 +85,7 @@ class Device : public MosaicDevicePort {
   /// Waits until compute is done; the first failure, if any.
   std::optional<MosaicFailure> synchronize() {
     Event passed;
-    compute.submit([&] { passed.reach(); });
+    stream.submit([&] { passed.reach(); });
     passed.await();
     return failure();
   }

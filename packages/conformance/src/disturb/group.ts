@@ -97,6 +97,10 @@ export class DisturbedGroup implements ProcessGroup {
     return this.#post([], () => this.#group.barrier(options));
   }
 
+  recordCall(description: string | (() => string)): void {
+    this.#group.recordCall(description);
+  }
+
   async split(color: number, name?: string): Promise<ProcessGroup> {
     return new DisturbedGroup(await this.#group.split(color, name), this.#disturbance);
   }

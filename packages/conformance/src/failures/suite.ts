@@ -4,6 +4,7 @@ import type { MakeWorld } from "../world.ts";
 import { deadlineCases } from "./deadlines.ts";
 import { departureCases } from "./departures.ts";
 import { mismatchCases } from "./mismatches.ts";
+import { recordedCallCases } from "./recorded-calls.ts";
 import { messageOf, openStage, outcomeOf } from "./stage.ts";
 
 export interface FailureSuiteOptions {
@@ -17,7 +18,7 @@ export interface FailureSuiteOptions {
 
 /**
  * What every implementation of collectives must do when something goes wrong among ranks of one process: calls that differ
- * are named on all ranks, with what both sides called; a deadline that passes names each rank's position; a device that
+ * are named on all ranks, with what both sides called, also if they differ only in calls that they record; a deadline that passes names each rank's position; a device that
  * fails is the cause that its peers are given; a rank that leaves takes along only who needs it; closing finishes what can be
  * finished. No rank ever waits for ever, and none reads what has not come. `processSuite` has what only processes can do.
  *
@@ -37,6 +38,7 @@ export interface FailureSuiteOptions {
 export function failureSuite(makeWorld: MakeWorld, { lateNotice = false }: FailureSuiteOptions = {}): Case[] {
   return [
     ...mismatchCases(makeWorld, lateNotice),
+    ...recordedCallCases(makeWorld),
     ...deadlineCases(makeWorld),
     ...deviceFailureCases(makeWorld),
     ...departureCases(makeWorld, lateNotice),

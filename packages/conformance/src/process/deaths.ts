@@ -28,6 +28,8 @@ export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions
     caseOf(program, "a rank that throws", throws),
     caseOf(program, "a rank that is late beyond the deadline: each rank's position", late),
     caseOf(program, "shapes that differ between processes", shapesDiffer),
+    caseOf(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
+    caseOf(program, "recorded calls that differ between processes, at close", closedDiffer),
   ];
 }
 
@@ -103,6 +105,37 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
     );
     for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkMessage(message, shape);
   }
+  await checkEnds(ranks, [0, 0, 0]);
+}
+
+const sides = ["attention of causal", "attention of full"];
+
+async function recordedDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.oddRank]: "1" });
+  for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
+    const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
+    for (const side of sides) checkMessage(message, side);
+  }
+  await checkEnds(ranks, [0, 0, 0, 0]);
+}
+
+/** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
+async function closedDiffer(processes: RankProcesses): Promise<void> {
+  const ranks = await processes.startAll(3, "records another call and closes", { [scenarioVariables.oddRank]: "1" });
+  await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
+  const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
+  first.proceed();
+  await first.waitForEvent("closed");
+  await first.ended;
+  odd.proceed();
+  const own = checkFailed(
+    await odd.waitForEvent("failed"),
+    "CollectiveMismatchError",
+    /^rank 0 is at call #1 \(world\): /,
+  );
+  for (const side of sides) checkMessage(own.message, side);
+  // A rank that closes after a failure compares nothing.
+  last.proceed();
   await checkEnds(ranks, [0, 0, 0]);
 }
 

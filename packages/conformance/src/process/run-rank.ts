@@ -89,6 +89,8 @@ function waitForLine(): Promise<void> {
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
   conforms,
   differs,
+  "records another call": recordsAnother,
+  "records another call and closes": recordsAndCloses,
   "is killed": without(() => process.kill(process.pid, "SIGKILL")),
   exits: without(() => process.exit(0)),
   leaves: without((ctx) => ctx.close()),
@@ -135,6 +137,24 @@ function without(then: Scenario): Scenario {
     world.allReduce(x, "sum", { label: "step 3" }).wait();
     await x.read();
   };
+}
+
+/** Records another call than the others in its part of the world, and meets them at barriers until the failure is there. */
+async function recordsAnother(ctx: Context): Promise<void> {
+  const { world, device } = ctx;
+  const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
+  pair.recordCall(`attention of ${isOdd(ctx) ? "causal" : "full"}`);
+  for (const limit = performance.now() + 10_000; performance.now() < limit; ) {
+    world.barrier().wait();
+    await device.stream.synchronize();
+  }
+}
+
+/** The same, but nothing is sent; a rank that has closed prints that, and exits before the next one closes. */
+async function recordsAndCloses(ctx: Context, io: ScenarioIo): Promise<void> {
+  ctx.world.recordCall(`attention of ${isOdd(ctx) ? "causal" : "full"}`);
+  io.report("recorded");
+  await io.waitForLine();
 }
 
 /** Calls with another shape than the others; ranks whose transport carries it out fail at the barrier. */

@@ -10,6 +10,7 @@ import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
 import type { AttentionBackend, Call, PlacedKv } from "./backend.ts";
 import { checkAttention, checkMask } from "./check.ts";
+import { recordCall } from "./record-call.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
@@ -97,7 +98,9 @@ const attentionOp = defineOp({
   name: "attention",
   forward([q, k, v]: [Tensor, Tensor, Tensor], plan: Plan) {
     const state = emptyState(q);
-    plan.backend.attend(plan.ctx, callOf(plan, q), state, kvOf(plan, k, v));
+    const call = callOf(plan, q);
+    recordCall(plan.ctx, plan.backend, "forward", call, k);
+    plan.backend.attend(plan.ctx, call, state, kvOf(plan, k, v));
     const output = rounded(state.out, q.dtype);
     if (plan.returned) plan.returned.lse = state.lse.detach();
     return { output, saved: { q, k, v, output, lse: state.lse, plan } };
@@ -109,6 +112,7 @@ const attentionOp = defineOp({
     q.device.kernels.rowDot(delta, dOut, output);
     const grads: QkvGrads = { dq: accumulator(q), dk: accumulator(k), dv: accumulator(v) };
     const call = { ...callOf(plan, q), dOut, lse, delta };
+    recordCall(plan.ctx, plan.backend, "backward", call, k);
     plan.backend.attendBackward(plan.ctx, call, grads, kvOf(plan, k, v));
     return [rounded(grads.dq, q.dtype), rounded(grads.dk, k.dtype), rounded(grads.dv, v.dtype)];
   },

@@ -32,6 +32,8 @@ export interface Call {
  */
 export interface AttentionBackend {
   readonly name: string;
+  /** Its name and options as text, those of inner backends included: what must be the same on every rank. Absent: name and axes. */
+  readonly description?: string;
   /** Mesh axes over which it, inner backends included, gathers keys; outermost first. The sequence is cut along these. */
   readonly axes: readonly string[];
   /**
@@ -51,6 +53,20 @@ export interface AttentionBackend {
   attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void;
   /** Adds this rank's queries' share of dq, and the whole dk and dv of this rank's keys, to `grads`. */
   attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void;
+}
+
+/**
+ * A backend as messages and comparisons between ranks have it: its description, or its name and axes.
+ *
+ * @example
+ * ```ts
+ * import { describeBackend } from "@mosaic/core";
+ * import { ring } from "@mosaic/backend-ring";
+ * describeBackend(ring({ axis: "node", inner: ring({ axis: "gpu" }) })); // => "ring(node, ring(gpu))"
+ * ```
+ */
+export function describeBackend({ name, axes, description }: AttentionBackend): string {
+  return description ?? (axes.length > 0 ? `${name}(${axes.join(", ")})` : name);
 }
 
 /**

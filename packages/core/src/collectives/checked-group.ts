@@ -70,6 +70,8 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** Enqueues a collective whose arguments are valid. `label` is the caller's, or "". */
   protected abstract post(call: CollectiveCall, label: string): Work;
+  /** Adds a call to the group's history: see `recordCall`. */
+  protected abstract record(description: () => string): void;
   /** Whether nothing may be posted any more. */
   protected abstract get isClosed(): boolean;
 
@@ -157,6 +159,13 @@ export abstract class CheckedGroup implements ProcessGroup {
   barrier(options?: CallOptions): Work {
     this.begin("barrier", options);
     return this.#posted({ op: "barrier" }, options?.label ?? "");
+  }
+
+  recordCall(description: string | (() => string)): void {
+    if (!this.isClosed && typeof description === "function") return this.record(description);
+    const where = this.begin("recordCall");
+    if (typeof description === "string" && description !== "") return this.record(() => description);
+    throw new OptionError({ where, expected: "a description of the call", received: JSON.stringify(description) });
   }
 
   /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */

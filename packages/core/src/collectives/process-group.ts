@@ -71,6 +71,14 @@ export interface ProcessGroup extends AsyncDisposable {
   /** In place on every rank but the root. */
   broadcast(x: Tensor, root: number, options?: CallOptions): Work;
   barrier(options?: CallOptions): Work;
+  /**
+   * Records a call that every rank of the group makes alike, though it is no collective, such as one of attention with its
+   * mask and its placement. Nothing is sent for it: it becomes part of the group's history, which the next message or
+   * barrier compares, and `close`. Ranks whose descriptions differ fail with a CollectiveMismatchError that has both.
+   * `description`: all that must agree, as text of the same characters on every rank, or a function that composes it, called
+   * only where calls are compared; messages have the first 1000 bytes.
+   */
+  recordCall(description: string | (() => string)): void;
   /** Collective: ranks with the same color form a group, ordered by their rank here. Resolves on every rank. */
   split(color: number, name?: string): Promise<ProcessGroup>;
   /**

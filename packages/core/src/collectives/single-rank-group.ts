@@ -59,6 +59,8 @@ class SingleRankGroup extends CheckedGroup {
     return completed;
   }
 
+  protected record(): void {}
+
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
     return new SingleRankGroup(name, this.device);

@@ -41,15 +41,19 @@ export function resolveShards(placement: Placement, count: number, length: numbe
 /** Verifies a layout that was not made by `layoutOf`, once: its shards along its axes hold each position once. */
 export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): void {
   if (verifiedLayouts.has(layout)) return;
-  const { axes, length } = layout;
+  const shards = coordinatesAlong(layout.axes, mesh).map((at) => layout.spans(at));
+  verifyShards(where, shards, layout.length);
+  verifiedLayouts.add(layout);
+}
+
+/** All coordinates along some axes of a mesh, row-major. */
+export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coordinate[] {
   let places: Coordinate[] = [{}];
   for (const axis of axes) {
     const values = Array.from({ length: mesh[axis] ?? 1 }, (_, i) => i);
     places = places.flatMap((place) => values.map((value) => ({ ...place, [axis]: value })));
   }
-  const shards = places.map((place) => layout.spans(place));
-  verifyShards(where, shards, length);
-  verifiedLayouts.add(layout);
+  return places;
 }
 
 /** Notes that a layout follows from verified placements. */

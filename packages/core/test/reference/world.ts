@@ -168,6 +168,8 @@ class Member implements ProcessGroup {
     return this.#post({ label: "barrier" });
   }
 
+  recordCall(): void {}
+
   async split(color: number, name = "split"): Promise<ProcessGroup> {
     const call = this.#splits++;
     const colors = await this.#colors(color, call);

@@ -17,14 +17,21 @@ interface Report {
 
 type Log = readonly CallRecord[];
 
-/** What two ranks did differently: the first call whose history differs, the lower rank first. */
+/**
+ * What two ranks did differently: the first call whose history differs, the lower rank first; of calls that differ only in what
+ * came before them, or in what is not described, rather one whose descriptions differ.
+ */
 export function mismatchMessage(a: number, callsOfA: Log, b: number, callsOfB: Log): string {
   if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
-  const first = callsOfA.find(({ index, history }) => callsOfB.some((c) => c.index === index && c.history !== history));
-  const other = callsOfB.find(({ index }) => index === first?.index);
-  const [ofA, ofB] = [first?.description ?? "an earlier collective", other?.description ?? "another one"];
+  const ofIndex = new Map(callsOfB.map((call) => [call.index, call]));
+  const differing = callsOfA.flatMap((ofA) => {
+    const ofB = ofIndex.get(ofA.index);
+    return ofB === undefined || ofB.history === ofA.history ? [] : [[ofA.description, ofB.description] as const];
+  });
+  const [first, second] = differing.find((pair) => pair[0] !== pair[1]) ??
+    differing[0] ?? ["an earlier collective", "another one"];
   return (
-    `rank ${a} is at ${ofA}, rank ${b} at ${ofB}; all ranks of a group must call the same collectives in the same order, ` +
+    `rank ${a} is at ${first}, rank ${b} at ${second}; all ranks of a group must call the same collectives in the same order, ` +
     "with the same shapes"
   );
 }

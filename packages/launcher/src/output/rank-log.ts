@@ -54,6 +54,18 @@ export class RankLog {
  * Makes a folder and what lacks above it. Throws the system's error.
  *
  * Not Node's own `recursive`: that tries for ever where a folder exists and the system refuses a new one with ENOENT, as in /proc.
+ *
+ * @example
+ * ```ts
+ * import { mkdtempSync, statSync } from "node:fs";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { makeFolder } from "@mosaic/launcher";
+ * const folder = join(mkdtempSync(join(tmpdir(), "mosaic-")), "runs", "1");
+ * makeFolder(folder);
+ * statSync(folder).isDirectory(); // => true
+ * makeFolder("/proc/x"); // throws ENOENT
+ * ```
  */
 export function makeFolder(path: string): void {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;

@@ -43,7 +43,7 @@ typedef struct MosaicSignature {
   uint32_t root;
   uint32_t ragged; /* shapes may differ as long as the bytes agree */
   uint64_t shape[MOSAIC_MAX_AXES];
-  uint64_t history; /* hash of the collectives of this group before this one, for call logs; 0 for sendRecv */
+  uint64_t history; /* hash of the collectives and recorded calls of this group before this operation */
   uint64_t reserved; /* 0; not compared */
 } MosaicSignature;
 

@@ -21,6 +21,11 @@ Napi::Value post(const Napi::CallbackInfo& info) {
   });
 }
 
+// record(engine, group, description): a call that every rank of the group makes becomes part of the group's history.
+void record(const Napi::CallbackInfo& info) {
+  guarded(info.Env(), [&] { engineOf(info)->record(groupOf(info), info[2].As<Napi::String>().Utf8Value()); });
+}
+
 // wait(engine, number): later work on the device waits for the operation.
 void wait(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
@@ -118,6 +123,7 @@ Napi::Value takeTrace(const Napi::CallbackInfo& info) {
 
 void exportCalls(Napi::Env env, Napi::Object exports) {
   exports.Set("post", Napi::Function::New(env, post));
+  exports.Set("record", Napi::Function::New(env, record));
   exports.Set("wait", Napi::Function::New(env, wait));
   exports.Set("completed", Napi::Function::New(env, completed));
   exports.Set("split", Napi::Function::New(env, split));

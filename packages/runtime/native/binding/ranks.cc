@@ -67,11 +67,11 @@ Napi::Value open(const Napi::CallbackInfo& info) {
 }
 
 // close(engine, completion): finishes what was posted, then closes; `forget` may be called once the completion has
-// arrived.
+// arrived, with a failure or without.
 void close(const Napi::CallbackInfo& info) {
   guarded(info.Env(), [&] {
     const auto engine = engineOf(info);
-    engine->close([closed = addonOf(info).completion(info[1])] { closed(nullptr); });
+    engine->close(addonOf(info).completion(info[1]));
     addonOf(info).completions->expect();
   });
 }

@@ -1,6 +1,7 @@
 #include "collectives/call.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -8,7 +9,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr uint32_t kSignatureMagic = 0x4d6f7332;  // "Mos2"
+constexpr uint32_t kSignatureMagic = 0x4d6f7333;  // "Mos3"
 
 /// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
 class CallReader {
@@ -109,6 +110,7 @@ Signature signatureOf(const Group& group, const Call& call) {
   signature.sequence = group.sequence + 1;
   signature.root = call.root;
   signature.ragged = call.ragged;
+  signature.history = group.history;
   if (call.op == OpKind::SendRecv) {
     if (call.transfers.empty()) return signature;
     signature.dtype = call.transfers[0].dtype;
@@ -116,9 +118,19 @@ Signature signatureOf(const Group& group, const Call& call) {
     return signature;
   }
   signature.index = group.index + 1;
-  signature.history = group.history;
   setShape(signature, call.shape);
   return signature;
+}
+
+uint64_t historyAfter(uint64_t history, const std::string& recorded) {
+  uint64_t value = hash(history ? history : kHashBasis, {recorded.size()});
+  for (size_t at = 0; at < recorded.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, recorded.data() + at, std::min(sizeof word, recorded.size() - at));
+    value = hash(value, {word});
+    value ^= value >> 32;  // a product carries what differs to higher bits only
+  }
+  return value;
 }
 
 uint64_t historyAfter(const Signature& s, const Call& call) {
@@ -135,12 +147,16 @@ uint64_t historyAfter(uint64_t history, const Signature& s) {
   return value;
 }
 
-int signaturesMatch(const Signature* a, const Signature* b) {
-  if (a->magic != b->magic || a->op != b->op || a->group != b->group || a->bytes != b->bytes) return 0;
-  if (a->dtype != b->dtype || a->reduce != b->reduce || a->root != b->root) return 0;
-  if (a->index != b->index || a->ragged != b->ragged) return 0;
-  if (a->ragged) return 1;
-  return a->axes == b->axes && std::equal(a->shape, a->shape + std::min<uint32_t>(a->axes, MOSAIC_MAX_AXES), b->shape);
+int signaturesMatch(const Signature* expected, const Signature* received) {
+  return expected->history == received->history && isSameOperation(*expected, *received);
+}
+
+bool isSameOperation(const Signature& a, const Signature& b) {
+  if (a.magic != b.magic || a.op != b.op || a.group != b.group || a.bytes != b.bytes) return false;
+  if (a.dtype != b.dtype || a.reduce != b.reduce || a.root != b.root) return false;
+  if (a.index != b.index || a.ragged != b.ragged) return false;
+  if (a.ragged) return true;
+  return a.axes == b.axes && std::equal(a.shape, a.shape + std::min<uint32_t>(a.axes, MOSAIC_MAX_AXES), b.shape);
 }
 
 const char* opName(OpKind op) {

@@ -40,8 +40,11 @@ struct Group {
   std::vector<uint32_t> ranks;  // world ranks, in order
   uint32_t rank = 0;            // own position in `ranks`
 
-  // Counted when an operation is posted, under the engine's lock.
-  uint64_t sequence = 0, index = 0, history = 0;
+  /// The groups that it was split from.
+  std::vector<uint64_t> ancestors;
+
+  // Counted when an operation is posted or a call recorded, under the engine's lock.
+  uint64_t sequence = 0, index = 0, recorded = 0, history = 0;
   // Of the operations that are concluded, under the engine's lock.
   Payload payload;
 
@@ -87,12 +90,16 @@ void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 
 /// The signature of this rank's next operation of a group; does not count it.
 Signature signatureOf(const Group& group, const Call& call);
+/// The history of a group after a call that was recorded.
+uint64_t historyAfter(uint64_t history, const std::string& recorded);
 /// The history of a group after this collective.
 uint64_t historyAfter(const Signature& signature, const Call& call);
 /// The history of the messages between two ranks after this one.
 uint64_t historyAfter(uint64_t history, const Signature& message);
-/// Whether a message is the one that its receiver expects. A `MosaicMatches`.
+/// Whether a message is the one that its receiver expects, after the same calls of the group. A `MosaicMatches`.
 int signaturesMatch(const Signature* expected, const Signature* received);
+/// Whether a message belongs to the expected operation, whatever its sender has called before.
+bool isSameOperation(const Signature& expected, const Signature& received);
 
 const char* opName(OpKind op);
 /// `allGather #42 (sp)`

@@ -11,19 +11,60 @@ constexpr size_t kKeptCalls = 32;
 constexpr uint64_t kReportEvery = 16;
 /// Values of the control plane are at most 64 KiB: a rank that took part in more series publishes some of them.
 constexpr uint64_t kMostCounts = 4000;
+/// Of each group a rank that exits publishes so many calls, in so many bytes of text.
+constexpr size_t kPublishedCalls = 8, kMostPublishedText = 400;
+constexpr size_t kMostRecordedText = 1000;
 
 /// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
 constexpr int64_t kCountsNs = 1'000'000'000;
 
 std::string keyOf(uint32_t rank) { return "exit/" + std::to_string(rank); }
 
+/// At most so many bytes, of whole characters.
+std::string shortened(std::string text, size_t most) {
+  if (text.size() <= most) return text;
+  size_t end = most;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) end--;
+  return text.erase(end) + "…";
+}
+
+void write(std::string& out, uint64_t word) { out.append(reinterpret_cast<const char*>(&word), sizeof word); }
+
+/// Words and texts that `write` wrote; zeros and nothing once they are used up.
+class PublishedReader {
+ public:
+  explicit PublishedReader(const std::string& text) : text_(text) {}
+  bool isOver() const { return at_ + sizeof(uint64_t) > text_.size(); }
+  uint64_t word() {
+    uint64_t value = 0;
+    if (isOver()) return 0;
+    std::memcpy(&value, text_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  std::string text() {
+    const uint64_t bytes = std::min<uint64_t>(word(), text_.size() - at_);
+    at_ += bytes;
+    return text_.substr(at_ - bytes, bytes);
+  }
+
+ private:
+  const std::string& text_;
+  size_t at_ = 0;
+};
+
 }  // namespace
 
-CallLog::Series& CallLog::append(uint64_t id, uint64_t group, uint64_t history,
+std::string CallLog::Description::text() const {
+  if (number == 0) return descriptionOf(signature, group);
+  return "call #" + std::to_string(number) + " (" + group + "): " + recorded;
+}
+
+CallLog::Series& CallLog::append(uint64_t id, const Group& group, uint64_t history,
                                  std::shared_ptr<const Description> description) {
   Series& series = series_[id];
-  series.group = group;
-  series.index++;
+  series.group = group.id;
+  if (series.index++ == 0) series.ancestors = group.ancestors;
   series.history = history;
   series.calls.push_back({series.index, history, std::move(description)});
   if (series.calls.size() > kKeptCalls) series.calls.pop_front();
@@ -33,25 +74,49 @@ CallLog::Series& CallLog::append(uint64_t id, uint64_t group, uint64_t history,
 std::vector<CallReport> CallLog::append(Operation& op) {
   std::vector<CallReport> reports;
   const Group& group = *op.group;
+  const bool isOfGroup = op.signature.index > 0;
+  if (!isOfGroup && hasSignatures_) return reports;
   const auto description =
-      std::make_shared<const Description>(Description{op.signature, group.name, op.prefix()});
-  const bool isBarrier = op.op() == OpKind::Barrier;
-  if (op.signature.index > 0) {
-    Series& series = append(group.id, group.id, group.history, description);
+      std::make_shared<const Description>(Description{op.signature, group.name, op.prefix(), 0, ""});
+  if (isOfGroup) {
+    Series& series = append(group.id, group, group.history, description);
     op.calls.push_back({group.id, series.index, std::nullopt});
-    if (isBarrier || series.index % kReportEvery == 0) {
-      reports.push_back(series.report(group.id, series.calls.back()));
-      series.reported = series.index;
+    if (!hasSignatures_ && series.index % kReportEvery == 0) reportLast(group.id, series, reports);
+  }
+  if (!hasSignatures_) appendMessages(op, description, reports);
+  if (op.op() == OpKind::Barrier) reportAt(group, reports);
+  return reports;
+}
+
+std::vector<CallReport> CallLog::append(const Group& group, std::string recorded) {
+  std::vector<CallReport> reports;
+  auto description = std::make_shared<Description>();
+  description->number = group.recorded;
+  description->group = group.name;
+  description->recorded = shortened(std::move(recorded), kMostRecordedText);
+  Series& series = append(group.id, group, group.history, std::move(description));
+  if (!hasSignatures_ && series.index % kReportEvery == 0) reportLast(group.id, series, reports);
+  return reports;
+}
+
+void CallLog::reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports) {
+  if (series.reported == series.index) return;
+  reports.push_back(series.report(id, series.calls.back()));
+  series.reported = series.index;
+}
+
+/// Ranks that meet at a barrier have called the same in all groups that were split from its group, too. With signatures
+/// the barrier's own messages compare what its group has called.
+void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
+  // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
+  for (const bool ofGroups : {true, false}) {
+    for (auto& [id, series] : series_) {
+      if (series.isOfGroup() != ofGroups) continue;
+      const auto& ancestors = series.ancestors;
+      const bool isPart = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
+      if (isPart || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
     }
   }
-  appendMessages(op, description, reports);
-  if (!isBarrier) return reports;
-  for (auto& [id, series] : series_) {
-    if (series.group != group.id || series.reported == series.index) continue;
-    reports.push_back(series.report(id, series.calls.back()));
-    series.reported = series.index;
-  }
-  return reports;
 }
 
 /// Shapes of messages, and the shares that ranks of an allToAll give one another, concern two ranks each; all else that
@@ -65,17 +130,22 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
     const uint32_t self = group.ranks[group.rank], peer = group.ranks[each.peer];
     const uint32_t from = isSend ? self : peer, to = isSend ? peer : self;
     const uint64_t id = messagesId(group.id, op.op(), from, to);
-    const auto description =
-        isSendRecv ? std::make_shared<const Description>(Description{each.signature, group.name, ofOperation->prefix})
-                   : ofOperation;
-    Series& series = append(id, group.id, historyAfter(series_[id].history, each.signature), description);
+    const auto ofMessage = [&] {
+      return std::make_shared<const Description>(
+          Description{each.signature, group.name, ofOperation->prefix, 0, ""});
+    };
+    const auto description = isSendRecv ? ofMessage() : ofOperation;
+    Series& series = append(id, group, historyAfter(series_[id].history, each.signature), description);
     if (series.ranks.empty()) series.ranks = {from, to};
     series.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
     op.calls.push_back({id, series.index, peer});
     if (series.index % kReportEvery != 0) return;
-    reports.push_back(series.report(id, series.calls.back()));
-    series.reported = series.index;
+    reportLast(id, series, reports);
+    // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
+    if (const auto found = series_.find(group.id); found != series_.end()) {
+      reportLast(group.id, found->second, reports);
+    }
   };
   for (const Stage& stage : op.plan.stages) {
     for (const Message& each : stage.sends) message(each, true);
@@ -85,13 +155,19 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
 
 std::vector<CallReport> CallLog::takePending() {
   std::vector<CallReport> reports;
-  for (auto& [id, series] : series_) {
-    for (const Call& call : series.calls) {
-      if (call.index > series.reported) reports.push_back(series.report(id, call));
+  for (const bool ofGroups : {true, false}) {
+    for (auto& [id, series] : series_) {
+      if (series.isOfGroup() == ofGroups) reportEach(id, series, reports);
     }
-    series.reported = series.index;
   }
   return reports;
+}
+
+void CallLog::reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports) {
+  for (const Call& call : series.calls) {
+    if (call.index > series.reportedEach) reports.push_back(series.report(id, call));
+  }
+  series.reported = series.reportedEach = series.index;
 }
 
 std::vector<CallRecord> CallLog::calls(uint64_t series) const {
@@ -123,6 +199,42 @@ std::string CallLog::counts() const {
     if (words[0]++ < kMostCounts) words.insert(words.end(), {id, series.index});
   }
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
+}
+
+std::string CallLog::published(size_t most) const {
+  constexpr size_t kCall = kMostPublishedText + 32, kGroup = 16;  // bytes, at most
+  std::string out;
+  for (const auto& [id, series] : series_) {
+    if (!series.isOfGroup() || out.size() + kGroup + kCall > most) continue;
+    const size_t count = std::min({series.calls.size(), kPublishedCalls, (most - out.size() - kGroup) / kCall});
+    write(out, id);
+    write(out, count);
+    for (size_t i = series.calls.size() - count; i < series.calls.size(); i++) {
+      const Call& call = series.calls[i];
+      const std::string text = shortened(call.description->text(), kMostPublishedText);
+      write(out, call.index);
+      write(out, call.history);
+      write(out, text.size());
+      out += text;
+    }
+  }
+  return out;
+}
+
+PublishedCalls CallLog::read(const std::string& published) {
+  PublishedCalls groups;
+  PublishedReader reader(published);
+  while (!reader.isOver()) {
+    auto& calls = groups[reader.word()];
+    for (uint64_t rest = reader.word(); rest > 0 && !reader.isOver(); rest--) {
+      CallRecord call;
+      call.index = reader.word();
+      call.history = reader.word();
+      call.description = reader.text();
+      calls.push_back(std::move(call));
+    }
+  }
+  return groups;
 }
 
 CallCounts::CallCounts(const std::string& text) {

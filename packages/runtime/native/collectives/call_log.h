@@ -1,8 +1,9 @@
-// What this rank has called, for transports whose messages carry no signature: the control plane compares it with what
-// the others have called, and ranks that need one that has exited read how many calls it has made.
+// What this rank has called, so that ranks can find out where they diverged. Messages that carry a signature carry the
+// history of their group, too; the control plane compares the histories of those that do not, and names the calls.
 //
-// Calls form series in which ranks must agree: the collectives of a group, and the messages from one of its ranks to
-// another. The history of a series hashes all calls up to one of them, so that two ranks compare a number at an index.
+// Calls form series in which ranks must agree: the collectives and recorded calls of a group, and, where messages carry
+// no signature, the messages from one of its ranks to another. The history of a series hashes all calls up to one of
+// them, so that two ranks compare a number at an index.
 #pragma once
 
 #include <deque>
@@ -21,12 +22,21 @@ struct CallReport {
   std::vector<uint32_t> ranks;
 };
 
+/// The last calls of groups, as a rank publishes them when it exits: by group, oldest first.
+using PublishedCalls = std::map<uint64_t, std::vector<CallRecord>>;
+
 class CallLog {
  public:
+  /// `hasSignatures`: messages carry them, so that neither messages nor the group's own barriers need be compared.
+  explicit CallLog(bool hasSignatures) : hasSignatures_(hasSignatures) {}
+
   /// Appends an operation that is being posted, and fills in `op.calls`; its group's history includes it. Returns what
-  /// is to be compared now: at every barrier, and every so many calls.
+  /// is to be compared now: at a barrier all that its ranks have called, and without signatures every so many calls.
   std::vector<CallReport> append(Operation& op);
-  /// All kept calls that were not compared yet: what to compare where an operation makes no progress.
+  /// The same of a recorded call.
+  std::vector<CallReport> append(const Group& group, std::string recorded);
+  /// Each kept call that was not reported here before, those of groups first: what to compare where an operation makes
+  /// no progress, and ranks may be at different calls.
   std::vector<CallReport> takePending();
   /// The last calls of a series, oldest first.
   std::vector<CallRecord> calls(uint64_t series) const;
@@ -36,31 +46,44 @@ class CallLog {
   std::string prefixOf(uint64_t series, const std::string& message) const;
   /// How far this rank came in each series, for `CallCounts`.
   std::string counts() const;
+  /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
+  std::string published(size_t most) const;
+  /// Reads what another rank published; what is cut short is left out.
+  static PublishedCalls read(const std::string& published);
 
  private:
   /// What a message contains about a call; several series may share it.
   struct Description {
     Signature signature;
     std::string group, prefix;
-    std::string text() const { return descriptionOf(signature, group); }
+    uint64_t number = 0;  // of a recorded call, which has no signature
+    std::string recorded;
+    std::string text() const;
   };
   struct Call {
     uint64_t index, history;
     std::shared_ptr<const Description> description;
   };
   struct Series {
-    uint64_t group = 0, index = 0, history = 0, reported = 0;
-    std::vector<uint32_t> ranks;  // sender and receiver of messages; empty: those of the group
+    uint64_t group = 0, index = 0, history = 0;
+    uint64_t reported = 0, reportedEach = 0;  // up to where the last call was reported, and each of them
+    std::vector<uint64_t> ancestors;  // of the group
+    std::vector<uint32_t> ranks;      // sender and receiver of messages; empty: those of the group
     /// Messages of a collective: who joined it is known by the group's own series.
     bool isPartOfCollective = false;
     std::deque<Call> calls;
 
     CallReport report(uint64_t id, const Call& call) const { return {id, call.index, call.history, ranks}; }
+    bool isOfGroup() const { return ranks.empty(); }
   };
-  Series& append(uint64_t id, uint64_t group, uint64_t history, std::shared_ptr<const Description> description);
+  Series& append(uint64_t id, const Group& group, uint64_t history, std::shared_ptr<const Description> description);
   void appendMessages(Operation& op, const std::shared_ptr<const Description>& ofOperation,
                       std::vector<CallReport>& reports);
+  static void reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports);
+  static void reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports);
+  void reportAt(const Group& barrier, std::vector<CallReport>& reports);
 
+  const bool hasSignatures_;
   std::unordered_map<uint64_t, Series> series_;
 };
 

@@ -13,6 +13,17 @@ constexpr size_t kMostListed = 16;
 /// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
 constexpr int64_t kFirstInquiryNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
+/// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
+constexpr int64_t kDivergedNs = 3'000'000'000, kValueNs = 1'000'000'000;
+
+/// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
+constexpr size_t kMostExitKeys = 32'768, kMostExitBytes = 128 << 20;
+
+/// What a rank that exits publishes: its calls, and that it exits before its neighbour in some group, or after it.
+std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
+std::string pairKey(uint32_t a, uint32_t b) {
+  return "exits/" + std::to_string(std::min(a, b)) + "-" + std::to_string(std::max(a, b));
+}
 
 /// What follows `exited`, for a rank that perhaps has done nothing yet.
 std::string afterLast(const std::string& last) { return last.empty() ? "before its first operation" : "after " + last; }
@@ -110,8 +121,13 @@ void Engine::report(const std::vector<CallReport>& reports) {
   for (const auto& [series, index, history, ranks] : reports) control_->reportCall(series, index, history, ranks);
 }
 
-MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signature& expected,
-                               const Signature& received) {
+Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& message) {
+  const Signature &expected = message.signature, &received = message.received;
+  // Ranks that have called other things before need not be in the same operation, either.
+  const bool areOfGroup = expected.magic == received.magic && expected.group == received.group;
+  if (areOfGroup && expected.history != received.history) {
+    if (auto found = divergedBefore(op, message.peer)) return *found;
+  }
   std::string group = "another group";
   {
     const std::lock_guard lock(mutex_);
@@ -119,9 +135,89 @@ MosaicFailure Engine::mismatch(const Operation& op, uint32_t peer, const Signatu
       if (each->id == received.group) group = each->name;
     }
   }
-  return recordOf(MOSAIC_FAILURE_MISMATCH,
-                  op.prefix() + mismatchText(options_.rank, descriptionOf(expected, op.group->name), peer,
-                                             descriptionOf(received, group)));
+  std::string own = descriptionOf(expected, op.group->name), theirs = descriptionOf(received, group);
+  if (isSameOperation(expected, received)) {
+    own = "an earlier collective";
+    theirs = "another one";
+  }
+  const std::string text = op.prefix() + mismatchText(options_.rank, own, message.peer, theirs);
+  const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, text);
+  return {failure, failure};
+}
+
+/// The histories of a message differ: the logs of both ranks have the first call that does.
+std::optional<Engine::Diagnosis> Engine::divergedBefore(const Operation& op, uint32_t peer) {
+  control_->requestPositions(++requests_, {peer});  // so that the peer reports its calls, too
+  reportPending();
+  const auto hasExited = [&] {
+    const std::lock_guard lock(mutex_);
+    return events_.exited.contains(peer);
+  };
+  std::optional<std::string> text;
+  for (const int64_t limit = monotonicNs() + kDivergedNs; !text && !stop_ && monotonicNs() < limit;) {
+    if (auto found = peerFailure(op)) return found;
+    answerInquiry();
+    if (hasExited()) text = divergedFromExited(peer);
+    if (!text) rest(kDivergedNs / 300);
+  }
+  if (!text) return std::nullopt;
+  const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *text);
+  return Diagnosis{failure, failure};
+}
+
+/// The first call in which this rank differs from one that has exited; that one has called more is no difference.
+std::optional<std::string> Engine::divergedFromExited(uint32_t peer) {
+  const auto published = control_->find(callsKey(peer), kValueNs);
+  if (!published) return std::nullopt;
+  for (const auto& [group, theirs] : CallLog::read(*published)) {
+    const auto own = calls(group);
+    for (auto last = theirs.rbegin(); last != theirs.rend(); ++last) {
+      const auto same =
+          std::find_if(own.begin(), own.end(), [&](const CallRecord& each) { return each.index == last->index; });
+      if (same == own.end()) continue;
+      if (same->history != last->history) return mismatchMessage(options_.rank, own, peer, theirs);
+      break;  // a history covers all calls before it
+    }
+  }
+  return std::nullopt;
+}
+
+/// Ranks may close in any order, and none waits for another. So the neighbours of a group compare: of two, the one that
+/// closes later has the calls of the other. Ranks that end after different numbers of calls, perhaps because one has
+/// failed, must agree on those that both have made.
+std::optional<std::string> Engine::compareAtClose() {
+  std::set<uint32_t> neighbours;
+  std::string own;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!events_.failed.empty() || !events_.lost.empty() || events_.controlLost) return std::nullopt;
+    if (auto found = foundMismatch()) return found;
+    own = log_.published(std::min<size_t>(kMostExitBytes / options_.size, kMostValueBytes));
+    for (size_t i = 0; i < groups_.size() && (i + 2) * options_.size <= kMostExitKeys; i++) {
+      const auto& group = groups_[i];
+      if (group->rank > 0) neighbours.insert(group->ranks[group->rank - 1]);
+      if (group->rank + 1 < group->size()) neighbours.insert(group->ranks[group->rank + 1]);
+    }
+  }
+  if (neighbours.empty()) return std::nullopt;
+  control_->put(callsKey(options_.rank), own);
+  for (const uint32_t peer : neighbours) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
+  for (const uint32_t peer : neighbours) {
+    // The first value of a key stays: it is that of the rank that closed first.
+    const auto first = control_->find(pairKey(options_.rank, peer), kValueNs);
+    if (!first || *first != std::to_string(peer)) continue;
+    if (auto found = divergedFromExited(peer)) return found;
+  }
+  const std::lock_guard lock(mutex_);
+  return foundMismatch();
+}
+
+/// What the control plane has found of the groups of this rank. Under the lock.
+std::optional<std::string> Engine::foundMismatch() const {
+  for (const auto& group : groups_) {
+    if (const auto found = events_.mismatches.find(group->id); found != events_.mismatches.end()) return found->second;
+  }
+  return std::nullopt;
 }
 
 /// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
@@ -161,8 +257,8 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
   for (const auto& [rank, process] : events_.lost) {
     if (op.group->has(rank)) return Diagnosis{lostPeer(op, process + " died"), std::nullopt};
   }
-  if (const auto found = events_.mismatches.find(op.signature.group); found != events_.mismatches.end()) {
-    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, found->second);
+  if (const auto found = foundMismatch()) {
+    const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *found);
     // Of messages between two ranks only those two have been informed.
     return Diagnosis{failure, failure};
   }
@@ -210,7 +306,7 @@ void Engine::inquire(const Operation& op, int64_t now) {
   }
   control_->requestPositions(++requests_, others);
   // Those that are asked do the same.
-  if (comparesCalls()) reportPending();
+  reportPending();
 }
 
 std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {

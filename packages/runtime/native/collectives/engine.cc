@@ -58,7 +58,8 @@ struct Bootstrap : MosaicBootstrap {
 
 Engine::Engine(OwnedTransport transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
                Completed connected)
-    : options_(options),
+    : log_(transport->ordering == MOSAIC_ORDER_HOST),
+      options_(options),
       transport_(std::move(transport)),
       control_(std::move(control)),
       connected_(std::move(connected)) {
@@ -114,7 +115,7 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
       group.index++;
       group.history = historyAfter(op->signature, call);
     }
-    if (comparesCalls()) reports = log_.append(*op);
+    reports = log_.append(*op);
     number = op->number = ++posted_;
     queue_.push_back(op);
   } catch (...) {
@@ -124,6 +125,20 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
   report(reports);
   posted(op);
   return number;
+}
+
+void Engine::record(uint32_t groupNumber, std::string description) {
+  std::vector<CallReport> reports;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw Failure(*failure_);
+    if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    Group& group = *groups_.at(groupNumber);
+    group.recorded++;
+    group.history = historyAfter(group.history, description);
+    reports = log_.append(group, std::move(description));
+  }
+  report(reports);
 }
 
 std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
@@ -161,12 +176,12 @@ void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> collect) {
   answerTraces();
 }
 
-void Engine::close(std::function<void()> closed) {
+void Engine::close(Completed closed) {
   {
     const std::lock_guard lock(mutex_);
     if (!ended_) closed_ = std::exchange(closed, nullptr);
   }
-  if (closed) return closed();
+  if (closed) return closed(nullptr);
   closing_ = true;
   wake();
 }
@@ -191,7 +206,7 @@ void Engine::main() {
   std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
   progressedAt_ = monotonicNs();
   if (isConnected) runUntilOver();
-  leave();
+  leave(isConnected);
 }
 
 void Engine::connectRanks() {
@@ -217,8 +232,9 @@ void Engine::checkInstructionSet() {
   const std::string first = control_->get("instruction-set");
   if (first.substr(0, first.find(' ')) == own) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
-                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " + own +
-                    " here and for " + first + "; set MOSAIC_ISA on all ranks to a set that each of them supports");
+                "connect: " + rankName(options_.rank) + ": expected ranks that round alike, received kernels for " +
+                    own + " here and for " + first +
+                    "; set MOSAIC_ISA on all ranks to a set that each of them supports");
 }
 
 /// An exception fails the engine, which then accepts nothing until it is closed.
@@ -233,26 +249,36 @@ void Engine::runUntilOver() {
   }
 }
 
-void Engine::leave() {
+void Engine::leave(bool isConnected) {
+  if (isConnected && !failed_ && !stop_) {
+    if (const auto text = compareAtClose()) {
+      const MosaicFailure failure = recordOf(MOSAIC_FAILURE_MISMATCH, *text);
+      fail({failure, failure});
+    }
+  }
   std::string last, counts;
+  std::optional<MosaicFailure> diverged;
   {
     const std::lock_guard lock(mutex_);
+    // What it found before failed the calls since, and its device.
+    const bool isMismatch = failure_ && failure_->code == MOSAIC_FAILURE_MISMATCH;
+    if (isMismatch && hasFailedClosing_) diverged = failure_;
     last = last_;
     counts = log_.counts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
-  if (comparesCalls()) ExitCounts::publish(*control_, options_.rank, counts);
+  if (comparesMessages()) ExitCounts::publish(*control_, options_.rank, counts);
   control_->leave(last);
   closeTransport();
   control_->detach();
-  std::function<void()> closed;
+  Completed closed;
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
     closed = std::exchange(closed_, nullptr);
   }
   answerTraces();
-  if (closed) closed();
+  if (closed) closed(diverged ? &*diverged : nullptr);
 }
 
 /// Operations are carried out until everything is done that was posted before `close`, or the rank is aborted.
@@ -312,6 +338,7 @@ void Engine::fail(const Diagnosis& diagnosis) {
     failedAt_ = currentPosition();
     ops.assign(queue_.begin(), queue_.end());
     failed_ = true;
+    hasFailedClosing_ = closing_;
   }
   // The cause first: ranks that observe the end of this one must know it.
   if (diagnosis.peers) control_->reportFailure(*diagnosis.peers);
@@ -359,6 +386,8 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
   auto part = op->split->part = std::make_shared<Group>();
   part->id = splitId(whole.id, op->signature.index, op->split->color);
   part->name = op->split->name;
+  part->ancestors = whole.ancestors;
+  part->ancestors.push_back(whole.id);
   for (uint32_t rank = 0; rank < whole.size(); rank++) {
     if (colors[rank] != op->split->color) continue;
     if (rank == whole.rank) part->rank = part->size();
@@ -440,10 +469,8 @@ void Engine::onControlLost(const std::string& reason) {
 }
 
 Position Engine::position() {
-  if (comparesCalls()) {
-    reportRequested_ = true;
-    wake();
-  }
+  reportRequested_ = true;
+  wake();
   const std::lock_guard lock(mutex_);
   return failedAt_ ? *failedAt_ : currentPosition();
 }

@@ -59,6 +59,8 @@ class Engine : private ControlListener {
   uint64_t post(uint32_t group, const Call& call, std::string label);
   /// The same of a split. `partOf` has the part once `completed` was called without a failure.
   uint64_t split(uint32_t group, int64_t color, std::string name, Completed completed);
+  /// Adds a call that every rank of the group makes, though it is no operation, to the history of the group.
+  void record(uint32_t group, std::string description);
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
   uint32_t partOf(uint64_t splitNumber);
@@ -73,8 +75,9 @@ class Engine : private ControlListener {
   /// Calls back once all that was posted is over.
   void stopTrace(std::function<void(std::vector<TraceRecord>)> collect);
 
-  /// Accepts nothing more, finishes what was posted, then calls `closed` on the communication thread.
-  void close(std::function<void()> closed);
+  /// Accepts nothing more, finishes what was posted, then calls `closed` on the communication thread: with a failure
+  /// where it finds only then that this rank has called other things than another.
+  void close(Completed closed);
   /// Fails whatever is under way, at once.
   void abort();
 
@@ -120,8 +123,6 @@ class Engine : private ControlListener {
   virtual void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
   /// Makes the part of a split usable; its group exists. False: the engine has failed.
   virtual bool openPart(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
-  /// Whether ranks compare their calls through the control plane, because messages carry no signature.
-  virtual bool comparesCalls() const { return false; }
   virtual void closeTransport() = 0;
 
   // ── for them
@@ -141,9 +142,9 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> diagnose(Operation& op);
   /// The part of it that also holds for operations that have not begun: ranks that died or failed, and mismatches.
   std::optional<Diagnosis> peerFailure(const Operation& op);
-  /// A rank exited without the calls that the operation needs of it. Where ranks compare their calls.
+  /// A rank exited without the calls that the operation needs of it. Where messages carry no signature.
   std::optional<Diagnosis> exitedFailure(const Operation& op);
-  /// Where ranks compare their calls, and one of them has inquired: reports what was not compared yet.
+  /// Where another rank has inquired: reports what was not compared yet.
   void answerInquiry();
   void fail(const Diagnosis& diagnosis);
   /// Takes an operation that is over off the queue, which it heads, and counts it.
@@ -162,7 +163,8 @@ class Engine : private ControlListener {
   /// A peer closed in order although the operation needs it.
   Diagnosis exitedPeer(const Operation& op, uint32_t rank);
   std::string processOf(uint32_t rank) const { return control_->processOf(rank); }
-  MosaicFailure mismatch(const Operation& op, uint32_t peer, const Signature& expected, const Signature& received);
+  /// Blocks for some seconds at most where the calls before the operation differ, and the control plane must name them.
+  Diagnosis mismatch(const Operation& op, const MosaicMessage& message);
   /// Throws Failure for an operation behind a split that other ranks of this host thread have not called yet: this call
   /// would wait for theirs, which come after it.
   void checkNotBehindSplit(uint64_t number);
@@ -182,12 +184,18 @@ class Engine : private ControlListener {
   void connectRanks();
   void checkInstructionSet();
   void runUntilOver();
-  void leave();
+  void leave(bool isConnected);
   void answerTraces();
   std::optional<Diagnosis> closing(const Operation& op);
   std::optional<Diagnosis> divergence(const Operation& op);
   std::optional<Diagnosis> late(Operation& op, int64_t now);
   void inquire(const Operation& op, int64_t now);
+  /// Whether messages carry no signature, so that the control plane compares them.
+  bool comparesMessages() const { return transport_->ordering == MOSAIC_ORDER_STREAM; }
+  std::optional<Diagnosis> divergedBefore(const Operation& op, uint32_t peer);
+  std::optional<std::string> foundMismatch() const;
+  std::optional<std::string> divergedFromExited(uint32_t peer);
+  std::optional<std::string> compareAtClose();
   void reportPending();
   void report(const std::vector<CallReport>& reports);
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
@@ -233,15 +241,15 @@ class Engine : private ControlListener {
  private:
   std::vector<std::shared_ptr<Group>> groups_;
   std::map<uint64_t, uint32_t> parts_;  // number of the split: number of the group
-  CallLog log_;  // where ranks compare their calls
+  CallLog log_;
   std::deque<std::shared_ptr<Operation>> queue_;
   uint64_t posted_ = 0;
   std::optional<MosaicFailure> failure_;
   uint64_t failedFrom_ = 0;
   std::optional<Position> failedAt_;
   std::string last_;  // the last operation that completed
-  std::function<void()> closed_;
-  bool ended_ = false;
+  Completed closed_;
+  bool ended_ = false, hasFailedClosing_ = false;
   std::vector<TraceRecord> trace_;
   std::vector<TraceRequest> traceRequests_;
 

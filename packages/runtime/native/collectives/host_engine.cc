@@ -162,7 +162,10 @@ std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
     return op || over;
   };
   // A wake-up can be lost with the process that was to send it: never sleep without end.
-  while (!look()) sleep(kIdleNs, look);
+  while (!look()) {
+    sleep(kIdleNs, look);
+    answerInquiry();
+  }
   return over ? nullptr : op;
 }
 
@@ -195,8 +198,7 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
         fail(exitedPeer(op, message->peer));
       } else {
-        const MosaicFailure failure = mismatch(op, message->peer, message->signature, message->received);
-        fail({failure, failure});
+        fail(mismatch(op, *message));
       }
       return false;
     }
@@ -212,6 +214,7 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       relax();
       continue;
     }
+    answerInquiry();
     if (const auto diagnosis = diagnose(op)) {
       fail(*diagnosis);
       return false;

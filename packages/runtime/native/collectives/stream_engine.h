@@ -45,7 +45,6 @@ class StreamEngine final : public Engine {
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   std::optional<Diagnosis> transportError(const Operation& op) override;
   void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
-  bool comparesCalls() const override { return true; }
   /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
   bool supervise();
   void reap();

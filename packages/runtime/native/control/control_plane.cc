@@ -16,6 +16,20 @@ std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string of
          "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 }
 
+std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
+                            const std::vector<CallRecord>& callsOfB) {
+  std::optional<std::string> same;
+  for (const CallRecord& ofA : callsOfA) {
+    for (const CallRecord& ofB : callsOfB) {
+      if (ofA.index != ofB.index || ofA.history == ofB.history) continue;
+      if (ofA.description != ofB.description) return mismatchText(a, ofA.description, b, ofB.description);
+      // Calls that read the same after others that differed, or that differ in shares, which are not described.
+      if (!same) same = mismatchText(a, ofA.description, b, ofB.description);
+    }
+  }
+  return same ? *same : mismatchText(a, "an earlier collective", b, "another one");
+}
+
 std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) const {
   const auto& all = members();
   if (rank >= all.size()) return rankName(rank);

@@ -54,6 +54,10 @@ std::string rankName(uint32_t rank);
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
 std::string mismatchText(uint32_t a, std::string ofA, uint32_t b, std::string ofB);
 
+/// The same of the first calls in which the logs of two ranks differ.
+std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
+                            const std::vector<CallRecord>& callsOfB);
+
 /// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane
 /// back.
 class ControlListener {

@@ -15,18 +15,6 @@ constexpr size_t kKeptCalls = 64;
 
 }  // namespace
 
-std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
-                            const std::vector<CallRecord>& callsOfB) {
-  if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
-  for (const CallRecord& call : callsOfA) {
-    const auto isSame = [&](const CallRecord& other) { return other.index == call.index; };
-    const auto same = std::find_if(callsOfB.begin(), callsOfB.end(), isSame);
-    if (same == callsOfB.end() || same->history == call.history) continue;
-    return mismatchText(a, call.description, b, same->description);
-  }
-  return mismatchText(a, "an earlier collective", b, "another one");
-}
-
 InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs)
     : size_(size), timeoutNs_(timeoutNs), members_(size, Member{0, static_cast<int32_t>(getpid())}), ranks_(size) {}
 

@@ -83,8 +83,4 @@ class InProcessControl : public ControlPlane {
   bool interrupted_ = false, hasJoined_ = false, hasLeft_ = false;
 };
 
-/// `rank 0 is at <a>, rank 1 at <b>; …`: the first calls in which the logs of two ranks differ.
-std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
-                            const std::vector<CallRecord>& callsOfB);
-
 }  // namespace mosaic

@@ -50,6 +50,7 @@ export interface CollectivesAddon {
   forget(engine: EngineHandle): void;
   abortAll(): void;
   post(engine: EngineHandle, group: number, words: Float64Array, label: string): number;
+  record(engine: EngineHandle, group: number, description: string): void;
   wait(engine: EngineHandle, operation: number): void;
   completed(engine: EngineHandle): number;
   split(...splitting: [engine: EngineHandle, group: number, color: number, name: string, completion: number]): number;
@@ -73,7 +74,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     what: "the collectives engine",
     path,
-    protocol: 1, // `kProtocol` in native/binding/addon.h
+    protocol: 2, // `kProtocol` in native/binding/addon.h
     needs: "g++ and CMake",
   });
   loaded.bind(completions.complete);

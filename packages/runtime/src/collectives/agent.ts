@@ -1,8 +1,8 @@
-import { lstatSync, mkdirSync, readFileSync } from "node:fs";
+import { existsSync, lstatSync, mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import type { Socket } from "node:net";
 import { tmpdir, userInfo } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import type { Writable } from "node:stream";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
 
@@ -81,9 +81,10 @@ async function socketPath(job: string): Promise<string> {
     .slice(0, 32);
   const { XDG_RUNTIME_DIR } = process.env;
   const directories = [...(XDG_RUNTIME_DIR ? [join(XDG_RUNTIME_DIR, "mosaic")] : []), join(tmpdir(), `mosaic-${uid}`)];
-  const fits = (directory: string): boolean => Buffer.byteLength(join(directory, file)) <= LONGEST_PATH;
+  const fits = (directory: string): boolean =>
+    Buffer.byteLength(join(directory, file)) <= LONGEST_PATH && existsSync(dirname(directory));
   const directory = directories.find(fits) ?? `/tmp/mosaic-${uid}`;
-  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  makeDirectory(directory);
   const stat = lstatSync(directory);
   if (stat.isDirectory() && stat.uid === uid && (stat.mode & 0o077) === 0) return join(directory, file);
   throw new OptionError({
@@ -92,6 +93,23 @@ async function socketPath(job: string): Promise<string> {
     received: `mode ${(stat.mode & 0o777).toString(8)}, uid ${stat.uid}`,
     remedy: "remove it, or set XDG_RUNTIME_DIR or TMPDIR to another directory",
   });
+}
+
+/**
+ * Of one level: `mkdir` with `recursive` tries for ever where the parent exists and the system refuses a new directory with
+ * ENOENT, as in /proc.
+ */
+function makeDirectory(directory: string): void {
+  try {
+    mkdirSync(directory, { mode: 0o700 });
+  } catch (cause) {
+    const { code, message } = cause as NodeJS.ErrnoException;
+    if (code === "EEXIST") return;
+    throw new MosaicError(
+      `connect: no directory for the agent's socket: ${message}; set XDG_RUNTIME_DIR or TMPDIR to another directory`,
+      { cause },
+    );
+  }
 }
 
 /**

@@ -54,6 +54,10 @@ export class NativeGroup extends CheckedGroup {
     return this.#self.post(this.#index, call, label);
   }
 
+  protected record(description: () => string): void {
+    if (this.size > 1) this.#self.record(this.#index, description());
+  }
+
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
     const place = await this.#self.split(this.#index, color, name);

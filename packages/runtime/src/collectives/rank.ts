@@ -89,6 +89,10 @@ export class NativeRank {
     return pending;
   }
 
+  record(group: number, description: string): void {
+    native((addon) => addon.record(this.#engine, group, description));
+  }
+
   async split(group: number, color: number, name: string): Promise<GroupPart> {
     let operation = 0;
     await completions.expect(undefined, (completion) => {
@@ -114,18 +118,24 @@ export class NativeRank {
     return native((addon) => addon.takeTrace(number));
   }
 
-  /** Finishes what was posted, then closes. Twice is fine. */
+  /**
+   * Finishes what was posted, then closes. Twice is fine. Rejects with a CollectiveMismatchError where it finds only then that
+   * this rank has called other things than another.
+   */
   close(): Promise<void> {
     this.#closing ??= this.#close();
     return this.#closing;
   }
 
   async #close(): Promise<void> {
-    await completions.expect(undefined, (completion) => {
-      native((addon) => addon.close(this.#engine, completion));
-    });
-    native((addon) => addon.forget(this.#engine));
-    this.#releaseCompleted();
+    try {
+      await completions.expect(undefined, (completion) => {
+        native((addon) => addon.close(this.#engine, completion));
+      });
+    } finally {
+      native((addon) => addon.forget(this.#engine));
+      this.#releaseCompleted();
+    }
   }
 
   /** Releases the operands of operations that are over. Most were released by `wait` already. */

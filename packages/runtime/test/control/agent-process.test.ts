@@ -222,6 +222,15 @@ describe("the address", () => {
     await expect(agentAddress(1)).rejects.toThrow(/expected a directory of mode 700 .*, received mode 755/);
   });
 
+  test("is refused at once where the system has no place for it, and elsewhere where the directory is gone", async () => {
+    vi.stubEnv("XDG_RUNTIME_DIR", "/proc");
+    await expect(agentAddress(1)).rejects.toThrow(
+      /^connect: no directory for the agent's socket: E[A-Z]+: .*\/proc\/mosaic'; set XDG_RUNTIME_DIR or TMPDIR/,
+    );
+    vi.stubEnv("XDG_RUNTIME_DIR", "/proc/x");
+    expect(dirname((await agentAddress(1)).path)).toBe(join(tmpdir(), `mosaic-${userInfo().uid}`));
+  });
+
   test("needs the name of a job", async () => {
     vi.stubEnv("MOSAIC_RUN_ID", undefined);
     await expect(agentAddress(0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start/);

@@ -1,0 +1,31 @@
+import { agreementSuite } from "@mosaic/conformance";
+import { type AttentionBackend, attention, CollectiveMismatchError, layoutOf, randn } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { mesh2d } from "../src/index.ts";
+import { makeWorld, register } from "./world.ts";
+
+register(agreementSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
+
+/** The error of a world of two whose ranks use these backends. */
+async function disagreement(backends: readonly AttentionBackend[]): Promise<string> {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device });
+  const reads = contexts.map((ctx, rank) => {
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 8 });
+    const x = randn(ctx, [1, 2, 4, 8]);
+    return attention(ctx, x, x, x, { backend: backends[rank]!, queries: layout, keys: layout }).read();
+  });
+  const [first] = await Promise.allSettled(reads);
+  await Promise.allSettled(contexts.map((ctx) => ctx.close()));
+  const { reason } = first as PromiseRejectedResult;
+  expect(reason).toBeInstanceOf(CollectiveMismatchError);
+  return (reason as Error).message;
+}
+
+test("options that differ between ranks are named", async () => {
+  const message = await disagreement([mesh2d({ shape: [1, 2] }), mesh2d({ shape: [2, 1] })]);
+  expect(message).toContain("rank 0 is at call #1 (world): attention by mesh2d(sp, shape 1×2, schedule auto, ");
+  expect(message).toContain("rank 1 at call #1 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");
+  const other = await disagreement([mesh2d({ schedule: "fused" }), mesh2d({ schedule: "overlapped", channels: 2 })]);
+  expect(other).toContain("by mesh2d(sp, schedule fused): ");
+  expect(other).toContain("by mesh2d(sp, schedule overlapped, channels 2, compute to transfer 1, links 1:1): ");
+});

@@ -1,0 +1,19 @@
+import { fileURLToPath } from "node:url";
+import { world } from "@mosaic/collectives-nccl";
+import { agreementSuite } from "@mosaic/conformance";
+import { cuda } from "@mosaic/kernels-cuda";
+import { ring } from "../../src/index.ts";
+import { register } from "../world.ts";
+
+// Ranks of one process: NCCL takes one rank of it on one GPU, so these are always the stand-ins.
+const built = (path: string) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+process.env.MOSAIC_CUDA_LIBRARY = built("kernels-cuda/build-emulated/libcuda_emulated.so");
+process.env.MOSAIC_NCCL_LIBRARY = built("collectives-nccl/build-emulated/libnccl_standin.so");
+
+register(
+  agreementSuite({
+    makeWorld: (size, { wrapDevice, ...options }) =>
+      world(size, { ...options, device: () => wrapDevice(cuda({ index: 0 })) }),
+    backend: (axis) => ring({ axis }),
+  }),
+);

@@ -1,0 +1,185 @@
+import {
+  attention,
+  type AttentionBackend,
+  CollectiveMismatchError,
+  type Context,
+  contiguous,
+  layoutOf,
+  type Mask,
+  masks,
+  type Placement,
+  randn,
+  striped,
+  type Tensor,
+} from "@mosaic/core";
+import { type Case, check } from "../check.ts";
+import { checkMessage, errorOf, messageOf, openStage } from "../failures/stage.ts";
+import type { MakeWorld } from "../world.ts";
+
+export interface AgreementSuiteOptions {
+  readonly makeWorld: MakeWorld;
+  /** Makes the backend along an axis. */
+  readonly backend: (axis: string) => AttentionBackend;
+}
+
+/** What a rank passes to attention; its shard has 4 rows, whatever it is. */
+interface Options {
+  readonly mask: Mask;
+  readonly placement: Placement;
+  readonly scale: number;
+  readonly length: number;
+  readonly dropsBackward: boolean;
+}
+
+const usual: Options = {
+  mask: masks.full(),
+  placement: contiguous(),
+  scale: 0.25,
+  length: 12,
+  dropsBackward: true,
+};
+
+/** What rank 1 of 3 does otherwise, and how both sides are named. */
+interface Difference {
+  readonly what: string;
+  readonly all?: Partial<Options>;
+  readonly odd: Partial<Options>;
+  readonly sides: readonly [usual: string | RegExp, odd: string | RegExp];
+}
+
+const differences: readonly Difference[] = [
+  {
+    what: "masks that differ",
+    odd: { mask: masks.causal() },
+    sides: ["mask full 0:12 × 0:12, ", "mask causal 0:12 × 0:12, "],
+  },
+  {
+    what: "masks that differ, of which one lets no rank see another's keys,",
+    all: { mask: masks.documents([4, 4, 4]) },
+    odd: { mask: masks.causal() },
+    sides: ["mask full 0:4 × 0:4 + full 4:8 × 4:8 + full 8:12 × 8:12, ", "mask causal 0:12 × 0:12, "],
+  },
+  {
+    what: "masks of many slices that differ",
+    all: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 1, 1]) },
+    odd: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 2]) },
+    sides: [" of 9 slices (", " of 8 slices ("],
+  },
+  {
+    what: "placements that differ",
+    odd: { placement: striped() },
+    sides: ["rows 12 over sp: 0:4 | 4:8 | 8:12", "rows 12 over sp: 0:12:3 | 1:13:3 | 2:14:3"],
+  },
+  { what: "scales that differ", odd: { scale: 0.5 }, sides: ["scale 0.25, ", "scale 0.5, "] },
+  {
+    what: "scales that differ, where no rank expects a message,",
+    all: { mask: masks.documents([4, 4, 4]) },
+    odd: { scale: 0.5 },
+    sides: ["scale 0.25, ", "scale 0.5, "],
+  },
+  {
+    what: "lengths that differ",
+    odd: { length: 13 },
+    // Messages that follow from them differ, too: of those without signatures either may be found first.
+    sides: [/rows 12 over sp: 0:4 \| 4:8 \| 8:12|\[1,2,4,8\]/, /rows 13 over sp: 0:5 \| 5:9 \| 9:13|\[1,2,5,8\]/],
+  },
+  {
+    what: "backwards that one rank does not call",
+    all: { dropsBackward: false },
+    odd: { dropsBackward: true },
+    sides: ["attention backward by ", "at barrier #"],
+  },
+];
+
+/**
+ * What a backend's calls must have in common on all ranks, and what no message shows: masks, placements, scales and lengths that
+ * differ while shapes agree. Every rank fails with a CollectiveMismatchError that names both calls, at the next message, the
+ * next barrier or at close, also where the mask leaves a rank no message to expect. `attention` records all of it; a backend's
+ * part is its `description`.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { world } from "@mosaic/collectives-local";
+ * import { agreementSuite, type MakeWorld } from "@mosaic/conformance";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
+ *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
+ * const cases = agreementSuite({ makeWorld, backend: (axis) => ring({ axis }) });
+ * await cases.find(({ name }) => name === "scales that differ are named on every rank")!.run();
+ * ```
+ */
+export function agreementSuite(options: AgreementSuiteOptions): Case[] {
+  return [
+    ...differences.map((difference) => ({
+      name: `${difference.what} are named on every rank`,
+      run: () => atNextCall(options, difference),
+    })),
+    { name: "scales that differ, where ranks only read and close, are named", run: () => atClose(options) },
+    { name: "the same calls with masks and layouts made anew agree", run: () => agree(options) },
+  ];
+}
+
+async function atNextCall({ makeWorld, backend }: AgreementSuiteOptions, difference: Difference): Promise<void> {
+  const { all, odd, sides } = difference;
+  await using stage = await openStage(makeWorld, { size: 3 });
+  const outcomes = stage.contexts.map((ctx) => {
+    const chosen = { ...usual, ...all, ...(ctx.rank === 1 && odd) };
+    return errorOf(
+      ctx.world,
+      () => attend(ctx, backend("sp"), chosen),
+      () => ctx.mesh.group("sp").barrier().wait(),
+    );
+  });
+  for (const outcome of await Promise.all(outcomes)) {
+    const message = messageOf(outcome, CollectiveMismatchError);
+    for (const side of sides) checkMessage(message, side);
+    checkMessage(
+      message,
+      /\brank 1 (is )?at .*; all ranks of a group must call the same collectives in the same order/,
+    );
+  }
+}
+
+function attend(ctx: Context, backend: AttentionBackend, chosen: Options): Tensor {
+  const { mask, placement, scale, length } = chosen;
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length, placement });
+  const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [1, 2, 4, 8])) as [Tensor, Tensor, Tensor];
+  for (const x of [q, k, v]) x.requiresGrad = true;
+  const out = attention(ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
+  if (!chosen.dropsBackward) out.sum().backward();
+  return out;
+}
+
+async function atClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
+  const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
+  const mask = masks.documents([4, 4, 4]);
+  const ended = await Promise.allSettled(
+    contexts.map(async (ctx) => {
+      try {
+        await attend(ctx, backend("sp"), { ...usual, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
+      } finally {
+        await ctx.close();
+      }
+    }),
+  );
+  const failed = ended.filter((each) => each.status === "rejected");
+  check(failed.length > 0, "expected that a rank fails to read or to close, received none");
+  for (const { reason } of failed) {
+    const message = messageOf(reason as Error, CollectiveMismatchError);
+    for (const side of ["scale 0.25, ", "scale 0.5, "]) checkMessage(message, side);
+  }
+}
+
+/** Equal is what has equal slices and spans, not what is the same object; closing compares, too. */
+async function agree({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 3 });
+  for (let call = 0; call < 20; call++) {
+    const mask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));
+    for (const ctx of stage.contexts) {
+      attend(ctx, backend("sp"), { ...usual, mask: mask(), scale: 1 + call, dropsBackward: call % 3 > 0 });
+    }
+  }
+  for (const group of stage.groups) group.barrier().wait();
+  for (const device of stage.devices) await device.stream.synchronize();
+}

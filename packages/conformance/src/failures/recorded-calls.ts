@@ -1,0 +1,215 @@
+import { CollectiveMismatchError, type Context, fromArray, type ProcessGroup } from "@mosaic/core";
+import { type Case, check, checkThrows } from "../check.ts";
+import type { MakeWorld } from "../world.ts";
+import { checkMessage, errorOf, messageOf, openStage, type Outcome } from "./stage.ts";
+
+/** Calls that ranks record in the history of a group, and that differ between them though no message does. */
+export function recordedCallCases(makeWorld: MakeWorld): Case[] {
+  return [
+    { name: "recorded calls that differ are named at the next message", run: () => atMessage(makeWorld) },
+    { name: "recorded calls that differ are named at a barrier", run: () => atBarrier(makeWorld) },
+    {
+      name: "recorded calls of a part of the world that differ are named at a barrier of the world",
+      run: () => atBarrierOfWorld(makeWorld),
+    },
+    {
+      name: "a call that one rank alone has recorded is named at a barrier, beside what the others called",
+      run: () => oneMore(makeWorld),
+    },
+    {
+      name: "recorded calls that differ are named on a rank that expects no message",
+      run: () => withoutMessage(makeWorld),
+    },
+    { name: "long ago recorded calls that differ, and many calls since", run: () => longAgo(makeWorld) },
+    {
+      name: "recorded calls that differ are named when ranks close together",
+      run: () => atClose(makeWorld, "together"),
+    },
+    {
+      name: "recorded calls that differ are named when ranks close one after the other",
+      run: () => atClose(makeWorld, "one after the other"),
+    },
+    { name: "recorded calls of a part that differ are named at close", run: () => partAtClose(makeWorld) },
+    { name: "ranks that close after different numbers of calls", run: () => differentNumbers(makeWorld) },
+    {
+      name: "ranks that close after a failure, with recorded calls that differ",
+      run: () => closeAfterFailure(makeWorld),
+    },
+    { name: "recorded calls that agree, among messages that only some ranks join", run: () => agree(makeWorld) },
+    { name: "what cannot be recorded throws", run: () => refused(makeWorld) },
+  ];
+}
+
+const sameCalls = "all ranks of a group must call the same collectives in the same order, with the same shapes";
+
+/** Both sides of calls #1 of the world, of which rank 1's is another. */
+function checkNamed(outcome: Outcome | undefined, group = "world"): void {
+  const message = messageOf(outcome, CollectiveMismatchError);
+  const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
+  const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
+  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${sameCalls}$`));
+}
+
+function record(group: ProcessGroup, odd: boolean): void {
+  group.recordCall(`attention of ${odd ? "causal" : "full"}`);
+}
+
+async function atMessage(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 2 });
+  const outcomes = stage.groups.map((group) => {
+    const [sent, received] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
+    const around = (): void =>
+      group
+        .sendRecv([
+          { tensor: sent, to: 1 - group.rank },
+          { tensor: received, from: 1 - group.rank },
+        ])
+        .wait();
+    return errorOf(
+      group,
+      () => {
+        record(group, group.rank === 1);
+        around();
+      },
+      around,
+    );
+  });
+  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+}
+
+async function atBarrier(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 3 });
+  const outcomes = stage.groups.map((group) => {
+    record(group, group.rank === 1);
+    return errorOf(group, () => group.barrier().wait());
+  });
+  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+}
+
+/** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
+async function atBarrierOfWorld(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
+  const outcomes = stage.contexts.map(({ mesh, world, rank }) => {
+    record(mesh.group("sp"), rank === 1);
+    return errorOf(world, () => world.barrier().wait());
+  });
+  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome, "sp");
+}
+
+async function oneMore(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 2 });
+  const outcomes = stage.groups.map((group) => {
+    record(group, false);
+    if (group.rank === 1) group.recordCall("attention backward");
+    return errorOf(group, () => group.barrier().wait());
+  });
+  for (const outcome of await Promise.all(outcomes)) {
+    const message = messageOf(outcome, CollectiveMismatchError);
+    checkMessage(message, "rank 0 is at barrier #1 (world), rank 1 at call #2 (world): attention backward; ");
+  }
+}
+
+/** As under a causal mask: rank 0 sends, and needs nothing of rank 1. */
+async function withoutMessage(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 2 });
+  const outcomes = stage.groups.map((group) => {
+    const x = fromArray(group.device, [1], [1]);
+    return errorOf(
+      group,
+      () => {
+        record(group, group.rank === 1);
+        group.sendRecv([group.rank === 0 ? { tensor: x, to: 1 } : { tensor: x, from: 0 }]).wait();
+      },
+      () => group.barrier().wait(),
+    );
+  });
+  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+}
+
+/** More than logs keep: the call that differed is not known any more, but that one did. */
+async function longAgo(makeWorld: MakeWorld): Promise<void> {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
+  for (const { world, rank } of contexts) {
+    record(world, rank === 1);
+    for (let i = 0; i < 100; i++) world.recordCall("the same");
+  }
+  const closed = await Promise.allSettled(contexts.map((context) => context.close()));
+  const failed = closed.filter((each) => each.status === "rejected");
+  check(failed.length > 0, "expected that a rank fails to close, received none");
+  for (const { reason } of failed) messageOf(reason as Error, CollectiveMismatchError);
+}
+
+async function atClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
+  const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
+  for (const { world, rank } of contexts) record(world, rank === 1);
+  const closed: PromiseSettledResult<void>[] = [];
+  if (when === "together") closed.push(...(await Promise.allSettled(contexts.map((context) => context.close()))));
+  else for (const context of contexts) closed.push(...(await Promise.allSettled([context.close()])));
+  checkFailedToClose(closed, "world");
+}
+
+async function partAtClose(makeWorld: MakeWorld): Promise<void> {
+  const contexts = await makeWorld(4, { wrapDevice: (device) => device, timeout: 20, mesh: { dp: 2, sp: 2 } });
+  for (const { mesh, rank } of contexts) record(mesh.group("sp"), rank === 1);
+  checkFailedToClose(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
+}
+
+/** Whoever closes last has what the others called; those that closed before it have nothing to compare with. */
+function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
+  const failed = closed.filter((each) => each.status === "rejected");
+  check(failed.length > 0, "expected that a rank fails to close, received none");
+  for (const { reason } of failed) checkNamed(reason as Error, group);
+}
+
+/** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
+async function differentNumbers(makeWorld: MakeWorld): Promise<void> {
+  for (const more of [0, 1]) {
+    const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
+    for (const { world, rank } of contexts) for (let i = 0; i < (rank === more ? 40 : 1); i++) record(world, false);
+    for (const context of contexts) await context.close();
+  }
+}
+
+/** The failure was reported: closing must not bring up another one. */
+async function closeAfterFailure(makeWorld: MakeWorld): Promise<void> {
+  const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 0.3 });
+  const [first, second] = contexts as [Context, Context];
+  const x = fromArray(first, [1], [1]);
+  first.world.allReduce(x).wait();
+  await checkThrows(() => x.read(), "CollectiveTimeoutError", /rank 0 waits in allReduce #1/);
+  // Rank 1 has not noticed it yet, or throws the same.
+  try {
+    record(second.world, true);
+  } catch (error) {
+    checkMessage((error as Error).message, "rank 0 waits in allReduce #1");
+  }
+  for (const context of contexts) await context.close();
+}
+
+async function agree(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
+  const work = stage.contexts.map(async ({ mesh, world, rank, device }) => {
+    const x = fromArray(device, [rank], [1]);
+    for (let step = 0; step < 50; step++) {
+      for (const group of [mesh.group("sp"), mesh.group("dp"), world]) {
+        group.recordCall(() => `step ${step} of ${group.name}, ranks ${group.ranks}`);
+        const isFirst = group.rank === 0;
+        if (group.rank < 2) group.sendRecv([isFirst ? { tensor: x, to: 1 } : { tensor: x, from: 0 }]).wait();
+      }
+      if (step % 7 === 0) mesh.group("sp").barrier().wait();
+      if (step % 20 === 0) world.barrier().wait();
+    }
+    return x.read();
+  });
+  for (const [value] of await Promise.all(work)) check(value === 0, `expected 0, received ${value}`);
+}
+
+async function refused(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openStage(makeWorld, { size: 2 });
+  const [group] = stage.groups as [ProcessGroup];
+  for (const wrong of ["", undefined, 7]) {
+    await checkThrows(() => group.recordCall(wrong as string), "OptionError", /recordCall \(world\): expected a desc/);
+  }
+  await stage.close();
+  await checkThrows(() => group.recordCall("late"), "ClosedError", /recordCall \(world\): expected an open group/);
+}
