@@ -1,4 +1,4 @@
-import { rect, text, tip } from "@mosaic/planner/svg";
+import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { bytes, contentsOf, kindsOf, numbers, ranksInWords, seconds } from "./format.ts";
 import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
 
@@ -67,7 +67,7 @@ function blockOf(block: Block, place: LanePlace): string {
   const { queries, keys, backward } = block;
   const words = `queries of ${ranksInWords(queries, ranks)} attend to keys and values of ${ranksInWords(keys, ranks)}${backward ? ", backward" : ""}: ${during(block)}`;
   const lower = { place, y: top + rows.compute - edge + 1, height: edge - 1 };
-  return tip(
+  return tooltip(
     words,
     bands(block, keys, { place, y: top, height: rows.compute - edge }) + (edge > 0 ? bands(block, queries, lower) : ""),
   );
@@ -77,7 +77,7 @@ function transferOf(transfer: Transfer, place: LanePlace): string {
   const { parcels, backward } = transfer;
   const whose = [...new Set(parcels.flatMap(({ of }) => of))].toSorted((a, b) => a - b);
   const words = `sends ${bytes(transfer.bytes)}, ${contentsOf(parcels, place.ranks)}${backward ? ", backward" : ""}: ${during(transfer)}`;
-  return tip(words, bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send }));
+  return tooltip(words, bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send }));
 }
 
 interface BandsPlace {

@@ -69,7 +69,7 @@ class Interpreter {
     this.#whose = whose;
     this.#history = new StorageHistory({ what: "statistics", of: [rank.tape.rank], rows: 0 });
     const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
-      ([end, what]) => [this.#storageOf(rank.ends[end as "q"]), what] as const,
+      ([end, what]) => [this.#storageOf(rank.tensorViews[end as "q"]), what] as const,
     );
     const toCome = new Map<number, string>(inputs);
     this.#walk((event, time) => {

@@ -1,4 +1,4 @@
-import { escape, rect, short, text } from "@mosaic/planner/svg";
+import { escape, rect, formatCoordinate, text } from "@mosaic/planner/svg";
 
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
@@ -26,12 +26,12 @@ export function svg(
 
 /** A straight line. */
 export function line([x1, y1, x2, y2]: readonly [number, number, number, number], rest: string): string {
-  return `<line x1="${short(x1)}" y1="${short(y1)}" x2="${short(x2)}" y2="${short(y2)}" ${rest}/>`;
+  return `<line x1="${formatCoordinate(x1)}" y1="${formatCoordinate(y1)}" x2="${formatCoordinate(x2)}" y2="${formatCoordinate(y2)}" ${rest}/>`;
 }
 
 /** A line through points. */
 export function curve(points: readonly (readonly [number, number])[], rest: string): string {
-  return `<polyline points="${points.map(([x, y]) => `${short(x)},${short(y)}`).join(" ")}" fill="none" ${rest}/>`;
+  return `<polyline points="${points.map(([x, y]) => `${formatCoordinate(x)},${formatCoordinate(y)}`).join(" ")}" fill="none" ${rest}/>`;
 }
 
 /** From values to pixels. */

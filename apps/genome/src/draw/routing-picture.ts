@@ -1,4 +1,4 @@
-import { rect, text, tip } from "@mosaic/planner/svg";
+import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { type Gene, genes, type Role } from "../genes.ts";
 import type { MethodResult } from "../results.ts";
 import type { RoutingMap } from "../survey.ts";
@@ -37,7 +37,7 @@ function drawn(gene: Gene, axis: Axis, middle: number): string {
   const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${colours[role]}" rx="1.5"`);
   const fits = width > 6.5 * name.length + 2;
   const words = fits ? [text(x + width / 2, top + 10, name, NAME)] : [];
-  return tip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
+  return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
 }
 
 function legend(left: number, y: number): readonly string[] {

@@ -11,7 +11,7 @@ import {
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
 
-interface Parts {
+interface SymbolicContextOptions {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;
   readonly backends: readonly AttentionBackend[];
@@ -26,7 +26,7 @@ export class SymbolicContext implements Context {
   readonly #backends: readonly AttentionBackend[];
   #closed = false;
 
-  constructor({ device, mesh, backends }: Parts) {
+  constructor({ device, mesh, backends }: SymbolicContextOptions) {
     this.device = device;
     this.mesh = mesh;
     this.#backends = [local(), ...backends];
@@ -81,7 +81,7 @@ export class SymbolicContext implements Context {
 }
 
 /** The mesh as one rank sees it. */
-export function meshOf(
+export function symbolicMesh(
   shape: Coordinate,
   coordinate: Coordinate,
   groups: ReadonlyMap<string, ProcessGroup>,

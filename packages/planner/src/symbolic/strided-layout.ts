@@ -40,8 +40,8 @@ export class StridedLayouts {
   readonly #views = new Map<StridedLayout, View[]>();
 
   layout(shape: Shape, strides: Shape, offset: number): StridedLayout {
-    let hash = mixed(shape.length, offset);
-    for (let i = 0; i < shape.length; i++) hash = mixed(mixed(hash, shape[i]!), strides[i]!);
+    let hash = combineHash(shape.length, offset);
+    for (let i = 0; i < shape.length; i++) hash = combineHash(combineHash(hash, shape[i]!), strides[i]!);
     let layouts = this.#layouts.get(hash);
     if (!layouts) this.#layouts.set(hash, (layouts = []));
     for (const layout of layouts) if (isLayout(layout, shape, strides, offset)) return layout;
@@ -90,7 +90,7 @@ function fourAxes({
 }
 
 /** A hash and one more number, as a hash of both. */
-export function mixed(hash: number, number: number): number {
+export function combineHash(hash: number, number: number): number {
   const high = Math.imul(hash ^ (hash >>> 15) ^ (number | 0), 0x2c1b_3c6d);
   return (high ^ (high >>> 13)) >>> 2;
 }

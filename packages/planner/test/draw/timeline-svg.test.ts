@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { type Piece, type Timeline, timelineSvg, timeShares } from "../../src/index.ts";
-import { waits } from "../../src/draw/waiting.ts";
+import { waitIntervals } from "../../src/draw/wait-intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { all, type Element, parse } from "./xml.ts";
 
@@ -122,7 +122,7 @@ test("waiting is when transfers are under way and nothing computes", () => {
       const done: Piece[] = made.map((piece) => ({ ...piece, end: piece.start + piece.end }));
       const within = (time: number) => (piece: { start: number; end: number }) =>
         piece.start <= time && time < piece.end;
-      const waited = waits(done);
+      const waited = waitIntervals(done);
       for (let time = 0; time < 72; time++) {
         const busy = (lane: Piece["lane"]) => done.some((piece) => piece.lane === lane && within(time)(piece));
         expect(waited.some(within(time))).toBe(busy("communication") && !busy("compute"));
