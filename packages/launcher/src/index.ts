@@ -11,6 +11,6 @@ export type {
   StreamName,
 } from "./job.ts";
 export { type Job, launch, start } from "./launch.ts";
-export { connectStore, Store, type StoreOptions, type Waiting } from "./store/client.ts";
+export { connectStore, Store, type StoreOptions, type WaitOptions } from "./store/client.ts";
 export { LIMITS, PROTOCOL_VERSION, type StoreCode, StoreError } from "./store/protocol.ts";
 export { StoreServer, type StoreServerOptions } from "./store/server.ts";

@@ -4,7 +4,7 @@ import { PassThrough, Writable } from "node:stream";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { LaunchEvent } from "../src/job.ts";
-import { LineSplitter, LONGEST_LINE, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
+import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
 import { Sink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
 import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
@@ -54,7 +54,7 @@ describe("lines", () => {
         .map(({ text }) => text)
         .join(""),
     ).toBe(long);
-    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(LONGEST_LINE);
+    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(MAX_LINE_BYTES);
     const endless = split(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
     expect(endless.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
   });
