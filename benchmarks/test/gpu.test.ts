@@ -176,7 +176,7 @@ describe("a row by its definition", () => {
       Float64Array,
       Float64Array,
     ];
-    const whole = { ...sizes, sees: () => true, q, k, v };
+    const whole = { ...sizes, maskMod: () => true, q, k, v };
     const scores = [0, 1, 2, 3, 4].map(
       (key) => 0.5 * [0, 1, 2, 3].reduce((s, c) => s + q[12 + c]! * k[4 * key + c]!, 0),
     );

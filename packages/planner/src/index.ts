@@ -10,7 +10,7 @@ export type { Fault } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
   type AttentionRecord,
-  type TensorViews as Ends,
+  type TensorViews,
   maxRecordedRanks,
   record,
   type RecordedRank,
