@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import { argsOf, help, readSettings, UsageError } from "../src/args.ts";
+import { formatArgs, help, readSettings, UsageError } from "../src/args.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = readSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
   expect(settings).toMatchObject({ task: "planted", method: "meta", topK: 1, learningRate: 0.5, ranks: 2, heads: 1 });
   expect(settings.folder).toBe("runs/planted-meta1-0");
-  expect(readSettings(argsOf(settings))).toEqual(settings);
+  expect(readSettings(formatArgs(settings))).toEqual(settings);
   expect(help).toContain("--chunk-length N");
 });
 
