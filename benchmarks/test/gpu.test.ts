@@ -116,7 +116,7 @@ function benchOf(contenders: readonly Contender[]): Bench {
 }
 
 describe("the gate", () => {
-  it("lets nobody pass whose numbers are wrong or are none", async () => {
+  it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
     expect(await passed(bench, shape, new Map())).toEqual(new Set(["right"]));

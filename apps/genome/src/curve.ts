@@ -10,7 +10,7 @@ export interface Entry {
   readonly bytes: number;
   /** Multiply-adds so far, all ranks together. */
   readonly work: number;
-  /** Of sequences that are never trained on, where it was asked. */
+  /** Of held-out sequences, at the steps that evaluate. */
   readonly held?: Evaluation;
 }
 

@@ -8,7 +8,7 @@ import { Samples } from "../src/samples.ts";
 const genome = readLambda();
 
 describe("masked bases", () => {
-  it("hides some 15 %, and asks for just those", () => {
+  it("masks some 15 %, and has targets for just those", () => {
     const { letters, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
     const hidden = Array.from(letters).filter((letter) => letter === MASKED).length;
     expect(hidden / 4000).toBeCloseTo(0.15, 1);
@@ -76,7 +76,7 @@ describe("planted repeats", () => {
 });
 
 describe("words", () => {
-  it("tell what stands around a base, and nothing beyond the ends or the reach", () => {
+  it("hold what stands around a base, and nothing beyond the ends or the reach", () => {
     const { letters } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
     const whole = tokenize(letters, 0, 60);
     expect(whole.length).toBe(60 * WORDS_PER_TOKEN);

@@ -68,7 +68,7 @@ describe("training", () => {
     expect(local[0]!.bytes).toBe(0);
   });
 
-  it("gives whoever looks at fewer keys more steps, never more work", () => {
+  it("gives methods that attend to fewer keys more steps, never more work", () => {
     const of = (...more: readonly string[]): Settings => readSettings(more);
     const budget = 200 * stepMultiplyAdds(0, of("--method", "ring"));
     const steps = ["4", "2", "1"].map((topK) => stepsWithin(budget, of("--method", "meta", "--top-k", topK)));

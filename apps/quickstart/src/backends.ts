@@ -21,7 +21,7 @@ import { type Settings, type Shape, gridShapes } from "./settings.ts";
 
 const autoChoices = new WeakMap<Settings, AutoStrategy>();
 
-/** What the planner chooses for these settings, whose profile it needs; it thinks once. Every rank comes to the same. */
+/** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
 export function autoChoice(settings: Settings): AutoStrategy {
   const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
   if (!profile) throw new OptionError({ where: "auto", expected: "a machine that was measured", received: "none" });
@@ -44,7 +44,7 @@ interface BackendEntry {
 interface Dimensions {
   /** What the two numbers count. */
   readonly names: readonly [string, string];
-  /** The shape where none is asked for. */
+  /** The default shape. */
   choose(ranks: number, numHeads: number): Shape;
 }
 

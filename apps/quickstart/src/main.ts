@@ -100,7 +100,7 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   return verdict.faults.length === 0 ? 0 : 1;
 }
 
-/** What is asked for; with the device decided on, and the machine measured, if something is to be predicted. */
+/** The settings with the device chosen, and with a profile of this machine if a prediction needs one. */
 async function resolveSettings(settings: Settings): Promise<Settings> {
   if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureProfile(settings) };
   if (settings.device !== undefined) return settings;

@@ -88,7 +88,7 @@ function openSingleRank({ device }: Settings): Promise<mosaic.Context> {
   return mosaic.init({ rank: 0, worldSize: 1, ...(device && { device }) });
 }
 
-/** What the ranks left in the folder, in the order of the sequence: each tensor [H,n,D]; NaN where nobody wrote. */
+/** What the ranks left in the folder, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
 export function gatherResults(folder: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, dim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];

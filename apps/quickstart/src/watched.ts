@@ -27,11 +27,11 @@ export function withProgress(backend: AttentionBackend, finished: ProgressListen
   };
 }
 
-/** The host waits for nothing: a step is finished when the stream's synchronize, asked for right behind it, resolves. */
+/** The host waits for nothing: a step is finished when the stream's synchronize, called right after it, resolves. */
 function kernelsWithProgress(ctx: Context, finished: ProgressListener): Kernels {
   const { kernels, stream } = ctx.device;
   const report = (step: ProgressStep): void => {
-    // A failed stream is reported by whoever reads the result.
+    // A failed stream is reported by the read of the result.
     stream.synchronize().then(
       () => finished(step),
       () => {},

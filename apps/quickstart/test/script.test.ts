@@ -39,7 +39,7 @@ describe("what a rank will do", () => {
   });
 
   it("in a grid: queries along rows, keys along columns, results home", () => {
-    // Block by block or all at once, whatever the backend thinks best for so few tokens.
+    // Block by block or all at once, whichever the backend chooses for so few tokens.
     const { tiles, batches } = scriptOf("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
       const blocks = tiles.filter(({ backward }) => backward === phase);
@@ -57,7 +57,7 @@ describe("what a rank will do", () => {
     ]);
   });
 
-  it("by heads: rows go out to whoever has a head, and come home", () => {
+  it("by heads: rows go to the rank of each head, and return", () => {
     expect(reported(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],

@@ -31,7 +31,7 @@ export function assignRows(
   return { known: evenRange(knownRows, rank, ranks), target: { first: knownRows + before, count: target(rank) } };
 }
 
-/** Tables of one size on the device, with the classes that are asked for: [B, rows asked here]. */
+/** Tables of one size on the device, with the target classes: [B, target rows of this rank]. */
 export interface LoadedBatch extends Batch, Disposable {
   readonly targets: Tensor;
 }

@@ -25,7 +25,7 @@ export async function saveModel(model: TabularModel, path: string): Promise<void
 }
 
 /**
- * How probably each row asked here is of class 1. Which class is called 1 is arbitrary: the table is read under both names,
+ * The probability of class 1 for each target row of this rank. Which class is called 1 is arbitrary: the table is read under both names,
  * and the log-odds are averaged (an ensemble of Hollmann et al. 2023), so that the answer does not depend on it.
  */
 export async function predict(

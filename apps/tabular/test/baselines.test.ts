@@ -52,7 +52,7 @@ describe("logisticRegression", () => {
 });
 
 describe("nearestNeighbours", () => {
-  it("asks the nearest", () => {
+  it("averages the nearest", () => {
     const task = {
       width: 1,
       train: Float32Array.from([0, 1, 2, 10, 11, 12]),

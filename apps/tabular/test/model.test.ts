@@ -21,7 +21,7 @@ async function onRanks<T>(ranks: number, run: (ctx: Context) => Promise<T>, spSi
   }
 }
 
-/** Probabilities of all rows asked, in the table's order. */
+/** Probabilities of all target rows, in the table's order. */
 async function answers(given: Table, ranks = 1): Promise<number[]> {
   const parts = await onRanks(ranks, async (ctx) => {
     using model = new TabularModel(ctx, { ...small, rows: ring() });
@@ -47,7 +47,7 @@ describe("the model", () => {
     for (const [i, p] of (await answers(table)).entries()) expect(1 - renamed[i]!).toBeCloseTo(p, 6);
   });
 
-  it("does not look at the classes that it is asked for", async () => {
+  it("does not read the target classes", async () => {
     const labels = table.labels.slice();
     labels.fill(1, knownRows);
     expect(await answers({ ...table, labels })).toEqual(await answers(table));

@@ -31,7 +31,7 @@ describe("tableOf", () => {
     expect(make).toThrow(/missing: "drop"/);
   });
 
-  it("leaves such rows out if asked to", () => {
+  it("leaves such rows out if the option is set", () => {
     const table = createTable(
       [
         { a: null, b: 1, y: 0 },

@@ -94,7 +94,7 @@ const PARENT_POLL_MS = 100;
 
 /**
  * `npx mosaic-run` and scripts of package.json run in a shell between npm and this process, and npm passes SIGTERM on to the
- * shell alone: it dies, npm ends, and a job would go on that nobody watches. So where npm, or one of its kind, started this
+ * shell alone: it dies, npm ends, and the job would continue without a terminal. So where npm, or one of its kind, started this
  * process, the end of its parent counts as that signal.
  */
 function stopWithNpm(job: Job): () => void {

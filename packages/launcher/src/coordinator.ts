@@ -65,7 +65,7 @@ export class LocalCoordinator implements Coordinator {
 
   /**
    * Binds the store, and the control plane's socket. Throws RendezvousError when the store's port is taken, naming who has
-   * it; UsageError when nobody may have it.
+   * it; UsageError when binding it is not permitted.
    */
   static async open(plan: LaunchPlan): Promise<LocalCoordinator> {
     const base = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";

@@ -51,7 +51,7 @@ function checkNames(options: LaunchOptions): void {
   throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
 }
 
-/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
+/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started with these options. */
 export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): LaunchPlan {
   checkNames(options);
   const cwd = options.cwd ?? workingDirectory();

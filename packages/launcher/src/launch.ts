@@ -19,7 +19,7 @@ const EXIT_TIMED_OUT = 124;
 const EX_CONFIG = 78;
 const MAX_BACKOFF_MS = 30_000;
 /**
- * Signals within this time ask once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
+ * Signals within this time count once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
  * also receive. Ctrl-C is pressed by a person, and counts each time.
  */
 const SIGNAL_DEBOUNCE_MS = 500;
@@ -27,7 +27,7 @@ const SIGNAL_DEBOUNCE_MS = 500;
 /** A job under way. */
 export interface Job {
   /**
-   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one asks every
+   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one signals every
    * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
    */
   signal(name: NodeJS.Signals): void;
@@ -84,7 +84,7 @@ class RunningJob {
   readonly #logDir: string;
   #agent: NodeAgent | undefined;
   #stopRequest: StopRequest | undefined;
-  /** When a signal last asked the ranks to end, or ended them. */
+  /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
   #cancelPause: () => void = () => {};

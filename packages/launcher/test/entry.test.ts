@@ -147,7 +147,7 @@ describe("a plan", () => {
       expect(endsAt(nothing)).toBe(Number.POSITIVE_INFINITY);
   });
 
-  it("shares the cores among the ranks, unless somebody has chosen", () => {
+  it("shares the cores among the ranks, unless a number is set", () => {
     const threads = (env: NodeJS.ProcessEnv, options = {}): string =>
       resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
     expect(threads({})).toBe("1");
@@ -157,7 +157,7 @@ describe("a plan", () => {
     expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
   });
 
-  it("refuses threads that no rank could have, whoever chose them", () => {
+  it("refuses threads that no rank could have, wherever they were set", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
       resolvePlan({ entry: "sh", exec: true, ...options }, env);
     const legal = "expected a whole number from 1 to 1024, received";

@@ -102,7 +102,7 @@ describe("the console", () => {
     return String(screen.read() ?? "");
   }
 
-  it("draws the progress of rank 0 under the lines, and nobody else's", () => {
+  it("draws the progress of rank 0 under the lines, and of no other", () => {
     const events: Partial<LaunchEvent>[] = [
       { kind: "progress", text: "10%" },
       { kind: "progress", text: "99%", rank: 1 },
@@ -140,7 +140,7 @@ describe("the console", () => {
     sink.write("after\n");
     await sink.flush();
     expect(text).toMatch(
-      /line 4 .*\nmosaic-run: 4\d lines not shown: nobody read them; the log files have them\nafter\n$/s,
+      /line 4 .*\nmosaic-run: 4\d lines not shown: the reader was too slow; the log files have them\nafter\n$/s,
     );
   });
 });
@@ -154,7 +154,7 @@ describe("output of ranks", () => {
     expect((await run(["-n1", "--log-prefix", "", program("speak.mjs"), "progress"])).stdout).toBe("0 at 100%\n");
   });
 
-  it("is shown for the ranks asked for, and logged for all, byte for byte", async () => {
+  it("is shown for the selected ranks, and logged for all, byte for byte", async () => {
     const options = ["-n", "3", "--console-ranks", "0,2", "--log-dir", "logs", "--log-prefix", "{rank}> "];
     const { stdout } = await run([...options, program("speak.mjs"), "progress"]);
     expect(stdout.split("\n").toSorted()).toEqual(["", "0> 0 at 100%", "2> 2 at 100%"]);

@@ -26,7 +26,7 @@ export function checkCounts(where: string, counts: readonly number[]): void {
 // What callers without types pass is checked where it comes in, so that what they read is about their call.
 
 /** Throws an OptionError unless a value is what was expected. */
-// oxlint-disable-next-line max-params -- where, what is asked, and its words in an error
+// oxlint-disable-next-line max-params -- where, the condition, and its text in an error
 export function expectValue(where: string, fits: boolean, expected: string, received: unknown): void {
   if (!fits) throw new OptionError({ where, expected, received: formatValue(received) });
 }

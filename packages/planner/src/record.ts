@@ -133,7 +133,7 @@ export function recordRanks(where: string, options: RecordOptions, only: readonl
   return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
 }
 
-/** Runs a backend on symbolic ranks, on one after the other as they are asked for. */
+/** Runs a backend on symbolic ranks, one at a time, on demand. */
 export class Recorder {
   /** Ranks of the mesh. */
   readonly size: number;
@@ -155,7 +155,7 @@ export class Recorder {
     this.keys = keyTokens === tokens ? this.queries : layoutOf({ mesh, axes, placement, length: keyTokens });
     const slices = resolveSlices(mask, tokens, keyTokens);
     this.slices = slices;
-    // Every rank asks the mask for its slices: one list for all is recognised by identity.
+    // Every rank calls the mask's `slices`: one list for all is recognised by identity.
     const same: Mask = { name: mask.name, slices: () => slices };
     this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
   }

@@ -94,7 +94,7 @@ async function checkExact(
   conditions: TrialConditions,
 ): Promise<void> {
   const { mesh, axes, backend } = arrangement;
-  const { completion: completion, placement, dtype } = conditions;
+  const { completion, placement, dtype } = conditions;
   // Ranks that share no sequence have one of their own each.
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),

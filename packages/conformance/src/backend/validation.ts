@@ -103,7 +103,7 @@ export function validationSuite({ makeWorld, backend, sharded = ["queries", "key
   ];
 }
 
-/** A placement or a mask of somebody's own that does not keep what its contract states, over 10 tokens on two ranks. */
+/** A user's placement or mask that violates its contract, over 10 tokens on two ranks. */
 interface ContractViolation {
   readonly what: string;
   readonly shards?: readonly [readonly Span[], readonly Span[]];

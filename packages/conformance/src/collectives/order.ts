@@ -14,7 +14,7 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
     on("compute after wait finds what came", waitPrecedesCompute),
     on("a pipeline of two buffers", pipeline),
     on("memory may be disposed after the post", disposeAfterPost),
-    on("work that nobody waits for is done all the same", withoutWait),
+    on("work without a wait is done all the same", withoutWait),
     on("what a collective writes has another version, what it only reads has not", versionCounters),
     on("barrier", barriers),
     on("split, and operations of several groups in between", split),

@@ -11,7 +11,7 @@ export function memoryCases(make: MakeDevice): Case[] {
     { name: "memory is counted", run: () => onDevice(make, allocationCounts) },
     { name: "views keep memory", run: () => onDevice(make, views) },
     {
-      name: "what is freed is handed out again, and the system asked for no more",
+      name: "freed memory is reused, and no more is allocated from the system",
       run: () => onDevice(make, outOfMemory),
     },
     { name: "empty tensors and scalars have memory of their own", run: () => onDevice(make, smallestAllocation) },

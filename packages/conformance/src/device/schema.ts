@@ -187,7 +187,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   checkEqual(await wide.read(), before, "out after a call that was refused");
 }
 
-/** What asks for each feature; `valueHeadSize` is asked for by shapes. */
+/** What uses each feature; `valueHeadSize` is used through shapes. */
 const modifiersFor: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),

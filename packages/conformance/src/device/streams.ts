@@ -147,7 +147,7 @@ async function manyReads(device: Device): Promise<void> {
 export function traceCases(make: MakeDevice): Case[] {
   return [
     { name: "a trace shows what ran when", run: () => onDevice(make, trace) },
-    { name: "records what it ran while it was asked to, and then no more", run: () => onDevice(make, tracesOnRequest) },
+    { name: "records what it ran between startTrace and stopTrace only", run: () => onDevice(make, tracesOnRequest) },
   ];
 }
 
@@ -184,11 +184,11 @@ async function tracesOnRequest(device: Device): Promise<void> {
     check(Math.abs(now - start) < 60e9, `${name} ran ${now - start} ns ago`);
     before = end;
   }
-  check((await device.stopTrace()).length === 0, "recorded though nobody asked");
+  check((await device.stopTrace()).length === 0, "recorded without startTrace");
   device.startTrace();
   device.kernels.fill(x, 1);
   const lengths = (await Promise.all([device.stopTrace(), device.stopTrace()])).map(({ length }) => length);
-  checkEqual(lengths, [1, 0], "events for the first to ask, and the second");
+  checkEqual(lengths, [1, 0], "events of the first stopTrace, and of the second");
 }
 
 function eventNames(events: readonly TraceEvent[]): string {

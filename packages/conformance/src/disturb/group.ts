@@ -22,7 +22,7 @@ export type CompletionTime = "soon" | "late";
 
 export interface Disturbance {
   /**
-   * "late": nothing moves before `wait()` is called, so that whoever forgets it, or changes meanwhile what is being sent,
+   * "late": nothing moves before `wait()` is called, so that a backend that omits it, or meanwhile changes what is being sent,
    * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
    */
   readonly completion: CompletionTime;

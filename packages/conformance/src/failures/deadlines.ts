@@ -6,7 +6,7 @@ import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-wo
 /** Collectives that take too long, and the errors of the other ranks then. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "a rank that is late: everybody's position is named", run: () => lateRank(makeWorld) },
+    { name: "a rank that is late: the positions of all ranks are named", run: () => lateRank(makeWorld) },
     { name: "a rank that called nothing, and one that is elsewhere", run: () => axisGroups(makeWorld) },
     {
       name: "a rank that called nothing since its groups opened, and one that is elsewhere",

@@ -17,7 +17,7 @@ export interface DeathOptions {
 /** One of three ranks fails; the others name it, and end. */
 export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions): Case[] {
   return [
-    processCase(program, "a rank that is killed is named at once, and everybody ends", (processes) =>
+    processCase(program, "a rank that is killed is named at once, and all ranks end", (processes) =>
       killRank(processes, { failing: 1, noticeSeconds }),
     ),
     processCase(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>

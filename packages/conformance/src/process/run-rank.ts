@@ -87,8 +87,8 @@ function waitForLine(): Promise<void> {
 }
 
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
-  runSuite,
-  mismatchedShapes,
+  conforms: runSuite,
+  differs: mismatchedShapes,
   "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
   exits: skipCollective(() => process.exit(0)),
   leaves: skipCollective((ctx) => ctx.close()),

@@ -66,7 +66,7 @@ interface LogFolder {
   readonly bytes: number;
 }
 
-/** The youngest first. Only folders of this user: names in a shared directory for temporary files are anybody's. */
+/** The youngest first. Only folders of this user: any user may create names in a shared directory for temporary files. */
 function logFoldersByAge(): readonly LogFolder[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];

@@ -37,13 +37,15 @@ export class Sink {
       return;
     }
     if (this.#skipped > 0) {
-      this.#stream.write(`mosaic-run: ${this.#skipped} lines not shown: nobody read them; the log files have them\n`);
+      this.#stream.write(
+        `mosaic-run: ${this.#skipped} lines not shown: the reader was too slow; the log files have them\n`,
+      );
       this.#skipped = 0;
     }
     this.#stream.write(text);
   }
 
-  /** Resolves when everything has been handed to the system, or nobody is left to read it. The last thing to call. */
+  /** Resolves when everything has been handed to the system, or the reader is gone. The last thing to call. */
   async flush(): Promise<void> {
     await new Promise<void>((resolve) => {
       if (this.#closed) return resolve();

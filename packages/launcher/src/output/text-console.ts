@@ -122,7 +122,7 @@ function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined
   switch (event.type) {
     case "stop":
       if (event.why.startsWith("rank ")) return undefined;
-      return `${event.why}: asked ${formatRanks(event.ranks)} to end with ${event.signal}; killing in ${event.graceMs / 1000} s`;
+      return `${event.why}: sent ${event.signal} to ${formatRanks(event.ranks)}; SIGKILL in ${event.graceMs / 1000} s`;
     case "kill":
       return `${event.why}: killing ${formatRanks(event.ranks)}`;
     case "leftovers":

@@ -48,7 +48,7 @@ export class NodeAgent implements Agent {
     try {
       for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
     } catch (error) {
-      // The system refuses the command itself (an environment too large, for example): nobody may run on without the others.
+      // The system refuses the command itself (an environment too large, for example): no rank may run without the others.
       refused = error;
       this.kill("not all ranks could be started");
     }

@@ -47,7 +47,7 @@ export class Guard {
     this.#sendGroups();
   }
 
-  /** Forgets a group that is gone: its number may come back as somebody else's. */
+  /** Removes a group that is gone: its number may be reused by another process. */
   unwatch(group: number): void {
     this.#groups.delete(group);
     this.#sendGroups();

@@ -111,7 +111,7 @@ export class Rank {
     };
   }
 
-  /** Readers are attached in the tick of the spawn: Node discards what nobody reads when a child exits. */
+  /** Readers are attached in the tick of the spawn: Node discards unread output when a child exits. */
   #read(name: StreamName): Promise<void> {
     const { rank, attempt, log, emit, runId } = this.#start;
     let isUncaught = false;

@@ -122,7 +122,7 @@ function isPeerLost(error: RankError): boolean {
 const reportsPeerLost = ({ stderrTail }: RankRecord): boolean =>
   stderrTail.some((line) => PEER_LOST_NAMES.some((name) => line.includes(name)));
 
-/** When nobody failed of his own accord, somebody left too early: a rank that exited with 0 is not to blame otherwise. */
+/** When no rank failed by itself, one exited too early: a rank that exited with 0 is not a cause otherwise. */
 function describeEarlyExits(root: RankRecord, records: readonly RankRecord[]): string | undefined {
   if (classifyExit(root) !== "peer-lost") return undefined;
   const left = records

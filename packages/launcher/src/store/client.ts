@@ -40,7 +40,7 @@ interface PendingRequest {
 /**
  * Connects to the job's store.
  *
- * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (nobody
+ * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (no server
  * listens). An idle client does not keep the process alive; a request under way does.
  */
 export async function connectStore(options: StoreOptions = {}): Promise<Store> {
@@ -81,7 +81,7 @@ export class Store implements AsyncDisposable {
     return header.found === true ? payload : undefined;
   }
 
-  /** The value, once somebody has set it. Rejects with StoreError("TIMEOUT"). */
+  /** The value, once it is set. Rejects with StoreError("TIMEOUT"). */
   async take(key: string, options: WaitOptions = {}): Promise<Buffer> {
     return (await this.request({ op: "get", key, wait: true, timeout: timeoutOf(options) })).payload;
   }

@@ -6,7 +6,7 @@ import type { Cancel } from "./table.ts";
 /** Decides whether a hello is good: returns the space it may use, or throws StoreError. */
 export type Authenticate = (hello: Header) => Space;
 
-/** A client that reads slower than it asks is dropped when this many bytes wait for it. */
+/** A client that reads replies slower than it sends requests is dropped when this many bytes wait for it. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One client of the store, from hello to close. */

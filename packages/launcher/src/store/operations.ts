@@ -40,7 +40,7 @@ class Barriers {
   /** Who waits at `key`, for the message of a timeout: `2 of 4 arrived (0, 3)`. */
   describe(key: string): string {
     const gathering = this.#barriers.get(key);
-    if (gathering === undefined) return "nobody waits";
+    if (gathering === undefined) return "no rank waits";
     const members = [...gathering.arrivals].flatMap(({ member }) => (member === undefined ? [] : [member]));
     const names = members.length > 0 ? ` (${members.join(", ")})` : "";
     return `${gathering.arrivals.size} of ${gathering.count} arrived${names}`;
@@ -56,7 +56,7 @@ export interface Space {
 /** A fresh, empty space. */
 export const emptySpace = (): Space => ({ table: new StoreTable(), barriers: new Barriers() });
 
-/** One request and the way back to who asked. */
+/** One request and how to reply to its client. */
 interface Request {
   readonly header: Header;
   readonly payload: Buffer;
@@ -107,7 +107,7 @@ function get(table: StoreTable, request: Request): Cancel | undefined {
   return waitWithTimeout(
     request,
     () => table.whenPresent([key], answer),
-    () => `get: nobody has set "${key}"`,
+    () => `get: "${key}" was not set`,
   );
 }
 

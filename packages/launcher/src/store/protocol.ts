@@ -32,7 +32,7 @@
  */
 export const PROTOCOL_VERSION = 1;
 
-/** What a client may ask of a store. Sizes in bytes, times in milliseconds. */
+/** Limits of requests to a store. Sizes in bytes, times in milliseconds. */
 export const LIMITS = {
   key: 8_192,
   value: 8_388_608,

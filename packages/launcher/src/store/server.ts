@@ -49,7 +49,7 @@ export class StoreServer implements AsyncDisposable {
     return `${this.host}:${this.port}`;
   }
 
-  /** Starts an attempt: an empty table, and whoever is left of the last attempt is disconnected. */
+  /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
     this.#space = emptySpace();

@@ -142,7 +142,7 @@ function weights(count: number): [Float64Array, Float64Array] {
   return [draw(0x9e37_79b9), draw(0x85eb_ca6b)];
 }
 
-/** For each shard of queries, its visible pairs, weighted; worked out when asked for. */
+/** For each shard of queries, its visible pairs, weighted; computed on first use. */
 class Fingerprints {
   readonly #queries: Shards;
   readonly #slices: SortedSlices;

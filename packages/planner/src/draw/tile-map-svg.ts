@@ -58,7 +58,7 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const faint = `font-size="13" fill="${theme.faint}"`;
   const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
-  // Whoever asks for many ranks gets as long a list of them.
+  // Many selected ranks make as long a list of them.
   const bottom = Math.max(TOP + SIDE, TOP + 12 + (coloured.length + 1) * LINE_HEIGHT);
   return document({
     title,

@@ -199,7 +199,7 @@ class CollectiveReplay {
 
   #reduceScatter(): string | undefined {
     const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.output));
-    // Where nobody is a translation of another, the sum is cut, not the terms.
+    // Where no rank is a translation of another, the sum is cut, not the terms.
     const plain = this.#members.every(({ translation }) => translation === 0);
     const whole = plain ? this.#sumTerms((j) => this.#inputOf(j)) : undefined;
     for (const receiver of this.#receivers) {

@@ -5,7 +5,7 @@ import { commonPositions, type Positions } from "./positions.ts";
 import { type Tile, describeTile } from "./sums.ts";
 import { formatPositions, type Side } from "./values.ts";
 
-/** Lists with more spans in all are looked at sum by sum. */
+/** Lists with more spans in all are compared sum by sum. */
 const MAX_SPANS = 10_000;
 
 /**
@@ -52,7 +52,7 @@ class PositionLists {
     this.#side = side;
   }
 
-  /** Whether no two lists share a position. Compares only those that are new since it was last asked. */
+  /** Whether no two lists share a position. Compares only those that are new since the last call. */
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinct[this.#side];
     for (; this.#disjoint && this.#compared < ids.length; this.#compared++) {
@@ -71,7 +71,7 @@ function intersect(a: Span, b: Span): boolean {
   return first <= last && commonPositions(a, b) !== undefined;
 }
 
-/** A verdict, and what it was asked of. */
+/** A verdict, and the query it answers. */
 interface CachedVerdict {
   readonly side: Side;
   readonly rows: Positions;

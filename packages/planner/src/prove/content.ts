@@ -243,7 +243,7 @@ class Pieces implements Content {
 
 const noPieces: readonly Piece[] = [];
 
-/** Of memory that nobody wrote to. */
+/** Memory that was never written. */
 export const uninitialized: Content = new Pieces(noPieces);
 
 function toPiece({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Piece {

@@ -6,15 +6,15 @@ import { mergeAdjacentSpans, type Positions } from "./positions.ts";
 import { type Addend, emptySum } from "./sums.ts";
 import type { Side } from "./values.ts";
 
-/** Pairs of spans that are looked at, rank by rank, where it does not follow from one that all ranks of a class see nothing. */
+/** Pairs of spans that are checked, rank by rank, where it does not follow from one that all ranks of a class see nothing. */
 const MAX_SPAN_PAIRS = 2 ** 24;
 
 /**
  * Decides whether sums over translated tiles are complete: for the rank that has the sum, or for all ranks of its class.
  * Rows of tiles are followed as rows of shards, which translations permute: what is disjoint, and what is left out,
- * is so for every rank of the class. Where tiles have every row of the other side once, no more needs to be asked. Of rows that
+ * is so for every rank of the class. Where tiles have every row of the other side once, nothing more is checked. Of rows that
  * are left out, or there twice, no pair may be visible: of whole shards it is enough that the rank itself sees none, for how
- * many pairs of two shards are visible is the same for all; else each rank is asked.
+ * many pairs of two shards are visible is the same for all; else each rank is checked.
  */
 export class Coverage implements Completeness {
   readonly #context: VerifierContext;
@@ -36,7 +36,7 @@ export class Coverage implements Completeness {
     const { sums, relabeling } = this.#context;
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
-      // Asked of all ranks of the class, so of that whose sum it is a translation of.
+      // The query is for all ranks of the class, so for the one whose sum it is a translation of.
       const back = relabeling.translations.inverse(origin.translation);
       return this.verdictOf(origin.sum, side, relabeling.positions(rows, side, back));
     }
@@ -143,7 +143,7 @@ export class Coverage implements Completeness {
     return (side === "queries" ? visiblePairs(own, spans, record.slices) : visiblePairs(spans, own, record.slices)) > 0;
   }
 
-  /** Asks every rank of the class. */
+  /** Evaluates the sum for every rank of the class. */
   // oxlint-disable-next-line max-params -- a sum, and what of it is odd
   #evaluateAllRanks(addends: readonly Addend[], side: Side, rows: Positions, irregular: readonly Segment[]): Verdict {
     const { translations } = this.#context.relabeling;

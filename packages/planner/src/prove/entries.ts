@@ -23,7 +23,7 @@ export interface SumTables {
   readonly initialValues: InitialValues;
 }
 
-/** Whether an entry's rows are those that its place in a view asks for: all of the columns of rows that begin at `expected`. */
+/** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
 export function hasRows({ at, sizes, rows }: Entry, expected: Rows): boolean {
   return (
     rows.batch === expected.batch + at[0]! &&

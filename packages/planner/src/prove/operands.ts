@@ -91,7 +91,7 @@ export class Operands implements Tile {
   }
 
   /**
-   * The rows that a view holds, if they are those of an input that are expected, of whatever heads if none are asked for.
+   * The rows that a view holds, if they are those of an input that are expected, of any heads if none are expected.
    * Keys that no query of the tile sees may be anything.
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {

@@ -36,7 +36,7 @@ export interface Proof {
  *   memory is followed through copies, messages and sums, so that stale, foreign or scrambled rows are found where used;
  * - every send meets a receive of as many bytes, in order, between the same ranks of the same group;
  * - no ranks wait for each other in a circle, on an engine where a message moves only when both sides have their turn;
- * - compute, and whoever gets the results, touches nothing that a collective under way uses, and no collective writes where
+ * - compute, and the caller that reads results, touches nothing that a collective under way uses, and no collective writes where
  *   it also reads;
  * - inputs, which are the caller's, end as they were.
  *
@@ -101,7 +101,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   const replays = run.ranks.map((recorded, index) => {
     return new Replay(context, recorded, { index, memory: memories[index]!, streams });
   });
-  for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // what is free last goes on first
+  for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
   for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
   for (const fault of findDeadlock(run, streams)) checks.faults.report(fault);
   for (const [index, recorded] of run.ranks.entries()) {

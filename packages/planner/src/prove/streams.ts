@@ -66,7 +66,7 @@ interface PendingCollective {
 }
 
 /**
- * Neighbours mostly wait for one another only, so they can go on for a while without the rest: what a cache holds of a few
+ * Neighbours mostly wait for one another only, so a block of them can run for a while without the rest: what a cache holds of a few
  * ranks is used many times before others push it out.
  */
 const RANKS_PER_BLOCK = 32;
@@ -98,7 +98,7 @@ export class Streams {
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: Batch[] = [];
-  /** By neighbourhood: ranks that may go on since somebody last looked. */
+  /** By block of ranks: those that became runnable. */
   readonly #runnable: number[][];
   #block = 0;
 
@@ -128,12 +128,12 @@ export class Streams {
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
-  /** Lets a rank go on. */
+  /** Marks a rank as runnable. */
   makeRunnable(index: number): void {
     this.#runnable[Math.floor(index / RANKS_PER_BLOCK)]!.push(index);
   }
 
-  /** A rank that may go on, a neighbour of the last one if there is one; undefined if none may. */
+  /** A runnable rank, of the same block as the last one if there is one; undefined if there is none. */
   nextRunnable(): number | undefined {
     for (let i = 0; i < this.#runnable.length; i++) {
       const index = this.#runnable[this.#block]!.pop();

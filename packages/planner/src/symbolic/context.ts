@@ -17,7 +17,7 @@ interface SymbolicContextOptions {
   readonly backends: readonly AttentionBackend[];
 }
 
-/** What `init` would have made, at once: the groups are known, nobody needs to be met. */
+/** What `init` would have made, at once: the groups are known, and there is no rendezvous. */
 export class SymbolicContext implements Context {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;

@@ -12,7 +12,7 @@ import {
 import type { RankRecord } from "./rank-record.ts";
 import { codeOf } from "./tape.ts";
 
-/** Whose features `checkFeatures` asks for. */
+/** A device whose features `checkFeatures` reads. */
 type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
 /** Names that the source of recorders uses, beside the parameters of the kernel. */

@@ -75,7 +75,7 @@ export class RankRecord {
     return this.#works++;
   }
 
-  /** Memory for so many elements; `freed` is called, with its bytes, when nobody uses it any more. */
+  /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
   allocate(size: number, dtype: DType, onFree: (bytes: number) => void): SymbolicStorage {
     const bytes = dtypeBytes[dtype];
     const kind = 8 * size + bytes;
@@ -96,7 +96,7 @@ export class RankRecord {
     });
   }
 
-  /** The number of the view that a tensor is; throws a DisposedError if its memory may be somebody else's by now. */
+  /** The number of the view that a tensor is; throws a DisposedError if its memory may have been reused. */
   viewOf(tensor: Tensor): number {
     if (tensor.isDisposed) tensor.assertUsable("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
@@ -108,7 +108,7 @@ export class RankRecord {
 
   #findView({ shape, strides, offset, dtype }: Tensor, storage: SymbolicStorage): number {
     const { id, views, nextView } = storage;
-    // Views are mostly asked for again in the order in which they were first: the next one is looked at first.
+    // Views are mostly used again in the same order: the next one is tried first.
     for (let i = 0, at = nextView; i < views.length; i++, at++) {
       if (at >= views.length) at -= views.length;
       const view = this.views[views[at]!]!;

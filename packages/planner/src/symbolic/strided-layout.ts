@@ -7,7 +7,7 @@ export interface StridedLayout {
   readonly offset: number;
   /** Number of elements. */
   readonly size: number;
-  /** Whether elements lie side by side, the last axis first: what messages ask for. */
+  /** Whether elements lie side by side, the last axis first: what messages require. */
   readonly dense: boolean;
   /** First and last element touched, the latter exclusive; equal when empty. */
   readonly low: number;
@@ -45,7 +45,7 @@ export class StridedLayouts {
     let layouts = this.#layouts.get(hash);
     if (!layouts) this.#layouts.set(hash, (layouts = []));
     for (const layout of layouts) if (isLayout(layout, shape, strides, offset)) return layout;
-    // Copies: whoever made the view may change its lists.
+    // Copies: the owner of the view may change its lists.
     const layout = layoutOfView([...shape], [...strides], offset);
     layouts.push(layout);
     return layout;
@@ -62,7 +62,7 @@ export class StridedLayouts {
 }
 
 /** Whether a layout is this one. */
-// oxlint-disable-next-line max-params -- asked millions of times, for which an object each would be made
+// oxlint-disable-next-line max-params -- called millions of times, for which an object each would be made
 export function isLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
   if (layout.offset !== offset || layout.shape.length !== shape.length) return false;
   for (let i = 0; i < shape.length; i++) {

@@ -56,7 +56,7 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   return { contexts, groups: world.groups, names: world.names };
 }
 
-/** A world whose ranks are made when they are asked for, and no groups but theirs. */
+/** A world whose ranks are created on first use, and no groups but theirs. */
 export class LazyWorld {
   /** Number of ranks. */
   readonly size: number;
@@ -152,7 +152,7 @@ class GroupRegistry {
       for (const each of all.toSorted((a, b) => a.rank - b.rank)) appendTo(colors, each.color, each);
       for (const team of colors.values()) {
         const ranks = team.map(({ rank }) => call.parent.ranks[rank]!);
-        // A family of its own: nobody else has it.
+        // A family of its own: no other group has it.
         const made = this.add(team[0]!.name, `split ${this.groups.length}`, ranks);
         for (const { resolve } of team) resolve(made);
       }

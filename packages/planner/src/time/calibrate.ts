@@ -84,7 +84,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const parallel = first.size > 1 ? await timeConcurrentTiles(measured, probe) : 1;
   // As many ranks as this machine has cores for.
   const here = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
-  // Ranks that leave cores idle tell only of the cores that they use.
+  // Ranks that leave cores idle measure only the cores that they use.
   const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {

@@ -9,7 +9,7 @@ interface Port {
   isChanged: boolean;
 }
 
-/** The cores of a node. Messages go first: whoever moves them wakes seldom and briefly, and schedulers favour that. */
+/** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
 interface Node {
   /** Ranks that move bytes, and kernels and hosts that run. */
   moving: number;

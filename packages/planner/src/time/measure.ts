@@ -93,7 +93,7 @@ async function broadcastNumber(ctx: Context, whole: number): Promise<number> {
   return (high! * part + middle!) * part + low!;
 }
 
-/** Runs every timing once more than asked for, in turns, and returns the best of each; the first round only warms up. */
+/** Runs every timing once more than `repetitions`, in turns, and returns the best of each; the first round only warms up. */
 async function bestTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
   const least = timings.map(() => Number.POSITIVE_INFINITY);
   for (let round = 0; round <= measured.repetitions; round++) {
@@ -154,7 +154,7 @@ export async function timeConcurrentTiles(measured: MeasuredRanks, tile: TileSha
 }
 
 async function timeTile(measured: MeasuredRanks, operands: readonly TileOperands[], tile: TileShape): Promise<number> {
-  // Short ones are repeated until there is something to measure; long ones speak for themselves.
+  // Short ones are repeated until there is something to measure; long ones are measured once.
   const calls = Math.max(1, Math.min(16, Math.round(2 ** 20 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
     const mine = operands[measured.contexts.indexOf(ctx)]!;

@@ -35,7 +35,7 @@ const inRange: Readonly<Record<Range, (x: number) => boolean>> = {
   "whole, ≥ 1": (x) => Number.isSafeInteger(x) && x >= 1,
 };
 
-/** StridedLayouts at every field of a profile; what it complains of bears the profile's name. */
+/** Checks every field of a profile; its errors name the profile. */
 class Checker {
   readonly #name: string;
 

@@ -2,7 +2,7 @@ import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 
 // Where the numbers come from. What is published as a peak is never what programs reach, so measured numbers are taken
 // wherever there are any. `attend` and `attendBackward` are fitted to the tables of the papers: the flops, halfKeys +
-// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot tell rows from
+// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot distinguish rows from
 // keys: nearly all of the loss is given to keys, for what a kernel does besides pairs it does mostly for every block of rows.
 
 /** Half-speed sizes: of keys and rows together, and of heads. */

@@ -15,7 +15,7 @@ import type { Piece, Timeline } from "./timeline.ts";
 export interface SimulatedRank {
   readonly rank: number;
   readonly at: Timeline["ranks"][number]["at"];
-  /** In order of their starts. Empty where they were not asked for. */
+  /** In order of their starts. Empty unless `keep` selects the rank. */
   readonly pieces: readonly Piece[];
   /** When its forward ended, and when all did. */
   readonly forwardSeconds: number;

@@ -92,7 +92,7 @@ test("of many ranks, eight are coloured and the others grey", () => {
   expect(all(asked, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
 });
 
-test("as many ranks as one asks for have a line in the legend, on the page", () => {
+test("all selected ranks have a line in the legend, on the page", () => {
   const run = made(ring(), { sp: 32 }, contiguous());
   const svg = parse(tileMapSvg(run, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
   const lines = all(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));

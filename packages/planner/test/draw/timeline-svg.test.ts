@@ -5,7 +5,7 @@ import { waitIntervals } from "../../src/draw/wait-intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { all, type Element, parse } from "./xml.ts";
 
-/** What pointing at each bar would tell. */
+/** The tooltip of each bar. */
 function tips(svg: Element): readonly string[] {
   return all(svg, "g").flatMap((group) => {
     const [first] = group.children;
@@ -63,7 +63,7 @@ test("of many ranks, all together and eight or nine of them are drawn, in a pict
   expect(text.length).toBeLessThan(2e6);
 });
 
-test("the ranks that are asked for are drawn", () => {
+test("the selected ranks are drawn", () => {
   const svg = parse(timelineSvg(ringTimeline(64, 4), { ranks: [5, 17, 99] }));
   const rows = all(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
   expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
