@@ -88,7 +88,7 @@ export type FixedOptions = Readonly<Record<string, string>>;
 export function readSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
   const given = parse(args);
   const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
-  if (idle !== undefined) throw new UsageError(`--${idle}: this command decides it; leave it out`);
+  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets it; omit it`);
   const values: Readonly<Record<string, string | undefined>> = { ...given, ...fixed };
   const task = oneOf("task", values["task"] ?? "genome", tasks);
   const base = defaults[task];

@@ -31,6 +31,6 @@ test("what a command decides is not taken and ignored", () => {
   const decided = { task: "genome", method: "meta", "top-k": "2", folder: "" };
   expect(readSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, folder: "" });
   for (const flag of ["--task", "--method", "--top-k", "--folder"]) {
-    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command decides it; leave it out`);
+    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets it; omit it`);
   }
 });

@@ -24,7 +24,7 @@ const autoChoices = new WeakMap<Settings, AutoStrategy>();
 /** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
 export function autoChoice(settings: Settings): AutoStrategy {
   const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
-  if (!profile) throw new OptionError({ where: "auto", expected: "a machine that was measured", received: "none" });
+  if (!profile) throw new OptionError({ where: "auto", expected: "a profile of this machine", received: "none" });
   let choice = autoChoices.get(settings);
   if (!choice) {
     const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };

@@ -248,7 +248,7 @@ export class FrameReader {
     if ((this.#chunks[0] as Buffer).length < 4) this.#join();
     const length = (this.#chunks[0] as Buffer).readUInt32LE();
     if (length === 0 || length > this.limit)
-      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are legal`);
+      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are allowed`);
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
     const joined = this.#chunks[0] as Buffer;

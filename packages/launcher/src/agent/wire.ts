@@ -160,7 +160,7 @@ function writeBytes(out: Writer, value: Buffer): void {
 
 function readBytes(from: Reader, maxBytes: number): Buffer {
   const length = from.count(1);
-  if (length > maxBytes) throw new ProtocolError(`${length} bytes where at most ${maxBytes} are legal`);
+  if (length > maxBytes) throw new ProtocolError(`${length} bytes where at most ${maxBytes} are allowed`);
   return from.take(length);
 }
 

@@ -218,7 +218,7 @@ export class World {
       if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
       if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
     }
-    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a rank that joins again");
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a second join frame of one rank");
     this.#rendezvous.join(link, frame);
   }
 

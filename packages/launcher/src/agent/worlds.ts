@@ -44,7 +44,7 @@ export class Worlds {
     if (frame.world <= branch.highest) return;
     if (frame.kind !== "join") throw new ProtocolError(`a ${frame.kind} frame before join`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
-      throw new ProtocolError("a rank that joins for others");
+      throw new ProtocolError("a join frame for another rank");
     branch.highest = frame.world;
     this.#join(branch, frame);
   }

@@ -89,7 +89,7 @@ describe("a frame that is none", () => {
     expect(() => decode(Buffer.of(99))).toThrow(/unknown type 99/);
     const endless = new FrameReader();
     endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
-    expect(() => endless.next()).toThrow(/at most 4096 are legal/);
+    expect(() => endless.next()).toThrow(/at most 4096 are allowed/);
   });
 
   it("is not written: long texts are cut", () => {

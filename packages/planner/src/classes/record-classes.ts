@@ -224,7 +224,7 @@ class ClassSearch {
     const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
-      expected: `at most ${maxRecordedRanks} classes of ranks that do the same`,
+      expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
       received: `${size} ranks in ${classes} (${what})`,
       remedy: remedies[this.#difference](shards),
     });

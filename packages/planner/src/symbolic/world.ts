@@ -77,7 +77,7 @@ export class LazyWorld {
         where,
         expected: `a mesh of at most ${maxRanks} ranks`,
         received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
-        remedy: "take fewer ranks; those along axes that attention does not use are all alike",
+        remedy: "take fewer ranks; those along axes that attention does not use are equivalent",
       });
     }
     this.#mesh = mesh;

@@ -93,7 +93,7 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
   if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
     where: "simulate",
-    expected: `classes of ranks at the same places of nodes of ${ranksPerNode}, as the profile ${name} has them`,
+    expected: `classes whose ranks have equal places in nodes of ${ranksPerNode}, as the profile ${name} has them`,
     received: `${classes.classes} classes of ${classes.order} ranks`,
     remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
   });

@@ -277,7 +277,7 @@ function sizeMismatch({ batch: from, bytes }: PostedHalf, { batch: to, bytes: ex
 export function notSimulatable(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record that comes to its end",
+    expected: "a record that runs to completion",
     received: reason,
     remedy: "prove(record) lists its faults",
   });

@@ -11,7 +11,7 @@ const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ ba
 test("a send without a receive is refused, with the place", () => {
   const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
-  expect(timed(tappedRing(lose))).toThrow(/simulate: expected a record that comes to its end, received rank \d waits/);
+  expect(timed(tappedRing(lose))).toThrow(/simulate: expected a record that runs to completion, received rank \d waits/);
 });
 
 test("messages of two sizes are refused", () => {
