@@ -61,7 +61,7 @@ export class TrainingError extends Error {
   }
 }
 
-/** Throws a TrainingFailed that names the first failure, unless all went well. */
+/** Throws a TrainingError that names the first failure, unless all went well. */
 export function throwIfFailed({ outcome, failure, exitCode }: Result): void {
   if (outcome === "succeeded") return;
   const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;

@@ -14,7 +14,7 @@ export interface Accuracy {
   readonly error: number;
   /** The largest element of the truth, over the sample. */
   readonly size: number;
-  /** What `error` may be, in units: two, and for gradients what `roundingOf` allows. */
+  /** What `error` may be, in units: two, and for gradients what `gradientRounding` allows. */
   readonly limit: number;
 }
 

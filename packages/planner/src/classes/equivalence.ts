@@ -111,7 +111,7 @@ class Equivalence {
     return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
   }
 
-  /** As `inOrder`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
+  /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
   #sameTransfersByPeer(a: Reader, b: Reader): boolean {
     const places = new Map<number, number[]>();
     const keyOf = (peer: number, sent: number): number => 2 * peer + sent;

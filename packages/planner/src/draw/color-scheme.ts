@@ -18,7 +18,7 @@ export function paletteColor(i: number): string {
   return palette[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
 }
 
-/** Black or white, whichever can be read on a colour of `families` or `colourOf`. */
+/** Black or white, whichever can be read on a colour of `paletteByLane` or `paletteColor`. */
 export function contrastColor(colour: string): string {
   return luminance(colour) > 0.36 ? "#1c2430" : "#ffffff";
 }
