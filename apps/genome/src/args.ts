@@ -109,7 +109,7 @@ export function formatArgs(settings: Settings): readonly string[] {
 }
 
 const AT_LEAST_ONE = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
-/** A longer stretch would be judged on what it was trained on. */
+/** A longer stretch would be evaluated on training data. */
 const MAX_LENGTH = HELD_OUT.end - HELD_OUT.start;
 
 function checkSettings(settings: Settings): Settings {

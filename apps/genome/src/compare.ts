@@ -9,10 +9,10 @@ import { nameOf, type Settings } from "./settings.ts";
 import { type RoutingMap, mapRouting, measureRouterRecall } from "./survey.ts";
 import { throwIfFailed, type TrainingLaunchOptions, startTraining } from "./training.ts";
 
-/** Held-out sequences that the trained model is judged on. */
+/** Held-out sequences that the trained model is evaluated on. */
 const SEQUENCES = 64;
 
-/** Trains on planted repeats, and judges how many the router finds in sequences that it has not seen. */
+/** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
 export async function trainPlanted(settings: Settings, start: TrainingLaunchOptions): Promise<PlantedRun> {
   const began = performance.now();
   throwIfFailed(await startTraining(settings, start));

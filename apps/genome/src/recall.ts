@@ -5,7 +5,7 @@ import { IGNORED, type Sample } from "./hidden.ts";
 import { loadBatch } from "./samples.ts";
 import type { Trainer } from "./trainer.ts";
 
-/** Sequences that are judged in one go. */
+/** Sequences that are evaluated at once. */
 const BATCH_SEQUENCES = 8;
 
 /** How a model does on sequences that it never trains on. Collective; the same on every rank. */

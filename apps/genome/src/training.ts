@@ -53,7 +53,7 @@ function parseReport(line: string): StepReport | undefined {
 
 /** The ranks did not come through; `exitCode` is what the program should end with. */
 export class TrainingError extends Error {
-  override readonly name: string = "TrainingFailed";
+  override readonly name: string = "TrainingError";
   readonly exitCode: number;
   constructor(message: string, exitCode: number) {
     super(message);

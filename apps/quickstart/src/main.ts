@@ -73,7 +73,7 @@ async function runDemo(requested: Settings, folder: string): Promise<number> {
   const verdict = await verify(
     { ranks: gatherResults(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
     settings,
-    progress.begin("float64 judges a sample"),
+    progress.begin("float64 checks a sample"),
   );
   progress.end();
 

@@ -12,7 +12,7 @@ import type { Settings } from "./settings.ts";
 
 /** Some rank did not come through; `exitCode` is what the program should end with. */
 export class RanksFailedError extends Error {
-  override readonly name: string = "RanksFailed";
+  override readonly name: string = "RanksFailedError";
   readonly exitCode: number;
   constructor(message: string, exitCode: number) {
     super(message);

@@ -22,7 +22,7 @@ export interface Verdict {
   readonly tensors: Readonly<Record<string, Accuracy>>;
   /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
   readonly errorRatio: number;
-  /** The ranks' own largest error against float64 in units: what is judged. */
+  /** The ranks' own largest error against float64 in units: what is checked. */
   readonly ownRatio: number;
   readonly maxError: number;
   /** What is wrong, in words; empty when nothing is. */
@@ -54,7 +54,7 @@ function gradientRounding(lse: number, ranks: number): number {
   return (ROUNDING_STEP / 2) * (2 + lse * Math.sqrt(ranks));
 }
 
-/** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
+/** Besides the evenly spread rows, float64 also checks those where ranks and single device differ most. */
 const WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */

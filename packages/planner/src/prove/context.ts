@@ -62,7 +62,7 @@ export interface ReplayContext extends VerifierContext {
   readonly faults: Faults;
 }
 
-/** A sum over the other side of some rows: what is judged. */
+/** A sum over the other side of some rows: what a verdict is about. */
 export interface Query {
   readonly tiles: readonly number[];
   readonly side: Side;
