@@ -13,8 +13,8 @@ process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const result = demo("demo", ["npm", "run", "--silent", "demo", "--"], process.argv.slice(2));
 const tokens = argument("--tokens");
 const ranks = argument("--ranks");
-if (tokens && result.tokens !== Number(tokens)) fail(`asked for ${tokens} tokens, it reports ${result.tokens}`);
-if (ranks && result.ranks !== Number(ranks)) fail(`asked for ${ranks} ranks, it reports ${result.ranks}`);
+if (tokens && result.tokens !== Number(tokens)) fail(`expected ${tokens} tokens, received ${result.tokens}`);
+if (ranks && result.ranks !== Number(ranks)) fail(`expected ${ranks} ranks, received ${result.ranks}`);
 
 const built = [process.execPath, join(root, "apps/quickstart/dist/main.js")];
 for (const backend of ["ring", "mesh2d", "ulysses", "composed", "hierarchical", "auto"]) {

@@ -9,7 +9,7 @@ const compiler = process.env.CXX ?? "c++";
 function run(command, args) {
   const { status, stdout, stderr } = spawnSync(command, args, { encoding: "utf8", maxBuffer: 1 << 28 });
   if (verbose || status !== 0) process.stdout.write(`${stdout ?? ""}${stderr ?? ""}`);
-  // A warning is not an error, but nobody should miss it.
+  // A warning is not an error, but it is printed.
   else if (/\bwarning:/.test(stderr)) process.stdout.write(stderr);
   // What a build leaves out, it reports in a line of its own.
   else for (const [note] of stderr.matchAll(/^note: .*$/gm)) console.log(note);

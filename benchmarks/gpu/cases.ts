@@ -82,7 +82,7 @@ function shapesOf(all: readonly number[], fewer: readonly number[]): readonly Sh
   return [...of("bf16", all), ...of("fp16", inFloat16)];
 }
 
-/** One problem, everybody in turns. What did not pass the gate is left out. */
+/** One problem, all contenders in turns. What did not pass the gate is left out. */
 function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
   const name = `attention.${nameOf(shape)}`;
   return {

@@ -19,7 +19,7 @@ interface Lap {
  */
 export async function lapsOf(device: Device, steps: readonly (() => void)[]): Promise<readonly Lap[]> {
   using mark = device.empty([1], "float32");
-  // Attention draws no random numbers: this kernel is nobody else's.
+  // Attention draws no random numbers: no other contender uses this kernel.
   const setMark = (): void => device.kernels.random(mark, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
   device.startTrace();
   setMark();
@@ -94,7 +94,7 @@ export class Ours implements Contender {
     return () => attend(this.#ctx, operands, this.#problem!).dispose();
   }
 
-  /** The forward is a step of its own, that nobody looks at. */
+  /** The forward is a step of its own, which is not timed. */
   #backward(operands: Operands): [() => void, () => void] {
     let out: mosaic.Tensor;
     return [

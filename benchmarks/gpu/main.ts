@@ -39,12 +39,12 @@ async function main(args: string[]): Promise<number> {
   console.log(page);
   for (const [name, why] of Object.entries(failed)) console.error(`FAILED ${name}: ${why}`);
   if (left.length > 0) {
-    console.error(`${left.length} cases left for want of time, from ${left[0]} on: run again to go on`);
+    console.error(`${left.length} cases left when the time was over, from ${left[0]} on: run again to go on`);
   }
   return Object.keys(failed).length > 0 ? 1 : 0;
 }
 
-/** Keeps where this runs, and what it was asked for. Throws if there is no GPU or no peer, or not those of before. */
+/** Keeps where this runs, and the options. Throws if there is no GPU or no peer, or not those of before. */
 async function introduce(workers: Workers, results: Results, { out, sizes }: Options): Promise<void> {
   const kept = results.byCase.get("host");
   const host = await workers.run("host", CASE_LIMIT);

@@ -5,7 +5,7 @@ export type Operands = readonly [mosaic.Tensor, mosaic.Tensor, mosaic.Tensor, mo
 
 export const dtypes = { bf16: "bfloat16", fp16: "float16" } as const;
 
-/** Standard normal numbers; q, k and v want gradients if the problem is the backward. */
+/** Standard normal numbers; q, k and v require gradients if the problem is the backward. */
 export function drawOperands(ctx: mosaic.Context, problem: Problem): Operands {
   const { batch, numHeads, n, d, dtype } = problem;
   const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, numHeads, n, d], { dtype: dtypes[dtype] });
@@ -17,7 +17,7 @@ export function wanting(operands: Operands, { direction }: Pick<Problem, "direct
   return operands;
 }
 
-/** Through the API that everybody uses. */
+/** Through the public API. */
 export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Problem): mosaic.Tensor {
   const rows = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: n });
   return mosaic.attention(ctx, q, k, v, {

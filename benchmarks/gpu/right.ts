@@ -19,7 +19,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
     Float64Array,
     Float64Array,
   ];
-  const right = { sees: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
+  const right = { maskMod: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
   const sizes = { batch, numHeads, numKvHeads: numHeads, queries: n, keys: n, headDim: d, scale: d ** -0.5 };
   const { out } = attentionOracle({ ...sizes, ...right });
   const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
@@ -135,7 +135,7 @@ async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: rea
   return part.read();
 }
 
-/** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */
+/** One row of attention: its scaled scores, and the keys and values that it maskMod, row-major. */
 interface Row {
   readonly scores: readonly number[];
   readonly k: Float32Array;

@@ -15,7 +15,7 @@ export interface Turn {
   readonly end: number;
 }
 
-/** What the processes are asked to do. */
+/** The arguments of the processes. */
 export interface RingJob {
   readonly problem: AttentionProblem;
   readonly ranks: number;

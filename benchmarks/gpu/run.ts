@@ -118,7 +118,7 @@ interface Bounds {
 interface Outcome {
   /** Cases whose results are wrong, or that threw, with the reason. */
   readonly failed: Readonly<Record<string, string>>;
-  /** For want of time; another run goes on with them. */
+  /** Not run when the time was over; another run continues with them. */
   readonly left: readonly string[];
 }
 

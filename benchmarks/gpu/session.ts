@@ -12,7 +12,7 @@ interface SessionOptions {
   readonly device: "cuda" | "cpu";
   /** How PyTorch's side is started; none: ours alone. */
   readonly peer: readonly string[] | undefined;
-  /** The backends of PyTorch to ask. */
+  /** The backends of PyTorch to measure. */
   readonly backends: readonly string[];
 }
 

@@ -86,7 +86,7 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
   };
 }
 
-/** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which nobody states. */
+/** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which no paper states. */
 function wiringTable(fits: readonly Fit[], shown: Panel, tokens: readonly number[]): Table {
   const rows = fits.map(({ wiring, bandwidth }) => {
     const [mean] = meanTable(barTable({ gpu: "a100", wiring, bandwidth }, [shown], tokens)).rows;

@@ -28,7 +28,7 @@ export interface Cluster {
 
 const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
 
-/** Kernels are those of a named profile; links are as asked. */
+/** Kernels are those of a named profile; links are as given. */
 export function profileOf({ gpu, wiring, bandwidth, latency }: Cluster): Profile {
   const base = gpus[gpu];
   const { name, ranksPerNode, ports, within } = wiring;

@@ -1,7 +1,7 @@
 /** Longer than threads of an idle OpenMP or of ours wait for more work before they sleep. */
 const MILLISECONDS = 250;
 
-/** Leaves the cores to whoever is measured next. */
+/** Leaves the cores idle before the next measurement. */
 export function rest(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, MILLISECONDS));
 }

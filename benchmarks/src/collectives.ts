@@ -7,7 +7,7 @@ const MIB = 2 ** 20;
 export const operations = ["sendRecv", "allGather", "reduceScatter", "allReduce", "allToAll"] as const;
 export type Operation = (typeof operations)[number];
 
-/** What the ranks are asked to do. */
+/** The arguments of the ranks. */
 export interface CollectivesJob {
   readonly repetitions: number;
   readonly largeBytes: number;

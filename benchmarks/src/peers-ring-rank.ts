@@ -1,4 +1,4 @@
-// One process of a case beside PyTorch's ring: a rank of one thread, or, last, the one that asks the peer.
+// One process of a case beside PyTorch's ring: a rank of one thread, or, last, the one that sends requests to the peer.
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { connectStore, type Store } from "@mosaic/launcher";

@@ -7,7 +7,7 @@ import { type RingJob, secondsTogether, type Turn } from "./ring.ts";
 const RANKS = 2;
 const HEADS = 4;
 
-/** What the processes are asked to do. */
+/** The arguments of the processes. */
 export interface PeerRingJob extends RingJob {
   readonly python: string;
 }
@@ -33,7 +33,7 @@ export const peerRingCases: readonly Case[] = problems.map((shape) => {
     names: [name],
     async run({ repetitions, python }) {
       const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
-      // One process more than ranks: the last asks PyTorch's.
+      // One process more than ranks: the last drives PyTorch's.
       const reported = await runProcesses<Turn>("./peers-ring-rank.js", RANKS + 1, job);
       const theirs = reported.at(-1)!.map(({ begin, end }) => end - begin);
       const ours = secondsTogether(reported.slice(0, -1));

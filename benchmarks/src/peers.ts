@@ -9,7 +9,7 @@ import { type Case, median, rest, type Row } from "./case.ts";
 /** The peer as it is run where PyTorch is. */
 export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
-/** The peer could not do what it was asked for: it has no such backend for the problem, or no memory. */
+/** The peer refused a request: it has no such backend for the problem, or no memory. */
 export class PeerRefusal extends Error {}
 
 /** A process that answers each JSON line with one. One question at a time. */

@@ -21,7 +21,7 @@ export interface StepProblem {
   readonly n: number;
 }
 
-/** What the ranks are asked to do. */
+/** The arguments of the ranks. */
 export interface PredictionJob {
   readonly problems: readonly StepProblem[];
   readonly rounds: number;

@@ -13,7 +13,7 @@ export interface Turn {
   readonly peak?: number;
 }
 
-/** What the processes are asked to do. */
+/** The arguments of the processes. */
 export interface RingJob {
   readonly problem: AttentionProblem;
   readonly ranks: number;

@@ -116,7 +116,7 @@ function benchOf(contenders: readonly Contender[]): Bench {
 }
 
 describe("the gate", () => {
-  it("lets nobody pass whose numbers are wrong or are none", async () => {
+  it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
     expect(await passed(bench, shape, new Map())).toEqual(new Set(["right"]));
@@ -176,7 +176,7 @@ describe("a row by its definition", () => {
       Float64Array,
       Float64Array,
     ];
-    const whole = { ...sizes, sees: () => true, q, k, v };
+    const whole = { ...sizes, maskMod: () => true, q, k, v };
     const scores = [0, 1, 2, 3, 4].map(
       (key) => 0.5 * [0, 1, 2, 3].reduce((s, c) => s + q[12 + c]! * k[4 * key + c]!, 0),
     );

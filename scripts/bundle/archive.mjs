@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 
-/** The same contents make the same bytes, whoever packs them when: sorted, owned by nobody, of one time. */
+/** The same contents make the same bytes, on any machine at any time: sorted, owner 0, one timestamp. */
 const SAME = ["--sort=name", "--mtime=@1000000000", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"];
 
 /** Packs the folder `name` of `parent` into the gzipped tar `out`. gzip, for a bare machine may lack the rest. */

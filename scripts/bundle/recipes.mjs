@@ -9,7 +9,7 @@ const IMAGE = /@root@[\w./-]+\.fatbin/g;
 /**
  * Writes `native-recipe.json` into each package with native code: the commands that CMake would run, so that a compiler alone
  * can build the addons again where these do not load. Machine code for GPUs does not depend on the host; where in the addon it
- * lies is part of the recipe. Returns what to tell about it.
+ * lies is part of the recipe. Returns what to report about it.
  */
 export function stageRecipes(root, folder, packages) {
   const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));

@@ -149,7 +149,7 @@ describe("a step on a GPU machine", () => {
     expect(await run({ ...shell(""), command: ["/no/such/program"] })).toEqual([expect.stringContaining("ENOENT"), ""]);
   });
 
-  /** What was killed, and nobody has asked after yet, is a zombie. */
+  /** A killed process that was not reaped yet is a zombie. */
   const isRunning = (pid) =>
     existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { HELD_OUT, PLANT } from "./hidden.ts";
+import { HELD_OUT, PLANT_LENGTH } from "./hidden.ts";
 import { methods, type Settings, tasks } from "./settings.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
@@ -7,7 +7,7 @@ export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
 
-const common = {
+const sharedOptions = {
   method: "meta",
   topK: 2,
   ranks: 4,
@@ -20,7 +20,7 @@ const common = {
 /** What each task does by default. */
 const defaults: Readonly<Record<Settings["task"], Settings>> = {
   genome: {
-    ...common,
+    ...sharedOptions,
     task: "genome",
     embedDim: 64,
     heads: 2,
@@ -34,7 +34,7 @@ const defaults: Readonly<Record<Settings["task"], Settings>> = {
     teacher: 0.1,
   },
   planted: {
-    ...common,
+    ...sharedOptions,
     task: "planted",
     embedDim: 128,
     heads: 1,
@@ -66,7 +66,7 @@ const wholeNumbers = [
 ] as const satisfies readonly (keyof Settings)[];
 const numbers = ["learningRate", "teacher"] as const satisfies readonly (keyof Settings)[];
 
-const flagOf = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 /** What each option means, as the help shows it. */
 export const help: string = `  --task genome|planted   bases hidden in λ, or repeats planted in it (genome)
@@ -74,7 +74,7 @@ export const help: string = `  --task genome|planted   bases hidden in λ, or re
 ${[...wholeNumbers, ...numbers]
   .map(
     (name) =>
-      `  --${flagOf(name)} N   ${Object.values(defaults)
+      `  --${toFlag(name)} N   ${Object.values(defaults)
         .map((of) => `${of.task}: ${of[name]}`)
         .join(", ")}`,
   )
@@ -82,44 +82,44 @@ ${[...wholeNumbers, ...numbers]
   --folder PATH   where curve and checkpoint go; a checkpoint found there is continued`;
 
 /** Options that a command sets by itself, and would have to ignore if they were given. */
-export type Decided = Readonly<Record<string, string>>;
+export type FixedOptions = Readonly<Record<string, string>>;
 
 /** Reads options of a training; throws a UsageError, for one that is decided, too. */
-export function readSettings(args: readonly string[], decided: Decided = {}): Settings {
+export function readSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
   const given = parse(args);
-  const idle = Object.keys(decided).find((flag) => given[flag] !== undefined);
-  if (idle !== undefined) throw new UsageError(`--${idle}: this command decides it; leave it out`);
-  const values: Readonly<Record<string, string | undefined>> = { ...given, ...decided };
+  const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
+  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets it; omit it`);
+  const values: Readonly<Record<string, string | undefined>> = { ...given, ...fixed };
   const task = oneOf("task", values["task"] ?? "genome", tasks);
   const base = defaults[task];
   const read: Record<string, number> = {};
   for (const name of [...wholeNumbers, ...numbers]) {
-    const text = values[flagOf(name)];
-    if (text !== undefined) read[name] = numberIn(flagOf(name), text, name in { learningRate: 0, teacher: 0 });
+    const text = values[toFlag(name)];
+    if (text !== undefined) read[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
   }
   const method = oneOf("method", values["method"] ?? base.method, methods);
   const settings: Settings = { ...base, ...read, method };
   const folder = values["folder"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
-  return checked({ ...settings, folder });
+  return checkSettings({ ...settings, folder });
 }
 
 /** The command line that `readSettings` understands as these settings. */
-export function argsOf(settings: Settings): readonly string[] {
-  return Object.entries(settings).flatMap(([name, value]) => [`--${flagOf(name)}`, String(value)]);
+export function formatArgs(settings: Settings): readonly string[] {
+  return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
 }
 
 const AT_LEAST_ONE = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
-/** A longer stretch would be judged on what it was trained on. */
-const LONGEST = HELD_OUT.end - HELD_OUT.start;
+/** A longer stretch would be evaluated on training data. */
+const MAX_LENGTH = HELD_OUT.end - HELD_OUT.start;
 
-function checked(settings: Settings): Settings {
+function checkSettings(settings: Settings): Settings {
   const { task, chunks, chunkLength, ranks, method, topK } = settings;
   for (const name of AT_LEAST_ONE) {
-    if (settings[name] < 1) throw new UsageError(`--${flagOf(name)}: expected at least 1, received ${settings[name]}`);
+    if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
   }
-  if (task === "genome" && chunks * chunkLength > LONGEST) {
+  if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
     const received = `${chunks} chunks of ${chunkLength}`;
-    throw new UsageError(`--chunks: expected no more than the ${LONGEST} bases held out, received ${received}`);
+    throw new UsageError(`--chunks: expected no more than the ${MAX_LENGTH} bases held out, received ${received}`);
   }
   if (chunks % ranks !== 0) {
     throw new UsageError(`--chunks: expected a multiple of the ${ranks} ranks, received ${chunks}`);
@@ -130,16 +130,16 @@ function checked(settings: Settings): Settings {
   if (task === "planted" && (chunks % 2 !== 0 || chunks < 4)) {
     throw new UsageError(`--chunks: expected an even number ≥ 4, as planted chunks come in pairs; received ${chunks}`);
   }
-  if (task === "planted" && chunkLength < PLANT) {
+  if (task === "planted" && chunkLength < PLANT_LENGTH) {
     throw new UsageError(
-      `--chunk-length: expected at least the ${PLANT} bases that are planted in each, received ${chunkLength}`,
+      `--chunk-length: expected at least the ${PLANT_LENGTH} bases that are planted in each, received ${chunkLength}`,
     );
   }
   return settings;
 }
 
 function parse(args: readonly string[]): Readonly<Record<string, string | undefined>> {
-  const names = ["task", "method", "folder", ...[...wholeNumbers, ...numbers].map(flagOf)];
+  const names = ["task", "method", "folder", ...[...wholeNumbers, ...numbers].map(toFlag)];
   const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
   try {
     return parseArgs({ args: [...args], options, strict: true }).values;
@@ -148,7 +148,7 @@ function parse(args: readonly string[]): Readonly<Record<string, string | undefi
   }
 }
 
-function numberIn(name: string, text: string, isReal: boolean): number {
+function parseNumber(name: string, text: string, isReal: boolean): number {
   const value = Number(text);
   if (text.trim() !== "" && value >= 0 && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
   throw new UsageError(`--${name}: expected a ${isReal ? "" : "whole "}number ≥ 0, received "${text}"`);

@@ -11,13 +11,13 @@ import { HierarchicalMetaAttention, type MetaForwardOptions, type MetaResult } f
 import type { ModelSettings } from "./settings.ts";
 
 /** Times the usual scale of q·k: one key among thousands must stand out from the start for a model to learn from it. */
-const SHARPNESS = 3;
-const sharp = (headDim: number): number => SHARPNESS * headDim ** -0.5;
+const SCALE_FACTOR = 3;
+const softmaxScale = (headDim: number): number => SCALE_FACTOR * headDim ** -0.5;
 /**
  * Every base sees all others, and not itself: queries and keys begin equal, so nothing is so like a base as itself, and a
  * hidden one would read, of all bases, the one that lacks it.
  */
-const others: Mask = {
+const noSelfMask: Mask = {
   name: "others",
   slices: (_, length) => [
     { q0: 1, q1: length, k0: 0, k1: length - 1, type: "causal" },
@@ -29,49 +29,49 @@ const others: Mask = {
 export const SUMMARY_HEADS = 8;
 
 /** Attention's result [B,S,E], and what meta-attention did for it. */
-export interface Attended {
+export interface AttentionOutput {
   readonly out: Tensor;
   readonly result: MetaResult | null;
 }
 
 /** Attention of one of the methods, over this rank's rows [B,S,E]. */
-export abstract class Attending extends Module {
-  abstract forward(x: Tensor, options?: MetaForwardOptions): Promise<Attended>;
+export abstract class AttentionLayer extends Module {
+  abstract forward(x: Tensor, options?: MetaForwardOptions): Promise<AttentionOutput>;
 }
 
 /** Every query sees every other key: keys and values go around the ranks. */
-class RingAttending extends Attending {
+class RingAttentionLayer extends AttentionLayer {
   readonly #inner: MultiAxisAttention;
 
   constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, scale: sharp(embedDim / numHeads), mask: others };
+    const options = { embedDim, numHeads, scale: softmaxScale(embedDim / numHeads), mask: noSelfMask };
     this.#inner = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, backend: "ring" }),
     );
-    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
   }
 
-  async forward(x: Tensor): Promise<Attended> {
+  async forward(x: Tensor): Promise<AttentionOutput> {
     return { out: this.#inner.forward(x), result: null };
   }
 }
 
 /** Every query sees its own chunk: the chunks of a rank are an axis of their own. */
-class LocalAttending extends Attending {
+class LocalAttentionLayer extends AttentionLayer {
   readonly #inner: MultiAxisAttention;
   readonly #chunkLength: number;
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
-    const options = { embedDim, numHeads, scale: sharp(embedDim / numHeads), mask: others };
+    const options = { embedDim, numHeads, scale: softmaxScale(embedDim / numHeads), mask: noSelfMask };
     this.#inner = this.addChild("inner", new MultiAxisAttention(ctx, { ...options, attentionAxis: 2 }));
     this.#chunkLength = chunkLength;
-    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
   }
 
-  async forward(x: Tensor): Promise<Attended> {
+  async forward(x: Tensor): Promise<AttentionOutput> {
     const [batch, rows, embed] = x.shape as [number, number, number];
     const chunks = [batch, rows / this.#chunkLength, this.#chunkLength, embed];
     return { out: scope(() => this.#inner.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
@@ -79,7 +79,7 @@ class LocalAttending extends Attending {
 }
 
 /** Every query sees its own chunk and those that the router chose for it. */
-class MetaAttending extends Attending {
+class MetaAttentionLayer extends AttentionLayer {
   readonly #inner: HierarchicalMetaAttention;
 
   constructor(ctx: Context, { embedDim, heads: numHeads, topK, chunks, warmup: warmupSteps }: ModelSettings) {
@@ -91,34 +91,34 @@ class MetaAttending extends Attending {
       topK,
       chunksPerRank: chunks / ctx.mesh.shape["sp"]!,
       warmupSteps,
-      scale: sharp(embedDim / numHeads),
-      mask: others,
+      scale: softmaxScale(embedDim / numHeads),
+      mask: noSelfMask,
       combine: "exact",
       gate: false,
       certificate: false,
     } as const;
     this.#inner = this.addChild("inner", new HierarchicalMetaAttention(ctx, options));
-    lookAtTheAlike(ctx, this.#inner.qkvProjection, embedDim);
+    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
   }
 
-  async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<Attended> {
+  async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<AttentionOutput> {
     const result = await this.#inner.forward(x, options);
     return { out: result.out, result };
   }
 }
 
 /** Attention of the method that the settings name. */
-export function attendingOf(ctx: Context, settings: ModelSettings): Attending {
-  if (settings.method === "ring") return new RingAttending(ctx, settings);
-  if (settings.method === "local") return new LocalAttending(ctx, settings);
-  return new MetaAttending(ctx, settings);
+export function createAttentionLayer(ctx: Context, settings: ModelSettings): AttentionLayer {
+  if (settings.method === "ring") return new RingAttentionLayer(ctx, settings);
+  if (settings.method === "local") return new LocalAttentionLayer(ctx, settings);
+  return new MetaAttentionLayer(ctx, settings);
 }
 
 /**
  * Queries and keys begin equal, so that a base looks at first at bases with surroundings like its own: what repeats, it
  * finds thousands of steps sooner than from nothing.
  */
-function lookAtTheAlike(ctx: Context, { weight, bias }: Linear, embed: number): void {
+function initializeQkEqual(ctx: Context, { weight, bias }: Linear, embed: number): void {
   scope(() => {
     for (const parameter of [weight, bias!]) {
       ctx.device.kernels.copy(parameter.slice(0, embed, 2 * embed), parameter.slice(0, 0, embed));

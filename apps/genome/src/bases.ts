@@ -3,34 +3,34 @@ import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
 
 const LETTERS = 5;
-const WORD_KINDS = LETTERS ** 3;
-const CENTRES = [-9, -6, -3, 0, 3, 6, 9] as const;
+const VOCABULARY_SIZE = LETTERS ** 3;
+const WORD_OFFSETS = [-9, -6, -3, 0, 3, 6, 9] as const;
 
 /** Words that make a token. */
-export const WORDS: number = CENTRES.length;
+export const WORDS_PER_TOKEN: number = WORD_OFFSETS.length;
 /** Rows of the table that words are looked up in: each place around the base has its own. */
-export const WORD_ROWS: number = WORDS * WORD_KINDS;
+export const WORD_ROWS: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
 /** Letters on either side that a token embeds. */
-export const REACH = 10;
+export const CONTEXT_RADIUS = 10;
 
 /** For each row of the table 1, or 0 if any of its letters is hidden. */
-export function knownWords(): Float32Array {
+export function unmaskedRows(): Float32Array {
   const hasMask = (word: number): boolean => [25, 5, 1].some((unit) => Math.floor(word / unit) % LETTERS === MASKED);
-  return Float32Array.from({ length: WORD_ROWS }, (_, row) => (hasMask(row % WORD_KINDS) ? 0 : 1));
+  return Float32Array.from({ length: WORD_ROWS }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
 }
 
 /**
  * The tokens of positions [start, end), each as `WORDS` rows of the table, row-major. Beyond the ends of the sequence
  * nothing is known, as under a mask.
  */
-export function wordsAt(letters: Uint8Array, start: number, end: number): Int32Array {
+export function tokenize(letters: Uint8Array, start: number, end: number): Int32Array {
   const at = (position: number): number => letters[position] ?? MASKED;
-  const words = new Int32Array((end - start) * WORDS);
+  const words = new Int32Array((end - start) * WORDS_PER_TOKEN);
   for (let position = start; position < end; position++) {
-    for (const [i, centre] of CENTRES.entries()) {
+    for (const [i, centre] of WORD_OFFSETS.entries()) {
       const middle = position + centre;
       const word = (at(middle - 1) * LETTERS + at(middle)) * LETTERS + at(middle + 1);
-      words[(position - start) * WORDS + i] = i * WORD_KINDS + word;
+      words[(position - start) * WORDS_PER_TOKEN + i] = i * VOCABULARY_SIZE + word;
     }
   }
   return words;
@@ -48,7 +48,7 @@ const LAMBDA: URL = new URL("../../quickstart/data/lambda_phage_NC_001416.1.fa.g
 /** Reads the whole genome. */
 export function readLambda(): Bases {
   const lines = gunzipSync(readFileSync(LAMBDA)).toString("latin1").split("\n");
-  return basesOf(
+  return parseBases(
     lines
       .filter((line) => !line.startsWith(">"))
       .map((line) => line.trim())
@@ -57,7 +57,7 @@ export function readLambda(): Bases {
 }
 
 /** "ACGT" as numbers; throws a RangeError for another letter. */
-export function basesOf(letters: string): Bases {
+export function parseBases(letters: string): Bases {
   return Uint8Array.from(letters, (letter, i) => {
     const base = "ACGT".indexOf(letter);
     if (base >= 0) return base;
@@ -66,7 +66,7 @@ export function basesOf(letters: string): Bases {
 }
 
 /** Numbers as "ACGT", "-" where masked. */
-export function lettersOf(bases: ArrayLike<number>): string {
+export function formatBases(bases: ArrayLike<number>): string {
   return Array.from(bases, (base) => "ACGT-"[base]).join("");
 }
 

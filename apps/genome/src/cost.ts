@@ -1,13 +1,13 @@
 import { type Context, fromArray } from "@mosaic/attention";
 import { denseToSparse, type MetaResult } from "@mosaic/attention/meta";
 import { SUMMARY_HEADS } from "./attending.ts";
-import { WORDS } from "./bases.ts";
+import { WORDS_PER_TOKEN } from "./bases.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 
-const FLOAT = 4;
+const FLOAT_BYTES = 4;
 
 /** Bytes that attention sends in a step, forward and backward, all ranks together. Collective. */
-export async function sentByAttention(
+export async function attentionBytesSent(
   ctx: Context,
   settings: Settings,
   results: readonly MetaResult[],
@@ -18,40 +18,40 @@ export async function sentByAttention(
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
   // In floats, so that a float32 holds the number exactly.
-  using floats = fromArray(ctx, [own / FLOAT], [1]);
+  using floats = fromArray(ctx, [own / FLOAT_BYTES], [1]);
   ctx.world.allReduce(floats, "sum", { label: "bytes" }).wait();
-  return (await floats.item()) * FLOAT;
+  return (await floats.item()) * FLOAT_BYTES;
 }
 
 /** Keys and values to all other ranks, forward and again backward, and their gradients home. */
 function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, ranks: number): number {
-  return layers * 3 * (ranks - 1) * 2 * batch * chunks * chunkLength * embedDim * FLOAT;
+  return layers * 3 * (ranks - 1) * 2 * batch * chunks * chunkLength * embedDim * FLOAT_BYTES;
 }
 
 // What a training costs, by closed form. A multiply-add of a forward counts once more for each of the two products that its
 // backward makes of it.
 
-const FORWARD_AND_BACKWARD = 3;
+const TRAINING_FACTOR = 3;
 
 /** Chunks that each chunk looks at beside its own, at a step. */
-function looksAt(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
+function attendedChunks(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
   if (method === "ring") return chunks - 1;
   return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps });
 }
 
 /** Multiply-adds of a step, all ranks together. */
-export function workOf(step: number, settings: Settings): number {
+export function stepMultiplyAdds(step: number, settings: Settings): number {
   const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
-  const keys = (1 + looksAt(step, settings)) * chunkLength;
+  const keys = (1 + attendedChunks(step, settings)) * chunkLength;
   const projectionsAndMlp = (3 + 1 + 4 + 4) * e * e;
   const summaries = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
-  const perToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS * e + 4 * e;
-  return FORWARD_AND_BACKWARD * batch * chunks * chunkLength * perToken;
+  const perToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS_PER_TOKEN * e + 4 * e;
+  return TRAINING_FACTOR * batch * chunks * chunkLength * perToken;
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */
 export function stepsWithin(work: number, settings: Settings): number {
-  let [steps, done] = [0, workOf(0, settings)];
-  while (done <= work) done += workOf(++steps, settings);
+  let [steps, done] = [0, stepMultiplyAdds(0, settings)];
+  while (done <= work) done += stepMultiplyAdds(++steps, settings);
   return steps;
 }

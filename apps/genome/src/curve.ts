@@ -10,12 +10,12 @@ export interface Entry {
   readonly bytes: number;
   /** Multiply-adds so far, all ranks together. */
   readonly work: number;
-  /** Of sequences that are never trained on, where it was asked. */
-  readonly held?: Judgement;
+  /** Of held-out sequences, at the steps that evaluate. */
+  readonly held?: Evaluation;
 }
 
 /** What is known of a model on held-out sequences. */
-export interface Judgement {
+export interface Evaluation {
   readonly loss: number;
   /** Planted repeats: share of them whose source is among the first two chunks chosen, in the last layer. */
   readonly recall?: number;

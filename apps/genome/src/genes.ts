@@ -70,7 +70,7 @@ const leftward: readonly Row[] = [
   ["bor", 46459, 46752, "other"],
 ];
 
-const genesOf = (rows: readonly Row[], complement: boolean): readonly Gene[] =>
+const toGenes = (rows: readonly Row[], complement: boolean): readonly Gene[] =>
   rows.map(([name, start, end, role]) => ({ name, start, end, role, complement }));
 
 /**
@@ -78,7 +78,7 @@ const genesOf = (rows: readonly Row[], complement: boolean): readonly Gene[] =>
  * Sanger et al. 1982, Daniels et al. 1983). stf′ and stf″, there orf-401 and orf-314, are the halves of a side-tail-fibre gene
  * that a frameshift split, and tfa is orf-194 (Hendrix and Duda 1992). A test reads each from the sequence itself.
  */
-export const genes: readonly Gene[] = [...genesOf(rightward, false), ...genesOf(leftward, true)].sort(
+export const genes: readonly Gene[] = [...toGenes(rightward, false), ...toGenes(leftward, true)].sort(
   (a, b) => a.start - b.start,
 );
 

@@ -1,4 +1,4 @@
-import { type Bases, basesOf, MASKED } from "./bases.ts";
+import { type Bases, parseBases, MASKED } from "./bases.ts";
 import type { Random } from "./random.ts";
 
 /** Targets of positions that do not count. */
@@ -13,24 +13,24 @@ export interface Sample {
 }
 
 /** A sequence that is cut into chunks, one of which explains what is hidden in another. */
-export interface Planted extends Sample {
+export interface PlantedSample extends Sample {
   /** For each chunk with something hidden the chunk that holds the copy. */
   readonly sources: ReadonlyMap<number, number>;
 }
 
 /** Share of bases that are hidden. */
-const HIDDEN = 0.15;
+const MASK_RATE = 0.15;
 
 /** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
 export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
 
 /** A stretch of the genome with some bases hidden; the genome goes round, as λ's own does inside its host. */
-export function hideBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
+export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
   const letters = new Uint8Array(length);
   const targets = new Float32Array(length).fill(IGNORED);
   for (let i = 0; i < length; i++) {
     const base = genome[(start + i) % genome.length]!;
-    const hidden = random.uniform() < HIDDEN;
+    const hidden = random.uniform() < MASK_RATE;
     letters[i] = hidden ? MASKED : base;
     if (hidden) targets[i] = base;
   }
@@ -48,42 +48,42 @@ export function trainingStart(genome: Bases, length: number, random: Random): nu
 // the other chunk holds them.
 
 /** Stands before every key: eight bases that λ itself never has in this order. */
-export const MARKER: Uint8Array = basesOf("CCTAGGCT");
-const KEY = 8;
-const REPEAT = 6;
+export const KEY_MARKER: Uint8Array = parseBases("CCTAGGCT");
+const KEY_LENGTH = 8;
+const REPEAT_LENGTH = 6;
 /** Bases of all that is planted in a chunk. */
-export const PLANT: number = MARKER.length + KEY + REPEAT + KEY;
+export const PLANT_LENGTH: number = KEY_MARKER.length + KEY_LENGTH + REPEAT_LENGTH + KEY_LENGTH;
 /** Chunks of a pair are at least so many apart. */
-const APART = 2;
+const MIN_PAIR_DISTANCE = 2;
 
 /** How a sequence is cut. */
-interface Cut {
+interface ChunkSizes {
   readonly chunks: number;
   readonly chunkLength: number;
 }
 
 /** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
-export function plantRepeats(genome: Bases, { chunks, chunkLength }: Cut, random: Random): Planted {
+export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkSizes, random: Random): PlantedSample {
   const length = chunks * chunkLength;
   const from = random.below(genome.length);
   const letters = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
   const targets = new Float32Array(length).fill(IGNORED);
   const sources = new Map<number, number>();
   const known = new Set<string>();
-  for (const [query, source] of pairsOf(chunks, random)) {
+  for (const [query, source] of drawPairs(chunks, random)) {
     const plant = drawPlant(random, known);
     for (const chunk of [query, source]) {
-      const start = chunk * chunkLength + random.below(chunkLength - PLANT + 1);
+      const start = chunk * chunkLength + random.below(chunkLength - PLANT_LENGTH + 1);
       letters.set(plant, start);
-      if (chunk === query) hideRepeat(letters, targets, start + MARKER.length + KEY);
+      if (chunk === query) maskRepeat(letters, targets, start + KEY_MARKER.length + KEY_LENGTH);
     }
     sources.set(query, source);
   }
   return { letters, targets, sources };
 }
 
-function hideRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {
-  for (let i = start; i < start + REPEAT; i++) {
+function maskRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {
+  for (let i = start; i < start + REPEAT_LENGTH; i++) {
     targets[i] = letters[i]!;
     letters[i] = MASKED;
   }
@@ -91,18 +91,18 @@ function hideRepeat(letters: Uint8Array, targets: Float32Array, start: number): 
 
 /** A plant whose first key no other of the sequence has. */
 function drawPlant(random: Random, known: Set<string>): Uint8Array {
-  const drawn = Uint8Array.from({ length: PLANT - MARKER.length }, () => random.below(4));
-  const key = drawn.slice(0, KEY).join("");
+  const drawn = Uint8Array.from({ length: PLANT_LENGTH - KEY_MARKER.length }, () => random.below(4));
+  const key = drawn.slice(0, KEY_LENGTH).join("");
   if (known.has(key)) return drawPlant(random, known);
   known.add(key);
-  return Uint8Array.from([...MARKER, ...drawn]);
+  return Uint8Array.from([...KEY_MARKER, ...drawn]);
 }
 
 /** All chunks in pairs (query, source), neighbours never together. */
-function pairsOf(chunks: number, random: Random): readonly (readonly [number, number])[] {
+function drawPairs(chunks: number, random: Random): readonly (readonly [number, number])[] {
   for (;;) {
-    const order = random.order(chunks);
+    const order = random.permutation(chunks);
     const pairs = Array.from({ length: chunks / 2 }, (_, i) => [order[2 * i]!, order[2 * i + 1]!] as const);
-    if (pairs.every(([a, b]) => Math.abs(a - b) >= APART)) return pairs;
+    if (pairs.every(([a, b]) => Math.abs(a - b) >= MIN_PAIR_DISTANCE)) return pairs;
   }
 }

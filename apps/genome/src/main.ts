@@ -3,11 +3,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { constants, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { help, readSettings, UsageError } from "./args.ts";
-import { compare, findRepeats } from "./compare.ts";
+import { compare, trainPlanted } from "./compare.ts";
 import { drawAll } from "./draw/files.ts";
 import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
 import { nameOf, type Settings } from "./settings.ts";
-import { mustSucceed, startTraining, type StepReport, TrainingFailed } from "./training.ts";
+import { throwIfFailed, startTraining, type StepReport, TrainingError } from "./training.ts";
 
 /** How far a training is: one line that renews itself on a terminal, a line for each tenth elsewhere. */
 class Progress {
@@ -70,7 +70,7 @@ async function main([first = "--help", ...args]: readonly string[]): Promise<num
   const commands: Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>> = {
     train: trainOne,
     compare: compareAll,
-    planted: plantedSeeds,
+    planted: trainPlantedSeeds,
     draw: drawAll,
     "--help": () => console.log(usage),
   };
@@ -81,7 +81,7 @@ async function main([first = "--help", ...args]: readonly string[]): Promise<num
     return 0;
   } catch (error) {
     if (error instanceof UsageError) console.error(`${error.message}\n\n${usage}`);
-    else if (error instanceof TrainingFailed) console.error(error.message);
+    else if (error instanceof TrainingError) console.error(error.message);
     else throw error;
     return error instanceof UsageError ? 2 : error.exitCode;
   } finally {
@@ -90,7 +90,7 @@ async function main([first = "--help", ...args]: readonly string[]): Promise<num
 }
 
 /** Shows each step of a training of that name. */
-function watch(name: string): (report: StepReport) => void {
+function reportSteps(name: string): (report: StepReport) => void {
   const show = progress.begin();
   return ({ step, of, loss }) => show(step / of, `${name}: step ${step} of ${of}, loss ${loss.toFixed(3)}`);
 }
@@ -99,17 +99,21 @@ async function trainOne(args: readonly string[]): Promise<void> {
   const settings = readSettings(args);
   const folder = resolve(settings.folder);
   const name = `${settings.task}, ${nameOf(settings)}, ${settings.ranks} ranks`;
-  mustSucceed(await startTraining({ ...settings, folder }, { progress: watch(name), abort: abort.signal }));
+  throwIfFailed(await startTraining({ ...settings, folder }, { progress: reportSteps(name), abort: abort.signal }));
   progress.end();
   console.log(`curve.jsonl and model.safetensors are in ${folder}`);
 }
 
 async function compareAll(args: readonly string[]): Promise<void> {
   const settings = readSettings(args, { task: "genome", method: "meta", "top-k": "2", folder: "" });
-  const { methods, map } = await withFolder((folder) => {
-    return compare({ ...settings, folder }, (name) => ({ progress: watch(name), abort: abort.signal }));
+  const { methods, map } = await withTemporaryFolder((folder) => {
+    return compare({ ...settings, folder }, (name) => ({ progress: reportSteps(name), abort: abort.signal }));
   });
-  writeResult(new URL("genome.jsonl", RESULTS), { ...origin("compare", args), methods: methods.map(unplaced), map });
+  writeResult(new URL("genome.jsonl", RESULTS), {
+    ...origin("compare", args),
+    methods: methods.map(withoutFolder),
+    map,
+  });
   progress.end();
   for (const { name, curve, recall } of methods) {
     const { step, bytes, held } = curve.at(-1)!;
@@ -118,24 +122,24 @@ async function compareAll(args: readonly string[]): Promise<void> {
   }
 }
 
-async function plantedSeeds(args: readonly string[]): Promise<void> {
+async function trainPlantedSeeds(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
   const first = readSettings(args, { task: "planted", method: "meta", folder: "" });
   for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
     const own = (folder: string): Settings => ({ ...first, seed, folder });
-    const start = { progress: watch(`planted, seed ${seed}`), abort: abort.signal };
-    const run = await withFolder((folder) => findRepeats(own(folder), start));
+    const start = { progress: reportSteps(`planted, seed ${seed}`), abort: abort.signal };
+    const run = await withTemporaryFolder((folder) => trainPlanted(own(folder), start));
     progress.end();
     console.log(
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
     );
-    runs.push(unplaced(run));
+    runs.push(withoutFolder(run));
     writeResult(new URL("planted.jsonl", RESULTS), { ...origin("planted", args), runs });
   }
 }
 
 /** Without the folder, which is gone. */
-function unplaced<T extends { readonly settings: Settings }>(result: T): T {
+function withoutFolder<T extends { readonly settings: Settings }>(result: T): T {
   return { ...result, settings: { ...result.settings, folder: "" } };
 }
 
@@ -144,7 +148,7 @@ function origin(command: string, args: readonly string[]): { date: string; comma
   return { date: new Date().toISOString().slice(0, 10), command: `npm run ${command} -w @mosaic/genome${options}` };
 }
 
-async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
+async function withTemporaryFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-genome-"));
   const remove = (): void => rmSync(folder, { recursive: true, force: true });
   process.once("exit", remove);

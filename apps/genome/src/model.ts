@@ -1,11 +1,11 @@
 import { type Context, fromArray, Linear, Module, scope, type Tensor } from "@mosaic/attention";
 import { type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import { Embedding, MLP, ModuleList, RMSNorm } from "@mosaic/attention/nn";
-import { type Attending, attendingOf } from "./attending.ts";
+import { type AttentionLayer, createAttentionLayer } from "./attending.ts";
 import type { ModelSettings } from "./settings.ts";
-import { knownWords, WORD_ROWS } from "./bases.ts";
+import { unmaskedRows, WORD_ROWS } from "./bases.ts";
 
-const BASES = 4;
+const NUM_BASES = 4;
 
 /** What the model predicts of each base, and what its meta-attention did. Disposing it disposes all. */
 export interface ModelOutput extends Disposable {
@@ -22,7 +22,7 @@ export interface Tokens {
 }
 
 class Block extends Module {
-  readonly attention: Attending;
+  readonly attention: AttentionLayer;
   readonly #before: RMSNorm;
   readonly #between: RMSNorm;
   readonly #mlp: MLP;
@@ -31,7 +31,7 @@ class Block extends Module {
     super();
     const { embedDim } = settings;
     this.#before = this.addChild("norm1", new RMSNorm(ctx, embedDim));
-    this.attention = this.addChild("attention", attendingOf(ctx, settings));
+    this.attention = this.addChild("attention", createAttentionLayer(ctx, settings));
     this.#between = this.addChild("norm2", new RMSNorm(ctx, embedDim));
     this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim }));
   }
@@ -49,8 +49,8 @@ class Block extends Module {
 }
 
 /** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
-function forget(ctx: Context, { weight }: Embedding): void {
-  using known = fromArray(ctx, knownWords(), [WORD_ROWS, 1]);
+function zeroMaskedRows(ctx: Context, { weight }: Embedding): void {
+  using known = fromArray(ctx, unmaskedRows(), [WORD_ROWS, 1]);
   ctx.device.kernels.binary("mul", weight, weight, known);
 }
 
@@ -69,12 +69,12 @@ export class GenomeModel extends Module {
     super();
     const { embedDim, layers, chunkLength } = settings;
     this.#words = this.addChild("words", new Embedding(ctx, WORD_ROWS, embedDim, { std: 0.5 }));
-    forget(ctx, this.#words);
+    zeroMaskedRows(ctx, this.#words);
     this.#places = this.addChild("places", new Embedding(ctx, chunkLength, embedDim, { std: 0.02 }));
     const blocks = Array.from({ length: layers }, () => new Block(ctx, settings));
     this.blocks = this.addChild("blocks", new ModuleList(blocks));
     this.#norm = this.addChild("norm", new RMSNorm(ctx, embedDim));
-    this.#head = this.addChild("head", new Linear(ctx, embedDim, BASES));
+    this.#head = this.addChild("head", new Linear(ctx, embedDim, NUM_BASES));
   }
 
   /** Collective: every rank passes its rows. */

@@ -3,13 +3,13 @@ export class Random {
   #state: number;
 
   constructor(...seeds: readonly number[]) {
-    this.#state = seeds.reduce((state, seed) => mix(Math.imul(state ^ (seed >>> 0), 0x9e3779b1) + 0x7f4a7c15), 1);
+    this.#state = seeds.reduce((state, seed) => mixBits(Math.imul(state ^ (seed >>> 0), 0x9e3779b1) + 0x7f4a7c15), 1);
   }
 
   /** From 0 to below 1. */
   uniform(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
-    return mix(this.#state) / 2 ** 32;
+    return mixBits(this.#state) / 2 ** 32;
   }
 
   /** A whole number from 0 to below `end`. */
@@ -18,7 +18,7 @@ export class Random {
   }
 
   /** The numbers from 0 to below `end`, in any order. */
-  order(end: number): number[] {
+  permutation(end: number): number[] {
     const all = Array.from({ length: end }, (_, i) => i);
     for (let i = end - 1; i > 0; i--) {
       const j = this.below(i + 1);
@@ -28,7 +28,7 @@ export class Random {
   }
 }
 
-function mix(value: number): number {
+function mixBits(value: number): number {
   let z = value >>> 0;
   z = Math.imul(z ^ (z >>> 15), z | 1);
   z ^= z + Math.imul(z ^ (z >>> 7), z | 61);

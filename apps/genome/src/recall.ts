@@ -1,21 +1,21 @@
 import type { MetaResult } from "@mosaic/attention/meta";
 import { crossEntropyTerms } from "@mosaic/attention/nn";
-import type { Judgement } from "./curve.ts";
+import type { Evaluation } from "./curve.ts";
 import { IGNORED, type Sample } from "./hidden.ts";
 import { loadBatch } from "./samples.ts";
 import type { Trainer } from "./trainer.ts";
 
-/** Sequences that are judged in one go. */
-const SEQUENCES = 8;
+/** Sequences that are evaluated at once. */
+const BATCH_SEQUENCES = 8;
 
 /** How a model does on sequences that it never trains on. Collective; the same on every rank. */
-export async function judge(trainer: Trainer, sequences: number = SEQUENCES): Promise<Judgement> {
+export async function evaluate(trainer: Trainer, sequences: number = BATCH_SEQUENCES): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
-  const shares: Share[] = [];
+  const shares: HitRate[] = [];
   let [sum, count] = [0, 0];
   for (let i = 0; i < sequences; i++) {
-    const sample = samples.held(i);
+    const sample = samples.heldOutSample(i);
     using batch = loadBatch(ctx, [sample], settings);
     using output = await model.forward(batch.tokens);
     using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORED });
@@ -24,7 +24,7 @@ export async function judge(trainer: Trainer, sequences: number = SEQUENCES): Pr
     const [lost, hidden] = await own.read();
     [sum, count] = [sum + lost!, count + hidden!];
     if (isPlanted(sample) && output.results.length > 0) {
-      const chosen = chosenOf(output.results, output.results.length - 1);
+      const chosen = chosenChunks(output.results, output.results.length - 1);
       shares.push(plantedRecall(chosen, sample.sources, settings.topK));
     }
   }
@@ -39,7 +39,7 @@ function isPlanted(sample: Sample): sample is Sample & { readonly sources: Reado
 }
 
 /** A share: so many of so many. */
-interface Share {
+interface HitRate {
   readonly hits: number;
   readonly of: number;
 }
@@ -49,7 +49,7 @@ export function plantedRecall(
   chosen: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
   k: number,
-): Share {
+): HitRate {
   const found = [...sources].filter(([query, source]) => chosen[query]!.slice(0, k).includes(source));
   return { hits: found.length, of: sources.size };
 }
@@ -83,6 +83,10 @@ export function massRecall(
 }
 
 /** The chunks of one sequence that each chunk chose, with the first layer's router or another's. */
-export function chosenOf(results: readonly MetaResult[], layer: number, sequence = 0): readonly (readonly number[])[] {
+export function chosenChunks(
+  results: readonly MetaResult[],
+  layer: number,
+  sequence = 0,
+): readonly (readonly number[])[] {
   return results[layer]!.meta.chosen[sequence]!;
 }

@@ -10,7 +10,7 @@ interface Origin {
   readonly command: string;
 }
 
-/** One method's training: the judged steps of its curve, and for "meta" how its router does. */
+/** One method's training: the evaluated steps of its curve, and for "meta" how its router does. */
 export interface MethodResult {
   readonly name: string;
   readonly settings: Settings;

@@ -3,20 +3,20 @@ import { join } from "node:path";
 import { type Context } from "@mosaic/attention";
 import { loadCheckpoint, saveCheckpoint } from "@mosaic/attention/nn";
 import { makeFolder } from "@mosaic/launcher";
-import { workOf } from "./cost.ts";
+import { stepMultiplyAdds } from "./cost.ts";
 import { Curve } from "./curve.ts";
-import { judge } from "./recall.ts";
+import { evaluate } from "./recall.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 
 /** What a training's folder holds. */
-export const filesOf = (folder: string): { curve: string; checkpoint: string } => ({
+export const trainingFiles = (folder: string): { curve: string; checkpoint: string } => ({
   curve: join(folder, "curve.jsonl"),
   checkpoint: join(folder, "model.safetensors"),
 });
 
 /** What is remembered beside the weights. */
-interface Sums {
+interface RunningTotals {
   readonly bytes: number;
   readonly work: number;
 }
@@ -31,21 +31,22 @@ export async function train(
   progress: (step: number, loss: number) => void,
 ): Promise<Trainer> {
   const { steps, checkpointEvery, evaluateEvery, folder } = settings;
-  const { curve: curvePath, checkpoint } = filesOf(folder);
+  const { curve: curvePath, checkpoint } = trainingFiles(folder);
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
-  let sums: Sums = { bytes: 0, work: 0 };
+  let sums: RunningTotals = { bytes: 0, work: 0 };
   if (ctx.rank === 0) makeFolder(folder);
-  if (existsSync(checkpoint)) sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as Sums;
+  if (existsSync(checkpoint))
+    sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
   const curve = ctx.rank === 0 ? new Curve(curvePath) : undefined;
   curve?.resumeAt(optimizer.steps);
   while (optimizer.steps < steps) {
-    const work = sums.work + workOf(optimizer.steps, settings);
+    const work = sums.work + stepMultiplyAdds(optimizer.steps, settings);
     const { loss, bytes } = await trainer.step();
     sums = { bytes: sums.bytes + bytes, work };
     const step = optimizer.steps;
     const isJudged = step % evaluateEvery === 0 || step === steps;
-    const held = isJudged ? { held: await judge(trainer) } : {};
+    const held = isJudged ? { held: await evaluate(trainer) } : {};
     curve?.add({ step, loss, ...sums, ...held });
     if (step % checkpointEvery === 0 || step === steps) {
       await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: sums });
@@ -59,6 +60,6 @@ export async function train(
 export async function openTrained(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;
-  await loadCheckpoint(ctx, filesOf(settings.folder).checkpoint, { model, optimizer });
+  await loadCheckpoint(ctx, trainingFiles(settings.folder).checkpoint, { model, optimizer });
   return trainer;
 }

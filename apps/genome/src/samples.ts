@@ -1,13 +1,13 @@
 import { type Context, fromArray, layoutOf, type Tensor } from "@mosaic/attention";
-import { type Bases, readLambda, WORDS, wordsAt } from "./bases.ts";
-import { HELD_OUT, hideBases, type Planted, plantRepeats, type Sample, trainingStart } from "./hidden.ts";
+import { type Bases, readLambda, WORDS_PER_TOKEN, tokenize } from "./bases.ts";
+import { HELD_OUT, maskBases, type PlantedSample, plantRepeats, type Sample, trainingStart } from "./hidden.ts";
 import type { Tokens } from "./model.ts";
 import { Random } from "./random.ts";
 import type { ModelSettings, Settings } from "./settings.ts";
 
 /** Where the numbers of a sequence come from; none of one purpose is ever that of another. */
-const purposes = { training: 0, judging: 1 } as const;
-type Purpose = keyof typeof purposes;
+const streamsByPurpose = { training: 0, judging: 1 } as const;
+type Purpose = keyof typeof streamsByPurpose;
 
 /** The sequences of a task: the same on every rank, in every run, after every restart. */
 export class Samples {
@@ -19,25 +19,25 @@ export class Samples {
   }
 
   /** Those of one step. */
-  ofStep(step: number): readonly Sample[] {
+  trainingBatch(step: number): readonly Sample[] {
     const { batch } = this.#settings;
-    return Array.from({ length: batch }, (_, i) => this.#make("training", step * batch + i));
+    return Array.from({ length: batch }, (_, i) => this.#drawSample("training", step * batch + i));
   }
 
   /** The i-th of those that are never trained on. */
-  held(i: number): Sample | Planted {
-    return this.#make("judging", i);
+  heldOutSample(i: number): Sample | PlantedSample {
+    return this.#drawSample("judging", i);
   }
 
-  #make(purpose: Purpose, i: number): Sample | Planted {
+  #drawSample(purpose: Purpose, i: number): Sample | PlantedSample {
     const { task, chunks, chunkLength, seed } = this.#settings;
-    const random = new Random(seed, purposes[purpose], i);
+    const random = new Random(seed, streamsByPurpose[purpose], i);
     if (task === "planted") return plantRepeats(this.#genome, { chunks, chunkLength }, random);
     const length = chunks * chunkLength;
-    return hideBases(this.#genome, { start: this.#start(purpose, { length, i, random }), length }, random);
+    return maskBases(this.#genome, { start: this.#startPosition(purpose, { length, i, random }), length }, random);
   }
 
-  #start(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
+  #startPosition(purpose: Purpose, { length, i, random }: { length: number; i: number; random: Random }): number {
     if (purpose === "training") return trainingStart(this.#genome, length, random);
     const room = HELD_OUT.end - HELD_OUT.start - length;
     return HELD_OUT.start + (room > 0 ? (i * Math.min(length, 1 + Math.floor(room / 4))) % (room + 1) : 0);
@@ -62,11 +62,11 @@ export function loadBatch(
   const { start, length: rows } = layout.spans(ctx.mesh.coordinate)[0]!;
   const end = start + rows;
   const count = samples.length;
-  const words = samples.flatMap(({ letters }) => Array.from(wordsAt(letters, start, end)));
+  const words = samples.flatMap(({ letters }) => Array.from(tokenize(letters, start, end)));
   const targets = samples.flatMap((sample) => Array.from(sample.targets.subarray(start, end)));
   const places = Array.from({ length: rows }, (_, row) => (start + row) % chunkLength);
   const tensors = {
-    words: fromArray(ctx, words, [count, rows, WORDS]),
+    words: fromArray(ctx, words, [count, rows, WORDS_PER_TOKEN]),
     targets: fromArray(ctx, targets, [count, rows]),
     places: fromArray(ctx, places, [rows]),
   };

@@ -2,7 +2,7 @@
 export const methods = ["ring", "meta", "local"] as const;
 export type Method = (typeof methods)[number];
 
-/** What is asked of a model: bases hidden in λ, or repeats planted in it. */
+/** The training task: bases hidden in λ, or repeats planted in it. */
 export const tasks = ["genome", "planted"] as const;
 export type Task = (typeof tasks)[number];
 

@@ -1,15 +1,18 @@
 import type { Context } from "@mosaic/attention";
 import { readLambda } from "./bases.ts";
 import { loadBatch } from "./samples.ts";
-import { hideBases } from "./hidden.ts";
+import { maskBases } from "./hidden.ts";
 import { GenomeModel } from "./model.ts";
 import { Random } from "./random.ts";
-import { chosenOf, type MassRecall, massRecall } from "./recall.ts";
+import { chosenChunks, type MassRecall, massRecall } from "./recall.ts";
 import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
 /** How well the last layer's router predicts where exact attention would look, on sequences it never trained on. */
-export async function surveyRecall(trainer: Trainer, sequences = 8): Promise<MassRecall & { readonly chance: number }> {
+export async function measureRouterRecall(
+  trainer: Trainer,
+  sequences = 8,
+): Promise<MassRecall & { readonly chance: number }> {
   const { ctx, model, settings, samples } = trainer;
   const { chunks, topK: k } = settings;
   const everyone = Array.from({ length: chunks }, (_, i) => i);
@@ -17,12 +20,12 @@ export async function surveyRecall(trainer: Trainer, sequences = 8): Promise<Mas
   const found: MassRecall[] = [];
   model.eval();
   for (let i = 0; i < sequences; i++) {
-    using batch = loadBatch(ctx, [samples.held(i)], settings);
+    using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
     using routed = await model.forward(batch.tokens);
     // The same weights look everywhere: what they see is exact attention.
     using exact = await model.forward(batch.tokens, { chosen: [others] });
     const { attentionMass } = exact.results.at(-1)!.meta;
-    const chosen = chosenOf(routed.results, routed.results.length - 1);
+    const chosen = chosenChunks(routed.results, routed.results.length - 1);
     found.push(massRecall(await attentionMass.read(), chosen, { k, chunks }));
   }
   model.train();
@@ -46,7 +49,7 @@ const CHUNKS_OF_BIN = 4;
  * Routes the whole genome at once, on one rank, with a trained model's weights: the last layer's routing distribution, by
  * bins of a few chunks. The last bin reaches around the end, where λ closes to a circle inside its host.
  */
-export async function surveyGenome(ctx: Context, settings: Settings, trained: GenomeModel): Promise<RoutingMap> {
+export async function mapRouting(ctx: Context, settings: Settings, trained: GenomeModel): Promise<RoutingMap> {
   const genome = readLambda();
   const { chunkLength } = settings;
   const bin = CHUNKS_OF_BIN * chunkLength;
@@ -56,15 +59,15 @@ export async function surveyGenome(ctx: Context, settings: Settings, trained: Ge
   using model = new GenomeModel(ctx, whole);
   model.loadStateDict(trained.stateDict());
   model.eval();
-  const sample = hideBases(genome, { start: 0, length: chunks * chunkLength }, new Random(settings.seed, 2));
+  const sample = maskBases(genome, { start: 0, length: chunks * chunkLength }, new Random(settings.seed, 2));
   using batch = loadBatch(ctx, [sample], whole);
   using output = await model.forward(batch.tokens);
   const routing = await output.results.at(-1)!.meta.routingWeights.read();
-  return { bin, bins, weights: binned(routing, chunks) };
+  return { bin, bins, weights: sumIntoBins(routing, chunks) };
 }
 
 /** Sums over the chunks of a column's bin, means over those of a row's. */
-function binned(routing: Float32Array, chunks: number): readonly number[] {
+function sumIntoBins(routing: Float32Array, chunks: number): readonly number[] {
   const bins = chunks / CHUNKS_OF_BIN;
   const sums = new Float64Array(bins * bins);
   routing.forEach((weight, at) => {

@@ -5,19 +5,19 @@ import { loadBatch, Samples } from "./samples.ts";
 import { GenomeModel } from "./model.ts";
 import { IGNORED } from "./hidden.ts";
 import type { Settings } from "./settings.ts";
-import { sentByAttention } from "./cost.ts";
+import { attentionBytesSent } from "./cost.ts";
 
 /** Steps in which the learning rate rises. */
-const RISING = 20;
+const WARMUP_STEPS = 20;
 
 /** What matches words with words begins right, and must not be unlearned while nothing yet reads what it finds. */
-const MATCHING_RATE = 0.05;
+const MATCHING_LR_SCALE = 0.05;
 /** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
-const ROUTER_RATE = 3;
+const ROUTER_LR_SCALE = 3;
 
-const plantedRates = (name: string): ParameterOverrides => {
-  if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_RATE };
-  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: MATCHING_RATE } : {};
+const plantedOverrides = (name: string): ParameterOverrides => {
+  if (/\.(summary|meta)\./.test(name)) return { lrScale: ROUTER_LR_SCALE };
+  return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: MATCHING_LR_SCALE } : {};
 };
 
 /** A model in training: any number of ranks, each with its part of every sequence. */
@@ -34,8 +34,11 @@ export class Trainer implements Disposable {
     this.settings = settings;
     this.samples = new Samples(settings);
     this.model = new GenomeModel(ctx, settings);
-    const forParameter = task === "planted" ? plantedRates : () => ({});
-    const schedule = linearWarmup(Math.min(RISING, steps), cosine(Math.max(1, steps - RISING), { end: 0.05 }));
+    const forParameter = task === "planted" ? plantedOverrides : () => ({});
+    const schedule = linearWarmup(
+      Math.min(WARMUP_STEPS, steps),
+      cosine(Math.max(1, steps - WARMUP_STEPS), { end: 0.05 }),
+    );
     this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.01, betas: [0.9, 0.98], forParameter });
   }
 
@@ -43,7 +46,7 @@ export class Trainer implements Disposable {
   async step(): Promise<{ loss: number; bytes: number }> {
     const { ctx, model, optimizer, settings } = this;
     const step = optimizer.steps;
-    using batch = loadBatch(ctx, this.samples.ofStep(step), settings);
+    using batch = loadBatch(ctx, this.samples.trainingBatch(step), settings);
     using output = await model.forward(batch.tokens, { step });
     using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORED });
     scope(() => {
@@ -53,7 +56,7 @@ export class Trainer implements Disposable {
     });
     optimizer.step();
     optimizer.zeroGrad();
-    return { loss: await loss.item(), bytes: await sentByAttention(ctx, settings, output.results) };
+    return { loss: await loss.item(), bytes: await attentionBytesSent(ctx, settings, output.results) };
   }
 
   /** The loss with that of the routers, which learn where attention found something. */

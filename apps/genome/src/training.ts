@@ -1,6 +1,6 @@
 import { fileURLToPath } from "node:url";
 import { type LaunchEvent, type Result, launch } from "@mosaic/launcher";
-import { argsOf } from "./args.ts";
+import { formatArgs } from "./args.ts";
 import type { Settings } from "./settings.ts";
 
 /** What a rank reports while it trains. */
@@ -11,7 +11,7 @@ export interface StepReport {
 }
 
 /** How a training is started. */
-export interface Start {
+export interface TrainingLaunchOptions {
   /** Called with how far it is. */
   readonly progress?: (report: StepReport) => void;
   /** Called for every event. */
@@ -26,31 +26,34 @@ export interface Start {
  * Trains on `settings.ranks` processes. If one dies all are started again, and go on from the last checkpoint. Resolves to how
  * that ended.
  */
-export function startTraining(settings: Settings, { progress, onEvent, ...options }: Start = {}): Promise<Result> {
+export function startTraining(
+  settings: Settings,
+  { progress, onEvent, ...options }: TrainingLaunchOptions = {},
+): Promise<Result> {
   return launch({
     maxRestarts: 3,
     ...options,
     entry: fileURLToPath(new URL("../dist/rank.js", import.meta.url)),
-    args: argsOf(settings),
+    args: formatArgs(settings),
     nprocPerNode: settings.ranks,
     onEvent(event) {
       onEvent?.(event);
       if (event.type !== "line") return;
-      const report = event.rank === 0 && event.stream === "stdout" ? reportIn(event.text) : undefined;
+      const report = event.rank === 0 && event.stream === "stdout" ? parseReport(event.text) : undefined;
       if (report) progress?.(report);
       else process.stderr.write(`[${event.rank}] ${event.text}\n`);
     },
   });
 }
 
-function reportIn(line: string): StepReport | undefined {
+function parseReport(line: string): StepReport | undefined {
   if (!line.startsWith('{"step":')) return undefined;
   return JSON.parse(line) as StepReport;
 }
 
 /** The ranks did not come through; `exitCode` is what the program should end with. */
-export class TrainingFailed extends Error {
-  override readonly name: string = "TrainingFailed";
+export class TrainingError extends Error {
+  override readonly name: string = "TrainingError";
   readonly exitCode: number;
   constructor(message: string, exitCode: number) {
     super(message);
@@ -58,9 +61,9 @@ export class TrainingFailed extends Error {
   }
 }
 
-/** Throws a TrainingFailed that names the first failure, unless all went well. */
-export function mustSucceed({ outcome, failure, exitCode }: Result): void {
+/** Throws a TrainingError that names the first failure, unless all went well. */
+export function throwIfFailed({ outcome, failure, exitCode }: Result): void {
   if (outcome === "succeeded") return;
   const why = failure?.error?.message ?? failure?.stderrTail.join("\n") ?? outcome;
-  throw new TrainingFailed(failure ? `rank ${failure.rank} failed: ${why}` : why, exitCode);
+  throw new TrainingError(failure ? `rank ${failure.rank} failed: ${why}` : why, exitCode);
 }

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import { argsOf, help, readSettings, UsageError } from "../src/args.ts";
+import { formatArgs, help, readSettings, UsageError } from "../src/args.ts";
 
 test("each task has defaults, options change them, and ranks are given the same", () => {
   const settings = readSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
   expect(settings).toMatchObject({ task: "planted", method: "meta", topK: 1, learningRate: 0.5, ranks: 2, heads: 1 });
   expect(settings.folder).toBe("runs/planted-meta1-0");
-  expect(readSettings(argsOf(settings))).toEqual(settings);
+  expect(readSettings(formatArgs(settings))).toEqual(settings);
   expect(help).toContain("--chunk-length N");
 });
 
@@ -31,6 +31,6 @@ test("what a command decides is not taken and ignored", () => {
   const decided = { task: "genome", method: "meta", "top-k": "2", folder: "" };
   expect(readSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, folder: "" });
   for (const flag of ["--task", "--method", "--top-k", "--folder"]) {
-    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command decides it; leave it out`);
+    expect(() => readSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets it; omit it`);
   }
 });

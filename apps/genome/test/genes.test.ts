@@ -1,19 +1,19 @@
 import { describe, expect, it } from "vitest";
-import { lettersOf, readLambda, reverseComplement } from "../src/bases.ts";
+import { formatBases, readLambda, reverseComplement } from "../src/bases.ts";
 import { type Gene, genes, startCodons, stopCodons } from "../src/genes.ts";
 
 const genome = readLambda();
 
 function codonsOf({ start, end, complement }: Gene): readonly string[] {
   const strand = genome.slice(start - 1, end);
-  const letters = lettersOf(complement ? reverseComplement(strand) : strand);
+  const letters = formatBases(complement ? reverseComplement(strand) : strand);
   return letters.match(/.{1,3}/g)!;
 }
 
 describe("the genes", () => {
   it("are read from the genome of 48 502 bases that begins with the left cohesive end", () => {
     expect(genome.length).toBe(48_502);
-    expect(lettersOf(genome.subarray(0, 12))).toBe("GGGCGGCGACCT");
+    expect(formatBases(genome.subarray(0, 12))).toBe("GGGCGGCGACCT");
   });
 
   it.each(genes)("$name is an open reading frame on its strand, from start codon to stop codon", (gene) => {

@@ -1,15 +1,15 @@
 import { describe, expect, it } from "vitest";
 import { readSettings } from "../src/args.ts";
-import { lettersOf, MASKED, REACH, readLambda, WORD_ROWS, WORDS, wordsAt } from "../src/bases.ts";
-import { HELD_OUT, hideBases, IGNORED, MARKER, PLANT, plantRepeats, trainingStart } from "../src/hidden.ts";
+import { formatBases, MASKED, CONTEXT_RADIUS, readLambda, WORD_ROWS, WORDS_PER_TOKEN, tokenize } from "../src/bases.ts";
+import { HELD_OUT, maskBases, IGNORED, KEY_MARKER, PLANT_LENGTH, plantRepeats, trainingStart } from "../src/hidden.ts";
 import { Random } from "../src/random.ts";
 import { Samples } from "../src/samples.ts";
 
 const genome = readLambda();
 
 describe("masked bases", () => {
-  it("hides some 15 %, and asks for just those", () => {
-    const { letters, targets } = hideBases(genome, { start: 48_000, length: 4000 }, new Random(1));
+  it("masks some 15 %, and has targets for just those", () => {
+    const { letters, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
     const hidden = Array.from(letters).filter((letter) => letter === MASKED).length;
     expect(hidden / 4000).toBeCloseTo(0.15, 1);
     letters.forEach((letter, i) => {
@@ -33,19 +33,19 @@ describe("planted repeats", () => {
   const cut = { chunks: 16, chunkLength: 48 };
 
   it("uses a marker that λ does not have", () => {
-    expect(lettersOf(genome).includes(lettersOf(MARKER))).toBe(false);
+    expect(formatBases(genome).includes(formatBases(KEY_MARKER))).toBe(false);
   });
 
   it.each([0, 1, 2, 3])("explains each hidden repeat by one other chunk, seed %i", (seed) => {
     const { letters, targets, sources } = plantRepeats(genome, cut, new Random(seed));
-    const marker = lettersOf(MARKER);
+    const marker = formatBases(KEY_MARKER);
     const plants = Array.from({ length: cut.chunks }, (_, chunk) => {
       const from = chunk * cut.chunkLength;
-      const start = from + lettersOf(letters.subarray(from, from + cut.chunkLength)).indexOf(marker);
-      const asked = Array.from(targets.subarray(start, start + PLANT));
-      const seen = letters.subarray(start, start + PLANT);
+      const start = from + formatBases(letters.subarray(from, from + cut.chunkLength)).indexOf(marker);
+      const asked = Array.from(targets.subarray(start, start + PLANT_LENGTH));
+      const seen = letters.subarray(start, start + PLANT_LENGTH);
       const whole = seen.map((letter, i) => (letter === MASKED ? asked[i]! : letter));
-      return { seen: lettersOf(seen), whole: lettersOf(whole) };
+      return { seen: formatBases(seen), whole: formatBases(whole) };
     });
     expect(sources.size).toBe(cut.chunks / 2);
     expect(new Set([...sources.keys(), ...sources.values()]).size).toBe(cut.chunks);
@@ -63,26 +63,31 @@ describe("planted repeats", () => {
   it("gives the same sequences again, others for other steps, seeds and purposes", () => {
     const samples = (seed: string): Samples => new Samples(readSettings(["--task", "planted", "--seed", seed]));
     const first = samples("3");
-    const text = (sample: { letters: Uint8Array }): string => lettersOf(sample.letters);
-    expect(first.ofStep(4).map(text)).toEqual(samples("3").ofStep(4).map(text));
-    const all = [...first.ofStep(4), ...first.ofStep(5), ...samples("4").ofStep(4), first.held(16)].map(text);
+    const text = (sample: { letters: Uint8Array }): string => formatBases(sample.letters);
+    expect(first.trainingBatch(4).map(text)).toEqual(samples("3").trainingBatch(4).map(text));
+    const all = [
+      ...first.trainingBatch(4),
+      ...first.trainingBatch(5),
+      ...samples("4").trainingBatch(4),
+      first.heldOutSample(16),
+    ].map(text);
     expect(new Set(all).size).toBe(all.length);
   });
 });
 
 describe("words", () => {
-  it("tell what stands around a base, and nothing beyond the ends or the reach", () => {
-    const { letters } = hideBases(genome, { start: 0, length: 60 }, new Random(0));
-    const whole = wordsAt(letters, 0, 60);
-    expect(whole.length).toBe(60 * WORDS);
+  it("hold what stands around a base, and nothing beyond the ends or the reach", () => {
+    const { letters } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
+    const whole = tokenize(letters, 0, 60);
+    expect(whole.length).toBe(60 * WORDS_PER_TOKEN);
     expect(Math.max(...whole)).toBeLessThan(WORD_ROWS);
     // A rank that makes only its own rows makes the same.
-    expect(wordsAt(letters, 20, 40)).toEqual(whole.slice(20 * WORDS, 40 * WORDS));
+    expect(tokenize(letters, 20, 40)).toEqual(whole.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
     const changed = letters.slice();
     changed[30] = (letters[30]! + 1) % 4;
     const differs = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
-      wordsAt(changed, i, i + 1).some((word, j) => word !== whole[i * WORDS + j]),
+      tokenize(changed, i, i + 1).some((word, j) => word !== whole[i * WORDS_PER_TOKEN + j]),
     );
-    expect(differs).toEqual(Array.from({ length: 2 * REACH + 1 }, (_, i) => 30 - REACH + i));
+    expect(differs).toEqual(Array.from({ length: 2 * CONTEXT_RADIUS + 1 }, (_, i) => 30 - CONTEXT_RADIUS + i));
   });
 });

@@ -27,7 +27,7 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
-const MOST_RANKS = 64;
+const MAX_RANKS = 64;
 const devices = ["cpu", "cuda"] as const;
 const dtypes = ["float32", "bfloat16", "float16"] as const;
 
@@ -38,7 +38,7 @@ export const help: string = `Exact attention over one long real sequence that no
   --tokens N       length of the sequence (48502, the whole genome; more repeats it)
   --ranks N        processes it is cut over (4, or as many as --mesh has)
   --backend NAME   ${backendNames().join(", ")} (ring)
-  --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensional().join(", ")}
+  --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensionalBackends().join(", ")}
   --device NAME    ${devices.join(" or ")} (cuda where there is a GPU for each rank, and NCCL; else cpu)
   --causal         each base sees itself and those before it; placed in zigzag so that ranks have equal work
   --dtype NAME     ${dtypes.join(", ")} (float32)
@@ -66,11 +66,11 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     dtype: oneOf("dtype", values.dtype, dtypes),
     backward: values.backward,
     numHeads: heads,
-    dim: even("dim", integer("dim", values.dim, [2, 256])),
+    dim: checkEven("dim", integer("dim", values.dim, [2, 256])),
     seed: integer("seed", values.seed, [0, 2 ** 32 - 1]),
     json: values.json,
-    svg: writable("svg", values.svg),
-    predict: writable("predict", values.predict),
+    svg: checkWritable("svg", values.svg),
+    predict: checkWritable("predict", values.predict),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
     throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
@@ -87,23 +87,25 @@ function readRanks(
 ): Pick<Settings, "ranks" | "shape"> {
   const dimensions = dimensionsOf(backend);
   if (mesh === undefined) {
-    const count = integer("ranks", ranks ?? "4", [1, MOST_RANKS]);
+    const count = integer("ranks", ranks ?? "4", [1, MAX_RANKS]);
     return dimensions ? { ranks: count, shape: dimensions.choose(count, heads) } : { ranks: count };
   }
   if (!dimensions) {
-    throw new UsageError(`--mesh: expected --backend ${twoDimensional().join(" or ")} with it, received ${backend}`);
+    throw new UsageError(
+      `--mesh: expected --backend ${twoDimensionalBackends().join(" or ")} with it, received ${backend}`,
+    );
   }
   const shape = parseShape(mesh);
   if (!shape) {
     throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
   }
   const product = shape[0] * shape[1];
-  const count = integer("ranks", ranks ?? String(product), [1, MOST_RANKS]);
+  const count = integer("ranks", ranks ?? String(product), [1, MAX_RANKS]);
   if (count === product) return { ranks: count, shape };
   throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}", ${product} ranks`);
 }
 
-function twoDimensional(): readonly string[] {
+function twoDimensionalBackends(): readonly string[] {
   return backendNames().filter((name) => dimensionsOf(name) !== undefined);
 }
 
@@ -121,13 +123,13 @@ function integer(name: string, text: string, [low, high]: readonly [number, numb
   throw new UsageError(`--${name}: expected a whole number from ${low} to ${high}, received "${text}"`);
 }
 
-function even(name: string, value: number): number {
+function checkEven(name: string, value: number): number {
   if (value % 2 === 0) return value;
   throw new UsageError(`--${name}: expected an even number, as positions turn pairs of elements; received ${value}`);
 }
 
 /** A file in a folder that is there: found out before the work, not after it. */
-function writable(name: string, path: string): string {
+function checkWritable(name: string, path: string): string {
   if (path === "" || existsSync(dirname(path))) return path;
   throw new UsageError(`--${name}: expected a file in a folder that exists, received "${path}"`);
 }

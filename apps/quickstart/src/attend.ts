@@ -6,9 +6,9 @@ import { readGenome } from "./genome.ts";
 import type { RankReport, Results } from "./job.ts";
 import { cotangent } from "./sample.ts";
 import type { Settings } from "./settings.ts";
-import { watched, type Watcher } from "./watched.ts";
+import { withProgress, type ProgressListener } from "./watched.ts";
 
-export interface Attended {
+export interface AttentionRun {
   readonly report: RankReport;
   readonly results: Results;
 }
@@ -17,23 +17,27 @@ export interface Attended {
  * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
  * `finished` is called for every piece that is done.
  */
-export async function attend(ctx: mosaic.Context, settings: Settings, finished: Watcher): Promise<Attended> {
+export async function attend(
+  ctx: mosaic.Context,
+  settings: Settings,
+  finished: ProgressListener,
+): Promise<AttentionRun> {
   const arrangement = arrange(settings);
-  const backend = watched(arrangement.backend, finished);
+  const backend = withProgress(arrangement.backend, finished);
   const layout = layoutFor(settings, arrangement);
   const at = ctx.mesh.coordinate;
   const spans = layout.spans(at);
   using shard = new Shard(ctx, settings, positions(spans));
   const { q, k, v, dOut } = shard;
 
-  await allReady(ctx);
+  await barrier(ctx);
   const begin = now();
   using out = mosaic.attention(ctx, q, k, v, { backend, mask: maskFor(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
   const end = now();
 
-  const bytesSent = sentAlong(ctx, backend.axes);
+  const bytesSent = bytesSentAlong(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
   const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
@@ -41,7 +45,7 @@ export async function attend(ctx: mosaic.Context, settings: Settings, finished: 
 }
 
 /** Along all mesh axes; two of them may be one group. */
-function sentAlong({ mesh }: mosaic.Context, axes: readonly string[]): number {
+function bytesSentAlong({ mesh }: mosaic.Context, axes: readonly string[]): number {
   const groups = [...new Set(axes.map((axis) => mesh.group(axis)))];
   return groups.reduce((sum, group) => sum + group.traffic().bytesSent, 0);
 }
@@ -55,7 +59,7 @@ class Shard implements Disposable {
 
   constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
     const shape = [1, settings.numHeads, positions.length, settings.dim];
-    const host = new Embedder(readGenome(), settings).at(positions);
+    const host = new Embedder(readGenome(), settings).projectPositions(positions);
     const put = (values: Float32Array): mosaic.Tensor => {
       const tensor = mosaic.fromArray(ctx, values, shape, settings.dtype);
       tensor.requiresGrad = settings.backward;
@@ -78,7 +82,7 @@ class Shard implements Disposable {
 }
 
 /** Everybody has their shard: the clock and the trace begin together, and memory counts from what is held now. */
-async function allReady(ctx: mosaic.Context): Promise<void> {
+async function barrier(ctx: mosaic.Context): Promise<void> {
   await ctx.device.stream.synchronize();
   ctx.device.resetPeakMemory();
   ctx.startTrace();

@@ -17,25 +17,25 @@ import {
 } from "@mosaic/attention";
 import { type Coordinate, OptionError } from "@mosaic/attention/core";
 import { auto, type AutoStrategy } from "@mosaic/attention/planner";
-import { type Settings, type Shape, shapesOf } from "./settings.ts";
+import { type Settings, type Shape, gridShapes } from "./settings.ts";
 
-const choices = new WeakMap<Settings, AutoStrategy>();
+const autoChoices = new WeakMap<Settings, AutoStrategy>();
 
-/** What the planner chooses for these settings, whose profile it needs; it thinks once. Every rank comes to the same. */
-export function choiceFor(settings: Settings): AutoStrategy {
+/** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
+export function autoChoice(settings: Settings): AutoStrategy {
   const { tokens, numHeads, dim, dtype, ranks, profile } = settings;
-  if (!profile) throw new OptionError({ where: "auto", expected: "a machine that was measured", received: "none" });
-  let choice = choices.get(settings);
+  if (!profile) throw new OptionError({ where: "auto", expected: "a profile of this machine", received: "none" });
+  let choice = autoChoices.get(settings);
   if (!choice) {
     const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
     choice = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
-    choices.set(settings, choice);
+    autoChoices.set(settings, choice);
   }
   return choice;
 }
 
 /** A way to attend that this program offers. */
-interface Offer {
+interface BackendEntry {
   /** For those that arrange ranks in two dimensions. */
   readonly dimensions?: Dimensions;
   arrange(settings: Settings): Arrangement;
@@ -44,61 +44,61 @@ interface Offer {
 interface Dimensions {
   /** What the two numbers count. */
   readonly names: readonly [string, string];
-  /** The shape where none is asked for. */
+  /** The default shape. */
   choose(ranks: number, numHeads: number): Shape;
 }
 
-const offers: Readonly<Record<string, Offer>> = {
+const backendTable: Readonly<Record<string, BackendEntry>> = {
   ring: { arrange: ({ ranks }) => ({ backend: ring(), mesh: { sp: ranks } }) },
   mesh2d: {
-    dimensions: { names: ["rows", "columns"], choose: (ranks) => shapesOf(ranks)[0]! },
+    dimensions: { names: ["rows", "columns"], choose: (ranks) => gridShapes(ranks)[0]! },
     arrange: ({ ranks, shape }) => ({ backend: mesh2d({ shape: shape! }), mesh: { sp: ranks } }),
   },
   ulysses: { arrange: ({ ranks }) => ({ backend: ulysses(), mesh: { sp: ranks } }) },
   composed: {
-    dimensions: { names: ["ranks for heads", "for the sequence"], choose: shareHeads },
-    arrange: ({ ranks, shape }) => onItsMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
+    dimensions: { names: ["ranks for heads", "for the sequence"], choose: headShape },
+    arrange: ({ ranks, shape }) => withMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
   },
   hierarchical: {
-    dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => shapesOf(ranks)[0]! },
-    arrange: ({ ranks, shape }) => onItsMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
+    dimensions: { names: ["nodes", "ranks on each"], choose: (ranks) => gridShapes(ranks)[0]! },
+    arrange: ({ ranks, shape }) => withMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
-  auto: { arrange: (settings) => onItsMesh(choiceFor(settings), settings.ranks) },
+  auto: { arrange: (settings) => withMesh(autoChoice(settings), settings.ranks) },
   local: { arrange: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
 };
 
-export const backendNames = (): readonly string[] => Object.keys(offers);
+export const backendNames = (): readonly string[] => Object.keys(backendTable);
 
 /** The backend that the settings name, and its mesh. */
 export function arrange(settings: Settings): Arrangement {
-  return offers[settings.backend]!.arrange(settings);
+  return backendTable[settings.backend]!.arrange(settings);
 }
 
-function onItsMesh(backend: Strategy, ranks: number): Arrangement {
+function withMesh(backend: Strategy, ranks: number): Arrangement {
   return { backend, mesh: backend.meshFor(ranks) };
 }
 
 /** What the two dimensions of a backend count; undefined for one that has no two. */
 export function dimensionsOf(name: string): Dimensions | undefined {
-  return offers[name]!.dimensions;
+  return backendTable[name]!.dimensions;
 }
 
 /** "mesh2d, 2 rows × 4 columns". */
-export function nameOf(settings: Settings): string {
-  return [settings.backend, ...details(settings)].join(", ");
+export function describeBackend(settings: Settings): string {
+  return [settings.backend, ...describeShape(settings)].join(", ");
 }
 
 /** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name states it all. */
-export function details(settings: Settings): readonly string[] {
+export function describeShape(settings: Settings): readonly string[] {
   const { backend, shape } = settings;
-  if (backend === "auto") return [choiceFor(settings).plan.best.name];
+  if (backend === "auto") return [autoChoice(settings).plan.best.name];
   const names = dimensionsOf(backend)?.names;
   return shape && names ? [`${shape[0]} ${names[0]} × ${shape[1]} ${names[1]}`] : [];
 }
 
 /** Ranks for heads must have some, and better equally many; then the most nearly square. */
-function shareHeads(ranks: number, numHeads: number): Shape {
-  const fitting = shapesOf(ranks).filter(([forHeads]) => forHeads <= numHeads);
+function headShape(ranks: number, numHeads: number): Shape {
+  const fitting = gridShapes(ranks).filter(([forHeads]) => forHeads <= numHeads);
   return fitting.find(([forHeads]) => numHeads % forHeads === 0)!;
 }
 

@@ -5,7 +5,7 @@ import { arrange, layoutFor, maskFor } from "./backends.ts";
 import type { Settings } from "./settings.ts";
 
 /** One rank's call, as the formulas take it. */
-interface Site {
+interface FormulaInput {
   readonly settings: Settings;
   readonly mesh: Coordinate;
   readonly call: {
@@ -16,16 +16,16 @@ interface Site {
   };
 }
 
-interface Both {
+interface PassTraffic {
   readonly forward: Traffic;
   readonly backward: Traffic;
 }
 
-const formulas: Readonly<Record<string, (site: Site) => readonly Both[]>> = {
+const formulas: Readonly<Record<string, (site: FormulaInput) => readonly PassTraffic[]>> = {
   local: () => [],
-  ring: (site) => [ringTraffic({ ...site, ...wide(site, site.settings.numHeads) })],
-  mesh2d: (site) => [mesh2dTraffic({ ...site, ...sizesOf(site.settings), shape: site.settings.shape! })],
-  ulysses: (site) => [ulyssesTraffic({ ...site, ...sizesOf(site.settings) })],
+  ring: (site) => [ringTraffic({ ...site, ...rowWidth(site, site.settings.numHeads) })],
+  mesh2d: (site) => [mesh2dTraffic({ ...site, ...attentionSizes(site.settings), shape: site.settings.shape! })],
+  ulysses: (site) => [ulyssesTraffic({ ...site, ...attentionSizes(site.settings) })],
   composed,
   hierarchical,
 };
@@ -52,21 +52,21 @@ export function closedForm(settings: Settings): number | undefined {
 }
 
 /** Rows for heads among the ranks of a stretch; then a ring of those with the same heads, for these alone. */
-function composed(site: Site): readonly Both[] {
+function composed(site: FormulaInput): readonly PassTraffic[] {
   const { settings, mesh, call } = site;
   const { head, ...at } = call.at as { head: number; seq: number };
   const [ranks, { numHeads }] = [mesh["head"]!, settings];
   const own = Math.floor(numHeads / ranks) + (head < numHeads % ranks ? 1 : 0);
   const inner = ring({ axis: "seq" });
   return [
-    ulyssesTraffic({ ...site, ...sizesOf(settings), axis: "head", inner }),
-    ringTraffic({ ...site, ...wide(site, own), axis: "seq", call: { ...call, at } }),
+    ulyssesTraffic({ ...site, ...attentionSizes(settings), axis: "head", inner }),
+    ringTraffic({ ...site, ...rowWidth(site, own), axis: "seq", call: { ...call, at } }),
   ];
 }
 
 /** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
-function hierarchical(site: Site): readonly Both[] {
-  const width = wide(site, site.settings.numHeads);
+function hierarchical(site: FormulaInput): readonly PassTraffic[] {
+  const width = rowWidth(site, site.settings.numHeads);
   const nodes = Array.from({ length: site.mesh["node"]! }, (_, node) => ({ ...site.call.at, node }));
   return [
     ringTraffic({ ...site, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
@@ -74,10 +74,13 @@ function hierarchical(site: Site): readonly Both[] {
   ];
 }
 
-function wide({ settings: { dim, dtype } }: Site, numHeads: number): Pick<Settings, "dtype"> & { width: number } {
+function rowWidth(
+  { settings: { dim, dtype } }: FormulaInput,
+  numHeads: number,
+): Pick<Settings, "dtype"> & { width: number } {
   return { width: numHeads * dim, dtype };
 }
 
-function sizesOf({ numHeads, dim, dtype }: Settings) {
+function attentionSizes({ numHeads, dim, dtype }: Settings) {
   return { batch: 1, numHeads, numKvHeads: numHeads, headDim: dim, dtype } as const;
 }

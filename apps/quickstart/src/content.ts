@@ -6,25 +6,25 @@ export interface Content {
 }
 
 /** What was in a piece of memory at some time, and how many rows in all. */
-export interface Held extends Content {
+export interface StoredContent extends Content {
   readonly rows: number;
 }
 
-interface Noted<T> {
+interface Timestamped<T> {
   readonly time: number;
   readonly value: T;
 }
 
 /** What one rank's memory held when, as far as its events show. Times only grow. */
 export class StorageHistory {
-  readonly #own: Held;
+  readonly #own: StoredContent;
   readonly #allocations = new Map<number, number[]>();
-  readonly #uses = new Map<string, Noted<Held>[]>();
-  readonly #copies = new Map<string, Noted<number>[]>();
-  readonly #receipts = new Map<string, Noted<undefined>[]>();
+  readonly #uses = new Map<string, Timestamped<StoredContent>[]>();
+  readonly #copies = new Map<string, Timestamped<number>[]>();
+  readonly #receipts = new Map<string, Timestamped<undefined>[]>();
 
   /** `own`: the name of memory that no event names, which can only be the rank's own. */
-  constructor(own: Held) {
+  constructor(own: StoredContent) {
     this.#own = own;
   }
 
@@ -36,26 +36,26 @@ export class StorageHistory {
   }
 
   /** Attention read it, or added to it, as this. */
-  used(storage: number, time: number, value: Held): void {
-    note(this.#uses, this.#memory(storage, time), { time, value });
+  used(storage: number, time: number, value: StoredContent): void {
+    appendEvent(this.#uses, this.#allocationKey(storage, time), { time, value });
   }
 
   /** It was copied from another. */
   copied(storage: number, time: number, from: number): void {
-    note(this.#copies, this.#memory(storage, time), { time, value: from });
+    appendEvent(this.#copies, this.#allocationKey(storage, time), { time, value: from });
   }
 
   /** A message goes there. */
   received(storage: number, time: number): void {
-    note(this.#receipts, this.#memory(storage, time), { time, value: undefined });
+    appendEvent(this.#receipts, this.#allocationKey(storage, time), { time, value: undefined });
   }
 
   /**
    * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
    * since, or else next, before anything comes in; or else what it was copied from.
    */
-  contentOf(storage: number, time: number): Held {
-    const memory = this.#memory(storage, time);
+  contentAt(storage: number, time: number): StoredContent {
+    const memory = this.#allocationKey(storage, time);
     const receipts = this.#receipts.get(memory) ?? [];
     const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
     const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
@@ -65,17 +65,17 @@ export class StorageHistory {
       uses.find((each) => each.time > time && each.time < until);
     if (use) return use.value;
     const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
-    return copy ? this.contentOf(copy.value, copy.time) : this.#own;
+    return copy ? this.contentAt(copy.value, copy.time) : this.#own;
   }
 
   /** Numbers are used again for other memory: which one it is at a time. */
-  #memory(storage: number, time: number): string {
+  #allocationKey(storage: number, time: number): string {
     const before = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
     return `${storage}/${before.length}`;
   }
 }
 
-function note<T>(lists: Map<string, Noted<T>[]>, memory: string, entry: Noted<T>): void {
+function appendEvent<T>(lists: Map<string, Timestamped<T>[]>, memory: string, entry: Timestamped<T>): void {
   const list = lists.get(memory);
   if (list) list.push(entry);
   else lists.set(memory, [entry]);

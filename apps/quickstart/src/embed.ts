@@ -1,10 +1,10 @@
-import { type Bases, tokenAt, WORD } from "./genome.ts";
+import { type Bases, tokenAt, TOKEN_LENGTH } from "./genome.ts";
 import { normals } from "./sample.ts";
 
 // Shapes: H heads, S positions, D size of a head, E size of an embedding, V = 4⁶ tokens.
 
 /** Queries, keys and values of some positions, each [H,S,D], row-major. */
-export interface Projected {
+export interface Projections {
   readonly q: Float32Array<ArrayBuffer>;
   readonly k: Float32Array<ArrayBuffer>;
   readonly v: Float32Array<ArrayBuffer>;
@@ -16,11 +16,11 @@ export interface EmbedOptions {
   readonly seed: number;
 }
 
-const EMBED = 64;
+const EMBED_DIM = 64;
 /** How alike queries and keys of one token are: with 0 attention is near uniform, with 1 it is a look-up. */
-const LIKENESS = 0.8;
+const QK_CORRELATION = 0.8;
 /** Standard deviation of the elements of q and k; sharpens the softmax. */
-const GAIN = 0.9;
+const QK_STD = 0.9;
 
 /**
  * Turns bases into queries, keys and values, the same numbers for a position wherever it is computed.
@@ -41,14 +41,14 @@ export class Embedder {
   }
 
   /** q, k and v at the given global positions. */
-  at(positions: Int32Array): Projected {
+  projectPositions(positions: Int32Array): Projections {
     const { numHeads, dim } = this.#options;
     const make = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
     const result = { q: make(), k: make(), v: make() };
     const turn = new Float64Array(dim);
     positions.forEach((position, row) => {
       const projected = this.#vocabulary.project(tokenAt(this.#genome, position));
-      rotationOf(position, turn);
+      rotationAngles(position, turn);
       for (let head = 0; head < numHeads; head++) {
         const from = head * dim;
         const to = (head * positions.length + row) * dim;
@@ -62,7 +62,7 @@ export class Embedder {
 }
 
 /** Cosine and sine of each pair's angle at a position. */
-function rotationOf(position: number, turn: Float64Array): void {
+function rotationAngles(position: number, turn: Float64Array): void {
   for (let i = 0; i < turn.length; i += 2) {
     const angle = position * 10_000 ** (-i / turn.length);
     turn[i] = Math.cos(angle);
@@ -82,28 +82,32 @@ function rotate(out: Float32Array, to: number, x: Float32Array, from: number, tu
 class Vocabulary {
   readonly #bases: Float64Array;
   readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
-  readonly #projected = new Map<number, Projected>();
+  readonly #projected = new Map<number, Projections>();
 
   constructor({ numHeads, dim, seed }: EmbedOptions) {
     const width = numHeads * dim;
     const draw = (stream: number, count: number): Float64Array => normals(seed * 8 + stream, count);
-    this.#bases = draw(0, WORD * 4 * EMBED);
-    const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED * width)) as [
+    this.#bases = draw(0, TOKEN_LENGTH * 4 * EMBED_DIM);
+    const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED_DIM * width)) as [
       Float64Array,
       Float64Array,
       Float64Array,
     ];
-    const wk = wq.map((w, i) => LIKENESS * w + Math.sqrt(1 - LIKENESS ** 2) * own[i]!);
+    const wk = wq.map((w, i) => QK_CORRELATION * w + Math.sqrt(1 - QK_CORRELATION ** 2) * own[i]!);
     this.#weights = { q: wq, k: wk, v: wv };
   }
 
   /** q, k and v of a token, each [H,D]. */
-  project(token: number): Projected {
+  project(token: number): Projections {
     const known = this.#projected.get(token);
     if (known) return known;
     const embedding = embed(token, this.#bases);
     const { q, k, v } = this.#weights;
-    const projected = { q: project(embedding, q, GAIN), k: project(embedding, k, GAIN), v: project(embedding, v, 1) };
+    const projected = {
+      q: project(embedding, q, QK_STD),
+      k: project(embedding, k, QK_STD),
+      v: project(embedding, v, 1),
+    };
     this.#projected.set(token, projected);
     return projected;
   }
@@ -111,21 +115,21 @@ class Vocabulary {
 
 /** [E]: the sum of six vectors, one for each place and base, with unit variance. */
 function embed(token: number, bases: Float64Array): Float64Array {
-  const out = new Float64Array(EMBED);
-  for (let place = 0; place < WORD; place++) {
-    const base = (token >> (2 * (WORD - 1 - place))) & 3;
-    const from = (place * 4 + base) * EMBED;
-    for (let e = 0; e < EMBED; e++) out[e]! += bases[from + e]! / Math.sqrt(WORD);
+  const out = new Float64Array(EMBED_DIM);
+  for (let place = 0; place < TOKEN_LENGTH; place++) {
+    const base = (token >> (2 * (TOKEN_LENGTH - 1 - place))) & 3;
+    const from = (place * 4 + base) * EMBED_DIM;
+    for (let e = 0; e < EMBED_DIM; e++) out[e]! += bases[from + e]! / Math.sqrt(TOKEN_LENGTH);
   }
   return out;
 }
 
 /** x [E] · w [E,H·D] · gain/√E, rounded once. */
 function project(x: Float64Array, w: Float64Array, gain: number): Float32Array<ArrayBuffer> {
-  const width = w.length / EMBED;
+  const width = w.length / EMBED_DIM;
   const sum = new Float64Array(width);
-  for (let e = 0; e < EMBED; e++) {
-    const factor = (x[e]! * gain) / Math.sqrt(EMBED);
+  for (let e = 0; e < EMBED_DIM; e++) {
+    const factor = (x[e]! * gain) / Math.sqrt(EMBED_DIM);
     for (let i = 0; i < width; i++) sum[i]! += factor * w[e * width + i]!;
   }
   return Float32Array.from(sum);

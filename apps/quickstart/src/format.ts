@@ -1,4 +1,4 @@
-import type { Parcel } from "./script.ts";
+import type { Payload } from "./script.ts";
 
 /** 48 502, with thin spaces. */
 export function groupDigits(value: number): string {
@@ -6,32 +6,32 @@ export function groupDigits(value: number): string {
 }
 
 /** Bytes in decimal units, three digits. */
-export function bytes(value: number): string {
+export function formatBytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
   return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }
 
 /** A time, three digits, in milliseconds below a second. */
-export function seconds(value: number): string {
+export function formatSeconds(value: number): string {
   if (value === 0) return "0 s";
   return value < 0.9995 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
 }
 
 /** A share as a percentage. */
-export function percent(share: number): string {
+export function formatPercent(share: number): string {
   return `${Number((share * 100).toPrecision(3))} %`;
 }
 
 /** Ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
-export function ranksInWords(ranks: readonly number[], all: number): string {
+export function formatRanks(ranks: readonly number[], all: number): string {
   if (ranks.length === 0) return "no rank";
   if (ranks.length === all && all > 1) return "all ranks";
-  return `${ranks.length > 1 ? "ranks" : "rank"} ${numbers(ranks)}`;
+  return `${ranks.length > 1 ? "ranks" : "rank"} ${formatRankRanges(ranks)}`;
 }
 
 /** Ranks in order as numbers: "0–3, 6". */
-export function numbers(ranks: readonly number[]): string {
+export function formatRankRanges(ranks: readonly number[]): string {
   const runs: number[][] = [];
   for (const rank of ranks) {
     const run = runs.at(-1);
@@ -43,22 +43,22 @@ export function numbers(ranks: readonly number[]): string {
 }
 
 /** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
-export function contentsOf(parcels: readonly Parcel[], all: number): string {
-  const main = parcels.filter(({ what }) => what !== "statistics");
-  const shown = main.length > 0 ? main : parcels;
+export function formatPayloads(payloads: readonly Payload[], all: number): string {
+  const main = payloads.filter(({ what }) => what !== "statistics");
+  const shown = main.length > 0 ? main : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
-  const whats = grouped(
+  const whats = groupBy(
     shown,
     ({ to, of }) => `${to} of ${of}`,
     ({ what }) => what,
   );
-  const subject = ({ to, of }: Parcel): string =>
-    `${whats.get(`${to} of ${of}`)!.join(", ")} ${`${of}` === `${to}` ? "home" : `of ${ranksInWords(of, all)}`}`;
-  const takers = grouped(shown, subject, ({ to }) => to);
+  const subject = ({ to, of }: Payload): string =>
+    `${whats.get(`${to} of ${of}`)!.join(", ")} ${`${of}` === `${to}` ? "home" : `of ${formatRanks(of, all)}`}`;
+  const takers = groupBy(shown, subject, ({ to }) => to);
   return [...takers]
     .map(
       ([words, to]) =>
-        `${words} to ${ranksInWords(
+        `${words} to ${formatRanks(
           to.toSorted((a, b) => a - b),
           all,
         )}`,
@@ -67,13 +67,13 @@ export function contentsOf(parcels: readonly Parcel[], all: number): string {
 }
 
 /** What a batch is made of, for short: "Q", "K, V". */
-export function kindsOf(parcels: readonly Parcel[]): string {
-  const kinds = [...new Set(parcels.map(({ what }) => what))].filter((what) => what !== "statistics");
+export function formatPayloadKinds(payloads: readonly Payload[]): string {
+  const kinds = [...new Set(payloads.map(({ what }) => what))].filter((what) => what !== "statistics");
   return kinds.length > 0 ? kinds.join(", ") : "statistics";
 }
 
 /** Distinct values by key, both in order of appearance. */
-function grouped<T, V>(items: readonly T[], keyOf: (item: T) => string, valueOf: (item: T) => V): Map<string, V[]> {
+function groupBy<T, V>(items: readonly T[], keyOf: (item: T) => string, valueOf: (item: T) => V): Map<string, V[]> {
   const groups = new Map<string, V[]>();
   for (const item of items) {
     const values = groups.get(keyOf(item)) ?? [];

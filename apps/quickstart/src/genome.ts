@@ -30,7 +30,7 @@ export function parseFasta(text: string): Bases {
 }
 
 /** Bases per token. */
-export const WORD = 6;
+export const TOKEN_LENGTH = 6;
 
 /**
  * The token at a position: the six bases that begin there, as one number below 4⁶. The genome goes round, as λ's own
@@ -38,6 +38,6 @@ export const WORD = 6;
  */
 export function tokenAt(genome: Bases, position: number): number {
   let token = 0;
-  for (let i = 0; i < WORD; i++) token = token * 4 + genome[(position + i) % genome.length]!;
+  for (let i = 0; i < TOKEN_LENGTH; i++) token = token * 4 + genome[(position + i) % genome.length]!;
   return token;
 }

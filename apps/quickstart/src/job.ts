@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Coordinate, Span, TraceEvent } from "@mosaic/attention/core";
-import type { Pieces } from "./progress.ts";
+import type { WorkUnits } from "./progress.ts";
 import type { Settings } from "./settings.ts";
 
 /** What the program gives its ranks. */
@@ -10,7 +10,7 @@ export interface Job {
   /** For what they find. */
   readonly folder: string;
   /** The work of rank 0, which reports how far it is. */
-  readonly pieces: Pieces;
+  readonly pieces: WorkUnits;
 }
 
 /** The report of one rank; its tensors lie beside, one file each. */
@@ -32,7 +32,7 @@ export interface RankReport {
 export type Results = Readonly<Record<string, Float32Array>>;
 
 /** Leaves a rank's findings in the job's folder. */
-export function writeFindings(folder: string, report: RankReport, results: Results): void {
+export function writeResults(folder: string, report: RankReport, results: Results): void {
   for (const [name, values] of Object.entries(results)) writeFileSync(tensorFile(folder, name, report.rank), values);
   writeFileSync(reportFile(folder, report.rank), JSON.stringify(report));
 }

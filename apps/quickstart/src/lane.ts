@@ -1,25 +1,32 @@
-import { rect, text, tip } from "@mosaic/planner/svg";
-import { bytes, contentsOf, kindsOf, numbers, ranksInWords, seconds } from "./format.ts";
+import { rect, text, tooltip } from "@mosaic/planner/svg";
+import {
+  formatBytes,
+  formatPayloads,
+  formatPayloadKinds,
+  formatRankRanges,
+  formatRanks,
+  formatSeconds,
+} from "./format.ts";
 import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
 
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4", "#8c6d46", "#1f9bb3", "#a3a124"];
 
-export const FAINT = "#69727f";
+export const GRAY = "#69727f";
 
 /** A rank's colour: eight chosen ones, then hues a golden angle apart. */
-export function colour(rank: number): string {
+export function rankColor(rank: number): string {
   return PALETTE[rank] ?? `hsl(${Math.round((rank * 137.508) % 360)} 48% ${rank % 2 === 0 ? 42 : 54}%)`;
 }
 
-const TRACK = "#eef1f5";
+const TRACK_COLOR = "#eef1f5";
 
 /** Where a lane is drawn. */
-export interface LanePlace {
+export interface LaneContext {
   readonly x: (time: number) => number;
   /** When the picture ends. */
   readonly end: number;
   readonly top: number;
-  readonly rows: Rows;
+  readonly rows: RowHeights;
   /** How many ranks there are. */
   readonly ranks: number;
   /** Whether ranks attend for others, so that it must be shown for whom. */
@@ -27,7 +34,7 @@ export interface LanePlace {
 }
 
 /** Heights, and the size of the text within. */
-interface Rows {
+interface RowHeights {
   /** All of a rank. */
   readonly band: number;
   readonly compute: number;
@@ -36,89 +43,92 @@ interface Rows {
 }
 
 /** Many ranks get thinner rows. */
-export function rowHeights(ranks: number): Rows {
+export function rowHeights(ranks: number): RowHeights {
   if (ranks <= 8) return { band: 62, compute: 28, send: 12, font: 13 };
   return ranks <= 16 ? { band: 40, compute: 18, send: 8, font: 11 } : { band: 24, compute: 11, send: 5, font: 9 };
 }
 
 /** What one rank computed, and below it what it sent, without the words at its side. */
-export function laneOf(lane: Lane, place: LanePlace): string {
+export function drawLane(lane: Lane, place: LaneContext): string {
   const { x, end, top, rows } = place;
   const sends = sendTop(place);
   const track = { x: x(0), width: x(end) - x(0) };
   return [
-    rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK}" rx="3"`),
-    rect({ ...track, y: sends, height: rows.send }, `fill="${TRACK}" rx="2"`),
-    ...lane.compute.map((block) => blockOf(block, place)),
-    ...lane.compute.map((block) => labelOf(block, lane.rank, place)),
-    ...lane.communication.map((transfer) => transferOf(transfer, place)),
-    ...lane.communication.map((transfer, i) => sizeOf(transfer, lane.communication[i + 1]?.start ?? end, place)),
+    rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK_COLOR}" rx="3"`),
+    rect({ ...track, y: sends, height: rows.send }, `fill="${TRACK_COLOR}" rx="2"`),
+    ...lane.compute.map((block) => drawBlock(block, place)),
+    ...lane.compute.map((block) => blockLabel(block, lane.rank, place)),
+    ...lane.communication.map((transfer) => drawTransfer(transfer, place)),
+    ...lane.communication.map((transfer, i) =>
+      drawTransferSize(transfer, lane.communication[i + 1]?.start ?? end, place),
+    ),
   ].join("\n");
 }
 
-export function sendTop({ top, rows }: LanePlace): number {
+export function sendTop({ top, rows }: LaneContext): number {
   return top + rows.compute + 3;
 }
 
 /** Keys and values in the colours of their ranks; along the lower edge the queries. */
-function blockOf(block: Block, place: LanePlace): string {
+function drawBlock(block: Block, place: LaneContext): string {
   const { top, rows, ranks, showQueries } = place;
   const edge = showQueries ? rows.compute / 4 : 0;
   const { queries, keys, backward } = block;
-  const words = `queries of ${ranksInWords(queries, ranks)} attend to keys and values of ${ranksInWords(keys, ranks)}${backward ? ", backward" : ""}: ${during(block)}`;
+  const words = `queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
   const lower = { place, y: top + rows.compute - edge + 1, height: edge - 1 };
-  return tip(
+  return tooltip(
     words,
-    bands(block, keys, { place, y: top, height: rows.compute - edge }) + (edge > 0 ? bands(block, queries, lower) : ""),
+    drawBands(block, keys, { place, y: top, height: rows.compute - edge }) +
+      (edge > 0 ? drawBands(block, queries, lower) : ""),
   );
 }
 
-function transferOf(transfer: Transfer, place: LanePlace): string {
-  const { parcels, backward } = transfer;
-  const whose = [...new Set(parcels.flatMap(({ of }) => of))].toSorted((a, b) => a - b);
-  const words = `sends ${bytes(transfer.bytes)}, ${contentsOf(parcels, place.ranks)}${backward ? ", backward" : ""}: ${during(transfer)}`;
-  return tip(words, bands(transfer, whose, { place, y: sendTop(place), height: place.rows.send }));
+function drawTransfer(transfer: Transfer, place: LaneContext): string {
+  const { payloads, backward } = transfer;
+  const whose = [...new Set(payloads.flatMap(({ of }) => of))].toSorted((a, b) => a - b);
+  const words = `sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, place.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
+  return tooltip(words, drawBands(transfer, whose, { place, y: sendTop(place), height: place.rows.send }));
 }
 
-interface BandsPlace {
-  readonly place: LanePlace;
+interface BandContext {
+  readonly place: LaneContext;
   readonly y: number;
   readonly height: number;
 }
 
 /** A bar in the colours of several ranks, one above the other; striped in backward. */
-function bands(
+function drawBands(
   bar: Interval & { readonly backward: boolean },
   ranks: readonly number[],
-  { place, y, height }: BandsPlace,
+  { place, y, height }: BandContext,
 ): string {
   const x = place.x(bar.start);
   const width = Math.max(2, place.x(bar.end) - x - 0.8);
   const each = height / Math.max(1, ranks.length);
   const round = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
   const colours = ranks.map((rank, i) =>
-    rect({ x, y: y + i * each, width, height: each }, `fill="${colour(rank)}" ${round}`),
+    rect({ x, y: y + i * each, width, height: each }, `fill="${rankColor(rank)}" ${round}`),
   );
   const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${round}`)] : [];
   return [...colours, ...stripes].join("");
 }
 
-function during({ start, end }: Interval): string {
-  return `${seconds(start)} to ${seconds(end)}`;
+function formatInterval({ start, end }: Interval): string {
+  return `${formatSeconds(start)} to ${formatSeconds(end)}`;
 }
 
 /** The longest of some ways to name the block that fits into it. */
-function labelOf(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LanePlace): string {
+function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
   const { queries, keys, backward } = block;
   const sign = backward ? "∇ " : "";
-  const [q, kv] = [numbers(queries), numbers(keys)];
+  const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
   const choices =
     q === String(rank)
-      ? [`${sign}K, V of ${ranksInWords(keys, ranks)}`, kv]
+      ? [`${sign}K, V of ${formatRanks(keys, ranks)}`, kv]
       : q === kv
-        ? [`${sign}Q, K, V of ${ranksInWords(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
+        ? [`${sign}Q, K, V of ${formatRanks(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
         : [
-            `${sign}Q of ${ranksInWords(queries, ranks)}, K, V of ${ranksInWords(keys, ranks)}`,
+            `${sign}Q of ${formatRanks(queries, ranks)}, K, V of ${formatRanks(keys, ranks)}`,
             `${sign}Q ${q} · K, V ${kv}`,
             `${q} · ${kv}`,
           ];
@@ -132,14 +142,14 @@ function labelOf(block: Block, rank: number, { x, top, rows, ranks, showQueries 
 }
 
 /** How much of what was sent in what time, behind its bar, if there is room before the next. */
-function sizeOf(transfer: Transfer, until: number, place: LanePlace): string {
+function drawTransferSize(transfer: Transfer, until: number, place: LaneContext): string {
   const { x, rows } = place;
   const font = rows.send - 1;
   if (font < 8) return "";
   const left = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
-  const amount = `${bytes(transfer.bytes)} in ${seconds(transfer.end - transfer.start)}`;
-  const words = [`${kindsOf(transfer.parcels)}, ${amount}`, amount].find(
+  const amount = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
+  const words = [`${formatPayloadKinds(transfer.payloads)}, ${amount}`, amount].find(
     (each) => each.length * font * 0.6 < x(until) - left,
   );
-  return words ? text(left, sendTop(place) + rows.send * 0.85, words, `font-size="${font}" fill="${FAINT}"`) : "";
+  return words ? text(left, sendTop(place) + rows.send * 0.85, words, `font-size="${font}" fill="${GRAY}"`) : "";
 }

@@ -4,16 +4,16 @@ import { constants, tmpdir } from "node:os";
 import { join } from "node:path";
 import { detect } from "@mosaic/attention";
 import { help, readSettings, UsageError } from "./args.ts";
-import { assemble, attendAlone, RanksFailed, runRanks, wholeProblem } from "./run.ts";
-import { choiceFor, nameOf } from "./backends.ts";
-import { captionOf, comparison, picture } from "./picture.ts";
+import { gatherResults, attendOnOneDevice, RanksFailedError, runRanks, wholeProblem } from "./run.ts";
+import { autoChoice, describeBackend } from "./backends.ts";
+import { createCaption, comparison, picture } from "./picture.ts";
 import { groupDigits } from "./format.ts";
-import { measureMachine, planOf } from "./plan.ts";
-import { type Pieces, Progress } from "./progress.ts";
-import { describe, type Findings, summarize } from "./report.ts";
-import type { Script } from "./script.ts";
+import { measureProfile, predictRun } from "./predict-run.ts";
+import { type WorkUnits, Progress } from "./progress.ts";
+import { formatReport, type RunResult, summarize } from "./report.ts";
+import type { RankSchedule } from "./script.ts";
 import { needsProfile, type Settings } from "./settings.ts";
-import { overlap, timeline } from "./timeline.ts";
+import { overlapFraction, timeline } from "./timeline.ts";
 import { verify } from "./verify.ts";
 
 const abort = new AbortController();
@@ -35,16 +35,16 @@ async function main(args: readonly string[]): Promise<number> {
       console.log(help);
       return 0;
     }
-    return await withFolder((folder) => demonstrate(settings, folder));
+    return await withTemporaryFolder((folder) => runDemo(settings, folder));
   } catch (error) {
     if (error instanceof UsageError) console.error(`${error.message}\n\n${help}`);
-    else if (error instanceof RanksFailed) console.error(error.message);
+    else if (error instanceof RanksFailedError) console.error(error.message);
     else throw error;
-    return error instanceof RanksFailed ? error.exitCode : 2;
+    return error instanceof RanksFailedError ? error.exitCode : 2;
   }
 }
 
-async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
+async function withTemporaryFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), "mosaic-quickstart-"));
   const remove = (): void => rmSync(folder, { recursive: true, force: true });
   process.once("exit", remove);
@@ -57,64 +57,64 @@ async function withFolder<T>(body: (folder: string) => Promise<T>): Promise<T> {
 }
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
-async function demonstrate(asked: Settings, folder: string): Promise<number> {
+async function runDemo(requested: Settings, folder: string): Promise<number> {
   const started = performance.now();
   const progress = new Progress(process.stderr);
-  const settings = await prepared(asked);
-  console.log(titleOf(settings));
-  if (settings.backend === "auto") console.log(`\n${choiceFor(settings).why.replace(/^/gm, "  ")}\n`);
-  const plan = planOf(settings);
+  const settings = await resolveSettings(requested);
+  console.log(formatTitle(settings));
+  if (settings.backend === "auto") console.log(`\n${autoChoice(settings).why.replace(/^/gm, "  ")}\n`);
+  const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, folder, pieces: piecesOf(plan.scripts[0]!) },
+    { settings, folder, pieces: workUnits(plan.scripts[0]!) },
     progress.begin(`${settings.ranks} ranks attend`),
     abort.signal,
   );
-  const single = await attendAlone(settings, progress.begin("one device attends, to compare"));
+  const single = await attendOnOneDevice(settings, progress.begin("one device attends, to compare"));
   const verdict = await verify(
-    { ranks: assemble(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
+    { ranks: gatherResults(folder, reports, settings), single: single.results, problem: await wholeProblem(settings) },
     settings,
-    progress.begin("float64 judges a sample"),
+    progress.begin("float64 checks a sample"),
   );
   progress.end();
 
   const lanes = timeline(reports, plan.scripts);
-  const findings: Findings = {
+  const findings: RunResult = {
     settings,
     plan,
     reports,
-    overlap: overlap(reports),
+    overlap: overlapFraction(reports),
     oneDevice: single.report,
     verdict,
     totalSeconds: (performance.now() - started) / 1000,
   };
-  console.log(`\n${describe(findings)}`);
+  console.log(`\n${formatReport(findings)}`);
   if (settings.svg !== "") {
-    writeFileSync(settings.svg, picture(lanes, captionOf(findings)));
+    writeFileSync(settings.svg, picture(lanes, createCaption(findings)));
     console.log(`  picture of who computed and sent what when: ${settings.svg}`);
   }
   if (settings.predict !== "" && plan.prediction) {
-    writeFileSync(settings.predict, comparison(plan.prediction, reports, captionOf(findings)));
+    writeFileSync(settings.predict, comparison(plan.prediction, reports, createCaption(findings)));
     console.log(`  picture of what was predicted beside what was measured: ${settings.predict}`);
   }
   if (settings.json) console.log(JSON.stringify(summarize(findings)));
   return verdict.faults.length === 0 ? 0 : 1;
 }
 
-/** What is asked for; with the device decided on, and the machine measured, if something is to be predicted. */
-async function prepared(settings: Settings): Promise<Settings> {
-  if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureMachine(settings) };
+/** The settings with the device chosen, and with a profile of this machine if a prediction needs one. */
+async function resolveSettings(settings: Settings): Promise<Settings> {
+  if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureProfile(settings) };
   if (settings.device !== undefined) return settings;
   const { device, note } = await detect({ worldSize: settings.ranks, localRanks: settings.ranks });
   if (note !== undefined) console.error(note);
   return { ...settings, device };
 }
 
-function piecesOf({ tiles }: Script): Pieces {
+function workUnits({ tiles }: RankSchedule): WorkUnits {
   const backward = tiles.filter((tile) => tile.backward).length;
   return { forward: tiles.length - backward, backward };
 }
 
-function titleOf(settings: Settings): string {
+function formatTitle(settings: Settings): string {
   const { tokens, numHeads, dim, dtype, causal } = settings;
-  return `Exact attention (${nameOf(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
+  return `Exact attention (${describeBackend(settings)}) over bacteriophage λ (NC_001416.1): ${groupDigits(tokens)} tokens, ${numHeads} heads × ${dim}, ${dtype}${causal ? ", causal" : ""}${settings.device === "cuda" ? ", on GPUs" : ""}`;
 }

@@ -1,39 +1,39 @@
 import { type Timeline, timelineOf, timelineSvg } from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
-import { details } from "./backends.ts";
-import { bytes, groupDigits, percent, seconds } from "./format.ts";
+import { describeShape } from "./backends.ts";
+import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
-import { colour, FAINT, laneOf, type LanePlace, rowHeights, sendTop } from "./lane.ts";
-import { type Findings, summarize } from "./report.ts";
+import { rankColor, GRAY, drawLane, type LaneContext, rowHeights, sendTop } from "./lane.ts";
+import { type RunResult, summarize } from "./report.ts";
 import type { Lane } from "./timeline.ts";
 
 /** The words of the picture. */
-export function captionOf(findings: Findings): Caption {
+export function createCaption(findings: RunResult): Caption {
   const { settings, reports } = findings;
   const { tokens, ranks, numHeads, dim, dtype, causal, backward } = settings;
   const sum = summarize(findings);
   const hidden =
-    sum.overlap === null ? "nothing had to be sent" : `${percent(sum.overlap)} of it hidden behind compute`;
+    sum.overlap === null ? "nothing had to be sent" : `${formatPercent(sum.overlap)} of it hidden behind compute`;
   return {
     title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
     subtitle: [
       "bacteriophage λ (NC_001416.1)",
-      ...details(settings),
+      ...describeShape(settings),
       `${groupDigits(tokens)} tokens`,
       `${numHeads} heads × ${dim}`,
       dtype,
       causal ? "causal, zigzag placement" : "every query sees every key",
       backward ? "forward and backward" : "forward",
     ].join(" · "),
-    holdings: reports.map(holdingOf),
+    holdings: reports.map(describeShard),
     facts: [
-      `${seconds(sum.seconds)} wall time. ${bytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
-      `At most ${bytes(sum.peakBytesPerRank)} of tensors on a rank, ${bytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
+      `${formatSeconds(sum.seconds)} wall time. ${formatBytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
+      `At most ${formatBytes(sum.peakBytesPerRank)} of tensors on a rank, ${formatBytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
     ],
   };
 }
 
-function holdingOf({ rank, spans }: RankReport): string {
+function describeShard({ rank, spans }: RankReport): string {
   const ranges = spans
     .filter(({ length }) => length > 0)
     .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
@@ -56,7 +56,7 @@ const WIDTH = 1120;
 const LEFT = 164;
 const RIGHT = 36;
 const TOP = 112;
-const INK = "#1c2430";
+const TEXT_COLOR = "#1c2430";
 
 /** Who computed with, and sent, whose rows when: one pair of rows per rank, as an SVG document. */
 export function picture(lanes: readonly Lane[], caption: Caption): string {
@@ -68,23 +68,23 @@ export function picture(lanes: readonly Lane[], caption: Caption): string {
   const x = (time: number): number => LEFT + (time / end) * (WIDTH - LEFT - RIGHT);
   const showQueries = lanes.some(({ rank, compute }) => compute.some(({ queries }) => `${queries}` !== `${rank}`));
   const bottom = TOP + lanes.length * rows.band;
-  const legend = legendOf(lanes, { holdings: caption.holdings, top: bottom + 52, showQueries });
+  const legend = drawLegend(lanes, { holdings: caption.holdings, top: bottom + 52, showQueries });
   const height = legend.bottom + caption.facts.length * 20 + 24;
-  const small = `font-size="13" fill="${FAINT}"`;
+  const small = `font-size="13" fill="${GRAY}"`;
   const body = [
     text(32, 44, caption.title, `font-size="22" font-weight="650"`),
-    text(32, 70, caption.subtitle, `font-size="14" fill="${FAINT}"`),
+    text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
     axis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
       const place = { x, end, top: TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
-      return [namesOf(lane, place), laneOf(lane, place)];
+      return [drawLaneNames(lane, place), drawLane(lane, place)];
     }),
     legend.svg,
     ...caption.facts.map((fact, i) => text(32, legend.bottom + 16 + i * 20, fact, small)),
   ];
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" fill="${INK}">
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" fill="${TEXT_COLOR}">
 <title>${escape(caption.title)}</title>
-${HATCH}
+${BACKWARD_PATTERN}
 <rect width="${WIDTH}" height="${height}" fill="#ffffff"/>
 ${body.join("\n")}
 </svg>
@@ -92,13 +92,13 @@ ${body.join("\n")}
 }
 
 /** Backward blocks carry stripes. */
-const HATCH = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.2"/></pattern></defs>`;
+const BACKWARD_PATTERN = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.2"/></pattern></defs>`;
 
 /** Whose lane it is, and what its rows show. */
-function namesOf({ rank }: Lane, place: LanePlace): string {
+function drawLaneNames({ rank }: Lane, place: LaneContext): string {
   const { top, rows } = place;
   const size = `font-size="${rows.font}"`;
-  const row = `text-anchor="end" ${size} fill="${FAINT}"`;
+  const row = `text-anchor="end" ${size} fill="${GRAY}"`;
   return [
     text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
     text(LEFT - 12, top + rows.compute * 0.72, "computes", row),
@@ -107,20 +107,20 @@ function namesOf({ rank }: Lane, place: LanePlace): string {
 }
 
 function axis(end: number, x: (time: number) => number, bottom: number): string {
-  const step = niceStep(end / 8);
+  const step = tickStep(end / 8);
   const ticks = Array.from({ length: Math.floor(end / step + 1e-9) + 1 }, (_, i) => i * step);
   return ticks
     .map((time) =>
       [
         `<line x1="${x(time).toFixed(1)}" x2="${x(time).toFixed(1)}" y1="${TOP - 12}" y2="${bottom + 2}" stroke="#d9dee5" stroke-width="1"/>`,
-        text(x(time), bottom + 20, seconds(time), `text-anchor="middle" font-size="12" fill="${FAINT}"`),
+        text(x(time), bottom + 20, formatSeconds(time), `text-anchor="middle" font-size="12" fill="${GRAY}"`),
       ].join("\n"),
     )
     .join("\n");
 }
 
 /** 1, 2 or 5 times a power of ten, not below `least`. */
-function niceStep(least: number): number {
+function tickStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(least));
   return power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
 }
@@ -131,7 +131,7 @@ interface LegendOptions {
   readonly showQueries: boolean;
 }
 
-function legendOf(
+function drawLegend(
   lanes: readonly Lane[],
   { holdings, top, showQueries }: LegendOptions,
 ): { readonly svg: string; readonly bottom: number } {
@@ -141,23 +141,23 @@ function legendOf(
   const width = (WIDTH - 64) / columns;
   const entries = holdings.map((holding, rank) => {
     const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
-    const sample = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${colour(rank)}" rx="3"`);
+    const sample = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
     return sample + text(x + 20, y, holding, `font-size="13"`);
   });
   const meaning = showQueries
     ? "Colour: the ranks whose keys and values are attended to, along the lower edge whose queries attend; or whose rows are sent."
     : "Colour: the rank whose keys and values are attended to, or sent on.";
-  const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${FAINT}"`);
+  const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${GRAY}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(holdings.length / columns) * 22 };
 }
 
 /** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
 export function comparison(predicted: Timeline, reports: readonly RankReport[], { title, subtitle }: Caption): string {
-  return timelineSvg({ predicted, measured: measuredOf(reports) }, { title, subtitle });
+  return timelineSvg({ predicted, measured: measuredTimeline(reports) }, { title, subtitle });
 }
 
 /** From the start that all waited for; time in which compute stands still for collectives is no compute. */
-function measuredOf(reports: readonly RankReport[]): Timeline {
+function measuredTimeline(reports: readonly RankReport[]): Timeline {
   const begin = Math.min(...reports.map((report) => report.begin));
   const traces = reports.map(({ rank, at, events }) => {
     const after = events.filter(({ start }) => start / 1e9 >= begin);

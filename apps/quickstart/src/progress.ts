@@ -1,7 +1,7 @@
-import type { Watcher } from "./watched.ts";
+import type { ProgressListener } from "./watched.ts";
 
 /** How many pieces of work there are. */
-export interface Pieces {
+export interface WorkUnits {
   readonly forward: number;
   readonly backward: number;
 }
@@ -10,7 +10,7 @@ export interface Pieces {
 const BACKWARD_COST = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
-export function meter(all: Pieces, progress: (share: number) => void): Watcher {
+export function progressMeter(all: WorkUnits, progress: (share: number) => void): ProgressListener {
   const total = all.forward + all.backward * BACKWARD_COST;
   let done = 0;
   return ({ backward }) => {

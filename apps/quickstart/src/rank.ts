@@ -2,13 +2,13 @@
 import * as mosaic from "@mosaic/attention";
 import { attend } from "./attend.ts";
 import { arrange } from "./backends.ts";
-import { type Job, writeFindings } from "./job.ts";
-import { meter } from "./progress.ts";
+import { type Job, writeResults } from "./job.ts";
+import { progressMeter } from "./progress.ts";
 
 const { settings, folder, pieces } = JSON.parse(process.argv[2]!) as Job;
 
 const { mesh } = arrange(settings);
 await using ctx = await mosaic.init({ mesh, ...(settings.device && { device: settings.device }) });
 const reportShare = (share: number): void => console.log(JSON.stringify({ share }));
-const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? meter(pieces, reportShare) : () => {});
-writeFindings(folder, report, results);
+const { report, results } = await attend(ctx, settings, ctx.rank === 0 ? progressMeter(pieces, reportShare) : () => {});
+writeResults(folder, report, results);

@@ -12,7 +12,7 @@ export interface Problem {
 }
 
 /** What float64 gives for one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
-export interface HeadTruth {
+export interface HeadReference {
   readonly out: Float64Array;
   readonly dq: Float64Array;
   readonly dk: Float64Array;
@@ -29,10 +29,15 @@ export interface HeadTruth {
  * With `dOut` [rows,D] also the gradients. The loss reads the sampled rows only, so that dk and dv are sums over those
  * rows and exact for every key, at a cost of rows · n · D and not n² · D.
  */
-export function attendExactly(problem: Problem, head: number, rows: readonly number[], dOut?: Float64Array): HeadTruth {
+export function referenceAttention(
+  problem: Problem,
+  head: number,
+  rows: readonly number[],
+  dOut?: Float64Array,
+): HeadReference {
   const { tokens, dim } = problem;
   const gradient = dOut === undefined ? 0 : tokens * dim;
-  const truth: HeadTruth = {
+  const truth: HeadReference = {
     out: new Float64Array(rows.length * dim),
     dq: new Float64Array(dOut?.length ?? 0),
     dk: new Float64Array(gradient),

@@ -1,14 +1,14 @@
 import { closedForm } from "./closed-form.ts";
-import { bytes, groupDigits, percent, seconds } from "./format.ts";
+import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport } from "./job.ts";
-import type { Plan } from "./plan.ts";
+import type { ExpectedRun } from "./predict-run.ts";
 import type { Settings, Shape } from "./settings.ts";
-import { type Accuracy, inUnits, type Verdict } from "./verify.ts";
+import { type Accuracy, toUnits, type Verdict } from "./verify.ts";
 
 /** All that one run found out. */
-export interface Findings {
+export interface RunResult {
   readonly settings: Settings;
-  readonly plan: Plan;
+  readonly plan: ExpectedRun;
   readonly reports: readonly RankReport[];
   /** Share of communication hidden behind compute; undefined when nothing was sent. */
   readonly overlap: number | undefined;
@@ -50,7 +50,7 @@ export interface Summary {
   readonly keysSeen: number;
 }
 
-export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: Findings): Summary {
+export function summarize({ settings, plan, reports, overlap, oneDevice, verdict, totalSeconds }: RunResult): Summary {
   const { tokens, ranks, device = "cpu", backend, shape, dtype, causal, backward, numHeads, dim } = settings;
   return {
     tokens,
@@ -87,24 +87,26 @@ function elapsed(reports: readonly RankReport[]): number {
 }
 
 /** The report for people. */
-export function describe(findings: Findings): string {
+export function formatReport(findings: RunResult): string {
   const { settings, verdict } = findings;
   const sum = summarize(findings);
   const share = sum.peakBytesPerRank / sum.peakBytesOneDevice;
   const lines: readonly (readonly [string, string])[] = [
-    ["ranks", `${sum.ranks}, each a process with ${holding(settings)}`],
-    ["bytes moved", `${bytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${describeBytes(sum)})`],
+    ["ranks", `${sum.ranks}, each a process with ${describeShards(settings)}`],
+    ["bytes moved", `${formatBytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${describeBytes(sum)})`],
     [
       "overlap",
-      sum.overlap === null ? "nothing was sent" : `${percent(sum.overlap)} of communication hidden behind compute`,
+      sum.overlap === null
+        ? "nothing was sent"
+        : `${formatPercent(sum.overlap)} of communication hidden behind compute`,
     ],
     [
       "peak memory",
-      `${bytes(sum.peakBytesPerRank)} a rank, ${bytes(sum.peakBytesOneDevice)} on one device (${percent(share)})`,
+      `${formatBytes(sum.peakBytesPerRank)} a rank, ${formatBytes(sum.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
     ],
     [
       "wall time",
-      `${seconds(sum.seconds)} on ${sum.ranks} ranks, ${seconds(sum.secondsOneDevice)} on one ${sum.device === "cuda" ? "GPU" : "device with all cores"}`,
+      `${formatSeconds(sum.seconds)} on ${sum.ranks} ranks, ${formatSeconds(sum.secondsOneDevice)} on one ${sum.device === "cuda" ? "GPU" : "device with all cores"}`,
     ],
     ...(sum.secondsPredicted === null ? [] : [["predicted", describePrediction(sum)] as const]),
     ...Object.entries(verdict.tensors).map(
@@ -116,18 +118,20 @@ export function describe(findings: Findings): string {
     ...lines.map(([name, value]) => `  ${name.padEnd(width)}${value}`),
     "",
     ...wrap(
-      `A unit is single-device attention's own largest error against float64, measured on ${sampleWords(findings)}.`,
+      `A unit is single-device attention's own largest error against float64, measured on ${describeSample(findings)}.`,
     ),
     "",
     ...(verdict.faults.length === 0
-      ? [`  ✓ as exact as one device: ${units(verdict.ownRatio)} from float64, allowed are ${limitsOf(verdict)}`]
+      ? [
+          `  ✓ as exact as one device: ${formatUnits(verdict.ownRatio)} from float64, allowed are ${formatLimits(verdict)}`,
+        ]
       : verdict.faults.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
 }
 
 function describePrediction({ secondsPredicted, seconds: measured }: Summary): string {
   const off = secondsPredicted! / measured - 1;
-  return `${seconds(secondsPredicted!)} by the planner, ${percent(Math.abs(off))} ${off < 0 ? "below" : "above"} what it took`;
+  return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} what it took`;
 }
 
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
@@ -138,25 +142,25 @@ function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Sum
   return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
-export function holding({ tokens, ranks, causal }: Settings): string {
+export function describeShards({ tokens, ranks, causal }: Settings): string {
   const each = groupDigits(Math.ceil(tokens / ranks));
   return `${ranks > 1 ? "at most " : ""}${each} tokens${causal && ranks > 1 ? ", in two pieces (zigzag)" : ""}`;
 }
 
 function describeAccuracy(accuracy: Accuracy): string {
   const { difference, unit, error } = accuracy;
-  return `${difference.toExponential(1)} at most from single-device attention = ${units(inUnits(difference, unit))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  return `${difference.toExponential(1)} at most from single-device attention = ${formatUnits(toUnits(difference, unit))} (unit ${unit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
-const units = (ratio: number): string => `${ratio.toFixed(2)} units`;
+const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
 
-function limitsOf({ tensors }: Verdict): string {
+function formatLimits({ tensors }: Verdict): string {
   const { out, ...gradients } = tensors;
   const words = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
   return words.length > 0 ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once a rank)` : `${out!.limit}`;
 }
 
-function sampleWords({ settings, verdict }: Findings): string {
+function describeSample({ settings, verdict }: RunResult): string {
   const keys = settings.causal ? "all keys they see" : `all ${groupDigits(settings.tokens)} keys`;
   const rows = `${verdict.rows} query rows of every head over ${keys}: evenly spread ones, and those where the two differ most`;
   return settings.backward

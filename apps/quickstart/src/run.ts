@@ -2,17 +2,17 @@ import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { positions } from "@mosaic/attention/core";
 import { type Failure, launch } from "@mosaic/launcher";
-import { attend, type Attended } from "./attend.ts";
+import { attend, type AttentionRun } from "./attend.ts";
 import { Embedder } from "./embed.ts";
 import { readGenome } from "./genome.ts";
 import { type Job, type RankReport, readReport, readTensor, type Results } from "./job.ts";
-import { meter } from "./progress.ts";
+import { progressMeter } from "./progress.ts";
 import type { Problem } from "./reference.ts";
 import type { Settings } from "./settings.ts";
 
 /** Some rank did not come through; `exitCode` is what the program should end with. */
-export class RanksFailed extends Error {
-  override readonly name: string = "RanksFailed";
+export class RanksFailedError extends Error {
+  override readonly name: string = "RanksFailedError";
   readonly exitCode: number;
   constructor(message: string, exitCode: number) {
     super(message);
@@ -34,22 +34,22 @@ export async function runRanks(
     abort,
     onEvent(event) {
       if (event.type !== "line") return;
-      const share = event.stream === "stdout" && event.rank === 0 ? shareIn(event.text) : undefined;
+      const share = event.stream === "stdout" && event.rank === 0 ? parseProgress(event.text) : undefined;
       if (share === undefined) process.stderr.write(`[${event.rank}] ${event.text}\n`);
       else progress(share);
     },
   });
   if (result.outcome !== "succeeded")
-    throw new RanksFailed(describe(result.failure) ?? result.outcome, result.exitCode);
+    throw new RanksFailedError(describeFailure(result.failure) ?? result.outcome, result.exitCode);
   return Array.from({ length: ranks }, (_, rank) => readReport(job.folder, rank));
 }
 
-function shareIn(line: string): number | undefined {
+function parseProgress(line: string): number | undefined {
   const found = /^\{"share":([\d.]+)\}$/.exec(line);
   return found ? Number(found[1]) : undefined;
 }
 
-function describe(failure: Failure | undefined): string | undefined {
+function describeFailure(failure: Failure | undefined): string | undefined {
   if (!failure) return undefined;
   const how = failure.signal ? `signal ${failure.signal}` : `exit ${failure.code}`;
   const why = failure.error ? (failure.error.stack ?? failure.error.message) : failure.stderrTail.join("\n");
@@ -57,18 +57,18 @@ function describe(failure: Failure | undefined): string | undefined {
 }
 
 /** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */
-export async function attendAlone(settings: Settings, progress: (share: number) => void): Promise<Attended> {
-  await using ctx = await alone(settings);
+export async function attendOnOneDevice(settings: Settings, progress: (share: number) => void): Promise<AttentionRun> {
+  await using ctx = await openSingleRank(settings);
   const { shape: _, ...single } = { ...settings, ranks: 1, backend: "local" };
   const pieces = { forward: settings.numHeads, backward: settings.backward ? settings.numHeads : 0 };
-  return await attend(ctx, single, meter(pieces, progress));
+  return await attend(ctx, single, progressMeter(pieces, progress));
 }
 
 /** The whole problem as the device sees it: rounded to its dtype. */
 export async function wholeProblem(settings: Settings): Promise<Problem> {
-  await using ctx = await alone(settings);
+  await using ctx = await openSingleRank(settings);
   const { numHeads, tokens, dim, dtype, causal } = settings;
-  const host = new Embedder(readGenome(), settings).at(Int32Array.from({ length: tokens }, (_, i) => i));
+  const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
   const rounded = async (values: Float32Array): Promise<Float32Array> => {
     using tensor = mosaic.fromArray(ctx, values, [values.length], dtype);
     return await tensor.read();
@@ -84,12 +84,12 @@ export async function wholeProblem(settings: Settings): Promise<Problem> {
   };
 }
 
-function alone({ device }: Settings): Promise<mosaic.Context> {
+function openSingleRank({ device }: Settings): Promise<mosaic.Context> {
   return mosaic.init({ rank: 0, worldSize: 1, ...(device && { device }) });
 }
 
-/** What the ranks left in the folder, in the order of the sequence: each tensor [H,n,D]; NaN where nobody wrote. */
-export function assemble(folder: string, reports: readonly RankReport[], settings: Settings): Results {
+/** What the ranks left in the folder, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
+export function gatherResults(folder: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, dim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];
   const whole = names.map((name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const);

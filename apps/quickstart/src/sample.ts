@@ -1,11 +1,11 @@
 import type { Settings } from "./settings.ts";
 
 /** Query rows that float64 checks, and that the loss of `--backward` reads. */
-const ROWS = 128;
+const SAMPLED_ROWS = 128;
 
 /** Rows spread evenly over the sequence; all of them when it is short. */
 export function sampleRows(tokens: number): readonly number[] {
-  const count = Math.min(ROWS, tokens);
+  const count = Math.min(SAMPLED_ROWS, tokens);
   return Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * tokens) / count));
 }
 

@@ -11,35 +11,35 @@ export interface Tile {
 }
 
 /** Rows that one batch of messages takes to one rank. */
-export interface Parcel extends Content {
+export interface Payload extends Content {
   readonly to: number;
   readonly bytes: number;
 }
 
 /** One batch of messages. */
-export interface Sending {
+export interface MessageBatch {
   /** Who sends, e.g. "ring(sp)". */
   readonly label: string;
   readonly bytes: number;
   readonly backward: boolean;
-  readonly parcels: readonly Parcel[];
+  readonly payloads: readonly Payload[];
 }
 
 /** What one rank does, in order: what its traces lack. */
-export interface Script {
+export interface RankSchedule {
   readonly rank: number;
   readonly tiles: readonly Tile[];
-  readonly sendings: readonly Sending[];
+  readonly batches: readonly MessageBatch[];
 }
 
 /** Reads a record as scripts, one for each rank; with its backward or without. */
-export function scriptsOf(record: AttentionRecord, backward: boolean): readonly Script[] {
-  const whose = ownersOf(record);
-  return record.ranks.map((rank) => new Interpreter(record, rank, whose).read(backward));
+export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
+  const whose = rowOwners(record);
+  return record.ranks.map((rank) => new TapeInterpreter(record, rank, whose).read(backward));
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
-function ownersOf({ ranks, queries, names }: AttentionRecord): (rows: number) => readonly number[] {
+function rowOwners({ ranks, queries, names }: AttentionRecord): (rows: number) => readonly number[] {
   const owner = new Int32Array(queries.length);
   for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
   const known = new Map<number, readonly number[]>();
@@ -56,24 +56,24 @@ function ownersOf({ ranks, queries, names }: AttentionRecord): (rows: number) =>
 }
 
 /** Walks along one rank's tape twice: what memory holds can depend on what is done with it later. */
-class Interpreter {
+class TapeInterpreter {
   readonly #record: AttentionRecord;
   readonly #rank: RecordedRank;
-  readonly #whose: (rows: number) => readonly number[];
+  readonly #ownersOf: (rows: number) => readonly number[];
   readonly #history: StorageHistory;
 
   // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
   constructor(record: AttentionRecord, rank: RecordedRank, whose: (rows: number) => readonly number[]) {
     this.#record = record;
     this.#rank = rank;
-    this.#whose = whose;
+    this.#ownersOf = whose;
     this.#history = new StorageHistory({ what: "statistics", of: [rank.tape.rank], rows: 0 });
     const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
-      ([end, what]) => [this.#storageOf(rank.ends[end as "q"]), what] as const,
+      ([end, what]) => [this.#storageOf(rank.tensorViews[end as "q"]), what] as const,
     );
     const toCome = new Map<number, string>(inputs);
-    this.#walk((event, time) => {
-      this.#note(event, time);
+    this.#forEachEvent((event, time) => {
+      this.#recordContent(event, time);
       if (event.op !== "empty") return;
       const what = toCome.get(event.arg(0));
       if (what) this.#history.used(event.arg(0), time, { what, of: [rank.tape.rank], rows: 0 });
@@ -81,42 +81,42 @@ class Interpreter {
     });
   }
 
-  read(withBackward: boolean): Script {
+  read(withBackward: boolean): RankSchedule {
     const { names } = this.#record;
     const tiles: Tile[] = [];
-    const sendings: Sending[] = [];
+    const batches: MessageBatch[] = [];
     let backward = false;
-    this.#walk((event, time) => {
+    this.#forEachEvent((event, time) => {
       if (event.op === "mark") backward ||= names.words[event.arg(0)] === "backward";
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
-        const [queries, keys] = rowsOf(event);
-        tiles.push({ queries: this.#whose(queries), keys: this.#whose(keys), backward });
+        const [queries, keys] = rowNumbers(event);
+        tiles.push({ queries: this.#ownersOf(queries), keys: this.#ownersOf(keys), backward });
       }
-      const parcels = event.op === "sendRecv" ? this.#parcels(event, time) : [];
-      const bytes = parcels.reduce((sum, parcel) => sum + parcel.bytes, 0);
-      if (bytes > 0) sendings.push({ label: names.words[event.arg(2)]!, bytes, backward, parcels });
+      const payloads = event.op === "sendRecv" ? this.#payloads(event, time) : [];
+      const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
+      if (bytes > 0) batches.push({ label: names.words[event.arg(2)]!, bytes, backward, payloads });
     });
-    return { rank: this.#rank.tape.rank, tiles, sendings };
+    return { rank: this.#rank.tape.rank, tiles, batches };
   }
 
   /** Events, numbered: where they lie on the tape is no time. */
-  #walk(visit: (event: Reader, time: number) => void): void {
+  #forEachEvent(visit: (event: Reader, time: number) => void): void {
     const event = this.#rank.tape.read();
     for (let time = 0; event.next(); time++) visit(event, time);
   }
 
   /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
-  #note(event: Reader, time: number): void {
+  #recordContent(event: Reader, time: number): void {
     const history = this.#history;
     const use = (view: number, what: string, rows: number): void => {
       const length = positions(this.#record.names.rows[rows]!).length;
-      history.used(this.#storageOf(event.arg(view)), time, { what, of: this.#whose(rows), rows: length });
+      history.used(this.#storageOf(event.arg(view)), time, { what, of: this.#ownersOf(rows), rows: length });
     };
     if (event.op === "empty") history.allocated(event.arg(0), time);
     else if (event.op === "attend" || event.op === "attendBackward") {
-      const [queries, keys] = rowsOf(event);
-      for (const [i, what] of operands[event.op].entries()) use(i, what, isOfKeys.has(what) ? keys : queries);
+      const [queries, keys] = rowNumbers(event);
+      for (const [i, what] of operands[event.op].entries()) use(i, what, keyContents.has(what) ? keys : queries);
     } else if (event.op === "copy") {
       history.copied(this.#storageOf(event.arg(0)), time, this.#storageOf(event.arg(1)));
     } else if (event.op === "sendRecv") {
@@ -126,24 +126,24 @@ class Interpreter {
     }
   }
 
-  /** Of a batch: the parts of one content that go to one rank are one parcel. */
-  #parcels(event: Reader, time: number): readonly Parcel[] {
-    const parcels = new Map<string, Parcel>();
+  /** Of a batch: the parts of one content that go to one rank are one payload. */
+  #payloads(event: Reader, time: number): readonly Payload[] {
+    const payloads = new Map<string, Payload>();
     for (const { sent, peer, view } of transfersOf(event)) {
       if (!sent) continue;
       const { layout, dtype } = this.#rank.tape.views[view]!;
-      const { what, of, rows } = this.#history.contentOf(this.#storageOf(view), time);
+      const { what, of, rows } = this.#history.contentAt(this.#storageOf(view), time);
       // Part of the rows of several ranks: one's own, or results that go home.
       const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
-      const owner = isResult.has(what) ? peer : this.#rank.tape.rank;
+      const owner = resultNames.has(what) ? peer : this.#rank.tape.rank;
       const whose = part && of.includes(owner) ? [owner] : of;
       // One number a row: lse, or delta.
-      const parcel = { what: layout.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
-      const key = Object.values(parcel).join();
-      const bytes = layout.size * dtypeBytes[dtype] + (parcels.get(key)?.bytes ?? 0);
-      parcels.set(key, { ...parcel, bytes });
+      const payload = { what: layout.shape.length < 4 ? "statistics" : what, of: whose, to: peer };
+      const key = Object.values(payload).join();
+      const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
+      payloads.set(key, { ...payload, bytes });
     }
-    return [...parcels.values()];
+    return [...payloads.values()];
   }
 
   #storageOf(view: number): number {
@@ -156,11 +156,11 @@ const operands = {
   attend: ["out", "lse", "Q", "K, V", "K, V"],
   attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "delta", "delta", "K, V", "K, V"],
 } as const;
-const isResult: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
-const isOfKeys: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
+const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
+const keyContents: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** The queries' rows and the keys', as numbers: behind the operands. */
-function rowsOf(event: Reader): readonly [number, number] {
+function rowNumbers(event: Reader): readonly [number, number] {
   const first = operands[event.op as "attend"].length;
   return [event.arg(first), event.arg(first + 1)];
 }

@@ -36,7 +36,7 @@ export function needsProfile({ backend, predict }: Settings): boolean {
 export type Shape = readonly [number, number];
 
 /** All shapes of so many ranks, the most nearly square first, and of two such the wider. */
-export function shapesOf(ranks: number): readonly Shape[] {
+export function gridShapes(ranks: number): readonly Shape[] {
   const shapes: Shape[] = [];
   for (let rows = 1; rows <= ranks; rows++) if (ranks % rows === 0) shapes.push([rows, ranks / rows]);
   return shapes.toSorted((a, b) => Math.max(...a) - Math.max(...b) || a[0] - b[0]);

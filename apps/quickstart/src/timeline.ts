@@ -1,6 +1,6 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import type { RankReport } from "./job.ts";
-import type { Parcel, Script, Sending, Tile } from "./script.ts";
+import type { Payload, RankSchedule, MessageBatch, Tile } from "./script.ts";
 
 /** A stretch of time, in seconds since the first rank began. */
 export interface Interval {
@@ -16,7 +16,7 @@ export interface Transfer extends Interval {
   /** Payload that this rank sent. */
   readonly bytes: number;
   readonly backward: boolean;
-  readonly parcels: readonly Parcel[];
+  readonly payloads: readonly Payload[];
 }
 
 /** What one rank did when. */
@@ -32,28 +32,28 @@ export interface Lane {
  *
  * Throws if a rank did something else than its script states.
  */
-export function timeline(reports: readonly RankReport[], scripts: readonly Script[]): readonly Lane[] {
+export function timeline(reports: readonly RankReport[], scripts: readonly RankSchedule[]): readonly Lane[] {
   const zero = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
-    const { tiles, sendings } = scripts[rank]!;
-    const pieces = piecesIn(events.filter(isAttention), tiles);
-    expect(rank, "pieces of attention", { planned: tiles.length, done: pieces.length });
-    const next = senders(sendings);
+    const { tiles, batches } = scripts[rank]!;
+    const pieces = tileEvents(events.filter(isAttention), tiles);
+    checkCount(rank, "pieces of attention", { planned: tiles.length, done: pieces.length });
+    const next = batchesByLabel(batches);
     return {
       rank,
-      compute: join(pieces.map((event, i) => ({ ...interval(event, zero), ...tiles[i]! }))),
+      compute: mergeBlocks(pieces.map((event, i) => ({ ...toInterval(event, zero), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
         const sending = next(event.label ?? event.name);
-        expect(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });
+        checkCount(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });
         const { label: _, ...sent } = sending!;
-        return { ...interval(event, zero), ...sent };
+        return { ...toInterval(event, zero), ...sent };
       }),
     };
   });
 }
 
 /** Forward is one kernel a piece; for a piece of backward a device may take several, one after the other. */
-function piecesIn(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
+function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
   const backward = tiles.filter((tile) => tile.backward).length;
   const forward = tiles.length - backward;
   const each = (kernels.length - forward) / backward;
@@ -67,7 +67,7 @@ function piecesIn(kernels: readonly TraceEvent[], tiles: readonly Tile[]): reado
 }
 
 /** Gives the batches of each sender in order. */
-function senders(sendings: readonly Sending[]): (label: string) => Sending | undefined {
+function batchesByLabel(sendings: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
   const used = new Map<string, number>();
   return (label) => {
     const from = used.get(label) ?? 0;
@@ -77,18 +77,22 @@ function senders(sendings: readonly Sending[]): (label: string) => Sending | und
   };
 }
 
-function expect(rank: number, what: string, { planned, done }: Record<"planned" | "done", number | undefined>): void {
+function checkCount(
+  rank: number,
+  what: string,
+  { planned, done }: Record<"planned" | "done", number | undefined>,
+): void {
   if (planned === done) return;
   throw new Error(`rank ${rank}: expected ${what} as planned, ${planned}; received ${done}`);
 }
 
 /** The share of communication during which the same rank computed; undefined when nothing was sent. */
-export function overlap(reports: readonly RankReport[]): number | undefined {
+export function overlapFraction(reports: readonly RankReport[]): number | undefined {
   let total = 0;
   let hidden = 0;
   for (const { events } of reports) {
-    const computing = merge(events.filter(isAttention));
-    for (const transfer of merge(events.filter(isTransfer))) {
+    const computing = mergeIntervals(events.filter(isAttention));
+    for (const transfer of mergeIntervals(events.filter(isTransfer))) {
       total += transfer.end - transfer.start;
       for (const { start, end } of computing) {
         hidden += Math.max(0, Math.min(end, transfer.end) - Math.max(start, transfer.start));
@@ -100,28 +104,28 @@ export function overlap(reports: readonly RankReport[]): number | undefined {
 
 const isAttention = (event: TraceEvent): boolean => event.lane === "compute" && event.name.startsWith("attend");
 const isTransfer = (event: TraceEvent): boolean => event.lane === "communication" && (event.bytesSent ?? 0) > 0;
-const interval = ({ start, end }: TraceEvent, zero: number): Interval => ({
+const toInterval = ({ start, end }: TraceEvent, zero: number): Interval => ({
   start: start / 1e9 - zero,
   end: end / 1e9 - zero,
 });
 
 /** Neighbours of one kind (the heads of a block, one after another) as one. */
-function join(blocks: readonly Block[]): readonly Block[] {
+function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
   const joined: Block[] = [];
   for (const block of blocks) {
     const last = joined.at(-1);
-    if (last && isSame(last, block)) joined[joined.length - 1] = { ...last, end: Math.max(last.end, block.end) };
+    if (last && isSameTile(last, block)) joined[joined.length - 1] = { ...last, end: Math.max(last.end, block.end) };
     else joined.push(block);
   }
   return joined;
 }
 
-function isSame(a: Tile, b: Tile): boolean {
+function isSameTile(a: Tile, b: Tile): boolean {
   return a.backward === b.backward && `${a.queries}` === `${b.queries}` && `${a.keys}` === `${b.keys}`;
 }
 
 /** The union of intervals, in order and disjoint. */
-function merge(intervals: readonly Interval[]): readonly Interval[] {
+function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const merged: Interval[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {
     const last = merged.at(-1);

@@ -1,6 +1,6 @@
 import { setImmediate } from "node:timers/promises";
 import type { Results } from "./job.ts";
-import { attendExactly, type HeadTruth, type Problem } from "./reference.ts";
+import { referenceAttention, type HeadReference, type Problem } from "./reference.ts";
 import { cotangentAt, sampleRows } from "./sample.ts";
 import type { Settings } from "./settings.ts";
 
@@ -14,7 +14,7 @@ export interface Accuracy {
   readonly error: number;
   /** The largest element of the truth, over the sample. */
   readonly size: number;
-  /** What `error` may be, in units: two, and for gradients what `roundingOf` allows. */
+  /** What `error` may be, in units: two, and for gradients what `gradientRounding` allows. */
   readonly limit: number;
 }
 
@@ -22,7 +22,7 @@ export interface Verdict {
   readonly tensors: Readonly<Record<string, Accuracy>>;
   /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
   readonly errorRatio: number;
-  /** The ranks' own largest error against float64 in units: what is judged. */
+  /** The ranks' own largest error against float64 in units: what is checked. */
   readonly ownRatio: number;
   readonly maxError: number;
   /** What is wrong, in words; empty when nothing is. */
@@ -34,32 +34,32 @@ export interface Verdict {
 }
 
 /** Both sets of results, and what they are results of. */
-export interface Evidence {
+export interface ComparedResults {
   readonly ranks: Results;
   readonly single: Results;
   readonly problem: Problem;
 }
 
 /** A unit means something only if one device is right: its error relative to the largest element is below this. */
-const SOUND = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
+const REFERENCE_LIMIT = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
 /** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
-const STEP = 2 ** -23;
+const ROUNDING_STEP = 2 ** -23;
 /**
  * What gradients may err besides, relative to the largest element. They are made of e^(s − lse), and lse is a float32: who
  * folds keys piece by piece rounds it by half a step once a rank, which adds up as the root of their number and, lse being
  * an exponent, is a relative error of |lse| half steps in all of them. Sums are rounded by half a step, too, where they are
  * made and where they come home. Mosaic's conformance suites allow the same.
  */
-function roundingOf(lse: number, ranks: number): number {
-  return (STEP / 2) * (2 + lse * Math.sqrt(ranks));
+function gradientRounding(lse: number, ranks: number): number {
+  return (ROUNDING_STEP / 2) * (2 + lse * Math.sqrt(ranks));
 }
 
-/** Besides the evenly spread rows, float64 also judges those where ranks and single device differ most. */
+/** Besides the evenly spread rows, float64 also checks those where ranks and single device differ most. */
 const WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
 export async function verify(
-  evidence: Evidence,
+  evidence: ComparedResults,
   settings: Settings,
   progress: (share: number) => void,
 ): Promise<Verdict> {
@@ -67,53 +67,63 @@ export async function verify(
   const { numHeads } = problem;
   const even = sampleRows(problem.tokens);
   const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
-  const tallies = new Map<string, Tally>(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
+  const tallies = new Map<string, MaxErrors>(Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]));
   let keysSeen = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is handled.
     await setImmediate();
-    const truth = attendExactly(problem, head, rows, settings.backward ? cotangents(settings, rows, head) : undefined);
-    for (const [name, tally] of tallies) widen(tally, name, evidence, { head, rows, truth });
-    lse = truth.lse.reduce(larger, lse);
+    const truth = referenceAttention(
+      problem,
+      head,
+      rows,
+      settings.backward ? cotangents(settings, rows, head) : undefined,
+    );
+    for (const [name, maxErrors] of tallies) updateMaxErrors(maxErrors, name, evidence, { head, rows, truth });
+    lse = truth.lse.reduce(maxMagnitude, lse);
     keysSeen += truth.keysSeen.reduce((a, b) => a + b, 0) / rows.length / numHeads;
     progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
     [...tallies].map(([name, { unit: found, error, size }]) => {
-      const unit = Math.max(found, STEP * size);
-      const limit = 2 + (name === "out" ? 0 : inUnits(roundingOf(lse, settings.ranks) * size, unit));
+      const unit = Math.max(found, ROUNDING_STEP * size);
+      const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, unit));
       return [name, { unit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
     }),
   );
   const all = Object.values(tensors);
   return {
     tensors,
-    errorRatio: Math.max(...all.map(({ difference, unit }) => inUnits(difference, unit))),
-    ownRatio: Math.max(...all.map(({ error, unit }) => inUnits(error, unit))),
+    errorRatio: Math.max(...all.map(({ difference, unit }) => toUnits(difference, unit))),
+    ownRatio: Math.max(...all.map(({ error, unit }) => toUnits(error, unit))),
     maxError: Math.max(...all.map(({ difference }) => difference)),
-    faults: Object.entries(tensors).flatMap(([name, accuracy]) => faultsOf(name, accuracy, settings)),
+    faults: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
     keysSeen,
   };
 }
 
 /** Largest magnitudes so far, over heads: of one device's error, of the ranks', and of the truth itself. */
-interface Tally {
+interface MaxErrors {
   unit: number;
   error: number;
   size: number;
 }
 
 /** What float64 gives for one head, and of which query rows. */
-interface Judged {
+interface ReferenceRows {
   readonly head: number;
   readonly rows: readonly number[];
-  readonly truth: HeadTruth;
+  readonly truth: HeadReference;
 }
 
 /** Takes one head's elements of one tensor into account: those of the sampled rows, or of every key. */
-function widen(tally: Tally, name: string, { ranks, single, problem }: Evidence, { head, rows, truth }: Judged): void {
+function updateMaxErrors(
+  maxErrors: MaxErrors,
+  name: string,
+  { ranks, single, problem }: ComparedResults,
+  { head, rows, truth }: ReferenceRows,
+): void {
   const { tokens, dim } = problem;
   const sampled = name === "out" || name === "dq";
   const exact = truth[name as "out"];
@@ -121,20 +131,20 @@ function widen(tally: Tally, name: string, { ranks, single, problem }: Evidence,
   for (let i = 0; i < count * dim; i++) {
     const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
     const at = (head * tokens + row) * dim + (i % dim);
-    tally.unit = larger(tally.unit, single[name]![at]! - exact[i]!);
-    tally.size = larger(tally.size, exact[i]!);
-    tally.error = larger(tally.error, ranks[name]![at]! - exact[i]!);
+    maxErrors.unit = maxMagnitude(maxErrors.unit, single[name]![at]! - exact[i]!);
+    maxErrors.size = maxMagnitude(maxErrors.size, exact[i]!);
+    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![at]! - exact[i]!);
   }
 }
 
-function faultsOf(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
+function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
   const { unit, size, limit } = accuracy;
-  const [own, apart] = [inUnits(accuracy.error, unit), inUnits(accuracy.difference, unit)];
+  const [own, apart] = [toUnits(accuracy.error, unit), toUnits(accuracy.difference, unit)];
   const allowed = (units: number): string => `allowed are ${Number(units.toPrecision(3))}`;
   return [
     ...(own <= limit ? [] : [`${name} of the ranks is ${own} units from float64, ${allowed(limit)}`]),
     ...(apart <= limit + 1 ? [] : [`${name} of the ranks is ${apart} units from one device's, ${allowed(limit + 1)}`]),
-    ...(unit <= SOUND[dtype] * size
+    ...(unit <= REFERENCE_LIMIT[dtype] * size
       ? []
       : [`one device itself is wrong: ${name} by ${unit}, its largest element is ${size}`]),
   ];
@@ -144,7 +154,7 @@ function faultsOf(name: string, accuracy: Accuracy, { dtype }: Settings): readon
  * An error in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
  * or more than two units.
  */
-export function inUnits(error: number, unit: number): number {
+export function toUnits(error: number, unit: number): number {
   return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 
@@ -163,7 +173,7 @@ function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: 
   const worst = new Float64Array(tokens);
   for (let i = 0; i < numHeads * tokens * dim; i++) {
     const row = Math.floor(i / dim) % tokens;
-    worst[row] = larger(worst[row]!, a[i]! - b[i]!);
+    worst[row] = maxMagnitude(worst[row]!, a[i]! - b[i]!);
   }
   const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => worst[y]! - worst[x]!);
   return order.slice(0, WORST_ROWS);
@@ -171,12 +181,12 @@ function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: 
 
 function largestDifference(a: Float32Array, b: Float32Array): number {
   let largest = 0;
-  for (let i = 0; i < a.length; i++) largest = larger(largest, a[i]! - b[i]!);
+  for (let i = 0; i < a.length; i++) largest = maxMagnitude(largest, a[i]! - b[i]!);
   return largest;
 }
 
 /** The larger magnitude; what is not a number is infinitely wrong. */
-function larger(largest: number, difference: number): number {
+function maxMagnitude(largest: number, difference: number): number {
   const size = Math.abs(difference);
   return Number.isNaN(size) ? Number.POSITIVE_INFINITY : Math.max(largest, size);
 }

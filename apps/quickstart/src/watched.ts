@@ -2,21 +2,21 @@ import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
 import type { Kernels } from "@mosaic/attention/core";
 
 /** A piece of attention: one head of one block. */
-export interface Step {
+export interface ProgressStep {
   readonly backward: boolean;
 }
 
 /** Called for every step that the device did. */
-export type Watcher = (step: Step) => void;
+export type ProgressListener = (step: ProgressStep) => void;
 
 /**
  * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
  * this is what it comes to in the end; and as heads are independent, the results are the same bits.
  */
-export function watched(backend: AttentionBackend, finished: Watcher): AttentionBackend {
+export function withProgress(backend: AttentionBackend, finished: ProgressListener): AttentionBackend {
   const wrapped = (ctx: Context): Context => {
-    const kernels = watchedKernels(ctx, finished);
-    return instead(ctx, { device: instead(ctx.device, { kernels }) });
+    const kernels = kernelsWithProgress(ctx, finished);
+    return override(ctx, { device: override(ctx.device, { kernels }) });
   };
   return {
     name: backend.name,
@@ -27,36 +27,36 @@ export function watched(backend: AttentionBackend, finished: Watcher): Attention
   };
 }
 
-/** The host waits for nothing: a step is finished when the stream's synchronize, asked for right behind it, resolves. */
-function watchedKernels(ctx: Context, finished: Watcher): Kernels {
+/** The host waits for nothing: a step is finished when the stream's synchronize, called right after it, resolves. */
+function kernelsWithProgress(ctx: Context, finished: ProgressListener): Kernels {
   const { kernels, stream } = ctx.device;
-  const report = (step: Step): void => {
-    // A failed stream is reported by whoever reads the result.
+  const report = (step: ProgressStep): void => {
+    // A failed stream is reported by the read of the result.
     stream.synchronize().then(
       () => finished(step),
       () => {},
     );
   };
   const attend: Kernels["attend"] = ({ out, lse }, q, { k, v }, tile) => {
-    for (const head of heads(q)) {
+    for (const head of headViews(q)) {
       kernels.attend({ out: head(out), lse: head(lse) }, head(q), { k: head(k), v: head(v) }, tile);
       report({ backward: false });
     }
   };
   // oxlint-disable-next-line max-params -- the kernels' contract
   const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, saved, { k, v }, tile) => {
-    for (const head of heads(q)) {
+    for (const head of headViews(q)) {
       const rows = { dOut: head(saved.dOut), lse: head(saved.lse), delta: head(saved.delta) };
       const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
       kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
       report({ backward: true });
     }
   };
-  return instead(kernels, { attend, attendBackward });
+  return override(kernels, { attend, attendBackward });
 }
 
 /** For each head a way to view tensors [1,H,…] at that head alone; the views end with the turn of the loop. */
-function* heads(q: Tensor): Generator<(x: Tensor) => Tensor> {
+function* headViews(q: Tensor): Generator<(x: Tensor) => Tensor> {
   for (let head = 0; head < q.shape[1]!; head++) {
     const views: Tensor[] = [];
     yield (x) => {
@@ -69,7 +69,7 @@ function* heads(q: Tensor): Generator<(x: Tensor) => Tensor> {
 }
 
 /** The same object with other members. */
-function instead<T extends object>(object: T, members: Partial<T>): T {
+function override<T extends object>(object: T, members: Partial<T>): T {
   return new Proxy(object, {
     get(target, name) {
       if (Object.hasOwn(members, name)) return members[name as keyof T];

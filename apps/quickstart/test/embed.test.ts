@@ -8,8 +8,8 @@ describe("queries, keys and values of the genome", () => {
   const embedder = new Embedder(readGenome(), options);
 
   it("are the same bits at a position whichever rank computes them", () => {
-    const whole = embedder.at(Int32Array.from({ length: 40 }, (_, i) => i));
-    const shard = new Embedder(readGenome(), options).at(Int32Array.of(31, 7));
+    const whole = embedder.projectPositions(Int32Array.from({ length: 40 }, (_, i) => i));
+    const shard = new Embedder(readGenome(), options).projectPositions(Int32Array.of(31, 7));
     for (const name of ["q", "k", "v"] as const) {
       for (let head = 0; head < 2; head++) {
         const row = (x: Float32Array, length: number, at: number): number[] =>
@@ -21,19 +21,19 @@ describe("queries, keys and values of the genome", () => {
   });
 
   it("have about unit variance per token, and values without position", () => {
-    const { q, v } = embedder.at(Int32Array.from({ length: 4000 }, (_, i) => i * 12));
+    const { q, v } = embedder.projectPositions(Int32Array.from({ length: 4000 }, (_, i) => i * 12));
     const variance = (x: Float32Array): number => x.reduce((sum, value) => sum + value * value, 0) / x.length;
     expect(variance(v)).toBeGreaterThan(0.7);
     expect(variance(v)).toBeLessThan(1.4);
     expect(variance(q) / variance(v)).toBeCloseTo(0.81, 1);
-    const again = embedder.at(Int32Array.of(5, 48_502 + 5));
+    const again = embedder.projectPositions(Int32Array.of(5, 48_502 + 5));
     expect(Array.from(again.v.subarray(0, 8))).toEqual(Array.from(again.v.subarray(8, 16)));
     expect(Array.from(again.k.subarray(0, 8))).not.toEqual(Array.from(again.k.subarray(8, 16)));
   });
 
   it("turn with position and keep their length: scores depend on distance alone", () => {
     const same = Array.from({ length: 3 }, (_, i) => i * 48_502 + 100);
-    const { q, k } = embedder.at(Int32Array.from(same));
+    const { q, k } = embedder.projectPositions(Int32Array.from(same));
     const dot = (i: number, j: number): number => {
       let sum = 0;
       for (let d = 0; d < 8; d++) sum += q[i * 8 + d]! * k[j * 8 + d]!;

@@ -15,7 +15,7 @@ const lanes: readonly Lane[] = [0, 1].map((rank) => ({
       end: 0.25,
       bytes: 12_000_000,
       backward: false,
-      parcels: [{ what: "K, V", of: [rank], to: 1 - rank, bytes: 12_000_000 }],
+      payloads: [{ what: "K, V", of: [rank], to: 1 - rank, bytes: 12_000_000 }],
     },
   ],
 }));

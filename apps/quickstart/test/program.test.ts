@@ -110,7 +110,7 @@ describe("the program", () => {
   it.each([
     ["ranks attend", 143, /cancelled/],
     ["one device attends", 130, /one device/],
-    ["float64 judges", 130, /float64/],
+    ["float64 checks", 130, /float64/],
   ])("ends at Ctrl-C while %s, and leaves nothing behind", async (moment, code, words) => {
     const temporary = mkdtempSync(join(folder, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];

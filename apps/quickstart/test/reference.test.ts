@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { normals } from "../src/sample.ts";
-import { attendExactly, type Problem } from "../src/reference.ts";
+import { referenceAttention, type Problem } from "../src/reference.ts";
 
 const [tokens, dim] = [7, 4];
 const draw = (seed: number): Float32Array => Float32Array.from(normals(seed, 2 * tokens * dim));
@@ -18,13 +18,13 @@ const dOut = Float64Array.from(normals(9, rows.length * dim));
 
 /** The loss that the gradients are of: Σ dOut · out over the sampled rows of head 1. */
 function loss(given: Problem): number {
-  return attendExactly(given, 1, rows).out.reduce((sum, value, i) => sum + value * dOut[i]!, 0);
+  return referenceAttention(given, 1, rows).out.reduce((sum, value, i) => sum + value * dOut[i]!, 0);
 }
 
 describe("the float64 reference", () => {
   it("averages the values where all keys are alike", () => {
     const flat = { ...problem(true), k: new Float32Array(2 * tokens * dim) };
-    const { out, lse, keysSeen } = attendExactly(flat, 1, rows);
+    const { out, lse, keysSeen } = referenceAttention(flat, 1, rows);
     const mean = (count: number): number => {
       let sum = 0;
       for (let key = 0; key < count; key++) sum += flat.v[(tokens + key) * dim]! / count;
@@ -37,7 +37,7 @@ describe("the float64 reference", () => {
 
   it.each([false, true])("gives the derivatives of the loss, causal %s", (causal) => {
     const given = problem(causal);
-    const truth = attendExactly(given, 1, rows, dOut);
+    const truth = referenceAttention(given, 1, rows, dOut);
     const step = 2 ** -10;
     for (const [name, row] of [
       ["q", 3],

@@ -1,25 +1,25 @@
 import { describe, expect, it } from "vitest";
 import { closedForm } from "../src/closed-form.ts";
-import { planOf } from "../src/plan.ts";
-import type { Script } from "../src/script.ts";
+import { predictRun } from "../src/predict-run.ts";
+import type { RankSchedule } from "../src/script.ts";
 import { readSettings } from "../src/args.ts";
 import type { Settings } from "../src/settings.ts";
-import { contentsOf } from "../src/format.ts";
+import { formatPayloads } from "../src/format.ts";
 
 function settingsOf(line: string): Settings {
   return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
 }
 
-function scriptOf(line: string, rank: number): Script {
-  return planOf(settingsOf(line)).scripts[rank]!;
+function scriptOf(line: string, rank: number): RankSchedule {
+  return predictRun(settingsOf(line)).scripts[rank]!;
 }
 
 /** What a rank attends to in order, heads as one, and what it sends. */
-function reported({ tiles, sendings }: Script): { attends: readonly string[]; sends: readonly string[] } {
+function reported({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
   const attends = tiles.map(({ queries, keys, backward }) => `${backward ? "∇ " : ""}${queries} · ${keys}`);
   return {
     attends: attends.filter((each, i) => each !== attends[i - 1]),
-    sends: sendings.map(({ label, parcels }) => `${label}: ${contentsOf(parcels, 4)}`),
+    sends: batches.map(({ label, payloads }) => `${label}: ${formatPayloads(payloads, 4)}`),
   };
 }
 
@@ -39,14 +39,14 @@ describe("what a rank will do", () => {
   });
 
   it("in a grid: queries along rows, keys along columns, results home", () => {
-    // Block by block or all at once, whatever the backend thinks best for so few tokens.
-    const { tiles, sendings } = scriptOf("--backend mesh2d --mesh 2x2 --backward", 0);
+    // Block by block or all at once, whichever the backend chooses for so few tokens.
+    const { tiles, batches } = scriptOf("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
       const blocks = tiles.filter(({ backward }) => backward === phase);
       expect(new Set(blocks.flatMap(({ queries }) => queries))).toEqual(new Set([0, 1]));
       expect(new Set(blocks.flatMap(({ keys }) => keys))).toEqual(new Set([0, 2]));
     }
-    expect(sendings.flatMap(({ parcels }) => contentsOf(parcels, 4).split("; ")).toSorted()).toEqual([
+    expect(batches.flatMap(({ payloads }) => formatPayloads(payloads, 4).split("; ")).toSorted()).toEqual([
       "K, V of rank 0 to rank 2",
       "K, V of rank 0 to rank 2",
       "Q of rank 0 to rank 1",
@@ -57,7 +57,7 @@ describe("what a rank will do", () => {
     ]);
   });
 
-  it("by heads: rows go out to whoever has a head, and come home", () => {
+  it("by heads: rows go to the rank of each head, and return", () => {
     expect(reported(scriptOf("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out home to ranks 0, 2, 3"],
@@ -99,7 +99,7 @@ describe("bytes", () => {
         for (const numHeads of [2, 3]) {
           const line = `--backend ${backend} --ranks ${count}${mask} --backward --tokens 61 --dtype bfloat16`;
           const settings = { ...settingsOf(`${line} --heads ${numHeads}`) };
-          expect([line, closedForm(settings)]).toEqual([line, planOf(settings).bytesSent]);
+          expect([line, closedForm(settings)]).toEqual([line, predictRun(settings).bytesSent]);
         }
       }
     }

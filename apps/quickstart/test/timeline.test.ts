@@ -1,8 +1,8 @@
 import type { TraceEvent } from "@mosaic/attention/core";
 import { describe, expect, it } from "vitest";
 import type { RankReport } from "../src/job.ts";
-import type { Script, Sending, Tile } from "../src/script.ts";
-import { overlap, timeline } from "../src/timeline.ts";
+import type { RankSchedule, MessageBatch, Tile } from "../src/script.ts";
+import { overlapFraction, timeline } from "../src/timeline.ts";
 
 const second = 1e9;
 const attend = (start: number, end: number, name = "attend"): TraceEvent => ({
@@ -30,14 +30,14 @@ const report = (rank: number, events: readonly TraceEvent[]): RankReport => ({
   events,
 });
 const tile = (keys: number, backward = false): Tile => ({ queries: [0], keys: [keys], backward });
-const sending = (of: number, bytes = 8, label = "ring(sp)"): Sending => ({
+const sending = (of: number, bytes = 8, label = "ring(sp)"): MessageBatch => ({
   label,
   bytes,
   backward: false,
-  parcels: [{ what: "K, V", of: [of], to: 1, bytes }],
+  payloads: [{ what: "K, V", of: [of], to: 1, bytes }],
 });
-const script = (tiles: readonly Tile[], sendings: readonly Sending[] = []): readonly Script[] => [
-  { rank: 0, tiles, sendings },
+const script = (tiles: readonly Tile[], batches: readonly MessageBatch[] = []): readonly RankSchedule[] => [
+  { rank: 0, tiles, batches },
 ];
 
 describe("the timeline", () => {
@@ -71,7 +71,7 @@ describe("the timeline", () => {
       [report(0, events)],
       script([], [sending(5), sending(6, 8, "ring(gpu)"), sending(7, 4, "ring(gpu)")]),
     );
-    expect(lane?.communication.map(({ start, parcels }) => [start, parcels[0]?.of])).toEqual([
+    expect(lane?.communication.map(({ start, payloads }) => [start, payloads[0]?.of])).toEqual([
       [0, [6]],
       [1, [5]],
       [2, [7]],
@@ -91,12 +91,12 @@ describe("the timeline", () => {
 describe("overlap", () => {
   it("is the share of communication under which the same rank computes", () => {
     const events = [attend(10, 12), send(11, 13), attend(12.5, 14)];
-    expect(overlap([report(0, events)])).toBeCloseTo(0.75);
-    expect(overlap([report(0, events), report(1, [send(10, 12)])])).toBeCloseTo(1.5 / 4);
+    expect(overlapFraction([report(0, events)])).toBeCloseTo(0.75);
+    expect(overlapFraction([report(0, events), report(1, [send(10, 12)])])).toBeCloseTo(1.5 / 4);
   });
 
   it("counts no moment twice, and nothing that sends nothing", () => {
-    expect(overlap([report(0, [attend(10, 12), send(10, 12), send(10, 12), send(13, 20, 0)])])).toBeCloseTo(1);
-    expect(overlap([report(0, [attend(10, 12)])])).toBeUndefined();
+    expect(overlapFraction([report(0, [attend(10, 12), send(10, 12), send(10, 12), send(13, 20, 0)])])).toBeCloseTo(1);
+    expect(overlapFraction([report(0, [attend(10, 12)])])).toBeUndefined();
   });
 });

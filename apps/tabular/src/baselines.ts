@@ -19,7 +19,7 @@ export function logisticRegression({ width, train, labels, test }: Task, penalty
     const gradient = new Float64Array(size);
     const hessian = Array.from({ length: size }, () => new Float64Array(size));
     for (const [row, label] of labels.entries()) {
-      const x = withOne(train, row, width);
+      const x = withBias(train, row, width);
       const p = sigmoid(dot(weights, x));
       for (let i = 0; i < size; i++) {
         gradient[i]! += (p - label) * x[i]!;
@@ -35,7 +35,7 @@ export function logisticRegression({ width, train, labels, test }: Task, penalty
     if (Math.max(...change.map(Math.abs)) < 1e-9) break;
   }
   return Float64Array.from({ length: test.length / width }, (_, row) =>
-    sigmoid(dot(weights, withOne(test, row, width))),
+    sigmoid(dot(weights, withBias(test, row, width))),
   );
 }
 
@@ -75,7 +75,7 @@ export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): nu
 
 const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x));
 
-function withOne(rows: Float32Array, row: number, width: number): Float64Array {
+function withBias(rows: Float32Array, row: number, width: number): Float64Array {
   const x = new Float64Array(width + 1);
   x.set(rows.subarray(row * width, (row + 1) * width));
   x[width] = 1;

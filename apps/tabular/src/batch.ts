@@ -1,64 +1,68 @@
 import { contiguous, type Context, fromArray, type Tensor } from "@mosaic/attention";
 import type { Batch } from "./model.ts";
-import { rowsOf, standardize, type Table } from "./table.ts";
+import { countRows, standardize, type Table } from "./table.ts";
 
 /** A rank's share of rows that lie one after another: `count` of `total` from `first` on. */
-export interface Share {
+export interface RowRange {
   readonly first: number;
   readonly count: number;
 }
 
 /** An even share of `total` rows, the longer ones first. */
-export function shareOf(total: number, rank: number, ranks: number): Share {
+export function evenRange(total: number, rank: number, ranks: number): RowRange {
   const [span] = contiguous().spans(rank, ranks, total);
   return { first: span!.start, count: span!.length };
 }
 
 /** Which rows of a table lie where: the known ones come first in the table, and first on every rank. */
-export interface RowPlan {
-  readonly known: Share;
-  readonly asked: Share;
+export interface RowAssignment {
+  readonly known: RowRange;
+  readonly target: RowRange;
 }
 
 /** Rank `rank` of `ranks`; each holds an even share of all rows and of the known rows. */
-export function planRows(rows: number, knownRows: number, { rank, ranks }: { rank: number; ranks: number }): RowPlan {
-  const asked = (each: number): number => shareOf(rows, each, ranks).count - shareOf(knownRows, each, ranks).count;
-  const before = Array.from({ length: rank }, (_, each) => asked(each)).reduce((a, b) => a + b, 0);
-  return { known: shareOf(knownRows, rank, ranks), asked: { first: knownRows + before, count: asked(rank) } };
+export function assignRows(
+  rows: number,
+  knownRows: number,
+  { rank, ranks }: { rank: number; ranks: number },
+): RowAssignment {
+  const target = (each: number): number => evenRange(rows, each, ranks).count - evenRange(knownRows, each, ranks).count;
+  const before = Array.from({ length: rank }, (_, each) => target(each)).reduce((a, b) => a + b, 0);
+  return { known: evenRange(knownRows, rank, ranks), target: { first: knownRows + before, count: target(rank) } };
 }
 
-/** Tables of one size on the device, with the classes that are asked for: [B, rows asked here]. */
+/** Tables of one size on the device, with the target classes: [B, target rows of this rank]. */
 export interface LoadedBatch extends Batch, Disposable {
   readonly targets: Tensor;
 }
 
 /** Puts this rank's rows of `tables` on the device; the first `knownRows` of each are known. */
-export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: number, plan: RowPlan): LoadedBatch {
-  const rows = rowsOf(tables[0]!);
+export function loadBatch(ctx: Context, tables: readonly Table[], knownRows: number, plan: RowAssignment): LoadedBatch {
+  const rows = countRows(tables[0]!);
   const width = tables[0]!.columns.length;
-  const { known, asked } = plan;
-  const here = known.count + asked.count;
+  const { known, target } = plan;
+  const here = known.count + target.count;
   const features = new Float32Array(tables.length * here * width);
   const classes = new Float32Array(tables.length * here);
-  const targets = new Float32Array(tables.length * asked.count);
+  const targets = new Float32Array(tables.length * target.count);
   for (const [i, table] of tables.entries()) {
     const standard = standardize(table, knownRows);
     const mean = table.labels.subarray(0, knownRows).reduce((a, b) => a + b, 0) / knownRows;
     for (const [share, to] of [
       [known, 0],
-      [asked, known.count],
+      [target, known.count],
     ] as const) {
       const cells = standard.subarray(share.first * width, (share.first + share.count) * width);
       features.set(cells, (i * here + to) * width);
     }
     classes.set(table.labels.subarray(known.first, known.first + known.count), i * here);
     classes.fill(mean, i * here + known.count, (i + 1) * here);
-    targets.set(table.labels.subarray(asked.first, asked.first + asked.count), i * asked.count);
+    targets.set(table.labels.subarray(target.first, target.first + target.count), i * target.count);
   }
   const made = {
     features: fromArray(ctx, features, [tables.length, here, width]),
     classes: fromArray(ctx, classes, [tables.length, here]),
-    targets: fromArray(ctx, targets, [tables.length, asked.count]),
+    targets: fromArray(ctx, targets, [tables.length, target.count]),
   };
   return {
     ...made,

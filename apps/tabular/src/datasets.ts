@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
-import { type Cell, type Table, type TableRecipe, tableOf } from "./table.ts";
+import { type Cell, type Table, type TableRecipe, createTable } from "./table.ts";
 
 // Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
 const folder = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
@@ -46,14 +46,14 @@ const sources: Readonly<Record<DatasetName, Source>> = {
 };
 
 /** The small tables, on which the model is measured. */
-export const measured: readonly DatasetName[] = ["penguins", "cars", "weather"];
+export const evaluationSets: readonly DatasetName[] = ["penguins", "cars", "weather"];
 
 export function dataset(name: DatasetName): Table {
   const source = sources[name];
-  return tableOf(recordsIn(join(folder, source.file)), source);
+  return createTable(readRecords(join(folder, source.file)), source);
 }
 
-function recordsIn(path: string): readonly Readonly<Record<string, Cell>>[] {
+function readRecords(path: string): readonly Readonly<Record<string, Cell>>[] {
   const text = readFileSync(path, "utf8");
   if (path.endsWith(".json")) return JSON.parse(text) as Record<string, Cell>[];
   const [header, ...lines] = text.trim().split(/\r?\n/);

@@ -1,11 +1,11 @@
 import type { Context } from "@mosaic/attention";
 import { logisticRegression, nearestNeighbours, rocAuc, type Task } from "./baselines.ts";
-import { planRows } from "./batch.ts";
+import { assignRows } from "./batch.ts";
 import { type DatasetName, dataset } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
 import { predict } from "./predict.ts";
 import { Random } from "./random.ts";
-import { rowsOf, selectRows, standardize } from "./table.ts";
+import { countRows, selectRows, standardize } from "./table.ts";
 
 /** Areas under the ROC curve, one for each seed. */
 export interface Comparison {
@@ -20,7 +20,7 @@ export interface Comparison {
 export const mean = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
 
 /** By how much the model's mean lies above the better baseline's; negative below. */
-export function margin({ model, logistic, neighbours }: Comparison): number {
+export function meanGain({ model, logistic, neighbours }: Comparison): number {
   return mean(model) - Math.max(mean(logistic), mean(neighbours));
 }
 
@@ -32,12 +32,12 @@ export async function compare(
   seeds: readonly number[],
 ): Promise<Comparison> {
   const whole = dataset(name);
-  const rows = rowsOf(whole);
+  const rows = countRows(whole);
   const knownRows = Math.min(500, Math.floor(rows / 2));
   const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
   for (const seed of seeds) {
     const table = selectRows(whole, new Random(seed).permutation(rows));
-    const plan = planRows(rows, knownRows, { rank: 0, ranks: 1 });
+    const plan = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
     const asked = table.labels.subarray(knownRows);
     scores.model.push(rocAuc(asked, await predict(ctx, model, { table, knownRows, plan })));
     const features = standardize(table, knownRows);

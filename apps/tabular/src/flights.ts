@@ -4,30 +4,30 @@
 import { parseArgs } from "node:util";
 import { init, ring } from "@mosaic/attention";
 import { rocAuc } from "./baselines.ts";
-import { planRows } from "./batch.ts";
+import { assignRows } from "./batch.ts";
 import { dataset } from "./datasets.ts";
-import { usual } from "./model.ts";
-import { loadModel, predict, shipped } from "./predict.ts";
+import { defaultOptions } from "./model.ts";
+import { loadModel, predict, defaultWeights } from "./predict.ts";
 import { Random } from "./random.ts";
-import { rowsOf, selectRows } from "./table.ts";
-import { whole } from "./whole.ts";
+import { countRows, selectRows } from "./table.ts";
+import { parseInteger } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
     known: { type: "string", default: "20000" },
     rows: { type: "string" },
-    weights: { type: "string", default: shipped },
+    weights: { type: "string", default: defaultWeights },
   },
 });
 
 const flights = dataset("flights");
-const rows = whole("--rows", values.rows ?? String(rowsOf(flights)), [2, rowsOf(flights)]);
-const knownRows = whole("--known", values.known, [1, rows - 1]);
-const table = selectRows(flights, new Random(0).permutation(rowsOf(flights)).slice(0, rows));
+const rows = parseInteger("--rows", values.rows ?? String(countRows(flights)), [2, countRows(flights)]);
+const knownRows = parseInteger("--known", values.known, [1, rows - 1]);
+const table = selectRows(flights, new Random(0).permutation(countRows(flights)).slice(0, rows));
 
 await using ctx = await init({});
-using model = await loadModel(ctx, values.weights, { ...usual, rows: ring() });
-const plan = planRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
+using model = await loadModel(ctx, values.weights, { ...defaultOptions, rows: ring() });
+const plan = assignRows(rows, knownRows, { rank: ctx.rank, ranks: ctx.size });
 
 ctx.world.barrier({ label: "start" }).wait();
 await ctx.device.stream.synchronize();
@@ -38,13 +38,13 @@ const begin = performance.now();
 const scores = await predict(ctx, model, { table, knownRows, plan });
 const seconds = (performance.now() - begin) / 1000;
 const bytesSent = group.traffic().bytesSent - before;
-const labels = table.labels.subarray(plan.asked.first, plan.asked.first + plan.asked.count);
+const labels = table.labels.subarray(plan.target.first, plan.target.first + plan.target.count);
 console.log(
   JSON.stringify({
     rank: ctx.rank,
     rows,
     knownRows,
-    rowsHere: plan.known.count + plan.asked.count,
+    rowsHere: plan.known.count + plan.target.count,
     seconds: Number(seconds.toFixed(1)),
     bytesSent,
     peakDeviceBytes: ctx.device.memory().peak,

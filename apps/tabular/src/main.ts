@@ -3,24 +3,24 @@
 //   node dist/main.js [--weights file] [--seeds 5] [--json]
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
-import { measured } from "./datasets.ts";
-import { type Comparison, compare, margin, mean } from "./evaluate.ts";
-import { loadModel, shipped } from "./predict.ts";
-import { whole } from "./whole.ts";
+import { evaluationSets } from "./datasets.ts";
+import { type Comparison, compare, meanGain, mean } from "./evaluate.ts";
+import { loadModel, defaultWeights } from "./predict.ts";
+import { parseInteger } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
-    weights: { type: "string", default: shipped },
+    weights: { type: "string", default: defaultWeights },
     seeds: { type: "string", default: "5" },
     json: { type: "boolean", default: false },
   },
 });
-const seeds = Array.from({ length: whole("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed);
+const seeds = Array.from({ length: parseInteger("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed);
 
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights);
 const found: Comparison[] = [];
-for (const name of measured) found.push(await compare(ctx, model, name, seeds));
+for (const name of evaluationSets) found.push(await compare(ctx, model, name, seeds));
 if (values.json) for (const each of found) console.log(JSON.stringify(each));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
@@ -32,7 +32,7 @@ else {
     const numbers = [own, logistic, neighbours].map((scores) => describe(scores).padEnd(22)).join("");
     console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
   }
-  const least = Math.min(...found.map(margin));
+  const least = Math.min(...found.map(meanGain));
   console.log(`\nAgainst the better of the two, at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
 }
 

@@ -24,7 +24,7 @@ export interface TabularOptions {
 }
 
 /** The model whose weights this folder holds. */
-export const usual: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
+export const defaultOptions: TabularOptions = { embedDim: 48, numHeads: 4, hiddenDim: 96, layers: 3 };
 
 /** This rank's rows of tables of one size: first rows whose class is known, then rows to be predicted. */
 export interface Batch {

@@ -1,18 +1,18 @@
 import { fileURLToPath } from "node:url";
 import { type Context, noGrad } from "@mosaic/attention";
 import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
-import { loadBatch, type RowPlan } from "./batch.ts";
-import { TabularModel, type TabularOptions, usual } from "./model.ts";
+import { loadBatch, type RowAssignment } from "./batch.ts";
+import { TabularModel, type TabularOptions, defaultOptions } from "./model.ts";
 import type { Table } from "./table.ts";
 
 /** The weights that this folder ships, made by `train.ts`, twice: from random weights, and to refine. */
-export const shipped: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
+export const defaultWeights: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
 /** A model with the weights of a file. */
 export async function loadModel(
   ctx: Context,
-  path: string = shipped,
-  options: TabularOptions = usual,
+  path: string = defaultWeights,
+  options: TabularOptions = defaultOptions,
 ): Promise<TabularModel> {
   const model = new TabularModel(ctx, options);
   const { tensors } = await readSafetensors(path);
@@ -25,20 +25,20 @@ export async function saveModel(model: TabularModel, path: string): Promise<void
 }
 
 /**
- * How probably each row asked here is of class 1. Which class is called 1 is arbitrary: the table is read under both names,
+ * The probability of class 1 for each target row of this rank. Which class is called 1 is arbitrary: the table is read under both names,
  * and the log-odds are averaged (an ensemble of Hollmann et al. 2023), so that the answer does not depend on it.
  */
 export async function predict(
   ctx: Context,
   model: TabularModel,
-  task: { readonly table: Table; readonly knownRows: number; readonly plan: RowPlan },
+  task: { readonly table: Table; readonly knownRows: number; readonly plan: RowAssignment },
 ): Promise<Float64Array> {
   const { table, knownRows, plan } = task;
   const renamed = { ...table, labels: table.labels.map((label) => 1 - label) };
   using batch = loadBatch(ctx, [table, renamed], knownRows, plan);
   using logits = noGrad(() => model.forward(batch));
   const pairs = await logits.read();
-  const { count } = plan.asked;
+  const { count } = plan.target;
   const oddsOf = (row: number): number => pairs[2 * row + 1]! - pairs[2 * row]!;
   return Float64Array.from({ length: count }, (_, row) => {
     return 1 / (1 + Math.exp((oddsOf(count + row) - oddsOf(row)) / 2));

@@ -11,7 +11,7 @@ export interface TableSize {
 }
 
 /** Features and a score, whose threshold is the class. */
-interface Draft {
+interface SyntheticTable {
   /** By row. */
   readonly features: readonly Float64Array[];
   readonly scores: Float64Array;
@@ -19,9 +19,9 @@ interface Draft {
 
 /** A table that depends on `random` alone. Both classes occur. */
 export function drawTable(random: Random, size: TableSize): Table {
-  const draft = random.pick([network, linear, splits])(random, size);
+  const draft = random.pick([networkTable, linearTable, treeTable])(random, size);
   const { scores } = draft;
-  const noise = random.uniform() ** 2 * spread(scores);
+  const noise = random.uniform() ** 2 * standardDeviation(scores);
   const noisy = scores.map((score) => score + noise * random.normal());
   // Among the middle six tenths, so that neither class is rare.
   const threshold = noisy.toSorted()[Math.floor(size.rows * (0.2 + 0.6 * random.uniform()))]!;
@@ -30,7 +30,7 @@ export function drawTable(random: Random, size: TableSize): Table {
   labels[1] = 1;
   const features = new Float32Array(size.rows * size.columns);
   for (let column = 0; column < size.columns; column++) {
-    const bend = bending(random);
+    const bend = monotoneFunction(random);
     for (const [row, values] of draft.features.entries()) features[row * size.columns + column] = bend(values[column]!);
   }
   const columns = Array.from({ length: size.columns }, (_, i) => `x${i}`);
@@ -38,12 +38,12 @@ export function drawTable(random: Random, size: TableSize): Table {
 }
 
 /** Features and score are nodes of one random network, as effects of the same causes. */
-function network(random: Random, { rows, columns }: TableSize): Draft {
-  const causes = random.whole(1, 6);
-  const hidden = random.whole(columns + 1, 2 * columns + 8);
+function networkTable(random: Random, { rows, columns }: TableSize): SyntheticTable {
+  const causes = random.integer(1, 6);
+  const hidden = random.integer(columns + 1, 2 * columns + 8);
   const activation = random.pick([Math.tanh, (x: number) => Math.max(0, x), Math.sin, (x: number) => x]);
-  const first = matrix(random, hidden, causes);
-  const second = matrix(random, hidden, hidden);
+  const first = randomMatrix(random, hidden, causes);
+  const second = randomMatrix(random, hidden, hidden);
   const chosen = random.permutation(2 * hidden).slice(0, columns + 1);
   const noise = 0.3 * random.uniform();
   const nodes = Array.from({ length: rows }, () => {
@@ -60,8 +60,8 @@ function network(random: Random, { rows, columns }: TableSize): Draft {
 }
 
 /** Correlated features, of which the score is a sum. */
-function linear(random: Random, { rows, columns }: TableSize): Draft {
-  const mixing = matrix(random, columns, columns);
+function linearTable(random: Random, { rows, columns }: TableSize): SyntheticTable {
+  const mixing = randomMatrix(random, columns, columns);
   const weights = Float64Array.from({ length: columns }, () => (random.uniform() < 0.3 ? 0 : random.normal()));
   const strength = random.uniform();
   const features = Array.from({ length: rows }, () => {
@@ -76,11 +76,11 @@ function linear(random: Random, { rows, columns }: TableSize): Draft {
 }
 
 /** Independent features; the score is what the leaf of a random tree gives, or the sum of a few trees. */
-function splits(random: Random, { rows, columns }: TableSize): Draft {
-  const trees = Array.from({ length: random.whole(1, 4) }, () => {
-    const depth = random.whole(1, 4);
+function treeTable(random: Random, { rows, columns }: TableSize): SyntheticTable {
+  const trees = Array.from({ length: random.integer(1, 4) }, () => {
+    const depth = random.integer(1, 4);
     const nodes = Array.from({ length: 2 ** depth - 1 }, () => {
-      return { column: random.whole(0, columns - 1), at: random.normal() };
+      return { column: random.integer(0, columns - 1), at: random.normal() };
     });
     const leaves = Array.from({ length: 2 ** depth }, () => random.normal());
     return { nodes, leaves };
@@ -97,18 +97,18 @@ function splits(random: Random, { rows, columns }: TableSize): Draft {
 }
 
 /** A monotone curve, or steps: measures come in any unit, and counts are coarse. */
-function bending(random: Random): (x: number) => number {
+function monotoneFunction(random: Random): (x: number) => number {
   const scale = Math.exp(random.normal());
   const shift = random.normal();
   const kind = random.uniform();
   if (kind < 0.5) return (x) => scale * x + shift;
   if (kind < 0.65) return (x) => Math.exp(Math.min(3, 0.7 * x));
   if (kind < 0.8) return (x) => x * Math.abs(x);
-  const steps = random.whole(2, 8);
+  const steps = random.integer(2, 8);
   return (x) => Math.round(Math.max(-2, Math.min(2, x)) * (steps / 4));
 }
 
-function matrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
+function randomMatrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
   const scale = 1 / Math.sqrt(columns);
   return Array.from({ length: rows }, () =>
     Float64Array.from({ length: columns }, () => 1.5 * scale * random.normal()),
@@ -123,7 +123,7 @@ function multiply(by: readonly Float64Array[], x: Float64Array): Float64Array {
   });
 }
 
-function spread(values: Float64Array): number {
+function standardDeviation(values: Float64Array): number {
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
   return Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
 }

@@ -1,7 +1,7 @@
 /** Numbers that depend on the seed alone: the mulberry32 generator. */
 export class Random {
   #state: number;
-  #spare: number | undefined;
+  #cachedNormal: number | undefined;
 
   constructor(seed: number) {
     this.#state = seed >>> 0;
@@ -16,32 +16,32 @@ export class Random {
   }
 
   /** A whole number from `least` to `most`, both included. */
-  whole(least: number, most: number): number {
+  integer(least: number, most: number): number {
     return least + Math.floor(this.uniform() * (most - least + 1));
   }
 
   /** Standard normal: Box and Muller 1958. */
   normal(): number {
-    if (this.#spare !== undefined) {
-      const value = this.#spare;
-      this.#spare = undefined;
+    if (this.#cachedNormal !== undefined) {
+      const value = this.#cachedNormal;
+      this.#cachedNormal = undefined;
       return value;
     }
     const radius = Math.sqrt(-2 * Math.log(1 - this.uniform()));
     const angle = 2 * Math.PI * this.uniform();
-    this.#spare = radius * Math.sin(angle);
+    this.#cachedNormal = radius * Math.sin(angle);
     return radius * Math.cos(angle);
   }
 
   pick<T>(from: readonly T[]): T {
-    return from[this.whole(0, from.length - 1)]!;
+    return from[this.integer(0, from.length - 1)]!;
   }
 
   /** 0 … count − 1 in random order: Fisher and Yates. */
   permutation(count: number): number[] {
     const order = Array.from({ length: count }, (_, i) => i);
     for (let i = count - 1; i > 0; i--) {
-      const j = this.whole(0, i);
+      const j = this.integer(0, i);
       [order[i], order[j]] = [order[j]!, order[i]!];
     }
     return order;

@@ -10,7 +10,7 @@ export interface Table {
   readonly labels: Uint8Array;
 }
 
-export const rowsOf = ({ labels }: Table): number => labels.length;
+export const countRows = ({ labels }: Table): number => labels.length;
 
 /** A cell as data sets come: text and null stand for what a number cannot. */
 export type Cell = number | string | boolean | null | undefined;
@@ -30,12 +30,12 @@ export interface TableRecipe {
  *
  * @throws MosaicError for a missing or unreadable cell, with its place, unless such rows are to be dropped.
  */
-export function tableOf(records: readonly Readonly<Record<string, Cell>>[], recipe: TableRecipe): Table {
+export function createTable(records: readonly Readonly<Record<string, Cell>>[], recipe: TableRecipe): Table {
   const { name, columns, missing = "refuse" } = recipe;
   const features: number[] = [];
   const labels: number[] = [];
   for (const [row, record] of records.entries()) {
-    const numbers = columns.map((column) => numberIn(record[column]));
+    const numbers = columns.map((column) => parseCell(record[column]));
     const label = recipe.label(record);
     const gap = label === undefined ? "its class" : columns.find((_, i) => numbers[i] === undefined);
     if (gap === undefined) {
@@ -53,7 +53,7 @@ export function tableOf(records: readonly Readonly<Record<string, Cell>>[], reci
   return { name, columns, features: Float32Array.from(features), labels: Uint8Array.from(labels) };
 }
 
-function numberIn(cell: Cell): number | undefined {
+function parseCell(cell: Cell): number | undefined {
   const value = typeof cell === "string" && cell.trim() !== "" ? Number(cell) : cell;
   return typeof value === "number" && Number.isFinite(value) ? value : undefined;
 }
@@ -81,7 +81,7 @@ export function standardize(table: Table, trainRows: number, limit = 10): Float3
     let variance = 0;
     for (let row = 0; row < trainRows; row++) variance += (at(row) - mean) ** 2 / trainRows;
     const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
-    for (let row = 0; row < rowsOf(table); row++) {
+    for (let row = 0; row < countRows(table); row++) {
       out[row * width + column] = Math.max(-limit, Math.min(limit, (at(row) - mean) * scale));
     }
   }

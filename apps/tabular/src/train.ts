@@ -4,10 +4,10 @@
 //   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors   # goes on from there
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
-import { TabularModel, usual } from "./model.ts";
-import { refinement, Trainer, usualTraining } from "./training.ts";
-import { loadModel, saveModel, shipped } from "./predict.ts";
-import { whole } from "./whole.ts";
+import { TabularModel, defaultOptions } from "./model.ts";
+import { fineTuning, Trainer, defaultTraining } from "./training.ts";
+import { loadModel, saveModel, defaultWeights } from "./predict.ts";
+import { parseInteger } from "./whole.ts";
 
 const { values } = parseArgs({
   options: {
@@ -15,21 +15,21 @@ const { values } = parseArgs({
     steps: { type: "string" },
     tables: { type: "string" },
     seed: { type: "string" },
-    out: { type: "string", default: shipped },
+    out: { type: "string", default: defaultWeights },
   },
 });
 // Each rank has a table at least.
 const ranks = Number(process.env["WORLD_SIZE"] ?? 1);
-const given = values.refine === undefined ? usualTraining : refinement;
+const given = values.refine === undefined ? defaultTraining : fineTuning;
 const options = {
   ...given,
-  steps: whole("--steps", values.steps ?? String(given.steps), [1, Number.MAX_SAFE_INTEGER]),
-  tables: whole("--tables", values.tables ?? String(given.tables), [ranks, Number.MAX_SAFE_INTEGER]),
-  seed: whole("--seed", values.seed ?? String(given.seed), [0, 2 ** 32 - 1]),
+  steps: parseInteger("--steps", values.steps ?? String(given.steps), [1, Number.MAX_SAFE_INTEGER]),
+  tables: parseInteger("--tables", values.tables ?? String(given.tables), [ranks, Number.MAX_SAFE_INTEGER]),
+  seed: parseInteger("--seed", values.seed ?? String(given.seed), [0, 2 ** 32 - 1]),
 };
 
 await using ctx = await init({ spSize: 1, seed: options.seed });
-using model = values.refine === undefined ? new TabularModel(ctx, usual) : await loadModel(ctx, values.refine);
+using model = values.refine === undefined ? new TabularModel(ctx, defaultOptions) : await loadModel(ctx, values.refine);
 using trainer = new Trainer(ctx, model, options);
 const begin = performance.now();
 let sum = 0;
@@ -43,5 +43,5 @@ for (let step = 1; step <= options.steps; step++) {
   }
   sum = 0;
 }
-trainer.finish();
+trainer.loadAverages();
 if (ctx.rank === 0) await saveModel(model, values.out);

@@ -1,6 +1,6 @@
 import { type Context, reduceGradients, scope } from "@mosaic/attention";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, ScheduleFreeAdamW } from "@mosaic/attention/nn";
-import { loadBatch, planRows } from "./batch.ts";
+import { loadBatch, assignRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
 import { drawTable } from "./prior.ts";
 import { Random } from "./random.ts";
@@ -20,7 +20,7 @@ export interface TrainingOptions {
 }
 
 /** From random weights. */
-export const usualTraining: TrainingOptions = {
+export const defaultTraining: TrainingOptions = {
   steps: 2500,
   tables: 16,
   seed: 0,
@@ -30,8 +30,8 @@ export const usualTraining: TrainingOptions = {
 };
 
 /** From trained ones: larger tables, and ever smaller steps. */
-export const refinement: TrainingOptions = {
-  ...usualTraining,
+export const fineTuning: TrainingOptions = {
+  ...defaultTraining,
   steps: 800,
   seed: 1,
   learningRate: 1e-3,
@@ -40,15 +40,15 @@ export const refinement: TrainingOptions = {
 };
 
 /** The tables of one step: all of one size, which the step's seed decides on every rank alike. */
-export function tablesOf(step: number, { seed, tables, rows }: TrainingOptions): { all: Table[]; knownRows: number } {
+export function drawTables(step: number, { seed, tables, rows }: TrainingOptions): { all: Table[]; knownRows: number } {
   const random = new Random(seed * 1_000_003 + step);
-  const size = { rows: random.whole(...rows), columns: random.whole(2, 7) };
+  const size = { rows: random.integer(...rows), columns: random.integer(2, 7) };
   const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
   return { all: Array.from({ length: tables }, () => drawTable(random, size)), knownRows };
 }
 
 /** Steps in which a learning rate that falls in the end rises at first. */
-const RISING = 20;
+const WARMUP_STEPS = 20;
 
 /** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
 export class Trainer implements Disposable {
@@ -65,16 +65,20 @@ export class Trainer implements Disposable {
     this.#optimizer =
       schedule === "free"
         ? new ScheduleFreeAdamW(model, { lr, warmupSteps: 100 })
-        : new AdamW(model, { lr, weightDecay: 0, schedule: linearWarmup(RISING, cosine(Math.max(1, steps - RISING))) });
+        : new AdamW(model, {
+            lr,
+            weightDecay: 0,
+            schedule: linearWarmup(WARMUP_STEPS, cosine(Math.max(1, steps - WARMUP_STEPS))),
+          });
   }
 
   /** One step; resolves to the mean cross-entropy over all ranks' rows. */
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
-    const { all, knownRows } = tablesOf(step, this.#options);
+    const { all, knownRows } = drawTables(step, this.#options);
     const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
     const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
-    const plan = planRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
+    const plan = assignRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
     using batch = loadBatch(ctx, mine, knownRows, plan);
     using loss = scope(() => {
       const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
@@ -89,7 +93,7 @@ export class Trainer implements Disposable {
   }
 
   /** Puts into the model what the training has come to. */
-  finish(): void {
+  loadAverages(): void {
     if (this.#optimizer instanceof ScheduleFreeAdamW) this.#optimizer.eval();
   }
 

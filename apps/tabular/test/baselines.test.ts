@@ -13,8 +13,8 @@ describe("rocAuc", () => {
 
   it("is the share of pairs in order", () => {
     const random = new Random(1);
-    const labels = Array.from({ length: 60 }, () => random.whole(0, 1));
-    const scores = Array.from({ length: 60 }, () => random.whole(0, 9));
+    const labels = Array.from({ length: 60 }, () => random.integer(0, 1));
+    const scores = Array.from({ length: 60 }, () => random.integer(0, 9));
     let [right, pairs] = [0, 0];
     for (const [i, a] of labels.entries()) {
       for (const [j, b] of labels.entries()) {
@@ -52,7 +52,7 @@ describe("logisticRegression", () => {
 });
 
 describe("nearestNeighbours", () => {
-  it("asks the nearest", () => {
+  it("averages the nearest", () => {
     const task = {
       width: 1,
       train: Float32Array.from([0, 1, 2, 10, 11, 12]),

@@ -1,7 +1,7 @@
 import { fileURLToPath } from "node:url";
 import { launch } from "@mosaic/launcher";
 import { expect, it } from "vitest";
-import { usual } from "../src/model.ts";
+import { defaultOptions } from "../src/model.ts";
 
 interface Report {
   readonly rank: number;
@@ -27,5 +27,5 @@ it("shares the rows of a table over four processes, and sends only what is known
   // Keys and values of the known rows, three columns of them (two features and the class), go round once a layer; the
   // table is read under both names of its classes.
   const sent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
-  expect(sent).toBe(2 * usual.layers * (ranks - 1) * known * 3 * 2 * usual.embedDim * 4);
+  expect(sent).toBe(2 * defaultOptions.layers * (ranks - 1) * known * 3 * 2 * defaultOptions.embedDim * 4);
 });

@@ -1,14 +1,14 @@
 import { type Context, cpu, ring, world } from "@mosaic/attention";
 import { describe, expect, it } from "vitest";
-import { planRows } from "../src/batch.ts";
-import { TabularModel, usual } from "../src/model.ts";
+import { assignRows } from "../src/batch.ts";
+import { TabularModel, defaultOptions } from "../src/model.ts";
 import { predict } from "../src/predict.ts";
 import { drawTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
 import { selectRows, type Table } from "../src/table.ts";
-import { refinement, Trainer, usualTraining } from "../src/training.ts";
+import { fineTuning, Trainer, defaultTraining } from "../src/training.ts";
 
-const small = { ...usual, layers: 2 };
+const small = { ...defaultOptions, layers: 2 };
 const table = drawTable(new Random(3), { rows: 61, columns: 4 });
 const knownRows = 37;
 
@@ -21,11 +21,11 @@ async function onRanks<T>(ranks: number, run: (ctx: Context) => Promise<T>, spSi
   }
 }
 
-/** Probabilities of all rows asked, in the table's order. */
+/** Probabilities of all target rows, in the table's order. */
 async function answers(given: Table, ranks = 1): Promise<number[]> {
   const parts = await onRanks(ranks, async (ctx) => {
     using model = new TabularModel(ctx, { ...small, rows: ring() });
-    const plan = planRows(given.labels.length, knownRows, { rank: ctx.rank, ranks });
+    const plan = assignRows(given.labels.length, knownRows, { rank: ctx.rank, ranks });
     return predict(ctx, model, { table: given, knownRows, plan });
   });
   return parts.flatMap((part) => [...part]);
@@ -47,7 +47,7 @@ describe("the model", () => {
     for (const [i, p] of (await answers(table)).entries()) expect(1 - renamed[i]!).toBeCloseTo(p, 6);
   });
 
-  it("does not look at the classes that it is asked for", async () => {
+  it("does not read the target classes", async () => {
     const labels = table.labels.slice();
     labels.fill(1, knownRows);
     expect(await answers({ ...table, labels })).toEqual(await answers(table));
@@ -67,27 +67,27 @@ describe("the model", () => {
   });
 });
 
-describe("planRows", () => {
+describe("assignRows", () => {
   it.each([
     [61, 37, 4],
     [6, 3, 4],
     [5, 1, 3],
     [231_083, 20_000, 4],
   ])("shares %d rows, %d of them known, over %d ranks: each once, evenly", (rows, known, ranks) => {
-    const plans = Array.from({ length: ranks }, (_, rank) => planRows(rows, known, { rank, ranks }));
-    const covered = (share: "known" | "asked"): number[] =>
+    const plans = Array.from({ length: ranks }, (_, rank) => assignRows(rows, known, { rank, ranks }));
+    const covered = (share: "known" | "target"): number[] =>
       plans.flatMap((plan) => [plan[share].first, plan[share].first + plan[share].count]);
     expect(covered("known").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
     expect([covered("known")[0], covered("known").at(-1)]).toEqual([0, known]);
-    expect(covered("asked").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
-    expect([covered("asked")[0], covered("asked").at(-1)]).toEqual([known, rows]);
-    const sizes = plans.map((plan) => plan.known.count + plan.asked.count);
+    expect(covered("target").filter((x, i, all) => i % 2 === 0 && i > 0 && x !== all[i - 1])).toEqual([]);
+    expect([covered("target")[0], covered("target").at(-1)]).toEqual([known, rows]);
+    const sizes = plans.map((plan) => plan.known.count + plan.target.count);
     expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(1);
   });
 });
 
 describe("training", () => {
-  const options = { ...usualTraining, tables: 4, steps: 30, learningRate: 1e-2 };
+  const options = { ...defaultTraining, tables: 4, steps: 30, learningRate: 1e-2 };
 
   const curve = (ranks: number, steps: number): Promise<number[][]> =>
     onRanks(
@@ -113,7 +113,7 @@ describe("training", () => {
   it("takes fewer steps than a learning rate takes to rise", async () => {
     await onRanks(1, async (ctx) => {
       using model = new TabularModel(ctx, { embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 });
-      using trainer = new Trainer(ctx, model, { ...refinement, tables: 2, steps: 3 });
+      using trainer = new Trainer(ctx, model, { ...fineTuning, tables: 2, steps: 3 });
       expect(await trainer.step(1)).toBeGreaterThan(0);
     });
   });

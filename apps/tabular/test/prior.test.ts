@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { drawTable } from "../src/prior.ts";
 import { Random } from "../src/random.ts";
-import { tablesOf, usualTraining } from "../src/training.ts";
+import { drawTables, defaultTraining } from "../src/training.ts";
 
 describe("the prior", () => {
   it("draws complete tables of two classes, of any size, the same for the same seed", () => {
@@ -16,8 +16,8 @@ describe("the prior", () => {
   });
 
   it("gives all tables of a step one size", () => {
-    const { all, knownRows } = tablesOf(7, usualTraining);
-    expect(all).toHaveLength(usualTraining.tables);
+    const { all, knownRows } = drawTables(7, defaultTraining);
+    expect(all).toHaveLength(defaultTraining.tables);
     expect(new Set(all.map(({ labels }) => labels.length)).size).toBe(1);
     expect(knownRows).toBeLessThan(all[0]!.labels.length);
   });

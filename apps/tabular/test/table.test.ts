@@ -1,13 +1,13 @@
 import { MosaicError } from "@mosaic/attention";
 import { describe, expect, it } from "vitest";
 import { type DatasetName, dataset } from "../src/datasets.ts";
-import { rowsOf, selectRows, standardize, type TableRecipe, tableOf } from "../src/table.ts";
+import { countRows, selectRows, standardize, type TableRecipe, createTable } from "../src/table.ts";
 
 const recipe: TableRecipe = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
 
 describe("tableOf", () => {
   it("takes numbers, and text that is a number", () => {
-    const table = tableOf(
+    const table = createTable(
       [
         { a: 1, b: "2.5", y: 1 },
         { a: 3, b: 4, y: 0 },
@@ -25,14 +25,14 @@ describe("tableOf", () => {
     ["a column that is not there", { a: 1, y: 1 }, /nothing in b/],
     ["no class", { a: 1, b: 1, y: null }, /no class/],
   ])("refuses %s, with its place and a way out", (_, record, message) => {
-    const make = () => tableOf([{ a: 1, b: 1, y: 0 }, record], recipe);
+    const make = () => createTable([{ a: 1, b: 1, y: 0 }, record], recipe);
     expect(make).toThrow(MosaicError);
     expect(make).toThrow(message);
     expect(make).toThrow(/missing: "drop"/);
   });
 
-  it("leaves such rows out if asked to", () => {
-    const table = tableOf(
+  it("leaves such rows out if the option is set", () => {
+    const table = createTable(
       [
         { a: null, b: 1, y: 0 },
         { a: 5, b: 6, y: 1 },
@@ -45,7 +45,7 @@ describe("tableOf", () => {
 
 describe("standardize", () => {
   it("uses the known rows alone", () => {
-    const table = tableOf(
+    const table = createTable(
       [
         { a: 1, b: 0, y: 0 },
         { a: 3, b: 0, y: 1 },
@@ -66,7 +66,7 @@ describe("data sets", () => {
     ["flights", 231_083, 2],
   ])("%s has its rows, complete, of two classes", (name, rows, columns) => {
     const table = dataset(name);
-    expect(rowsOf(table)).toBe(rows);
+    expect(countRows(table)).toBe(rows);
     expect(table.features).toHaveLength(rows * columns);
     expect(table.features.every(Number.isFinite)).toBe(true);
     expect(new Set(table.labels)).toEqual(new Set([0, 1]));
@@ -74,7 +74,7 @@ describe("data sets", () => {
 
   it("selects rows in order", () => {
     const picked = selectRows(dataset("penguins"), [3, 0]);
-    expect(rowsOf(picked)).toBe(2);
+    expect(countRows(picked)).toBe(2);
     expect([...picked.features.subarray(4)]).toEqual([...dataset("penguins").features.subarray(0, 4)]);
   });
 });

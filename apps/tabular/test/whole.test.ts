@@ -1,12 +1,12 @@
 import { expect, it } from "vitest";
-import { whole } from "../src/whole.ts";
+import { parseInteger } from "../src/whole.ts";
 
 it("reads whole numbers within a range, and refuses what is none", () => {
-  expect(whole("--rows", "12", [2, 20])).toBe(12);
+  expect(parseInteger("--rows", "12", [2, 20])).toBe(12);
   for (const text of ["", "1", "21", "1.5", "-3", "1e1", "many"]) {
-    expect(() => whole("--rows", text, [2, 20])).toThrow(
+    expect(() => parseInteger("--rows", text, [2, 20])).toThrow(
       `--rows: expected a whole number from 2 to 20, received "${text}"`,
     );
   }
-  expect(() => whole("--steps", "0", [1, Number.MAX_SAFE_INTEGER])).toThrow("from 1, received");
+  expect(() => parseInteger("--steps", "0", [1, Number.MAX_SAFE_INTEGER])).toThrow("from 1, received");
 });

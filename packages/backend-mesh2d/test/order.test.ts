@@ -44,7 +44,7 @@ function logOf(
   parts = 1,
 ): string[] {
   const log: string[] = [];
-  const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
+  const rank = disturbed(ctx, { completion: "soon", seed: 1 });
   const group = rank.mesh.group("sp");
   let posts = 0;
   const sendRecv: ProcessGroup["sendRecv"] = (...given) => {
@@ -122,11 +122,11 @@ for (const options of [
   const title = Object.values(options).join(", ");
   test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
-      const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
+      const rank = disturbed(ctx, { completion: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true);
       attendOnce(rank, mesh2d({ shape: [3, 2], ...options }), true, 3);
-      expect(rank.underWay()).toBe(0);
+      expect(rank.inFlight()).toBe(0);
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);
     });
@@ -134,7 +134,7 @@ for (const options of [
 
   test(`${title}: nor if a kernel throws`, async () => {
     await onWorld(makeWorld, { size: 4 }, async (ctx) => {
-      const rank = disturbed(ctx, { arrival: "late", seed: 1 });
+      const rank = disturbed(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();
       let [calls, last] = [0, 0];
       const inner: AttentionBackend = {
@@ -147,7 +147,7 @@ for (const options of [
         calls = 0;
         const backend = mesh2d({ shape: [2, 2], ...options, inner });
         expect(() => attendOnce(rank, backend, false, 2 + last)).toThrow("in the kernel");
-        expect(rank.underWay()).toBe(0);
+        expect(rank.inFlight()).toBe(0);
       }
       await ctx.device.stream.synchronize();
       expect(ctx.device.memory().allocated).toBe(allocated);

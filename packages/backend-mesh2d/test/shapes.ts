@@ -58,6 +58,6 @@ export function even(
   const sequence = { length, placement: placements()[0]! };
   const sizes = { batch: 1, numHeads: 4, numKvHeads, headDim: 8, scale: 0.5, dtype: "float32", seed: 1 } as const;
   const all: Slice = { q0: 0, q1: length, k0: 0, k1: length, type: "full" };
-  const what = { mask: mask ?? [all], sees: () => true, queries: sequence, keys: sequence };
+  const what = { mask: mask ?? [all], maskMod: () => true, queries: sequence, keys: sequence };
   return { name: "even", mesh: { sp: size }, axes: ["sp"], ...sizes, ...what };
 }

@@ -54,10 +54,10 @@ test.each(gridsUpTo(8))(
     const mesh = { sp: rows * columns };
     // Of spans without steps it is known exactly what they show: contiguous, zigzag, ragged and scattered.
     for (const placement of placements().filter(({ name }) => name !== "striped")) {
-      for (const { mask, sees } of maskTrials(17, 17, 3)) {
+      for (const { mask, maskMod } of maskTrials(17, 17, 3)) {
         const layout = layoutOf({ mesh, axes: ["sp"], placement, length: 17 });
         const held = (sp: number) => [...positions(layout.spans({ sp }))];
-        const shows = (q: number, k: number) => held(q).some((i) => held(k).some((j) => sees(i, j)));
+        const shows = (q: number, k: number) => held(q).some((i) => held(k).some((j) => maskMod(i, j)));
         const known = offsets(mesh.sp).map((a) => offsets(mesh.sp).map((b) => shows(a, b)));
         const tiles = offsets(mesh.sp).map((sp) => {
           const call = { at: { sp }, mask: mask.slices(17, 17), queries: layout, keys: layout };

@@ -87,19 +87,19 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
 
 test("a loop that is left early leaves nothing under way, and no memory", async () => {
   await onWorld(makeWorld, { size: 3 }, async (ctx) => {
-    const rank = disturbed(ctx, { arrival: "soon", seed: 1 });
+    const rank = disturbed(ctx, { completion: "soon", seed: 1 });
     const [kv, grads] = [kvOn(ctx), gradsOn(ctx)];
     const { allocated } = ctx.device.memory();
     const forward = () => rotate(rank.world, kv, tableOf(3));
     const backward = () => rotateGradients(rank.world, forward(), grads, tableOf(3));
     for (const { step } of forward()) if (step === 1) break;
-    expect(rank.underWay()).toBe(0);
+    expect(rank.inFlight()).toBe(0);
     for (const { step } of backward()) if (step === 1) break;
-    expect(rank.underWay()).toBe(0);
+    expect(rank.inFlight()).toBe(0);
     expect(() => {
       for (const { step } of backward()) if (step === 1) throw new Error("in the loop");
     }).toThrow("in the loop");
-    expect(rank.underWay()).toBe(0);
+    expect(rank.inFlight()).toBe(0);
     await ctx.device.stream.synchronize();
     expect(ctx.device.memory().allocated).toBe(allocated);
   });

@@ -58,7 +58,7 @@ function even(size: number, mask: Trial["mask"], dtype: Trial["dtype"] = "float3
     ...sizes,
     dtype,
     mask,
-    sees: () => true,
+    maskMod: () => true,
     seed: 1,
     queries: sequence,
     keys: sequence,

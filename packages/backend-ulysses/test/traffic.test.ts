@@ -59,7 +59,7 @@ function even(size: number, sizes: Pick<Trial, "numHeads" | "numKvHeads" | "dtyp
     ...{ batch: 2, headDim: 4, scale: 0.5, seed: 1 },
     ...sizes,
     mask: [{ q0: 0, q1: length, k0: 0, k1: length, type: "full" }],
-    sees: () => true,
+    maskMod: () => true,
     queries: sequence,
     keys: sequence,
   };
@@ -105,7 +105,7 @@ test("a rank without heads sends its rows and receives their results, nothing mo
 });
 
 test("where nobody sees anything, nothing is sent", async () => {
-  const trial = { ...even(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }), mask: [], sees: () => false };
+  const trial = { ...even(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }), mask: [], maskMod: () => false };
   const nothing = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
   expect(await measured(3, [trial])).toEqual([[nothing, nothing, nothing]]);
   expect(predicted(trial)).toEqual([nothing, nothing, nothing]);

@@ -6,7 +6,7 @@ export {
   errorSum,
   type Extent,
   extentOf,
-  joined,
+  mergeErrorSums,
   type Measured,
   type Measurement,
 } from "./measure/gate.ts";
@@ -24,10 +24,10 @@ export {
 } from "./backend/trials.ts";
 export { alongOneAxis, backendSuite, type BackendSuiteOptions } from "./backend/suite.ts";
 export { validationSuite, type ValidationSuiteOptions } from "./backend/validation.ts";
-export { type Answer, answerOf, type Trial } from "./backend/trial.ts";
+export { type Reference, referenceOf, type Trial } from "./backend/trial.ts";
 export { type Case, check, checkClose, checkEqual, checkThrows, magnitude, maxError } from "./check.ts";
 export {
-  type Arrival,
+  type CompletionTime,
   type Disturbance,
   disturbed,
   type DisturbedContext,
@@ -41,14 +41,14 @@ export {
   type OracleBackward,
   type OracleForward,
   randomSlices,
-  type Sees,
-  sees,
-  seesAny,
+  type MaskMod,
+  isPairVisible,
+  maskModOf,
 } from "./oracle/attention.ts";
-export { epsilon, integer, normals, rounded, roundedAll, uniforms } from "./oracle/numbers.ts";
+export { epsilon, integer, normals, roundTo, uniforms } from "./oracle/numbers.ts";
 export { type MakeWorld, onWorld, type WorldOptions } from "./world.ts";
 export { type DeviceSuiteOptions, deviceSuite } from "./device/suite.ts";
-export type { MakeDevice } from "./device/place.ts";
+export type { MakeDevice } from "./device/tensors.ts";
 export {
   type Job,
   type RankEvent,
@@ -63,12 +63,16 @@ export { failureSuite, type FailureSuiteOptions } from "./failures/suite.ts";
 export { collectivesSuite, type CollectivesSuiteOptions } from "./collectives/suite.ts";
 export {
   moduleOracle,
-  type ModuleAnswer,
+  type ModuleReference,
   type ModuleParameters,
   type ModuleProblem,
   type ModuleSizes,
 } from "./modules/oracle.ts";
 export { moduleSuite, type ModuleSuiteOptions } from "./modules/suite.ts";
-export { measureModuleOn, type OneDevice, onOneDevice } from "./modules/measure.ts";
+export {
+  measureModuleOn,
+  type SingleDeviceResult,
+  runOnOneDevice,
+} from "./modules/measure.ts";
 export { type ModuleTrial, moduleTrials } from "./modules/trial.ts";
 export { leakCase, type LeakOptions } from "./modules/leak.ts";

@@ -17,7 +17,7 @@ export type MakeWorld = (size: number, options: WorldOptions) => Promise<readonl
 /** Runs `body` on every rank of a fresh world at once, and closes the world whatever comes of it. */
 export async function onWorld<T>(
   makeWorld: MakeWorld,
-  { size, wrapDevice = asItIs, ...options }: Partial<WorldOptions> & { readonly size: number },
+  { size, wrapDevice = identity, ...options }: Partial<WorldOptions> & { readonly size: number },
   body: (ctx: Context) => Promise<T>,
 ): Promise<T[]> {
   const contexts = await makeWorld(size, { wrapDevice, ...options });
@@ -41,6 +41,6 @@ export async function onWorld<T>(
   }
 }
 
-function asItIs(device: Device): Device {
+function identity(device: Device): Device {
   return device;
 }

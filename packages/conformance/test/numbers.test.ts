@@ -6,27 +6,27 @@ import {
   checkThrows,
   errorSum,
   extentOf,
-  joined,
+  mergeErrorSums,
   maxError,
   normals,
-  rounded,
+  roundTo,
 } from "../src/index.ts";
 
 test("rounding to nearest, ties to even", () => {
-  expect(rounded(1 + 2 ** -8, "bfloat16")).toBe(1);
-  expect(rounded(1 + 3 * 2 ** -8, "bfloat16")).toBe(1 + 2 ** -6);
-  expect(rounded(1 + 2 ** -8 + 2 ** -20, "bfloat16")).toBe(1 + 2 ** -7);
-  expect(rounded(-Math.PI, "bfloat16")).toBe(-3.140625);
-  expect(rounded(1 + 2 ** -11, "float16")).toBe(1);
-  expect(rounded(1 + 3 * 2 ** -11, "float16")).toBe(1 + 2 ** -9);
-  expect(rounded(65504, "float16")).toBe(65504);
-  expect(rounded(65520, "float16")).toBe(Number.POSITIVE_INFINITY);
-  expect(rounded(2 ** -24, "float16")).toBe(2 ** -24);
-  expect(rounded(2 ** -25, "float16")).toBe(0);
-  expect(rounded(2 ** -14 - 2 ** -24, "float16")).toBe(2 ** -14 - 2 ** -24);
-  expect(rounded(Number.NaN, "bfloat16")).toBeNaN();
+  expect(roundTo(1 + 2 ** -8, "bfloat16")).toBe(1);
+  expect(roundTo(1 + 3 * 2 ** -8, "bfloat16")).toBe(1 + 2 ** -6);
+  expect(roundTo(1 + 2 ** -8 + 2 ** -20, "bfloat16")).toBe(1 + 2 ** -7);
+  expect(roundTo(-Math.PI, "bfloat16")).toBe(-3.140625);
+  expect(roundTo(1 + 2 ** -11, "float16")).toBe(1);
+  expect(roundTo(1 + 3 * 2 ** -11, "float16")).toBe(1 + 2 ** -9);
+  expect(roundTo(65504, "float16")).toBe(65504);
+  expect(roundTo(65520, "float16")).toBe(Number.POSITIVE_INFINITY);
+  expect(roundTo(2 ** -24, "float16")).toBe(2 ** -24);
+  expect(roundTo(2 ** -25, "float16")).toBe(0);
+  expect(roundTo(2 ** -14 - 2 ** -24, "float16")).toBe(2 ** -14 - 2 ** -24);
+  expect(roundTo(Number.NaN, "bfloat16")).toBeNaN();
   for (const dtype of ["float32", "bfloat16", "float16"] as const) {
-    for (const value of normals(1000, 1, dtype)) expect(rounded(value, dtype)).toBe(value);
+    for (const value of normals(1000, 1, dtype)) expect(roundTo(value, dtype)).toBe(value);
   }
 });
 
@@ -64,5 +64,5 @@ test("measurements: ranks together, against twice the error of one device", () =
   expect(() => checkMeasurements("ring", [good, poisoned])).toThrow(/exceeds/);
   expect(() => checkMeasurements("ring", [good, { ...good, trial: "other" }])).toThrow("ranks tried different things");
   expect(() => checkMeasurements("ring", [good, { ...good, common: "x" }])).toThrow("other gradients");
-  expect(joined([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({ count: 3, squares: 10, largest: 3 });
+  expect(mergeErrorSums([errorSum([1], [0]), errorSum([3, 0], [0, 0])])).toEqual({ count: 3, squares: 10, largest: 3 });
 });

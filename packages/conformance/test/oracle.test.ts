@@ -8,7 +8,7 @@ import {
   type ModuleProblem,
   normals,
   randomSlices,
-  seesAny,
+  maskModOf,
 } from "../src/index.ts";
 
 const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headDim: 3, scale: 0.7 };
@@ -16,8 +16,8 @@ const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 7, keys: 9, headD
 function problemOf(seed: number): AttentionProblem {
   const rows = sizes.batch * sizes.numHeads * sizes.queries * sizes.headDim;
   const keyRows = sizes.batch * sizes.numKvHeads * sizes.keys * sizes.headDim;
-  const sees = seesAny(randomSlices(sizes.queries, sizes.keys, seed));
-  return { ...sizes, sees, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
+  const maskMod = maskModOf(randomSlices(sizes.queries, sizes.keys, seed));
+  return { ...sizes, maskMod, q: normals(rows, 1), k: normals(keyRows, 2), v: normals(keyRows, 3) };
 }
 
 /** (f(x + h) − f(x − h)) / 2h, element by element. */
@@ -33,7 +33,7 @@ function inner(a: Float64Array, b: Float64Array): number {
 test("attention to one key is its value, to none is nothing, and equal scores give the mean", () => {
   const problem: AttentionProblem = {
     ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 3, keys: 3, headDim: 1, scale: 1 },
-    sees: (query, key) => (query === 0 ? key === 2 : query === 2),
+    maskMod: (query, key) => (query === 0 ? key === 2 : query === 2),
     q: Float64Array.of(5, 6, 0),
     k: Float64Array.of(1, 2, 3),
     v: Float64Array.of(10, 20, 60),
@@ -97,7 +97,7 @@ test("the gradients of the module are its slopes", () => {
     "out_proj.bias": normals(6, 4),
   };
   const problem: ModuleProblem = {
-    ...{ sizes: module, sees: (q, k) => k <= q, parameters },
+    ...{ sizes: module, maskMod: (q, k) => k <= q, parameters },
     ...{ x: normals(2 * 5 * 6, 5), dOut: normals(2 * 5 * 6, 6) },
   };
   const { dx, gradients } = moduleOracle(problem);

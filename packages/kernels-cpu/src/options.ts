@@ -12,50 +12,51 @@ export interface CpuOptions {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-const legal = ["threads", "index", "memoryLimit"] as const satisfies readonly (keyof CpuOptions)[];
+const optionNames = ["threads", "index", "memoryLimit"] as const satisfies readonly (keyof CpuOptions)[];
 
 /** More are a mistake: no machine has so many cores. */
-const mostThreads = 1024;
+const maxThreads = 1024;
 
 /** Options that can be wrong before anything is opened. */
 export function checkOptions(options: CpuOptions): void {
-  checkOptionNames("cpu", options, legal);
+  checkOptionNames("cpu", options, optionNames);
   const { index = 0 } = options;
-  if (!Number.isSafeInteger(index) || index < 0) throw illegal("cpu({ index })", "a whole number ≥ 0", String(index));
+  if (!Number.isSafeInteger(index) || index < 0)
+    throw optionError("cpu({ index })", "a whole number ≥ 0", String(index));
 }
 
 /** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
-  if (threads !== undefined) return bounded(threads, "cpu({ threads })");
-  if (environment.MOSAIC_THREADS) return bounded(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
-  const ranks = environment.LOCAL_WORLD_SIZE ? positive(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
-  return Math.min(mostThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
+  if (threads !== undefined) return checkThreadCount(threads, "cpu({ threads })");
+  if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
+  const ranks = environment.LOCAL_WORLD_SIZE ? checkBytes(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
+  return Math.min(maxThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
 }
 
 /** Bytes; 0 for no limit. */
 export function memoryLimit(bytes: number | undefined, environment: Environment = process.env): number {
-  if (bytes !== undefined) return positive(bytes, "cpu({ memoryLimit })");
+  if (bytes !== undefined) return checkBytes(bytes, "cpu({ memoryLimit })");
   const text = environment.MOSAIC_MEMORY_LIMIT;
   if (!text) return 0;
   const [, digits, unit] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
-  if (digits === undefined) throw illegal("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
+  if (digits === undefined) throw optionError("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
   const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
-  return positive(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
+  return checkBytes(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
 }
 
-function bounded(given: number | string, where: string): number {
-  const threads = positive(given, where);
-  if (threads <= mostThreads) return threads;
-  throw illegal(where, `at most ${mostThreads} threads`, String(given));
+function checkThreadCount(value: number | string, where: string): number {
+  const threads = checkBytes(value, where);
+  if (threads <= maxThreads) return threads;
+  throw optionError(where, `at most ${maxThreads} threads`, String(value));
 }
 
 /** Text is a variable's: a message shows it as it is written there. */
-function positive(given: number | string, where: string): number {
-  const value = Number(given);
-  if (Number.isSafeInteger(value) && value > 0) return value;
-  throw illegal(where, "a whole number above 0", typeof given === "string" ? JSON.stringify(given) : String(given));
+function checkBytes(value: number | string, where: string): number {
+  const number = Number(value);
+  if (Number.isSafeInteger(number) && number > 0) return number;
+  throw optionError(where, "a whole number above 0", typeof value === "string" ? JSON.stringify(value) : String(value));
 }
 
-function illegal(where: string, expected: string, received: string): OptionError {
+function optionError(where: string, expected: string, received: string): OptionError {
   return new OptionError({ where, expected, received });
 }

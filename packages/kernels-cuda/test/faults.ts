@@ -90,7 +90,7 @@ function withFault({ name, file, old, wrong, nth = 0 }: Fault): string {
 
 /** A state that is carried, parts that share rows; rows that see nothing, steps, and ends within tiles. */
 const trialOf = ({ keys }: Family): string => `
-import { answerOf, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
+import { referenceOf, attendLocally, checkClose, magnitude } from "@mosaic/conformance";
 import { cuda } from ${JSON.stringify(join(root, "dist/index.js"))};
 const slices = [
   { q0: 0, q1: 100, k0: 3, k1: 90, type: "causal" },
@@ -102,7 +102,7 @@ const visible = ({ q0, q1, k0, k1, type }, q, k) =>
   q >= q0 && q < q1 && k >= k0 + (type === "inverseCausal" ? q - q0 : 0) && k < k1 - (type === "causal" ? q1 - 1 - q : 0);
 const trial = {
   name: "", mesh: {}, axes: [], batch: 1, numHeads: 4, numKvHeads: 2, headDim: 24, dtype: "bfloat16", scale: 0.2,
-  mask: slices, sees: (q, k) => slices.some((slice) => visible(slice, q, k)),
+  mask: slices, maskMod: (q, k) => slices.some((slice) => visible(slice, q, k)),
   queries: { length: 230 }, keys: { length: ${keys} }, seed: 1,
 };
 try {
@@ -115,7 +115,7 @@ try {
     attend(state, q, keys, { ...tile, mask: slices.slice(0, 1) });
   };
   const found = await attendLocally(device, trial);
-  const expected = answerOf(trial);
+  const expected = referenceOf(trial);
   for (const name of ["out", "lse", "dq", "dk", "dv"]) {
     checkClose(found[name], expected[name], 2 ** -6 * (1 + magnitude(expected[name])), name);
   }

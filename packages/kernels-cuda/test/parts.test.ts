@@ -16,7 +16,7 @@ const mask: readonly Slice[] = [{ q0: 0, q1: length, k0: 0, k1: 10, type: "full"
 const trial: Trial = {
   ...trialOf(32, "bfloat16"),
   mask,
-  sees: (q: number, k: number) => k < 10 || (k <= q && documents.some(({ q0, q1 }) => q0 <= q && q < q1 && q0 <= k)),
+  maskMod: (q: number, k: number) => k < 10 || (k <= q && documents.some(({ q0, q1 }) => q0 <= q && q < q1 && q0 <= k)),
   queries: { length, placement: contiguous() },
   keys: { length, placement: contiguous() },
 };

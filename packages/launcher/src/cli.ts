@@ -7,16 +7,16 @@ import { type Job, start } from "./launch.ts";
 import { helpText } from "./options/specs.ts";
 import { type CommandLine, parseCommandLine } from "./options/parse.ts";
 import { parseRanks } from "./options/ranks.ts";
-import { type ConsoleSettings, settingsOf } from "./options/settings.ts";
+import { type ConsoleSettings, parseSettings } from "./options/settings.ts";
 import { resolveSources } from "./options/sources.ts";
-import { Values } from "./options/values.ts";
+import { OptionValues } from "./options/values.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { Sink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
-import { planOf, workingDirectory } from "./plan.ts";
+import { resolvePlan, workingDirectory } from "./launch-plan.ts";
 
 /** EX_SOFTWARE: the launcher itself failed. */
-const BUG = 70;
+const EX_SOFTWARE = 70;
 
 const out = new Sink(process.stdout);
 const err = new Sink(process.stderr);
@@ -24,24 +24,24 @@ const err = new Sink(process.stderr);
 async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
   const sources = resolveSources(line.options, process.env, workingDirectory());
-  const values = new Values(sources);
+  const values = new OptionValues(sources);
   if (values.flag("help")) return print(helpText());
   if (values.flag("version")) return print(`mosaic-run ${version()}, Node ${process.versions.node}\n`);
-  const { launch, console: settings } = settingsOf(sources);
+  const { launch, console: settings } = parseSettings(sources);
   const color = useColor(settings.color);
-  const options: LaunchOptions = { ...launch, ...entryOf(line), color };
-  const plan = planOf(options);
+  const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
+  const plan = resolvePlan(options);
   if (values.flag("dry-run")) {
     const description = dryRun(plan, sources);
     return print(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
   }
-  if (isExtraTask(process.env)) {
+  if (isRedundantTask(process.env)) {
     err.write("mosaic-run: another task of this node starts the ranks; nothing to do here\n");
     return 0;
   }
   const onEvent = consoleFor(settings, plan.nproc, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
-  const restore = [passSignals(job), endWithNpm(job)];
+  const restore = [forwardSignals(job), stopWithNpm(job)];
   try {
     return (await job.done).exitCode;
   } finally {
@@ -55,7 +55,7 @@ function print(text: string): number {
   return 0;
 }
 
-function entryOf({ entry, args }: CommandLine): Pick<LaunchOptions, "entry" | "args"> {
+function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry" | "args"> {
   if (entry !== undefined) return { entry, args };
   throw new UsageError("expected an entry to run: mosaic-run [options] <entry> [arguments] (mosaic-run --help)");
 }
@@ -75,36 +75,36 @@ function useColor(setting: ConsoleSettings["color"]): boolean {
 }
 
 /** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */
-function isExtraTask(env: NodeJS.ProcessEnv): boolean {
+function isRedundantTask(env: NodeJS.ProcessEnv): boolean {
   return env.SLURM_STEP_ID !== undefined && Number(env.SLURM_LOCALID ?? 0) > 0;
 }
 
-const PASSED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
+const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
 
 /** Passes signals on to the job, until the function that it returns is called. */
-function passSignals(job: Job): () => void {
+function forwardSignals(job: Job): () => void {
   const pass = (name: NodeJS.Signals): void => job.signal(name);
-  for (const name of PASSED) process.on(name, pass);
+  for (const name of FORWARDED_SIGNALS) process.on(name, pass);
   return () => {
-    for (const name of PASSED) process.off(name, pass);
+    for (const name of FORWARDED_SIGNALS) process.off(name, pass);
   };
 }
 
-const PARENT_MS = 100;
+const PARENT_POLL_MS = 100;
 
 /**
  * `npx mosaic-run` and scripts of package.json run in a shell between npm and this process, and npm passes SIGTERM on to the
- * shell alone: it dies, npm ends, and a job would go on that nobody watches. So where npm, or one of its kind, started this
+ * shell alone: it dies, npm ends, and the job would continue without a terminal. So where npm, or one of its kind, started this
  * process, the end of its parent counts as that signal.
  */
-function endWithNpm(job: Job): () => void {
+function stopWithNpm(job: Job): () => void {
   if (process.env.npm_config_user_agent === undefined) return () => {};
   const parent = process.ppid;
   const look = setInterval(() => {
     if (process.ppid === parent) return;
     clearInterval(look);
     job.signal("SIGTERM");
-  }, PARENT_MS);
+  }, PARENT_POLL_MS);
   return () => clearInterval(look);
 }
 
@@ -113,21 +113,21 @@ function version(): string {
   return manifest.version;
 }
 
-function explain(error: unknown): number {
+function reportError(error: unknown): number {
   if (error instanceof UsageError || error instanceof RendezvousError) {
     err.write(`mosaic-run: ${error.message}\n`);
     return error.exitCode;
   }
   const stack = error instanceof Error ? error.stack : String(error);
   err.write(`mosaic-run: this is a bug of the launcher, please report it:\n${stack}\n`);
-  return BUG;
+  return EX_SOFTWARE;
 }
 
-async function end(code: number): Promise<never> {
+async function flushAndExit(code: number): Promise<never> {
   await Promise.all([out.flush(), err.flush()]);
   process.exit(code);
 }
 
 // Whatever goes wrong in here, the guard ends the ranks when this process is gone.
-process.on("uncaughtException", (error) => void end(explain(error)));
-await end(await main(process.argv.slice(2)).catch(explain));
+process.on("uncaughtException", (error) => void flushAndExit(reportError(error)));
+await flushAndExit(await main(process.argv.slice(2)).catch(reportError));

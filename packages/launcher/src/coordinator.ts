@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Agent as ControlAgent } from "./agent/agent.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
-import type { Plan } from "./plan.ts";
+import type { LaunchPlan } from "./launch-plan.ts";
 import type { RankRecord } from "./report/diagnose.ts";
 import { portOwner } from "./report/port-owner.ts";
 import { StoreServer } from "./store/server.ts";
@@ -46,16 +46,16 @@ export interface Agent {
 }
 
 /** The path of a socket has at most 107 bytes. */
-const LONGEST_TMPDIR = 80;
+const MAX_TMPDIR_BYTES = 80;
 
 /** The coordinator of a job that lives on this machine alone. */
 export class LocalCoordinator implements Coordinator {
-  readonly #plan: Plan;
+  readonly #plan: LaunchPlan;
   readonly #store: StoreServer;
   readonly #agent: ControlAgent;
   readonly privateDir: string;
 
-  private constructor(plan: Plan, store: StoreServer, agent: ControlAgent, privateDir: string) {
+  private constructor(plan: LaunchPlan, store: StoreServer, agent: ControlAgent, privateDir: string) {
     this.#plan = plan;
     this.#store = store;
     this.#agent = agent;
@@ -65,10 +65,10 @@ export class LocalCoordinator implements Coordinator {
 
   /**
    * Binds the store, and the control plane's socket. Throws RendezvousError when the store's port is taken, naming who has
-   * it; UsageError when nobody may have it.
+   * it; UsageError when binding it is not permitted.
    */
-  static async open(plan: Plan): Promise<LocalCoordinator> {
-    const base = Buffer.byteLength(tmpdir()) <= LONGEST_TMPDIR ? tmpdir() : "/tmp";
+  static async open(plan: LaunchPlan): Promise<LocalCoordinator> {
+    const base = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
     const privateDir = makePrivateDir(base);
     let store: StoreServer | undefined;
     try {
@@ -114,7 +114,7 @@ function makePrivateDir(base: string): string {
   }
 }
 
-async function openStore(plan: Plan): Promise<StoreServer> {
+async function openStore(plan: LaunchPlan): Promise<StoreServer> {
   try {
     return await StoreServer.listen({ runId: plan.runId, port: plan.masterPort });
   } catch (error) {

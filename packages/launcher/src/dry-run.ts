@@ -1,7 +1,7 @@
 import { rankContract, rankEnvironment } from "./environment.ts";
-import { unassigned } from "./launch.ts";
+import { placeholderAssignment } from "./launch.ts";
 import type { Sourced } from "./options/sources.ts";
-import type { Plan } from "./plan.ts";
+import type { LaunchPlan } from "./launch-plan.ts";
 
 /** What a job would be: every option with its source, the command, and what each rank is given. */
 export interface DryRun {
@@ -12,10 +12,10 @@ export interface DryRun {
 }
 
 /** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
-export function dryRun(plan: Plan, sources: ReadonlyMap<string, Sourced>): DryRun {
+export function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, Sourced>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
   const ranks = Array.from({ length: plan.nproc }, (_, local) => {
-    const environment = rankContract(plan, unassigned(plan), local, `<logs>/attempt_0/${local}/error.json`);
+    const environment = rankContract(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
     rankEnvironment(plan, environment);
     return {
       ...plan.env,
@@ -29,13 +29,13 @@ export function dryRun(plan: Plan, sources: ReadonlyMap<string, Sourced>): DryRu
   return { options: Object.fromEntries(sources), command: [program, ...args], cwd: plan.cwd, ranks };
 }
 
-const runId = ({ rdzvId }: Plan): string => (rdzvId === "none" ? "<run id>" : `${rdzvId}-<run id>`);
+const runId = ({ rdzvId }: LaunchPlan): string => (rdzvId === "none" ? "<run id>" : `${rdzvId}-<run id>`);
 
 /** The description as people read it. */
 export function dryRunText({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
     .filter(([name]) => !["help", "version", "dry-run"].includes(name))
-    .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${shown(value).padEnd(20)} ${source}`);
+    .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);
   const environments = ranks.map((env, rank) => {
     const pairs = Object.entries(env).map(([name, value]) => `  ${name}=${value}`);
     return [`rank ${rank}`, ...pairs].join("\n");
@@ -44,7 +44,7 @@ export function dryRunText({ options, command, cwd, ranks }: DryRun): string {
   return ["options", ...rows, "command", `  ${words.join(" ")}`, `  in ${cwd}`, ...environments, ""].join("\n");
 }
 
-const shown = (value: Sourced["value"]): string => {
+const formatValue = (value: Sourced["value"]): string => {
   if (value === undefined) return "–";
   if (Array.isArray(value)) return value.join(" ");
   return /^\S+$/.test(String(value)) ? String(value) : JSON.stringify(value);

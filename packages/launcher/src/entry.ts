@@ -20,12 +20,12 @@ export interface EntryOptions {
 }
 
 /** What this Node does with TypeScript by itself; a parameter so that a test can be another Node. */
-export interface NodeAbility {
+export interface TypeScriptSupport {
   readonly version: string;
   readonly typescript: boolean;
 }
 
-const thisNode: NodeAbility = {
+const currentNode: TypeScriptSupport = {
   version: process.versions.node,
   typescript: Boolean((process.features as { typescript?: unknown }).typescript),
 };
@@ -38,7 +38,7 @@ const NEEDS_TSX = [".tsx", ".jsx"];
 const PRELOAD = fileURLToPath(new URL("./preload.cjs", import.meta.url));
 
 /** The command that runs a script under this Node. Throws UsageError when the script is missing or of another kind. */
-export function nodeCommand(options: EntryOptions, node: NodeAbility = thisNode): Command {
+export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = currentNode): Command {
   const path = resolve(options.cwd, options.entry);
   requireFile(path, options.entry);
   const imports = options.imports.flatMap((module) => ["--import", module]);
@@ -57,17 +57,17 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   const program = candidates.find(isExecutable);
   if (program !== undefined) return { program, args };
   const isFound = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
-  const found = candidates.find((path) => attempt(() => isFound(path)) === true);
+  const found = candidates.find((path) => tryRead(() => isFound(path)) === true);
   if (found !== undefined)
     throw new UsageError(`--exec ${entry}: ${found} has no execute permission; allow it: chmod +x ${found}`);
   if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: it is not on PATH`);
   const path = candidates[0] as string;
-  const isThere = attempt(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
+  const isThere = tryRead(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
   throw new UsageError(`--exec ${entry}: ${isThere ? "not a file" : "no such file"} (${path})`);
 }
 
 /** Undefined where the system refuses to look, as in a folder that this user may not enter. */
-function attempt<T>(look: () => T): T | undefined {
+function tryRead<T>(look: () => T): T | undefined {
   try {
     return look();
   } catch {
@@ -89,7 +89,7 @@ function requireFile(path: string, written: string): void {
   if (!stat.isFile()) throw new UsageError(`entry ${written}: not a file (${path})`);
 }
 
-function loaderFor(path: string, options: EntryOptions, node: NodeAbility): readonly string[] {
+function loaderFor(path: string, options: EntryOptions, node: TypeScriptSupport): readonly string[] {
   const extension = extname(path);
   if (JAVASCRIPT.includes(extension)) return [];
   if (STRIPPABLE.includes(extension)) {

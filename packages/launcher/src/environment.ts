@@ -1,13 +1,13 @@
 import type { Assignment } from "./coordinator.ts";
 import { UsageError } from "./errors.ts";
-import type { Plan } from "./plan.ts";
+import type { LaunchPlan } from "./launch-plan.ts";
 
 /** The variable that marks every process of a job. */
 export const RUN_ID = "MOSAIC_RUN_ID";
 
 /** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
 export function rankContract(
-  plan: Plan,
+  plan: LaunchPlan,
   assignment: Assignment,
   localRank: number,
   errorFile: string,
@@ -42,7 +42,7 @@ export function rankContract(
 
 /** A rank's whole environment: what the launcher inherited, then `--env`, then the contract, which nothing overrides. */
 export function rankEnvironment(
-  plan: Plan,
+  plan: LaunchPlan,
   contract: Readonly<Record<string, string>>,
   base: NodeJS.ProcessEnv = process.env,
 ): NodeJS.ProcessEnv {

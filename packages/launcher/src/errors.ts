@@ -1,4 +1,4 @@
-/** The launcher was asked for something it cannot do: wrong option, missing entry, several nodes. Exit code 2. */
+/** The launcher was called with something it cannot do: wrong option, missing entry, several nodes. Exit code 2. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
   readonly exitCode: number = 2;

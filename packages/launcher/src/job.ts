@@ -39,7 +39,7 @@ export interface LaunchOptions {
   readonly color?: boolean;
   /** Ends the job as SIGTERM would. */
   readonly abort?: AbortSignal;
-  /** Called for every line and event, in order. Must not block: ranks wait for whoever reads their output. */
+  /** Called for every line and event, in order. Must not block: ranks wait until their output is read. */
   readonly onEvent?: (event: LaunchEvent) => void;
 }
 

@@ -5,29 +5,29 @@ import { LocalCoordinator } from "./coordinator.ts";
 import { rankContract, rankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
-import { keepLogs, temporaryLogs } from "./output/kept-logs.ts";
+import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
 import { makeFolder } from "./output/rank-log.ts";
-import { type Plan, planOf } from "./plan.ts";
+import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
-import { diagnose, type RankRecord, verdictOf } from "./report/diagnose.ts";
-import { hintFor, oomKills } from "./report/hints.ts";
+import { diagnose, type RankRecord, classifyExit } from "./report/diagnose.ts";
+import { hintFor, countOomKills } from "./report/hints.ts";
 
 /** As in timeout(1). */
-const TIMED_OUT = 124;
+const EXIT_TIMED_OUT = 124;
 /** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
-const FATAL = 78;
-const LONGEST_BACKOFF_MS = 30_000;
+const EX_CONFIG = 78;
+const MAX_BACKOFF_MS = 30_000;
 /**
- * Signals within this time ask once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
+ * Signals within this time count once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
  * also receive. Ctrl-C is pressed by a person, and counts each time.
  */
-const SAME_REQUEST_MS = 500;
+const SIGNAL_DEBOUNCE_MS = 500;
 
 /** A job under way. */
 export interface Job {
   /**
-   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one asks every
+   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one signals every
    * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last.
    */
   signal(name: NodeJS.Signals): void;
@@ -52,8 +52,8 @@ export async function launch(options: LaunchOptions): Promise<Result> {
 
 /** Like `launch`, with a handle on the job. Throws UsageError before anything is started. */
 export function start(options: LaunchOptions): Job {
-  const plan = planOf(options);
-  rankEnvironment(plan, rankContract(plan, unassigned(plan), 0, ""));
+  const plan = resolvePlan(options);
+  rankEnvironment(plan, rankContract(plan, placeholderAssignment(plan), 0, ""));
   const onEvent = options.onEvent ?? ((): void => {});
   const emit: Emit = (event) => onEvent({ ...event, t: Date.now(), node: plan.node });
   const job = new RunningJob(plan, emit);
@@ -65,31 +65,31 @@ export function start(options: LaunchOptions): Job {
 }
 
 /** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
-export function unassigned(plan: Plan): Parameters<typeof rankContract>[1] {
+export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankContract>[1] {
   const place = { attempt: 0, worldSize: plan.nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
   return { ...place, host: "127.0.0.1", port: plan.masterPort, tokenFile: "<private file>", agent: "<private socket>" };
 }
 
 /** Why a job ends before its ranks do. */
-interface Ending {
+interface StopRequest {
   readonly why: string;
   readonly signal: NodeJS.Signals;
   readonly outcome: "cancelled" | "timed-out";
 }
 
 class RunningJob {
-  readonly #plan: Plan;
+  readonly #plan: LaunchPlan;
   readonly #emit: Emit;
   readonly #startedAt = Date.now();
   readonly #logDir: string;
   #agent: NodeAgent | undefined;
-  #ending: Ending | undefined;
-  /** When a signal last asked the ranks to end, or ended them. */
+  #stopRequest: StopRequest | undefined;
+  /** When ranks were last signalled to end, or were killed. */
   #signalledAt = Number.NEGATIVE_INFINITY;
   /** Ends the pause before a restart. */
-  #wake: () => void = () => {};
+  #cancelPause: () => void = () => {};
 
-  constructor(plan: Plan, emit: Emit) {
+  constructor(plan: LaunchPlan, emit: Emit) {
     this.#plan = plan;
     this.#emit = emit;
     this.#logDir = plan.logDir === undefined ? temporaryLogs(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
@@ -97,9 +97,9 @@ class RunningJob {
 
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
-    if (this.#ending === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
+    if (this.#stopRequest === undefined) this.#end({ why: name, signal: name, outcome: "cancelled" });
     else if (name === "SIGINT") this.#agent?.kill("interrupted again");
-    else if (performance.now() - this.#signalledAt > SAME_REQUEST_MS) this.#agent?.kill(`${name} during the grace`);
+    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#agent?.kill(`${name} during the grace`);
     else return;
     this.#signalledAt = performance.now();
   }
@@ -107,23 +107,23 @@ class RunningJob {
   async run(): Promise<Result> {
     makeLogDir(this.#logDir);
     try {
-      const result = await this.#watched();
-      if (result.outcome === "succeeded") this.#forgetLogs();
-      else if (this.#plan.logDir === undefined) keepLogs(this.#logDir);
+      const result = await this.#runGuarded();
+      if (result.outcome === "succeeded") this.#removeLogs();
+      else if (this.#plan.logDir === undefined) retainLogs(this.#logDir);
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
       // No output would name them.
-      this.#forgetLogs();
+      this.#removeLogs();
       throw error;
     }
   }
 
-  #forgetLogs(): void {
+  #removeLogs(): void {
     if (this.#plan.logDir === undefined) rmSync(this.#logDir, { recursive: true, force: true });
   }
 
-  async #watched(): Promise<Result> {
+  async #runGuarded(): Promise<Result> {
     const { runId, nproc, timeoutMs } = this.#plan;
     const coordinator = await LocalCoordinator.open(this.#plan);
     const guard = new Guard(runId, coordinator.privateDir);
@@ -137,18 +137,18 @@ class RunningJob {
     } finally {
       clearTimeout(timer);
       await coordinator.close();
-      await guard.dismiss();
+      await guard.close();
     }
   }
 
-  #end(ending: Ending): void {
-    if (this.#ending !== undefined) return;
-    this.#ending = ending;
-    this.#stopRanks(ending);
-    this.#wake();
+  #end(stopRequest: StopRequest): void {
+    if (this.#stopRequest !== undefined) return;
+    this.#stopRequest = stopRequest;
+    this.#stopRanks(stopRequest);
+    this.#cancelPause();
   }
 
-  #stopRanks({ why, signal }: Ending): void {
+  #stopRanks({ why, signal }: StopRequest): void {
     // Under a scheduler the grace ends before the allocation does, so that the report is still written.
     const left = this.#plan.jobEndsAt - Date.now() - 2000;
     this.#agent?.stop(why, signal, Math.max(0, Math.min(this.#plan.graceMs, left)));
@@ -157,10 +157,10 @@ class RunningJob {
   async #attempts(agent: NodeAgent, coordinator: LocalCoordinator): Promise<Result> {
     let records: readonly RankRecord[] = [];
     let attempt = 0;
-    for (let soon = 0; this.#ending === undefined; attempt++) {
-      const oomKillsBefore = oomKills();
+    for (let soon = 0; this.#stopRequest === undefined; attempt++) {
+      const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt(attempt);
-      if (this.#ending !== undefined) break;
+      if (this.#stopRequest !== undefined) break;
       const beganAt = Date.now();
       records = await agent.run(assignment);
       const place = { number: attempt, node: this.#plan.node };
@@ -169,48 +169,49 @@ class RunningJob {
       const failure = found && { ...found, ...logs };
       if (failure === undefined || this.#cancelled(failure)) break;
       soon = Date.now() - beganAt < this.#plan.minUptimeMs ? soon + 1 : 0;
-      const refusal = this.#refusal(failure, soon);
+      const refusal = this.#noRestartReason(failure, soon);
       const reported = refusal === undefined || refusal === "" ? failure : { ...failure, notRestarted: refusal };
       this.#emit({ type: "failure", failure: reported });
       if (refusal !== undefined) return this.#result(records, attempt + 1, reported);
       await this.#pause(attempt);
-      if (this.#ending !== undefined) return this.#result(records, attempt + 1);
+      if (this.#stopRequest !== undefined) return this.#result(records, attempt + 1);
     }
     return this.#result(records, attempt + 1);
   }
 
   /** A rank that died of the very signal that ends the job was signalled by another process first: no failure. */
   #cancelled({ signal }: Failure): boolean {
-    return signal !== null && signal === this.#ending?.signal;
+    return signal !== null && signal === this.#stopRequest?.signal;
   }
 
   /** Why there is no further attempt: undefined when there is one, empty when that needs no explanation. */
-  #refusal(failure: Failure, soon: number): string | undefined {
+  #noRestartReason(failure: Failure, soon: number): string | undefined {
     const { maxRestarts, minUptimeMs } = this.#plan;
-    if (failure.attempt >= maxRestarts || this.#ending !== undefined) return "";
-    if (failure.exitCode === FATAL) return `exit code ${FATAL} means that trying again is of no use`;
+    if (failure.attempt >= maxRestarts || this.#stopRequest !== undefined) return "";
+    if (failure.exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} means that trying again is of no use`;
     if (soon >= 2) return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
     return undefined;
   }
 
   async #pause(attempt: number): Promise<void> {
-    const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, LONGEST_BACKOFF_MS);
+    const delayMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
     this.#emit({ type: "restart", attempt: attempt + 1, delayMs });
     await new Promise<void>((wake) => {
       const timer = setTimeout(wake, delayMs);
-      this.#wake = () => {
+      this.#cancelPause = () => {
         clearTimeout(timer);
         wake();
       };
     });
-    this.#wake = () => {};
+    this.#cancelPause = () => {};
   }
 
   #result(records: readonly RankRecord[], attempts: number, failure?: Failure): Result {
-    const ending = failure === undefined ? this.#ending : undefined;
-    const outcome = failure === undefined ? (ending?.outcome ?? "succeeded") : "failed";
-    const codes = { succeeded: 0, failed: failure?.exitCode ?? 1, "timed-out": TIMED_OUT };
-    const exitCode = outcome === "cancelled" ? 128 + constants.signals[ending?.signal ?? "SIGTERM"] : codes[outcome];
+    const stopRequest = failure === undefined ? this.#stopRequest : undefined;
+    const outcome = failure === undefined ? (stopRequest?.outcome ?? "succeeded") : "failed";
+    const codes = { succeeded: 0, failed: failure?.exitCode ?? 1, "timed-out": EXIT_TIMED_OUT };
+    const exitCode =
+      outcome === "cancelled" ? 128 + constants.signals[stopRequest?.signal ?? "SIGTERM"] : codes[outcome];
     const temporary = outcome === "succeeded" && this.#plan.logDir === undefined;
     return {
       ...{ outcome, exitCode, runId: this.#plan.runId, attempts },
@@ -218,7 +219,7 @@ class RunningJob {
       ranks: records.map((record) => ({
         ...{ rank: record.rank, pid: record.pid, code: record.code, signal: record.signal },
         afterMs: record.exitedAt - record.startedAt,
-        verdict: verdictOf(record),
+        verdict: classifyExit(record),
       })),
       ...(failure === undefined ? {} : { failure }),
       ...(temporary ? {} : { logDir: this.#logDir }),

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Failure, RankError } from "../src/job.ts";
-import { diagnose, type RankRecord, verdictOf } from "../src/report/diagnose.ts";
+import { diagnose, type RankRecord, classifyExit } from "../src/report/diagnose.ts";
 import { errorRecord, parseErrorRecord } from "../src/report/error-record.ts";
 import { failureText } from "../src/report/failure-text.ts";
 
@@ -61,7 +61,7 @@ describe("the first failure", () => {
     const mixed = record(0, {
       thrown: thrown(1, { name: "AggregateError", errors: [peerLost, { name: "E", message: "" }] }),
     });
-    expect(verdictOf(mixed)).toBe("failed");
+    expect(classifyExit(mixed)).toBe("failed");
   });
 
   it("names who left early, when all the others lost a peer", () => {
@@ -75,10 +75,10 @@ describe("the first failure", () => {
   });
 
   it("is not what a rank did after it was signalled to end, unless it crashed", () => {
-    expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(600) }))).toBe("stopped");
-    expect(verdictOf(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
-    expect(verdictOf(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
-    expect(verdictOf(record(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
+    expect(classifyExit(record(0, { stoppedAt: 500, thrown: thrown(600) }))).toBe("stopped");
+    expect(classifyExit(record(0, { stoppedAt: 500, thrown: thrown(400) }))).toBe("failed");
+    expect(classifyExit(record(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
+    expect(classifyExit(record(0, { stoppedAt: 500, code: 0 }))).toBe("stopped");
   });
 });
 

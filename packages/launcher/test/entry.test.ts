@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
-import { countGpus, planOf } from "../src/plan.ts";
+import { countGpus, resolvePlan } from "../src/launch-plan.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
 import { testDir } from "./harness.ts";
 
@@ -99,55 +99,57 @@ describe("a plan", () => {
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "GPU-8932f937,GPU-0c1e" }, 8)).toBe(2);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,1" }, 0)).toBe(2);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "" }, 8)).toBe(0);
-    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "GPU-a,GPU-b" }).nproc).toBe(2);
-    expect(planOf({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
+    expect(resolvePlan({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "GPU-a,GPU-b" }).nproc).toBe(2);
+    expect(resolvePlan({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
   });
 
   it("refuses what cannot be", () => {
     const none = { CUDA_VISIBLE_DEVICES: "" };
-    expect(() => planOf({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/shows no NVIDIA GPU/);
-    expect(() => planOf({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
-    expect(() => planOf({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/belong to Node/);
-    expect(() => planOf({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/shows no NVIDIA GPU/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/belong to Node/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
     for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "minUptimeMs"])
       for (const ms of [-1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY])
-        expect(() => planOf({ entry: "sh", exec: true, [name]: ms })).toThrow(
+        expect(() => resolvePlan({ entry: "sh", exec: true, [name]: ms })).toThrow(
           `${name}: expected milliseconds from 0 to`,
         );
     const unknown =
       (name: string): (() => unknown) =>
       () =>
-        planOf({ entry: "sh", exec: true, [name]: 2 });
+        resolvePlan({ entry: "sh", exec: true, [name]: 2 });
     expect(unknown("nproc")).toThrow('launch: unknown option "nproc"; did you mean "nprocPerNode"?');
     expect(unknown("zzzzzzzz")).toThrow(/unknown option "zzzzzzzz"; expected one of entry, args/);
-    expect(() => planOf({ entry: "sh", exec: true, masterPort: 70_000 })).toThrow(
+    expect(() => resolvePlan({ entry: "sh", exec: true, masterPort: 70_000 })).toThrow(
       /masterPort: .* 65535, received 70000/,
     );
-    expect(() => planOf({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(/maxRestarts: expected a whole/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(
+      /maxRestarts: expected a whole/,
+    );
   });
 
   it("needs a working directory that exists", () => {
     for (const cwd of [join(testDir(), "gone"), import.meta.filename])
-      expect(() => planOf({ entry: "sh", exec: true, cwd })).toThrow(
+      expect(() => resolvePlan({ entry: "sh", exec: true, cwd })).toThrow(
         `cwd: expected a directory that exists, received "${cwd}"`,
       );
   });
 
   it("has no timeout where that is 0, whatever its unit", () => {
-    expect(planOf({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
-    expect(planOf({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
+    expect(resolvePlan({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
+    expect(resolvePlan({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
   });
 
   it("reads when a scheduler takes the machine away, if one announces it", () => {
-    const endsAt = (env: NodeJS.ProcessEnv): number => planOf({ entry: "sh", exec: true }, env).jobEndsAt;
+    const endsAt = (env: NodeJS.ProcessEnv): number => resolvePlan({ entry: "sh", exec: true }, env).jobEndsAt;
     expect(endsAt({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
     for (const nothing of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])
       expect(endsAt(nothing)).toBe(Number.POSITIVE_INFINITY);
   });
 
-  it("shares the cores among the ranks, unless somebody has chosen", () => {
+  it("shares the cores among the ranks, unless a number is set", () => {
     const threads = (env: NodeJS.ProcessEnv, options = {}): string =>
-      planOf({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
+      resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
     expect(threads({})).toBe("1");
     expect(threads({ MOSAIC_THREADS: "7" })).toBe("7");
     expect(threads({ MOSAIC_THREADS: "7" }, { env: { MOSAIC_THREADS: "5" } })).toBe("5");
@@ -155,9 +157,9 @@ describe("a plan", () => {
     expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
   });
 
-  it("refuses threads that no rank could have, whoever chose them", () => {
+  it("refuses threads that no rank could have, wherever they were set", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
-      planOf({ entry: "sh", exec: true, ...options }, env);
+      resolvePlan({ entry: "sh", exec: true, ...options }, env);
     const legal = "expected a whole number from 1 to 1024, received";
     for (const wrong of ["abc", "0", "-1", "1.5", "1e3", "1025", " "]) {
       expect(() => plan({ MOSAIC_THREADS: wrong })).toThrow(`MOSAIC_THREADS: ${legal} "${wrong}"`);

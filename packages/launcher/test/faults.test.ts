@@ -51,7 +51,7 @@ describe("a rank fails", { repeats }, () => {
     expect(outcome.code).toBe(1);
   });
 
-  it("by a rejection nobody handles", async () => {
+  it("by an unhandled rejection", async () => {
     const outcome = await fault("rejects");
     expect(report(outcome)).toContain("RangeError: nobody catches this\n    at ");
     expect(outcome.code).toBe(1);

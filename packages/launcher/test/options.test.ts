@@ -3,10 +3,10 @@ import { hostname } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { editDistance, nearest } from "../src/options/nearest.ts";
+import { editDistance, closestMatch } from "../src/options/closest-match.ts";
 import { parseCommandLine } from "../src/options/parse.ts";
 import { parseRanks } from "../src/options/ranks.ts";
-import { type Settings, settingsOf } from "../src/options/settings.ts";
+import { type Settings, parseSettings } from "../src/options/settings.ts";
 import { resolveSources } from "../src/options/sources.ts";
 import { OPTIONS } from "../src/options/specs.ts";
 import { testDir } from "./harness.ts";
@@ -14,7 +14,7 @@ import { testDir } from "./harness.ts";
 type Env = Readonly<Record<string, string>>;
 
 const settings = (argv: readonly string[], env: Env = {}): Settings =>
-  settingsOf(resolveSources(parseCommandLine(argv).options, env, testDir()));
+  parseSettings(resolveSources(parseCommandLine(argv).options, env, testDir()));
 
 describe("a command line", () => {
   it.each([
@@ -219,8 +219,8 @@ describe("the nearest name", () => {
     const names = OPTIONS.map(({ name }) => name);
     for (const name of names.filter(({ length }) => length > 4)) {
       const at = Math.floor(name.length / 2);
-      expect(nearest(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
-      expect(nearest(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
+      expect(closestMatch(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
+      expect(closestMatch(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
     }
   });
 });

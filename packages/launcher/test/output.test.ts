@@ -4,7 +4,7 @@ import { PassThrough, Writable } from "node:stream";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { LaunchEvent } from "../src/job.ts";
-import { LineSplitter, LONGEST_LINE, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
+import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMark } from "../src/output/lines.ts";
 import { Sink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
 import { INDEX, mosaicRun, program, run, testDir, until } from "./harness.ts";
@@ -54,7 +54,7 @@ describe("lines", () => {
         .map(({ text }) => text)
         .join(""),
     ).toBe(long);
-    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(LONGEST_LINE);
+    for (const { text } of pieces) expect(Buffer.byteLength(text)).toBeLessThanOrEqual(MAX_LINE_BYTES);
     const endless = split(Array.from({ length: 50 }, () => Buffer.alloc(4096, 120)));
     expect(endless.map(({ text }) => text.length)).toEqual([65_536, 65_536, 65_536, 8192]);
   });
@@ -102,7 +102,7 @@ describe("the console", () => {
     return String(screen.read() ?? "");
   }
 
-  it("draws the progress of rank 0 under the lines, and nobody else's", () => {
+  it("draws the progress of rank 0 under the lines, and of no other", () => {
     const events: Partial<LaunchEvent>[] = [
       { kind: "progress", text: "10%" },
       { kind: "progress", text: "99%", rank: 1 },
@@ -140,7 +140,7 @@ describe("the console", () => {
     sink.write("after\n");
     await sink.flush();
     expect(text).toMatch(
-      /line 4 .*\nmosaic-run: 4\d lines not shown: nobody read them; the log files have them\nafter\n$/s,
+      /line 4 .*\nmosaic-run: 4\d lines not shown: the reader was too slow; the log files have them\nafter\n$/s,
     );
   });
 });
@@ -154,7 +154,7 @@ describe("output of ranks", () => {
     expect((await run(["-n1", "--log-prefix", "", program("speak.mjs"), "progress"])).stdout).toBe("0 at 100%\n");
   });
 
-  it("is shown for the ranks asked for, and logged for all, byte for byte", async () => {
+  it("is shown for the selected ranks, and logged for all, byte for byte", async () => {
     const options = ["-n", "3", "--console-ranks", "0,2", "--log-dir", "logs", "--log-prefix", "{rank}> "];
     const { stdout } = await run([...options, program("speak.mjs"), "progress"]);
     expect(stdout.split("\n").toSorted()).toEqual(["", "0> 0 at 100%", "2> 2 at 100%"]);

@@ -31,7 +31,7 @@ describe("a signal to the launcher", { repeats }, () => {
     job.child.kill(signal);
     const outcome = await job.outcome;
     const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
-    expect(outcome.stderr).toContain(`mosaic-run: ${signal}: asked ranks 0,1,2 to end with ${signal}`);
+    expect(outcome.stderr).toContain(`mosaic-run: ${signal}: sent ${signal} to ranks 0,1,2`);
     expect(outcome.stderr).toMatch(new RegExp(`ended on request; logs \\S+ {3}exit code ${code}\n$`));
     expect(outcome.stderr).not.toContain("✖");
     expect(outcome.code).toBe(code);
@@ -88,7 +88,7 @@ describe("a signal to the launcher", { repeats }, () => {
     expect(outcome.code).toBe(124);
   });
 
-  it("sent several times at once asks once; Ctrl-C always counts", async () => {
+  it("sent several times at once counts once; Ctrl-C always counts", async () => {
     const job = await waiting("stubborn");
     job.child.kill("SIGTERM");
     await job.waitForOutput("SIGTERM\n", 3);
@@ -139,7 +139,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
     await job.waitForOutput("is ready", 2);
     process.kill(shellOf(job), "SIGTERM");
     const { stdout, stderr } = await job.outcome;
-    expect(stderr).toContain("mosaic-run: SIGTERM: asked ranks 0,1 to end with SIGTERM");
+    expect(stderr).toContain("mosaic-run: SIGTERM: sent SIGTERM to ranks 0,1");
     for (const rank of [0, 1]) expect(stdout).toContain(`[${rank}] rank ${rank} saved\n`);
     await until(
       () => livingProcesses().length === 0,
@@ -232,7 +232,7 @@ describe("a timeout", () => {
 
   it("ends the job with 124", async () => {
     const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
-    expect(outcome.stderr).toContain("timeout of 0.3 s: asked ranks 0,1 to end with SIGTERM");
+    expect(outcome.stderr).toContain("timeout of 0.3 s: sent SIGTERM to ranks 0,1");
     expect(outcome.code).toBe(124);
     const logs = /ended by its timeout; logs (\S+)/.exec(outcome.stderr)?.[1] ?? "";
     expect(existsSync(`${logs}/attempt_0/1/stdout.log`)).toBe(true);

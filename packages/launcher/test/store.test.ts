@@ -121,7 +121,7 @@ describe("store", () => {
     expect(String(await waiting)).toBe("2");
   });
 
-  it("waits for ever if asked to", async () => {
+  it("waits for ever with an infinite timeout", async () => {
     const [a, b] = [await join(), await join()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });
     const waiting = a.take("later", { timeoutMs: Number.POSITIVE_INFINITY });

@@ -1,4 +1,4 @@
-import { normals, onWorld, seesAny } from "@mosaic/conformance";
+import { normals, onWorld, maskModOf } from "@mosaic/conformance";
 import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
@@ -66,7 +66,7 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
   const { options, batch, length, ranks } = given;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, mask = masks.full() } = options;
   const size = embed / numHeads;
-  const sees = seesAny(mask.slices(length, length));
+  const maskMod = maskModOf(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, token) => token);
   const chunks = chunksOf(given, ranks);
   const chunkOf = everyone.map((token) => chunks.findIndex(({ tokens }) => tokens.includes(token)));
@@ -76,7 +76,7 @@ function missedMass(given: Case, { weight, bias, chosen }: Awaited<ReturnType<ty
   for (let at = 0; at < batch * length; at++) {
     const [b, position] = [Math.floor(at / length), at % length];
     const looked = new Set([chunkOf[position]!, ...chosen[b]![chunkOf[position]!]!]);
-    const visible = everyone.filter((token) => sees(position, token));
+    const visible = everyone.filter((token) => maskMod(position, token));
     for (let h = 0; h < numHeads; h++) {
       const head = (row: readonly number[], number: number) => row.slice(number * size, (number + 1) * size);
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);

@@ -22,7 +22,7 @@ function trialOn(ranks: number, options: Pick<Trial["options"], "combine" | "dty
 
 async function run(ranks: number, options: Parameters<typeof trialOn>[1]): Promise<readonly RankResult[]> {
   return onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-    stepOn(disturbed(ctx, { arrival: "late", seed: 7 }), trialOn(ranks, options)),
+    stepOn(disturbed(ctx, { completion: "late", seed: 7 }), trialOn(ranks, options)),
   );
 }
 

@@ -9,7 +9,7 @@ import {
   normals,
   onWorld,
   poisoned,
-  seesAny,
+  maskModOf,
 } from "@mosaic/conformance";
 import { fromArray, masks, MultiAxisAttention, type Placement, shard } from "@mosaic/core";
 import { RotaryEmbedding } from "@mosaic/nn";
@@ -57,7 +57,7 @@ async function fullAttention(trial: Trial) {
   const parameters = Object.fromEntries(names.map((name) => [name, Float64Array.from(found!.parameters[name]!)]));
   const right = moduleOracle({
     sizes: { batch, length, embed, numHeads, numKvHeads, headDim },
-    sees: seesAny(mask.slices(length, length)),
+    maskMod: maskModOf(mask.slices(length, length)),
     parameters: parameters as unknown as Parameters<typeof moduleOracle>[0]["parameters"],
     x: inputOf(trial),
     dOut: upstreamOf(trial),
@@ -150,7 +150,7 @@ test.each(worlds)(
       const trial: Trial = { options: { ...sizes, ...given, useCheckpoint }, batch: 2, length, seed: 5 };
       // Memory is full of NaN, and messages come when they like.
       const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, (ctx) =>
-        stepOn(disturbed(ctx, { arrival: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
+        stepOn(disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
       const full = await fullAttention(trial);
       for (const name of names) expect(results[0]!.parameters[name]).toEqual(full.found.parameters[name]);

@@ -151,9 +151,9 @@ test.each(trials.map((row) => [row.name, row] as const))(
     const trial = { ...given, seed: 3 };
     // Memory is full of NaN, and messages come when they like.
     const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
-      const rank = disturbed(ctx, { arrival: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
+      const rank = disturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await stepOn(rank, trial);
-      check(rank.underWay() === 0, `rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`);
+      check(rank.inFlight() === 0, `rank ${ctx.rank}: ${rank.inFlight()} collectives were never waited for`);
       return result;
     });
     const [first] = results as [RankResult];

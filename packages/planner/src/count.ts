@@ -44,17 +44,17 @@ interface Tally {
   messages: number;
 }
 
-interface Both {
+interface TrafficTally {
   readonly sent: Tally;
   readonly received: Tally;
 }
 
-function both(): Both {
+function emptyTraffic(): TrafficTally {
   return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
 }
 
 function countRank(record: AttentionRecord, recorded: RecordedRank): Count["ranks"][number] {
-  const phases = { forward: new Map<string, Both>(), backward: new Map<string, Both>() };
+  const phases = { forward: new Map<string, TrafficTally>(), backward: new Map<string, TrafficTally>() };
   const { views } = recorded.tape;
   let phase: Message["phase"] = "forward";
   const event = recorded.tape.read();
@@ -63,7 +63,7 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
     if (event.op !== "sendRecv" && !collectives.has(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
     let known = phases[phase].get(name);
-    if (!known) phases[phase].set(name, (known = both()));
+    if (!known) phases[phase].set(name, (known = emptyTraffic()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; event.op === "sendRecv" && i < event.count; i += 3) {
       if (event.arg(i) === recorded.tape.rank) continue;
@@ -71,7 +71,7 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
       tally(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
     }
     if (event.op === "sendRecv") continue;
-    for (const { sent, elements, bytes } of flowsOf(record, recorded, event) ?? []) {
+    for (const { sent, elements, bytes } of transfersOf(record, recorded, event) ?? []) {
       tally(sent ? known.sent : known.received, elements, bytes);
     }
   }
@@ -103,19 +103,19 @@ export function* messagesOf(record: AttentionRecord, recorded: RecordedRank): Ge
   while (event.next()) {
     if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
-    for (const flow of flowsOf(record, recorded, event) ?? []) yield { phase, group, ...flow };
+    for (const flow of transfersOf(record, recorded, event) ?? []) yield { phase, group, ...flow };
   }
 }
 
-type Moved = Omit<Message, "phase" | "group">;
+type Transfer = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
-function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Moved[] | undefined {
-  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Moved => {
+function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader): Transfer[] | undefined {
+  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Transfer => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (event.op === "sendRecv") {
-    const flows: Moved[] = [];
+    const flows: Transfer[] = [];
     for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;
   }
@@ -125,7 +125,7 @@ function flowsOf(record: AttentionRecord, { tape }: RecordedRank, event: Reader)
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
   const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
   const others = ranks.map((_, member) => member).filter((member) => member !== me);
-  const all = (view: number, sent: boolean, size: (member: number) => number): Moved[] =>
+  const all = (view: number, sent: boolean, size: (member: number) => number): Transfer[] =>
     others.map((member) => moved(view, sent, ranks[member]!, size(member))).filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
@@ -161,8 +161,8 @@ const collectives: ReadonlySet<string> = new Set([
   "barrier",
 ]);
 
-function volumeOf(groups: ReadonlyMap<string, Both>): Volume {
-  const total = both();
+function volumeOf(groups: ReadonlyMap<string, TrafficTally>): Volume {
+  const total = emptyTraffic();
   for (const group of groups.values()) {
     for (const way of ["sent", "received"] as const) {
       total[way].bytes += group[way].bytes;

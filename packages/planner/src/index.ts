@@ -5,12 +5,12 @@ export { formatBytes, formatSeconds, formatShare } from "./draw/axis.ts";
 export { perfettoTrace } from "./draw/perfetto.ts";
 export { tileMapSvg, type TileMapSvgOptions } from "./draw/tile-map-svg.ts";
 export { type Timelines, timelineSvg, type TimelineSvgOptions } from "./draw/timeline-svg.ts";
-export { type Shares, timeShares } from "./draw/waiting.ts";
+export { type Shares, timeShares } from "./draw/wait-intervals.ts";
 export type { Fault } from "./prove/context.ts";
 export { type Proof, prove, type ProveOptions } from "./prove/prove.ts";
 export {
   type AttentionRecord,
-  type Ends,
+  type TensorViews,
   maxRecordedRanks,
   record,
   type RecordedRank,

@@ -18,23 +18,23 @@ const maxCount = 2 ** 31 - 1;
 
 /** Throws a ShapeError if a count is larger than a tape can hold. */
 export function checkCounts(where: string, counts: readonly number[]): void {
-  const most = counts.reduce((a, b) => Math.max(a, b), 0);
-  if (most <= maxCount) return;
-  throw new ShapeError({ where, expected: `shares of at most ${maxCount} elements`, received: String(most) });
+  const max = counts.reduce((a, b) => Math.max(a, b), 0);
+  if (max <= maxCount) return;
+  throw new ShapeError({ where, expected: `shares of at most ${maxCount} elements`, received: String(max) });
 }
 
 // What callers without types pass is checked where it comes in, so that what they read is about their call.
 
 /** Throws an OptionError unless a value is what was expected. */
-// oxlint-disable-next-line max-params -- where, what is asked, and its words in an error
-export function demand(where: string, fits: boolean, expected: string, received: unknown): void {
-  if (!fits) throw new OptionError({ where, expected, received: textOf(received) });
+// oxlint-disable-next-line max-params -- where, the condition, and its text in an error
+export function expectValue(where: string, fits: boolean, expected: string, received: unknown): void {
+  if (!fits) throw new OptionError({ where, expected, received: formatValue(received) });
 }
 
 /** Throws an OptionError unless options are an object with no fields but these. */
-export function checkFields(where: string, options: unknown, legal: readonly string[]): asserts options is object {
-  demand(where, typeof options === "object" && options !== null && !Array.isArray(options), "options", options);
-  checkOptionNames(where, options as object, legal);
+export function checkFields(where: string, options: unknown, allowed: readonly string[]): asserts options is object {
+  expectValue(where, typeof options === "object" && options !== null && !Array.isArray(options), "options", options);
+  checkOptionNames(where, options as object, allowed);
 }
 
 /** Throws an OptionError unless a value is a whole number of a range, which is from 1 on if none is given. */
@@ -43,15 +43,15 @@ export function checkCount(
   where: string,
   name: string,
   value: unknown,
-  { least = 1, most = Number.MAX_SAFE_INTEGER }: { readonly least?: number; readonly most?: number } = {},
+  { min = 1, max = Number.MAX_SAFE_INTEGER }: { readonly min?: number; readonly max?: number } = {},
 ): void {
-  const fits = Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
-  const range = most === Number.MAX_SAFE_INTEGER ? `≥ ${least}` : `from ${least} to ${most}`;
-  demand(where, fits, `${name} a whole number ${range}`, value);
+  const fits = Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max;
+  const range = max === Number.MAX_SAFE_INTEGER ? `≥ ${min}` : `from ${min} to ${max}`;
+  expectValue(where, fits, `${name} a whole number ${range}`, value);
 }
 
 /** A value as messages name it. */
-function textOf(value: unknown): string {
+function formatValue(value: unknown): string {
   if (typeof value === "string") return JSON.stringify(value);
   if (Array.isArray(value)) return "a list";
   if (typeof value === "object" && value !== null) return "an object";

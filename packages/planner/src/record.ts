@@ -18,7 +18,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import { noTranslations, type Translations } from "./classes/translations.ts";
-import { checkCount, checkFields, demand } from "./options.ts";
+import { checkCount, checkFields, expectValue } from "./options.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
 import type { Members } from "./symbolic/group.ts";
 import type { Names } from "./symbolic/names.ts";
@@ -47,7 +47,7 @@ export interface RecordOptions {
   readonly dtype?: DType;
 }
 
-const legal = [
+const optionNames = [
   "backend",
   "mesh",
   "tokens",
@@ -62,7 +62,7 @@ const legal = [
 ] as const satisfies readonly (keyof RecordOptions)[];
 
 /** Where a tensor of interest lies: the number of a view in `RankRecord.views`. */
-export type Ends = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
+export type TensorViews = Readonly<Record<"q" | "k" | "v" | "dOut" | "out" | "dq" | "dk" | "dv", number>>;
 
 /** What ranks did in one attention, forward and backward: all of them, or one of each class. */
 export interface AttentionRecord {
@@ -87,7 +87,7 @@ export interface RecordedRank {
   readonly at: Coordinate;
   /** The first of its sequences, among those of all ranks. */
   readonly firstSequence: number;
-  readonly ends: Ends;
+  readonly tensorViews: TensorViews;
   /** The most bytes that were allocated at once: inputs, results and gradients included. */
   readonly peakBytes: number;
 }
@@ -112,11 +112,11 @@ export const maxRecordedRanks = 1024;
  */
 export function record(options: RecordOptions): AttentionRecord {
   const recorder = new Recorder("record", options);
-  checkRecorded("record", recorder.size, options.mesh);
+  checkRankCount("record", recorder.size, options.mesh);
   return recorder.recordOf(Array.from({ length: recorder.size }, (_, rank) => recorder.rank(rank)));
 }
 
-function checkRecorded(where: string, ranks: number, mesh: Coordinate): void {
+function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
   if (ranks <= maxRecordedRanks) return;
   throw new OptionError({
     where,
@@ -129,11 +129,11 @@ function checkRecorded(where: string, ranks: number, mesh: Coordinate): void {
 /** As `record`, of some ranks alone: enough to count what these send and hold, not to prove or to simulate. */
 export function recordRanks(where: string, options: RecordOptions, only: readonly number[]): AttentionRecord {
   const recorder = new Recorder(where, options);
-  for (const rank of only) checkCount(where, "a rank", rank, { least: 0, most: recorder.size - 1 });
+  for (const rank of only) checkCount(where, "a rank", rank, { min: 0, max: recorder.size - 1 });
   return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
 }
 
-/** Runs a backend on symbolic ranks, on one after the other as they are asked for. */
+/** Runs a backend on symbolic ranks, one at a time, on demand. */
 export class Recorder {
   /** Ranks of the mesh. */
   readonly size: number;
@@ -146,7 +146,7 @@ export class Recorder {
 
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
-    this.options = checkedOptions(where, options);
+    this.options = resolveOptions(where, options);
     const { backend, mesh, tokens, keyTokens, mask, placement } = this.options;
     this.#world = new LazyWorld(where, mesh);
     this.size = this.#world.size;
@@ -155,7 +155,7 @@ export class Recorder {
     this.keys = keyTokens === tokens ? this.queries : layoutOf({ mesh, axes, placement, length: keyTokens });
     const slices = resolveSlices(mask, tokens, keyTokens);
     this.slices = slices;
-    // Every rank asks the mask for its slices: one list for all is recognised by identity.
+    // Every rank calls the mask's `slices`: one list for all is recognised by identity.
     const same: Mask = { name: mask.name, slices: () => slices };
     this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
   }
@@ -188,8 +188,8 @@ export class Recorder {
 }
 
 /** Fills in what is absent. Heads and their size are for `attention` to check too: they are shapes. */
-function checkedOptions(where: string, options: RecordOptions): Readonly<Required<RecordOptions>> {
-  checkFields(where, options, legal);
+function resolveOptions(where: string, options: RecordOptions): Readonly<Required<RecordOptions>> {
+  checkFields(where, options, optionNames);
   const filled = {
     keyTokens: options.tokens,
     numKvHeads: options.numHeads,
@@ -199,13 +199,13 @@ function checkedOptions(where: string, options: RecordOptions): Readonly<Require
     dtype: "bfloat16" as const,
     ...options,
   };
-  for (const name of ["tokens", "keyTokens"] as const) checkCount(where, name, filled[name], { least: 0 });
+  for (const name of ["tokens", "keyTokens"] as const) checkCount(where, name, filled[name], { min: 0 });
   for (const name of ["numHeads", "numKvHeads", "headDim", "batch"] as const) checkCount(where, name, filled[name]);
   const { backend, mask, placement, dtype } = filled;
-  demand(where, isBackend(backend), "a backend: a value with a name, axes, attend and attendBackward", backend);
-  demand(where, typeof mask?.slices === "function", "a mask: a value with a name and slices", mask);
-  demand(where, typeof placement?.spans === "function", "a placement: a value with a name and spans", placement);
-  demand(where, Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype);
+  expectValue(where, isBackend(backend), "a backend: a value with a name, axes, attend and attendBackward", backend);
+  expectValue(where, typeof mask?.slices === "function", "a mask: a value with a name and slices", mask);
+  expectValue(where, typeof placement?.spans === "function", "a placement: a value with a name and spans", placement);
+  expectValue(where, Object.hasOwn(dtypeBytes, dtype), `dtype ${Object.keys(dtypeBytes).join(", ")}`, dtype);
   return filled;
 }
 
@@ -220,12 +220,12 @@ interface Run {
 }
 
 function recordRank(ctx: SymbolicContext, run: Run): RecordedRank {
-  const recorded = recordCall(ctx, run);
+  const recorded = recordAttention(ctx, run);
   recorded.tape.close();
   return recorded;
 }
 
-function recordCall(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
+function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
   const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
@@ -247,13 +247,15 @@ function recordCall(ctx: SymbolicContext, { options, queries, keys }: Run): Reco
   using dk = k.grad!;
   using dv = v.grad!;
   const tensors = { q, k, v, dOut, out, dq, dk, dv };
-  const ends = Object.fromEntries(Object.entries(tensors).map(([name, x]) => [name, tape.viewOf(x)])) as Ends;
+  const tensorViews = Object.fromEntries(
+    Object.entries(tensors).map(([name, x]) => [name, tape.viewOf(x)]),
+  ) as TensorViews;
   mark("end");
-  return { tape, at, firstSequence: batch * sequenceOf(at, options), ends, peakBytes: device.memory().peak };
+  return { tape, at, firstSequence: batch * sequenceIndex(at, options), tensorViews, peakBytes: device.memory().peak };
 }
 
 /** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
-function sequenceOf(at: Coordinate, { backend, mesh }: RecordOptions): number {
+function sequenceIndex(at: Coordinate, { backend, mesh }: RecordOptions): number {
   const own = Object.entries(omitAxes(at, backend.axes));
   return own.reduce((number, [axis, place]) => number * mesh[axis]! + place, 0);
 }

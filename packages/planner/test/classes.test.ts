@@ -144,7 +144,7 @@ test("meshes of more than 1 024 ranks with unequal work are refused, and how to 
   ] as const) {
     const error = refusal(options);
     expect(error).toBeInstanceOf(OptionError);
-    expect((error as Error).message).toContain("expected at most 1024 classes of ranks that do the same");
+    expect((error as Error).message).toContain("expected at most 1024 equivalence classes of ranks");
     expect((error as Error).message).toContain("received 2048 ranks in 2048");
     expect((error as Error).message).toContain(remedy);
   }

@@ -21,7 +21,7 @@ export interface Site {
   readonly kv: KvBlock;
 }
 
-/** A ring whose tiles are computed by somebody who meddles. */
+/** A ring whose tiles are computed by a faulty backend. */
 export function meddledRing({ forward, backward }: Meddling): AttentionBackend {
   const right = local();
   const inner: AttentionBackend = {
@@ -43,7 +43,7 @@ export function meddledRing({ forward, backward }: Meddling): AttentionBackend {
   return ring({ inner });
 }
 
-/** A ring whose messages pass through somebody's hands. */
+/** A ring whose messages are altered on the way. */
 export function tappedRing(
   tap: (group: ProcessGroup, transfers: readonly Transfer[]) => readonly Transfer[],
 ): AttentionBackend {

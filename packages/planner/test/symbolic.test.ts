@@ -28,7 +28,7 @@ test("tensors take bytes that are counted and not there, and cannot be read", as
   expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
 });
 
-test("memory that was freed is allocated again, under the same number, and nobody can use it through what was disposed", () => {
+test("memory that was freed is allocated again, under the same number, and a disposed tensor cannot use it", () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
   const { kernels, record: tape } = ctx!.device;
   const first = zeros(ctx!, [4]);

@@ -28,10 +28,10 @@ test.each([
   );
   expect(trials.length).toBe(15);
   const ranks = await onWorld(makeWorld, { size: 6, mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = disturbed(ctx, { arrival: "late", seed: 3 });
+    const rank = disturbed(ctx, { completion: "late", seed: 3 });
     const measurements: Measurement[] = [];
     for (const trial of trials) measurements.push(await measureOn(rank, strategy, trial));
-    expect(rank.underWay()).toBe(0);
+    expect(rank.inFlight()).toBe(0);
     return measurements;
   });
   for (const i of trials.keys())

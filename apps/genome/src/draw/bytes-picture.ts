@@ -1,11 +1,11 @@
 import { rect } from "@mosaic/planner/svg";
 import type { Comparison, MethodResult } from "../results.ts";
-import { colour, curve, label, line, linearAxis, logAxis, note, svg, ticks } from "./plot.ts";
+import { paletteColor, curve, label, line, linearAxis, logAxis, note, svg, ticks } from "./plot.ts";
 
 const [WIDTH, HEIGHT] = [880, 520];
 const frame = { left: 150, right: 740, top: 84, bottom: 450 } as const;
 /** Where those stand that move nothing. */
-const NOTHING = 92;
+const ZERO_BYTES_X = 92;
 
 /** How well each method does after how much it has moved. */
 export function bytesPicture({ methods }: Comparison): string {
@@ -28,15 +28,15 @@ export function bytesPicture({ methods }: Comparison): string {
       subtitle: `${settings.chunks} chunks of ${settings.chunkLength} bases over ${settings.ranks} ranks, seed ${settings.seed}; each method has ring's multiply-adds`,
     },
     [
-      rect({ x: NOTHING - 22, y: frame.top, width: 44, height: frame.bottom - frame.top }, 'fill="#f3f5f8"'),
-      note({ x: NOTHING, y: frame.bottom + 18 }, "nothing", 'text-anchor="middle"'),
+      rect({ x: ZERO_BYTES_X - 22, y: frame.top, width: 44, height: frame.bottom - frame.top }, 'fill="#f3f5f8"'),
+      note({ x: ZERO_BYTES_X, y: frame.bottom + 18 }, "nothing", 'text-anchor="middle"'),
       ...ticks(heights).flatMap((loss) => [
         line([frame.left, y(loss), frame.right, y(loss)], 'stroke="#e4e8ee"'),
-        note({ x: NOTHING - 30, y: y(loss) + 4 }, loss.toFixed(2), 'text-anchor="end"'),
+        note({ x: ZERO_BYTES_X - 30, y: y(loss) + 4 }, loss.toFixed(2), 'text-anchor="end"'),
       ]),
       ...decades.flatMap((bytes) => [
         line([x(bytes), frame.top, x(bytes), frame.bottom], 'stroke="#e4e8ee"'),
-        note({ x: x(bytes), y: frame.bottom + 18 }, words(bytes), 'text-anchor="middle"'),
+        note({ x: x(bytes), y: frame.bottom + 18 }, formatBytes(bytes), 'text-anchor="middle"'),
       ]),
       note(
         { x: (frame.left + frame.right) / 2, y: frame.bottom + 40 },
@@ -44,31 +44,32 @@ export function bytesPicture({ methods }: Comparison): string {
         'text-anchor="middle"',
       ),
       note({ x: 32, y: 76 }, "cross-entropy of hidden bases, held out (nats)"),
-      ...methods.flatMap((method, i) => drawn(method, i, { x, y })),
+      ...methods.flatMap((method, i) => drawMethod(method, i, { x, y })),
     ],
   );
 }
 
-function drawn(
+function drawMethod(
   { name, curve: entries }: MethodResult,
   i: number,
   { x, y }: { x: (bytes: number) => number; y: (loss: number) => number },
 ): readonly string[] {
-  const at = (bytes: number): number => (bytes > 0 ? x(bytes) : NOTHING);
+  const at = (bytes: number): number => (bytes > 0 ? x(bytes) : ZERO_BYTES_X);
   const points = entries.map(({ bytes, held }) => [at(bytes), y(held!.loss)] as const);
   const last = points.at(-1)!;
   const { step, bytes, held } = entries.at(-1)!;
-  const words = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
+  const formatBytes = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
   const key = frame.top + 12 + i * 34;
   return [
-    curve(points, `stroke="${colour(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
-    `<circle cx="${last[0].toFixed(1)}" cy="${last[1].toFixed(1)}" r="4.5" fill="${colour(i)}"><title>${words}</title></circle>`,
-    rect({ x: frame.right + 14, y: key - 9, width: 10, height: 10 }, `fill="${colour(i)}"`),
+    curve(points, `stroke="${paletteColor(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
+    `<circle cx="${last[0].toFixed(1)}" cy="${last[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
+    rect({ x: frame.right + 14, y: key - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
     label({ x: frame.right + 30, y: key }, name),
-    note({ x: frame.right + 30, y: key + 14 }, `${held!.loss.toFixed(4)}, ${bytesIn(bytes)}`),
+    note({ x: frame.right + 30, y: key + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
   ];
 }
 
-const words = (bytes: number): string =>
+const formatBytes = (bytes: number): string =>
   bytes >= 1e9 ? `${bytes / 1e9} GB` : bytes >= 1e6 ? `${bytes / 1e6} MB` : `${bytes / 1e3} kB`;
-const bytesIn = (bytes: number): string => (bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`);
+const formatMegabytes = (bytes: number): string =>
+  bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`;

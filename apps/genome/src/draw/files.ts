@@ -22,14 +22,14 @@ export function page(comparison: Comparison, planted: PlantedResult, drawn: Read
 chunk (local), to it and the few that a learned router chose (meta), or to everything (ring). All have the same multiply-adds.</p>
 ${drawn["loss-bytes"]}
 ${table(["method", "steps", "held-out loss", "MB sent", "recall", "by chance"], methodRows(comparison))}
-${how(comparison)}
+${describeOrigin(comparison)}
 ${drawn["routing"]}
 <h2>Planted repeats</h2>
 <p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
 repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
 ${drawn["recall"]}
 ${table(["seed", "recall@2", "pairs", "by chance", "loss of hidden bases"], plantedRows(planted))}
-${how(planted)}
+${describeOrigin(planted)}
 </body></html>
 `;
 }
@@ -58,7 +58,7 @@ function table(head: readonly string[], rows: readonly (readonly string[])[]): s
   return `<table>${row(head, "th")}${rows.map((cells) => row(cells, "td")).join("")}</table>`;
 }
 
-function how({ date, command }: { readonly date: string; readonly command: string }): string {
+function describeOrigin({ date, command }: { readonly date: string; readonly command: string }): string {
   return `<p>${escape(date)}: <code>${escape(command)}</code></p>`;
 }
 

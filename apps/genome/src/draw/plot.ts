@@ -1,10 +1,10 @@
-import { escape, rect, short, text } from "@mosaic/planner/svg";
+import { escape, rect, formatCoordinate, text } from "@mosaic/planner/svg";
 
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
 /** Grey, for what is beside the point. */
-export const FAINT = "#69727f";
-const INK = "#1c2330";
+export const GRAY = "#69727f";
+const TEXT_COLOR = "#1c2330";
 const FONT = "font-family=\"'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
 /** A whole picture: a title, a line below it, and what is drawn. */
@@ -16,8 +16,8 @@ export function svg(
     `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" ${FONT} role="img">`,
     `<title>${escape(title)}</title>`,
     rect({ x: 0, y: 0, width, height }, 'fill="#ffffff"'),
-    text(32, 36, title, `font-size="20" font-weight="700" fill="${INK}"`),
-    text(32, 58, subtitle, `font-size="12" fill="${FAINT}"`),
+    text(32, 36, title, `font-size="20" font-weight="700" fill="${TEXT_COLOR}"`),
+    text(32, 58, subtitle, `font-size="12" fill="${GRAY}"`),
     ...body,
     "</svg>",
     "",
@@ -26,12 +26,12 @@ export function svg(
 
 /** A straight line. */
 export function line([x1, y1, x2, y2]: readonly [number, number, number, number], rest: string): string {
-  return `<line x1="${short(x1)}" y1="${short(y1)}" x2="${short(x2)}" y2="${short(y2)}" ${rest}/>`;
+  return `<line x1="${formatCoordinate(x1)}" y1="${formatCoordinate(y1)}" x2="${formatCoordinate(x2)}" y2="${formatCoordinate(y2)}" ${rest}/>`;
 }
 
 /** A line through points. */
 export function curve(points: readonly (readonly [number, number])[], rest: string): string {
-  return `<polyline points="${points.map(([x, y]) => `${short(x)},${short(y)}`).join(" ")}" fill="none" ${rest}/>`;
+  return `<polyline points="${points.map(([x, y]) => `${formatCoordinate(x)},${formatCoordinate(y)}`).join(" ")}" fill="none" ${rest}/>`;
 }
 
 /** From values to pixels. */
@@ -61,15 +61,15 @@ export function ticks([low, high]: readonly [number, number], parts = 5): readon
 
 /** Small words in grey. */
 export function note(at: { x: number; y: number }, words: string, rest = ""): string {
-  return text(at.x, at.y, words, `font-size="11" fill="${FAINT}" ${rest}`);
+  return text(at.x, at.y, words, `font-size="11" fill="${GRAY}" ${rest}`);
 }
 
 /** Words in ink. */
 export function label(at: { x: number; y: number }, words: string, rest = ""): string {
-  return text(at.x, at.y, words, `font-size="12" fill="${INK}" ${rest}`);
+  return text(at.x, at.y, words, `font-size="12" fill="${TEXT_COLOR}" ${rest}`);
 }
 
 /** The i-th of five colours, which begin again. */
-export function colour(i: number): string {
+export function paletteColor(i: number): string {
   return PALETTE[i % PALETTE.length]!;
 }

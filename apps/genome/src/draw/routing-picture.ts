@@ -1,10 +1,10 @@
-import { rect, text, tip } from "@mosaic/planner/svg";
+import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { type Gene, genes, type Role } from "../genes.ts";
 import type { MethodResult } from "../results.ts";
 import type { RoutingMap } from "../survey.ts";
 import { type Axis, line, linearAxis, note, svg, ticks } from "./plot.ts";
 
-const colours: Readonly<Record<Role, string>> = {
+const roleColors: Readonly<Record<Role, string>> = {
   head: "#3366cc",
   tail: "#2a9d6f",
   recombination: "#e08214",
@@ -15,7 +15,7 @@ const colours: Readonly<Record<Role, string>> = {
 };
 
 const HEIGHT = 13;
-const NAME = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
+const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 
 /** Pixels that the map takes. */
 const GENE_MAP_HEIGHT = 64;
@@ -25,23 +25,23 @@ function geneMap(axis: Axis, y: number, bases: number): readonly string[] {
   const middle = y + 26;
   return [
     line([axis(0), middle, axis(bases), middle], 'stroke="#69727f" stroke-width="1"'),
-    ...genes.map((gene) => drawn(gene, axis, middle)),
+    ...genes.map((gene) => drawGene(gene, axis, middle)),
     ...legend(axis(0), y + GENE_MAP_HEIGHT - 4),
   ];
 }
 
-function drawn(gene: Gene, axis: Axis, middle: number): string {
+function drawGene(gene: Gene, axis: Axis, middle: number): string {
   const { name, start, end, complement, role } = gene;
   const [x, width] = [axis(start), axis(end) - axis(start)];
   const top = complement ? middle + 2 : middle - 2 - HEIGHT;
-  const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${colours[role]}" rx="1.5"`);
+  const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${roleColors[role]}" rx="1.5"`);
   const fits = width > 6.5 * name.length + 2;
-  const words = fits ? [text(x + width / 2, top + 10, name, NAME)] : [];
-  return tip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
+  const words = fits ? [text(x + width / 2, top + 10, name, LABEL_STYLE)] : [];
+  return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
 }
 
 function legend(left: number, y: number): readonly string[] {
-  return Object.entries(colours).flatMap(([role, colour], i) => [
+  return Object.entries(roleColors).flatMap(([role, colour], i) => [
     rect({ x: left + i * 104, y: y - 9, width: 10, height: 10 }, `fill="${colour}" rx="1.5"`),
     note({ x: left + i * 104 + 15, y }, role),
   ]);
@@ -50,7 +50,7 @@ function legend(left: number, y: number): readonly string[] {
 const SIDE = 760;
 const [LEFT, TOP] = [96, 84 + GENE_MAP_HEIGHT];
 /** From white over blue to nearly black. */
-const RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
+const COLOR_RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
 const LENGTH_OF_LAMBDA = 48_502;
 
 /** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
@@ -65,7 +65,7 @@ export function routingPicture(map: RoutingMap, { name, curve }: MethodResult): 
   return svg({ ...size, title, subtitle }, [
     ...geneMap(across, 76, LENGTH_OF_LAMBDA),
     rect({ x: LEFT, y: TOP, width: SIDE, height: SIDE }, 'fill="#f7f8fa"'),
-    ...cells(map),
+    ...drawCells(map),
     ...ticks([0, LENGTH_OF_LAMBDA / 1000], 10).flatMap((kilobases) => [
       line([across(kilobases * 1000), TOP + SIDE, across(kilobases * 1000), TOP + SIDE + 5], 'stroke="#69727f"'),
       note({ x: across(kilobases * 1000), y: TOP + SIDE + 18 }, String(kilobases), 'text-anchor="middle"'),
@@ -73,38 +73,38 @@ export function routingPicture(map: RoutingMap, { name, curve }: MethodResult): 
     ]),
     note({ x: LEFT + SIDE / 2, y: TOP + SIDE + 36 }, "looked at (thousand bases)", 'text-anchor="middle"'),
     `<g transform="translate(${LEFT - 50} ${TOP + SIDE / 2}) rotate(-90)">${note({ x: 0, y: 0 }, "looks (thousand bases)", 'text-anchor="middle"')}</g>`,
-    ...scale(map),
+    ...drawColorScale(map),
   ]);
 }
 
 /** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
-function topOf({ bins, weights }: RoutingMap): number {
+function maxShade({ bins, weights }: RoutingMap): number {
   const shares = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
   return Math.max(1.05, shares[Math.floor(0.99 * (shares.length - 1))]!);
 }
 
 /** All cells of one shade are one path. Shades are even in the logarithm, from the even share on. */
-function cells(map: RoutingMap): readonly string[] {
+function drawCells(map: RoutingMap): readonly string[] {
   const { bins, weights } = map;
-  const last = RAMP.length - 1;
-  const unit = Math.log(topOf(map)) / last;
-  const paths = RAMP.map(() => "");
+  const last = COLOR_RAMP.length - 1;
+  const unit = Math.log(maxShade(map)) / last;
+  const paths = COLOR_RAMP.map(() => "");
   weights.forEach((weight, at) => {
     const shade = Math.min(last, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / unit + 1e-9));
     if (shade < 0) return;
     paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
   });
   const transform = `transform="translate(${LEFT} ${TOP}) scale(${(SIDE / bins).toFixed(5)})"`;
-  return paths.map((path, shade) => `<path ${transform} fill="${RAMP[shade]}" d="${path}"/>`);
+  return paths.map((path, shade) => `<path ${transform} fill="${COLOR_RAMP[shade]}" d="${path}"/>`);
 }
 
-function scale(map: RoutingMap): readonly string[] {
+function drawColorScale(map: RoutingMap): readonly string[] {
   const y = TOP + SIDE + 58;
-  const last = RAMP.length - 1;
-  const from = (shade: number): string => (topOf(map) ** (shade / last)).toFixed(3);
+  const last = COLOR_RAMP.length - 1;
+  const from = (shade: number): string => (maxShade(map) ** (shade / last)).toFixed(3);
   return [
     note({ x: LEFT, y: y + 11 }, "even shares, from:"),
-    ...RAMP.flatMap((colour, shade) => [
+    ...COLOR_RAMP.flatMap((colour, shade) => [
       rect({ x: LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
       note({ x: LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
     ]),

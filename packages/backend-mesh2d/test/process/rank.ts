@@ -23,7 +23,7 @@ await using ctx = await init({ device, collectives: local(), mesh, timeout: 20 }
 const measurements: Measurement[] = [];
 for (const [i, way] of ways.entries()) {
   // Nothing holds the ranks back: what one waits for, the others may have sent long ago, or not yet posted.
-  const rank = disturbed(ctx, { arrival: "soon", seed: 3 });
+  const rank = disturbed(ctx, { completion: "soon", seed: 3 });
   const backend = mesh2d({ shape: [rows, columns], ...way, computeToTransfer: 0.5 });
   const extents = [{ queries: 41, keys: 41 }];
   for (const trial of backendTrials(
@@ -32,6 +32,6 @@ for (const [i, way] of ways.entries()) {
   )) {
     measurements.push(await measureOn(rank, backend, { ...trial, name: `${titleOf(way)}, ${trial.name}` }));
   }
-  check(rank.underWay() === 0, `${rank.underWay()} collectives were never waited for`);
+  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 }
 writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -20,7 +20,7 @@ await using ctx = await init({
   collectives: nccl({ ...shared, timeout: 60 }),
   mesh: arrangement.mesh,
 });
-const rank = disturbed(ctx, { arrival: "late", seed: 3 });
+const rank = disturbed(ctx, { completion: "late", seed: 3 });
 
 const measurements: Measurement[] = [];
 for (const [i, placement] of placements().entries()) {

@@ -1,5 +1,5 @@
 import { fileURLToPath } from "node:url";
-import { checkMeasurements, joined, type Measurement } from "@mosaic/conformance";
+import { checkMeasurements, mergeErrorSums, type Measurement } from "@mosaic/conformance";
 import { launch } from "@mosaic/launcher";
 import { expect, test } from "vitest";
 import { bundled } from "../../../../vitest.program.ts";
@@ -36,8 +36,8 @@ function pooled(trials: readonly (readonly Measurement[])[]): Measurement {
   const first = trials[0]![0]!;
   const names = Object.keys(first.results);
   const results = names.map((name) => {
-    const found = joined(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.found)));
-    const local = joined(trials.map(([rank]) => rank!.results[name]!.local));
+    const found = mergeErrorSums(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.found)));
+    const local = mergeErrorSums(trials.map(([rank]) => rank!.results[name]!.local));
     return [name, { ...first.results[name]!, found, local }] as const;
   });
   return { ...first, trial: `${trials.length} trials`, results: Object.fromEntries(results) };

@@ -12,7 +12,7 @@ import {
   measureModuleOn,
   measureOn,
   moduleTrials,
-  onOneDevice,
+  runOnOneDevice,
   placements,
   poisoned,
 } from "@mosaic/conformance";
@@ -25,7 +25,7 @@ const arrangement = [...rings, ...nests].find((each) => formatMesh(each.mesh) ==
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements: Measurement[] = [];
-const disturb = () => disturbed(ctx, { arrival: "late", seed: 3 });
+const disturb = () => disturbed(ctx, { completion: "late", seed: 3 });
 const rank = disturb();
 
 for (const [i, placement] of placements().entries()) {
@@ -36,8 +36,8 @@ for (const [i, placement] of placements().entries()) {
 }
 const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
 for (const trial of moduleTrials()) {
-  const one = await onOneDevice(alone, trial, arrangement);
+  const one = await runOnOneDevice(alone, trial, arrangement);
   measurements.push(await measureModuleOn(disturb(), { arrangement, trial, one }));
 }
-check(rank.underWay() === 0, `${rank.underWay()} collectives were never waited for`);
+check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 writeFileSync(join(folder!, `${ctx.rank}.json`), JSON.stringify(measurements));

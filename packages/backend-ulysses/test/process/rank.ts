@@ -21,12 +21,12 @@ const { backend, ...arrangement } = [...worlds, ...nests].find((each) => formatM
 const device = poisoned(cpu({ threads: 1 }));
 await using ctx = await init({ device, collectives: local(), mesh: arrangement.mesh, timeout: 20 });
 const measurements: Measurement[] = [];
-const rank = disturbed(ctx, { arrival: "late", seed: 3 });
+const rank = disturbed(ctx, { completion: "late", seed: 3 });
 for (const [i, placement] of placements().entries()) {
   const dtype = i % 2 === 0 ? "float32" : "bfloat16";
   for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 })) {
     measurements.push(await measureOn(rank, backend, trial));
   }
 }
-check(rank.underWay() === 0, `${rank.underWay()} collectives were never waited for`);
+check(rank.inFlight() === 0, `${rank.inFlight()} collectives were never waited for`);
 writeFileSync(join(folder!, `${ctx.rank}.json`), JSON.stringify(measurements));

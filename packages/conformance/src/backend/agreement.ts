@@ -13,7 +13,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
-import { checkMessage, errorOf, messageOf, openStage } from "../failures/stage.ts";
+import { checkMessage, waitForError, expectError, openTestWorld } from "../failures/test-world.ts";
 import type { MakeWorld } from "../world.ts";
 
 export interface AgreementSuiteOptions {
@@ -122,17 +122,17 @@ export function agreementSuite(options: AgreementSuiteOptions): Case[] {
 
 async function atNextCall({ makeWorld, backend }: AgreementSuiteOptions, difference: Difference): Promise<void> {
   const { all, odd, sides } = difference;
-  await using stage = await openStage(makeWorld, { size: 3 });
-  const outcomes = stage.contexts.map((ctx) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const outcomes = testWorld.contexts.map((ctx) => {
     const chosen = { ...usual, ...all, ...(ctx.rank === 1 && odd) };
-    return errorOf(
+    return waitForError(
       ctx.world,
       () => attend(ctx, backend("sp"), chosen),
       () => ctx.mesh.group("sp").barrier().wait(),
     );
   });
   for (const outcome of await Promise.all(outcomes)) {
-    const message = messageOf(outcome, CollectiveMismatchError);
+    const message = expectError(outcome, CollectiveMismatchError);
     for (const side of sides) checkMessage(message, side);
     checkMessage(
       message,
@@ -166,20 +166,20 @@ async function atClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<v
   const failed = ended.filter((each) => each.status === "rejected");
   check(failed.length > 0, "expected that a rank fails to read or to close, received none");
   for (const { reason } of failed) {
-    const message = messageOf(reason as Error, CollectiveMismatchError);
+    const message = expectError(reason as Error, CollectiveMismatchError);
     for (const side of ["scale 0.25, ", "scale 0.5, "]) checkMessage(message, side);
   }
 }
 
 /** Equal is what has equal slices and spans, not what is the same object; closing compares, too. */
 async function agree({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   for (let call = 0; call < 20; call++) {
     const mask = () => (call % 2 === 0 ? masks.causal() : masks.documents([3, 1, 2, 1, 1, 4]));
-    for (const ctx of stage.contexts) {
+    for (const ctx of testWorld.contexts) {
       attend(ctx, backend("sp"), { ...usual, mask: mask(), scale: 1 + call, dropsBackward: call % 3 > 0 });
     }
   }
-  for (const group of stage.groups) group.barrier().wait();
-  for (const device of stage.devices) await device.stream.synchronize();
+  for (const group of testWorld.groups) group.barrier().wait();
+  for (const device of testWorld.devices) await device.stream.synchronize();
 }

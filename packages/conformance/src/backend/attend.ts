@@ -1,23 +1,23 @@
 import { type AttentionBackend, type Context, type Coordinate, type Device, type Tensor } from "@mosaic/core";
 import { checkEqual } from "../check.ts";
-import { filled, headsFirst, layoutsOf, type MatrixSize, positionsOf, takeRows } from "./shard.ts";
-import { answerOf, type Trial } from "./trial.ts";
+import { fullTensor, headsFirst, trialLayouts, type MatrixSize, positionsOf, takeRows } from "./shard.ts";
+import { referenceOf, type Trial } from "./trial.ts";
 
 /** What attention gives one rank: its rows of out, lse and dq, and the whole dk and dv of its keys. */
 export type AttentionNumbers<Values = Float32Array> = Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Values>>;
 
 /** What state and gradients hold before: a state over other keys, and other gradients. */
-export interface Before {
+export interface InitialState {
   readonly out: number;
   readonly lse: number;
   readonly gradients: number;
 }
 
-const nothing: Before = { out: 0, lse: Number.NEGATIVE_INFINITY, gradients: 0 };
+const emptyState: InitialState = { out: 0, lse: Number.NEGATIVE_INFINITY, gradients: 0 };
 
 /** What `attend` folds and `attendBackward` adds, by whatever means. */
-interface Way {
-  readonly before: Before;
+interface AttendFunctions {
+  readonly before: InitialState;
   attend(q: Tensor, state: { out: Tensor; lse: Tensor }, kv: { k: Tensor; v: Tensor }): void;
   attendBackward(
     q: Tensor,
@@ -28,7 +28,7 @@ interface Way {
 }
 
 /** Positions of the rows of queries and keys that one rank holds. */
-interface Rows {
+interface RankPositions {
   readonly queries: readonly number[];
   readonly keys: readonly number[];
 }
@@ -38,26 +38,30 @@ export function attendOn(
   ctx: Context,
   backend: AttentionBackend,
   trial: Trial,
-  before: Before = nothing,
+  before: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
-  const layouts = layoutsOf(trial);
+  const layouts = trialLayouts(trial);
   const at = ctx.mesh.coordinate;
   const call = { at, scale: trial.scale, mask: trial.mask, ...layouts };
-  const way: Way = {
+  const way: AttendFunctions = {
     before,
     attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
     attendBackward: (q, saved, grads, kv) =>
       backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...kv, from: at }),
   };
-  return attendRows(ctx.device, trial, rowsOf(trial, at), way);
+  return attendRows(ctx.device, trial, positionsOfRank(trial, at), way);
 }
 
 /** The whole trial on one device, by its own kernel. */
-export function attendLocally(device: Device, trial: Trial, before: Before = nothing): Promise<AttentionNumbers> {
+export function attendLocally(
+  device: Device,
+  trial: Trial,
+  before: InitialState = emptyState,
+): Promise<AttentionNumbers> {
   const { queries, keys, mask, scale } = trial;
   const whole = (length: number) => [{ start: 0, length, step: 1 }];
   const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale };
-  const way: Way = {
+  const way: AttendFunctions = {
     before,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
     attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
@@ -66,21 +70,21 @@ export function attendLocally(device: Device, trial: Trial, before: Before = not
   return attendRows(device, trial, rows, way);
 }
 
-export function rowsOf(trial: Trial, at: Coordinate): Rows {
-  const { queries, keys } = layoutsOf(trial);
+export function positionsOfRank(trial: Trial, at: Coordinate): RankPositions {
+  const { queries, keys } = trialLayouts(trial);
   return { queries: positionsOf(queries.spans(at)), keys: positionsOf(keys.spans(at)) };
 }
 
 /** The part of float64's answer that belongs to some rows. */
-export function answerFor(trial: Trial, rows: Rows): AttentionNumbers<Float64Array> {
-  return partOf(answerOf(trial), trial, rows);
+export function expectedFor(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
+  return selectRows(referenceOf(trial), trial, rows);
 }
 
 /** What of the whole results belongs to some rows. */
-export function partOf(
+export function selectRows(
   { out, lse, dq, dk, dv }: AttentionNumbers<ArrayLike<number>>,
   trial: Trial,
-  rows: Rows,
+  rows: RankPositions,
 ): AttentionNumbers<Float64Array> {
   const q = { rows: trial.queries.length, width: trial.headDim };
   const k = { rows: trial.keys.length, width: trial.headDim };
@@ -95,9 +99,14 @@ export function partOf(
   };
 }
 
-async function attendRows(device: Device, trial: Trial, rows: Rows, way: Way): Promise<AttentionNumbers> {
+async function attendRows(
+  device: Device,
+  trial: Trial,
+  rows: RankPositions,
+  way: AttendFunctions,
+): Promise<AttentionNumbers> {
   const { batch, numHeads, numKvHeads, headDim, dtype } = trial;
-  const { problem, dOut: dOutAll } = answerOf(trial);
+  const { problem, dOut: dOutAll } = referenceOf(trial);
   const q = { rows: trial.queries.length, width: headDim };
   const k = { rows: trial.keys.length, width: headDim };
   const qShape = [batch, numHeads, rows.queries.length, headDim];
@@ -114,15 +123,15 @@ async function attendRows(device: Device, trial: Trial, rows: Rows, way: Way): P
   using keys = headsFirst(device, given.k, kShape, dtype);
   using values = headsFirst(device, given.v, kShape, dtype);
   using dOut = headsFirst(device, given.dOut, qShape, dtype);
-  using out = filled(device, qShape, way.before.out);
-  using lse = filled(device, rowShape, way.before.lse);
+  using out = fullTensor(device, qShape, way.before.out);
+  using lse = fullTensor(device, rowShape, way.before.lse);
   way.attend(queries, { out, lse }, { k: keys, v: values });
 
-  using delta = filled(device, rowShape, 0);
+  using delta = fullTensor(device, rowShape, 0);
   device.kernels.rowDot(delta, dOut, out);
-  using dq = filled(device, qShape, way.before.gradients);
-  using dk = filled(device, kShape, way.before.gradients);
-  using dv = filled(device, kShape, way.before.gradients);
+  using dq = fullTensor(device, qShape, way.before.gradients);
+  using dk = fullTensor(device, kShape, way.before.gradients);
+  using dv = fullTensor(device, kShape, way.before.gradients);
   way.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
   const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
   // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.

@@ -1,10 +1,10 @@
 import { type Mask, masks } from "@mosaic/core";
-import { randomSlices, type Sees, seesAny } from "../oracle/attention.ts";
+import { randomSlices, type MaskMod, maskModOf } from "../oracle/attention.ts";
 
 /** A mask, and its definition pair by pair, in words of the sequence and not of slices. */
 export interface MaskTrial {
   readonly mask: Mask;
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
 }
 
 /**
@@ -13,20 +13,20 @@ export interface MaskTrial {
  * @example
  * ```ts
  * import { maskTrials } from "@mosaic/conformance";
- * const { mask, sees } = maskTrials(4, 4, 1)[1]!;
+ * const { mask, maskMod } = maskTrials(4, 4, 1)[1]!;
  * mask.name; // => "causal"
- * sees(2, 3); // => false
+ * maskMod(2, 3); // => false
  * ```
  */
 export function maskTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
   const name = `${queries} ${keys} ${seed}`;
-  const trials = made.get(name) ?? makeTrials(queries, keys, seed);
-  made.set(name, trials);
+  const trials = trialCache.get(name) ?? makeTrials(queries, keys, seed);
+  trialCache.set(name, trials);
   return trials;
 }
 
 /** Made once: what float64 answers to a definition can then be kept with it. */
-const made = new Map<string, readonly MaskTrial[]>();
+const trialCache = new Map<string, readonly MaskTrial[]>();
 
 function makeTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
   const shift = keys - queries;
@@ -34,15 +34,15 @@ function makeTrials(queries: number, keys: number, seed: number): readonly MaskT
   const first = Math.floor(keys / 3);
   const random = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
   return [
-    { mask: masks.full(), sees: () => true },
-    { mask: masks.causal(), sees: (q, k) => k <= q + shift },
-    { mask: masks.inverseCausal(), sees: (q, k) => k >= q },
-    { mask: masks.bidirectionalCausal(), sees: (q, k) => k >= q && k <= q + shift },
-    { mask: masks.slidingWindow(window), sees: (q, k) => k <= q + shift && k > q + shift - window },
-    { mask: masks.prefix(first), sees: (q, k) => k < first || k <= q + shift },
+    { mask: masks.full(), maskMod: () => true },
+    { mask: masks.causal(), maskMod: (q, k) => k <= q + shift },
+    { mask: masks.inverseCausal(), maskMod: (q, k) => k >= q },
+    { mask: masks.bidirectionalCausal(), maskMod: (q, k) => k >= q && k <= q + shift },
+    { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + shift && k > q + shift - window },
+    { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + shift },
     ...(queries === keys ? documentTrials(queries) : []),
-    ...random.map((slices) => ({ mask: masks.fromSlices(slices), sees: seesAny(slices) })),
-    { mask: masks.fromSlices([]), sees: () => false },
+    ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: maskModOf(slices) })),
+    { mask: masks.fromSlices([]), maskMod: () => false },
   ];
 }
 
@@ -54,7 +54,7 @@ function documentTrials(length: number): MaskTrial[] {
     return lengths.findIndex((each) => position < (end += each));
   };
   return [
-    { mask: masks.documents(lengths), sees: (q, k) => documentOf(q) === documentOf(k) },
-    { mask: masks.documents(lengths, "causal"), sees: (q, k) => documentOf(q) === documentOf(k) && k <= q },
+    { mask: masks.documents(lengths), maskMod: (q, k) => documentOf(q) === documentOf(k) },
+    { mask: masks.documents(lengths, "causal"), maskMod: (q, k) => documentOf(q) === documentOf(k) && k <= q },
   ];
 }

@@ -1,16 +1,16 @@
 import type { AttentionBackend, Context, Device } from "@mosaic/core";
 import { magnitude } from "../check.ts";
 import { type ErrorSum, errorSum, type Extent, extentOf, type Measured, type Measurement } from "../measure/gate.ts";
-import { answerFor, attendLocally, type AttentionNumbers, attendOn, rowsOf } from "./attend.ts";
-import { type Answer, answerOf, type Trial } from "./trial.ts";
+import { expectedFor, attendLocally, type AttentionNumbers, attendOn, positionsOfRank } from "./attend.ts";
+import { type Reference, referenceOf, type Trial } from "./trial.ts";
 
 const names = ["out", "lse", "dq", "dk", "dv"] as const;
 
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureOn(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await attendOn(ctx, backend, trial);
-  const mine = answerFor(trial, rowsOf(trial, ctx.mesh.coordinate));
-  const { errors, extents, lse } = await yardstickOf(ctx.device, trial);
+  const mine = expectedFor(trial, positionsOfRank(trial, ctx.mesh.coordinate));
+  const { errors, extents, lse } = await referenceErrors(ctx.device, trial);
   const measured = (name: (typeof names)[number]): Measured => ({
     found: errorSum(actual[name], mine[name]),
     local: errors[name],
@@ -21,7 +21,7 @@ export async function measureOn(ctx: Context, backend: AttentionBackend, trial: 
 }
 
 /** What a rank's errors are held to. */
-interface Yardstick {
+interface ReferenceErrors {
   /** What the device's own kernel makes of the whole. */
   readonly errors: AttentionNumbers<ErrorSum>;
   readonly extents: AttentionNumbers<Extent>;
@@ -29,23 +29,23 @@ interface Yardstick {
   readonly lse: number;
 }
 
-const yardsticks = new WeakMap<Answer, Map<string, Promise<Yardstick>>>();
+const referenceCache = new WeakMap<Reference, Map<string, Promise<ReferenceErrors>>>();
 
 /** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
-function yardstickOf(device: Device, trial: Trial): Promise<Yardstick> {
-  const expected = answerOf(trial);
-  const known = yardsticks.get(expected) ?? new Map<string, Promise<Yardstick>>();
-  yardsticks.set(expected, known);
+function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
+  const expected = referenceOf(trial);
+  const known = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
+  referenceCache.set(expected, known);
   const how = `${device.type} ${JSON.stringify(trial.mask)}`;
-  const yardstick = known.get(how) ?? measureWhole(device, trial);
+  const yardstick = known.get(how) ?? measureReference(device, trial);
   known.set(how, yardstick);
   // Who fails does so for himself: the next tries again.
   yardstick.catch(() => known.delete(how));
   return yardstick;
 }
 
-async function measureWhole(device: Device, trial: Trial): Promise<Yardstick> {
-  const expected = answerOf(trial);
+async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {
+  const expected = referenceOf(trial);
   const actual = await attendLocally(device, trial);
   const eachName = <T>(measure: (name: (typeof names)[number]) => T) =>
     Object.fromEntries(names.map((name) => [name, measure(name)])) as Record<(typeof names)[number], T>;

@@ -29,7 +29,10 @@ export interface MatrixSize {
 }
 
 /** Where the queries and keys of a trial lie. */
-export function layoutsOf({ mesh, axes, queries, keys }: Trial): { readonly queries: Layout; readonly keys: Layout } {
+export function trialLayouts({ mesh, axes, queries, keys }: Trial): {
+  readonly queries: Layout;
+  readonly keys: Layout;
+} {
   return { queries: layoutOf({ mesh, axes, ...queries }), keys: layoutOf({ mesh, axes, ...keys }) };
 }
 
@@ -45,12 +48,12 @@ export function headsFirst(device: Device, values: ArrayLike<number>, shape: Sha
 }
 
 /** A dense tensor of one value. */
-export function filled(device: Device, shape: Shape, value: number): Tensor {
+export function fullTensor(device: Device, shape: Shape, value: number): Tensor {
   const tensor = device.empty(shape, "float32");
   device.kernels.fill(tensor, value);
   return tensor;
 }
 
-export function concatenated(parts: readonly Float64Array[]): Float64Array {
+export function concatenate(parts: readonly Float64Array[]): Float64Array {
   return Float64Array.from(parts.flatMap((part) => Array.from(part)));
 }

@@ -1,9 +1,9 @@
 import type { AttentionBackend, DType } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { type Arrival, disturbed, poisoned } from "../disturb/group.ts";
+import { type CompletionTime, disturbed, poisoned } from "../disturb/group.ts";
 import { checkMeasurements, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { attendLocally, attendOn, type Before, partOf, rowsOf } from "./attend.ts";
+import { attendLocally, attendOn, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
 import { measureOn } from "./measure.ts";
 import {
   type Arrangement,
@@ -12,8 +12,8 @@ import {
   formatMesh,
   placements,
   ranksOf,
-  sequenceOf,
-  sequencesOf,
+  sequenceIndex,
+  countSequences,
 } from "./trials.ts";
 
 export interface BackendSuiteOptions {
@@ -58,51 +58,55 @@ export function backendSuite({ dtypes = ["float32", "bfloat16"], ...options }: B
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {
         // Every rule is met under either disturbance, without multiplying the cases by two.
-        const arrival: Arrival = (i + j + l) % 2 === 0 ? "late" : "soon";
+        const completion: CompletionTime = (i + j + l) % 2 === 0 ? "late" : "soon";
         return {
-          name: `${title(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${arrival}`,
-          run: () => exact(options, arrangement, { arrival, placement, dtype }),
+          name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${completion}`,
+          run: () => checkExact(options, arrangement, { completion, placement, dtype }),
         };
       }),
     ),
     {
-      name: `${title(arrangement)}: folds into the state that is there, adds to gradients, and keeps no memory`,
-      run: () => folding(options, arrangement),
+      name: `${caseTitle(arrangement)}: folds into the state that is there, adds to gradients, and keeps no memory`,
+      run: () => checkFolding(options, arrangement),
     },
     {
-      name: `${title(arrangement)}: the same bits however messages arrive, twice over`,
-      run: () => reproducible(options, arrangement),
+      name: `${caseTitle(arrangement)}: the same bits however messages arrive, twice over`,
+      run: () => checkReproducible(options, arrangement),
     },
   ]);
 }
 
-function title({ backend, mesh }: Arrangement): string {
+function caseTitle({ backend, mesh }: Arrangement): string {
   return `${backend.name} on ${formatMesh(mesh)}`;
 }
 
-type Given = Omit<BackendSuiteOptions, "arrangements">;
+type SuiteContext = Omit<BackendSuiteOptions, "arrangements">;
 
-interface Conditions {
-  readonly arrival: Arrival;
+interface TrialConditions {
+  readonly completion: CompletionTime;
   readonly placement: ReturnType<typeof placements>[number];
   readonly dtype: DType;
 }
 
-async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, conditions: Conditions): Promise<void> {
+async function checkExact(
+  { makeWorld, extents }: SuiteContext,
+  arrangement: Arrangement,
+  conditions: TrialConditions,
+): Promise<void> {
   const { mesh, axes, backend } = arrangement;
-  const { arrival, placement, dtype } = conditions;
+  const { completion, placement, dtype } = conditions;
   // Ranks that share no sequence have one of their own each.
-  const trials = Array.from({ length: sequencesOf(mesh, axes) }, (_, i) =>
+  const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }),
   );
   const measured = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, async (ctx) => {
-    const rank = disturbed(ctx, { arrival, seed: 7 });
-    const sequence = sequenceOf(rank, axes);
+    const rank = disturbed(ctx, { completion, seed: 7 });
+    const sequence = sequenceIndex(rank, axes);
     const measurements: Measurement[] = [];
     for (const trial of trials[sequence]!) {
       measurements.push(await measureOn(rank, backend, trial));
       const { name } = trial;
-      check(rank.underWay() === 0, `${name}, rank ${ctx.rank}: ${rank.underWay()} collectives were never waited for`);
+      check(rank.inFlight() === 0, `${name}, rank ${ctx.rank}: ${rank.inFlight()} collectives were never waited for`);
     }
     return { sequence, measurements };
   });
@@ -116,10 +120,10 @@ async function exact({ makeWorld, extents }: Given, arrangement: Arrangement, co
 }
 
 /** A state over other keys, and gradients of other queries. */
-const before: Before = { out: 0.5, lse: 0.25, gradients: 0.75 };
+const priorState: InitialState = { out: 0.5, lse: 0.25, gradients: 0.75 };
 
 /** As an inner backend is called, whose keys come part by part: only so can another be built around it. */
-async function folding({ makeWorld, extents }: Given, arrangement: Arrangement): Promise<void> {
+async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
@@ -127,9 +131,9 @@ async function folding({ makeWorld, extents }: Given, arrangement: Arrangement):
     const { allocated } = ctx.device.memory();
     // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
-      const expected = await attendLocally(ctx.device, trial, before);
-      const actual = await attendOn(ctx, backend, trial, before);
-      const mine = partOf(expected, trial, rowsOf(trial, ctx.mesh.coordinate));
+      const expected = await attendLocally(ctx.device, trial, priorState);
+      const actual = await attendOn(ctx, backend, trial, priorState);
+      const mine = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, beside what was there before: ${name}`;
         checkClose(actual[name], mine[name], 1e-4 * Math.max(1, magnitude(expected[name])), what);
@@ -142,13 +146,17 @@ async function folding({ makeWorld, extents }: Given, arrangement: Arrangement):
   });
 }
 
-async function reproducible({ makeWorld, extents }: Given, arrangement: Arrangement): Promise<void> {
+async function checkReproducible({ makeWorld, extents }: SuiteContext, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 5, ...(extents && { extents }) } as const;
   const trial = backendTrials(arrangement, options)[1]!;
   await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
     const expected = await attendOn(ctx, backend, trial);
-    const ways = [ctx, disturbed(ctx, { arrival: "late", seed: 1 }), disturbed(ctx, { arrival: "soon", seed: 2 })];
+    const ways = [
+      ctx,
+      disturbed(ctx, { completion: "late", seed: 1 }),
+      disturbed(ctx, { completion: "soon", seed: 2 }),
+    ];
     for (const way of ways) {
       const actual = await attendOn(way, backend, trial);
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {

@@ -6,13 +6,13 @@ import {
   type AttentionProblem,
   type OracleBackward,
   type OracleForward,
-  type Sees,
+  type MaskMod,
   smallestGap,
 } from "../oracle/attention.ts";
-import { normals, rounded } from "../oracle/numbers.ts";
+import { normals, roundTo } from "../oracle/numbers.ts";
 
 /** A change to values that were normal numbers: scores become as large as float32 holds, −Infinity or denormal. */
-export interface Values {
+export interface ValueTransform {
   readonly name: string;
   /**
    * Whether scores are so far apart that no rounding changes which is the largest of a row: that key takes all, and results
@@ -23,16 +23,16 @@ export interface Values {
 }
 
 /** Queries, and so scores, so many times as large. */
-function scores(size: number, isApart: boolean): Values {
+function scaledScores(size: number, isApart: boolean): ValueTransform {
   return {
     name: `scores of ${size}`,
     isApart,
-    change: ({ q, k }, dtype) => ({ q: q.map((x) => rounded(x * size, dtype)), k }),
+    change: ({ q, k }, dtype) => ({ q: q.map((x) => roundTo(x * size, dtype)), k }),
   };
 }
 
 /** Every other key is one that no query takes notice of. */
-const minusInfinity: Values = {
+const minusInfinity: ValueTransform = {
   name: "scores of −Infinity",
   isApart: false,
   change({ q, k, headDim }) {
@@ -44,21 +44,21 @@ const minusInfinity: Values = {
   },
 };
 
-const denormal: Values = {
+const denormal: ValueTransform = {
   name: "denormal scores",
   isApart: false,
   change({ q, k }, dtype) {
-    const tiny = (x: number) => rounded(x * 1e-20, dtype);
+    const tiny = (x: number) => roundTo(x * 1e-20, dtype);
     return { q: q.map(tiny), k: k.map(tiny) };
   },
 };
 
 /** What a backend must be as exact on as on normal numbers. */
-export const extremeValues: readonly Values[] = [
-  scores(1e4, false),
-  scores(1e9, true),
-  scores(1e20, true),
-  scores(1e37, true),
+export const extremeValues: readonly ValueTransform[] = [
+  scaledScores(1e4, false),
+  scaledScores(1e9, true),
+  scaledScores(1e20, true),
+  scaledScores(1e37, true),
   minusInfinity,
   denormal,
 ];
@@ -77,40 +77,40 @@ export interface Trial {
   readonly scale: number;
   /** The mask that the backend gets, and what it shall let through, pair by pair. */
   readonly mask: readonly Slice[];
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
   readonly queries: { readonly length: number; readonly placement: Placement };
   readonly keys: { readonly length: number; readonly placement: Placement };
   /** Seed of all values. */
   readonly seed: number;
   /** What becomes of the queries and keys; they stay normal numbers if absent. */
-  readonly values?: Values;
+  readonly values?: ValueTransform;
 }
 
 /** The whole tensors of a trial, rounded to its dtype, and float64's answer. */
-export interface Answer extends OracleForward, OracleBackward {
+export interface Reference extends OracleForward, OracleBackward {
   readonly problem: AttentionProblem;
   readonly dOut: Float64Array;
 }
 
-const answers = new WeakMap<Sees, Map<string, Answer>>();
+const referenceCache = new WeakMap<MaskMod, Map<string, Reference>>();
 
 /**
  * Computed once for all ranks, placements and meshes: float64's answer depends on the values and on what sees what, not on
  * who holds which rows.
  */
-export function answerOf(trial: Trial): Answer {
-  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees, queries, keys, values } = trial;
+export function referenceOf(trial: Trial): Reference {
+  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod, queries, keys, values } = trial;
   const sizes = [batch, numHeads, numKvHeads, headDim, scale, seed, queries.length, keys.length];
   const problem = [...sizes, dtype, values?.name].join();
-  const known = answers.get(sees) ?? new Map<string, Answer>();
-  answers.set(sees, known);
-  const answer = known.get(problem) ?? solve(trial);
+  const known = referenceCache.get(maskMod) ?? new Map<string, Reference>();
+  referenceCache.set(maskMod, known);
+  const answer = known.get(problem) ?? computeReference(trial);
   known.set(problem, answer);
   return answer;
 }
 
-function solve(trial: Trial): Answer {
-  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, sees } = trial;
+function computeReference(trial: Trial): Reference {
+  const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod } = trial;
   const queries = trial.queries.length;
   const keys = trial.keys.length;
   const rows = batch * numHeads * queries * headDim;
@@ -123,7 +123,7 @@ function solve(trial: Trial): Answer {
     keys,
     headDim,
     scale,
-    sees,
+    maskMod,
     q: normals(rows, 4 * seed, dtype),
     k: normals(keyRows, 4 * seed + 1, dtype),
     v: normals(keyRows, 4 * seed + 2, dtype),

@@ -11,7 +11,7 @@ import {
 import { check } from "../check.ts";
 import { integer, uniforms } from "../oracle/numbers.ts";
 import { maskTrials } from "./masks.ts";
-import { extremeValues, type Trial, type Values } from "./trial.ts";
+import { extremeValues, type Trial, type ValueTransform } from "./trial.ts";
 
 /** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
 export interface Arrangement {
@@ -36,7 +36,7 @@ export interface Extents {
   /** The masks to try on them, by the names of their constructors; all if absent. */
   readonly masks?: readonly string[];
   /** What becomes of the values; they stay normal numbers if absent. */
-  readonly values?: Values;
+  readonly values?: ValueTransform;
 }
 
 /** Lengths that divide nothing, shorter than the world, different for queries and keys, and none; extreme scores. */
@@ -62,9 +62,9 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
   const cases = extents.flatMap(({ queries, keys, masks, values }) =>
     maskTrials(queries, keys, seed)
       .filter(({ mask }) => !masks || masks.includes(mask.name.replace(/\(.*/, "")))
-      .map(({ mask, sees }) => ({ queries, keys, mask, sees, values })),
+      .map(({ mask, maskMod }) => ({ queries, keys, mask, maskMod, values })),
   );
-  return cases.map(({ queries, keys, mask, sees, values }, i) => {
+  return cases.map(({ queries, keys, mask, maskMod, values }, i) => {
     const size = sizes[i % sizes.length]!;
     const { numHeads, numKvHeads, headDim } = size;
     const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
@@ -76,7 +76,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
       dtype,
       scale: 1 / Math.sqrt(headDim),
       mask: mask.slices(queries, keys),
-      sees,
+      maskMod,
       queries: { length: queries, placement },
       keys: { length: keys, placement },
       seed: seed + i,
@@ -100,12 +100,12 @@ export function formatMesh(mesh: Coordinate): string {
 }
 
 /** Number of ranks along the axes that no sequence is cut along. */
-export function sequencesOf(mesh: Coordinate, axes: readonly string[]): number {
+export function countSequences(mesh: Coordinate, axes: readonly string[]): number {
   return ranksOf(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
 }
 
 /** Which of them this rank works on. */
-export function sequenceOf({ mesh }: Context, axes: readonly string[]): number {
+export function sequenceIndex({ mesh }: Context, axes: readonly string[]): number {
   return mesh.axes
     .filter((axis) => !axes.includes(axis))
     .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
@@ -123,7 +123,7 @@ function ragged(): Placement {
 }
 
 /** Pieces of three positions dealt out at random, as a solver might: a shard is many spans, in no order. */
-function scattered(): Placement {
+function randomBlocks(): Placement {
   return {
     name: "scattered",
     spans(index, count, length) {
@@ -139,5 +139,5 @@ function scattered(): Placement {
 
 /** Core's placements, and two that are as irregular as the rules allow. */
 export function placements(): Placement[] {
-  return [contiguous(), zigzag(), striped(), ragged(), scattered()];
+  return [contiguous(), zigzag(), striped(), ragged(), randomBlocks()];
 }

@@ -39,29 +39,29 @@ const shapes = {
   dk: [1, 2, 5, 8],
   dv: [1, 2, 5, 8],
 } as const satisfies Record<string, Shape>;
-type Name = keyof typeof shapes;
+type TensorName = keyof typeof shapes;
 
 /** What a half of a call takes beside q, k and v. */
-const halves = {
+const passes = {
   attend: ["out", "lse"],
   attendBackward: ["dOut", "lse", "delta", "dq", "dk", "dv"],
-} as const satisfies Record<string, readonly Name[]>;
-type Half = keyof typeof halves;
+} as const satisfies Record<string, readonly TensorName[]>;
+type Pass = keyof typeof passes;
 
 /** A call, right or wrong: tensors, axes that the sequences are sharded along, and where their spans come from. */
-interface Given {
+interface BackendCall {
   readonly backend: AttentionBackend;
-  readonly tensors: Record<Name, Tensor>;
+  readonly tensors: Record<TensorName, Tensor>;
   readonly queries: readonly string[];
   readonly keys: readonly string[];
   readonly at: Coordinate;
   readonly from: Coordinate;
 }
 
-interface Mistake {
+interface InvalidCall {
   readonly what: string;
-  readonly half: Half;
-  readonly change: (given: Given, ctx: Context) => Partial<Given>;
+  readonly pass: Pass;
+  readonly change: (given: BackendCall, ctx: Context) => Partial<BackendCall>;
   /** The error's class and message. */
   readonly error: string;
   readonly message: RegExp;
@@ -85,26 +85,26 @@ interface Mistake {
  */
 export function validationSuite({ makeWorld, backend, sharded = ["queries", "keys"] }: ValidationSuiteOptions): Case[] {
   const mistakes = [
-    axisMistake(backend),
-    ...sharded.flatMap(sequenceMistakes),
-    ...inputMistakes(),
-    ...(["attend", "attendBackward"] as const).flatMap((half) => [...sumMistakes(half), ...disposals(half)]),
+    invalidAxis(backend),
+    ...sharded.flatMap(invalidSequences),
+    ...invalidInputs(),
+    ...(["attend", "attendBackward"] as const).flatMap((pass) => [...invalidStates(pass), ...disposedTensors(pass)]),
   ];
   const { name } = backend("sp");
   return [
-    ...mistakes.map((mistake) => ({
-      name: `${name}, ${mistake.half}: ${mistake.what} is refused on every rank before anything is sent`,
-      run: () => refused(makeWorld, backend("sp"), mistake),
+    ...mistakes.map((invalid) => ({
+      name: `${name}, ${invalid.pass}: ${invalid.what} is refused on every rank before anything is sent`,
+      run: () => checkRejected(makeWorld, backend("sp"), invalid),
     })),
-    ...brokenGuarantees.map((broken) => ({
+    ...contractViolations.map((broken) => ({
       name: `${name}: ${broken.what} is refused on every rank before anything is sent`,
-      run: () => guaranteeRefused(makeWorld, backend("sp"), broken),
+      run: () => violationRejected(makeWorld, backend("sp"), broken),
     })),
   ];
 }
 
-/** A placement or a mask of somebody's own that does not keep what its contract states, over 10 tokens on two ranks. */
-interface BrokenGuarantee {
+/** A user's placement or mask that violates its contract, over 10 tokens on two ranks. */
+interface ContractViolation {
   readonly what: string;
   readonly shards?: readonly [readonly Span[], readonly Span[]];
   readonly slices?: readonly Slice[];
@@ -114,7 +114,7 @@ interface BrokenGuarantee {
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
 const slice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...change });
 
-const brokenGuarantees: readonly BrokenGuarantee[] = [
+const contractViolations: readonly ContractViolation[] = [
   ...[0, 0.5, -1, Number.NaN].map((step) => ({
     what: `a placement with a step of ${step}`,
     shards: [[span(0, 5)], [span(5, 5, step)]] as const,
@@ -129,10 +129,10 @@ const brokenGuarantees: readonly BrokenGuarantee[] = [
   { what: "a mask of an unknown type", slices: [slice({ type: 7 as never })], message: /a type among full, causal/ },
 ];
 
-async function guaranteeRefused(
+async function violationRejected(
   makeWorld: MakeWorld,
   backend: AttentionBackend,
-  { shards, slices, message }: BrokenGuarantee,
+  { shards, slices, message }: ContractViolation,
 ): Promise<void> {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     using x = randn(ctx, shapes.q);
@@ -150,13 +150,13 @@ async function guaranteeRefused(
   });
 }
 
-async function refused(makeWorld: MakeWorld, backend: AttentionBackend, mistake: Mistake): Promise<void> {
-  const { half, change, error, message } = mistake;
+async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalid: InvalidCall): Promise<void> {
+  const { pass, change, error, message } = invalid;
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    const right = rightCall(ctx, backend);
+    const right = validCall(ctx, backend);
     const wrong = { ...right, ...change(right, ctx) };
-    await checkThrows(() => call(ctx, wrong, half), error, message);
-    await checkThrows(() => call(ctx, wrong, half), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
+    await checkThrows(() => callBackend(ctx, wrong, pass), error, message);
+    await checkThrows(() => callBackend(ctx, wrong, pass), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
     const { messagesSent } = ctx.world.traffic();
     check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it refused the call`);
     for (const tensor of Object.values(wrong.tensors)) tensor.dispose();
@@ -167,46 +167,46 @@ async function refused(makeWorld: MakeWorld, backend: AttentionBackend, mistake:
   });
 }
 
-function rightCall(ctx: Context, backend: AttentionBackend): Given {
+function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
   const made = Object.entries(shapes).map(([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const);
-  const tensors = Object.fromEntries(made) as Record<Name, Tensor>;
+  const tensors = Object.fromEntries(made) as Record<TensorName, Tensor>;
   const { coordinate } = ctx.mesh;
   return { backend, tensors, queries: backend.axes, keys: backend.axes, at: coordinate, from: coordinate };
 }
 
-function call(ctx: Context, { backend, tensors, at, from, ...sharded }: Given, half: Half): void {
+function callBackend(ctx: Context, { backend, tensors, at, from, ...sharded }: BackendCall, pass: Pass): void {
   const { q, k, v, dOut, lse, delta } = tensors;
   const layout = (axes: readonly string[]) =>
     layoutOf({ mesh: ctx.mesh.shape, axes, length: axes.length > 0 ? 10 : 5 });
   const shared = { q, at, scale: 1, mask: [], queries: layout(sharded.queries), keys: layout(sharded.keys) };
-  if (half === "attend") backend.attend(ctx, shared, tensors, { k, v, from });
+  if (pass === "attend") backend.attend(ctx, shared, tensors, { k, v, from });
   else backend.attendBackward(ctx, { ...shared, dOut, lse, delta }, tensors, { k, v, from });
 }
 
-function axisMistake(backend: (axis: string) => AttentionBackend): Mistake {
-  const change = (): Partial<Given> => ({ backend: backend("gpu") });
+function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
+  const change = (): Partial<BackendCall> => ({ backend: backend("gpu") });
   const message = /expected one of the mesh's axes sp, received "gpu"/;
-  return { what: "an axis that the mesh lacks", half: "attend", change, error: "OptionError", message };
+  return { what: "an axis that the mesh lacks", pass: "attend", change, error: "OptionError", message };
 }
 
-function sequenceMistakes(name: "queries" | "keys"): Mistake[] {
+function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   const place = name === "keys" ? "from" : "at";
-  const mistake = { half: "attend", error: "OptionError" } as const;
+  const invalid = { pass: "attend", error: "OptionError" } as const;
   return [
     {
-      ...mistake,
+      ...invalid,
       what: `whole ${name}`,
       change: () => ({ [name]: [] }),
       message: new RegExp(`${name} that are cut along sp, received whole ${name}`),
     },
     {
-      ...mistake,
+      ...invalid,
       what: `${name} of another rank`,
       change: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
       message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
     },
     {
-      ...mistake,
+      ...invalid,
       what: `${name} of all ranks`,
       change: () => ({ [place]: {} }),
       message: new RegExp(`this rank's own ${name}, sp = \\d, received ${name} from \\{\\}`),
@@ -214,11 +214,11 @@ function sequenceMistakes(name: "queries" | "keys"): Mistake[] {
   ];
 }
 
-function inputMistakes(): Mistake[] {
-  const shape = (name: Name, to: Shape, message: RegExp) =>
-    tensorMistake("attend", name, { what: `${name} [${to}]`, shape: to, error: "ShapeError", message });
-  const dtype = (name: Name, message: RegExp) =>
-    tensorMistake("attend", name, { what: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
+function invalidInputs(): InvalidCall[] {
+  const shape = (name: TensorName, to: Shape, message: RegExp) =>
+    invalidTensor("attend", name, { what: `${name} [${to}]`, shape: to, error: "ShapeError", message });
+  const dtype = (name: TensorName, message: RegExp) =>
+    invalidTensor("attend", name, { what: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
   return [
     shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout states, received \[1,4,4,8\]/),
     shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout states, received \[4,5,8\]/),
@@ -229,7 +229,7 @@ function inputMistakes(): Mistake[] {
     shape("v", [1, 2, 5, 4], /values like the keys \[1,2,5,8\], received \[1,2,5,4\]/),
     dtype("v", /values of float32 like the keys, received bfloat16/),
     dtype("q", /queries of float32 like the keys, received bfloat16/),
-    tensorMistake("attendBackward", "k", {
+    invalidTensor("attendBackward", "k", {
       what: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],
       error: "ShapeError",
@@ -239,22 +239,22 @@ function inputMistakes(): Mistake[] {
 }
 
 /** State, saved rows and gradients: of the shapes of what they belong to, and float32 but for dOut. */
-function sumMistakes(half: Half): Mistake[] {
-  return halves[half].flatMap((name) => {
+function invalidStates(pass: Pass): InvalidCall[] {
+  return passes[pass].flatMap((name) => {
     const shape = (shapes[name] as Shape).with(2, 4);
     const message = new RegExp(`expected ${name} \\[${shapes[name]}\\], received \\[${shape}\\]`);
-    const wrong = tensorMistake(half, name, { what: `${name} [${shape}]`, shape, error: "ShapeError", message });
+    const wrong = invalidTensor(pass, name, { what: `${name} [${shape}]`, shape, error: "ShapeError", message });
     if (name === "dOut") return [wrong];
     const rounded = new RegExp(`expected ${name} of float32, received bfloat16`);
     const what = `${name} of bfloat16`;
-    return [wrong, tensorMistake(half, name, { what, dtype: "bfloat16", error: "DTypeError", message: rounded })];
+    return [wrong, invalidTensor(pass, name, { what, dtype: "bfloat16", error: "DTypeError", message: rounded })];
   });
 }
 
-function disposals(half: Half): Mistake[] {
-  return (["q", "k", "v", ...halves[half]] as const).map((name) => ({
+function disposedTensors(pass: Pass): InvalidCall[] {
+  return (["q", "k", "v", ...passes[pass]] as const).map((name) => ({
     what: `a disposed ${name}`,
-    half,
+    pass,
     change({ tensors }) {
       tensors[name].dispose();
       return {};
@@ -264,15 +264,19 @@ function disposals(half: Half): Mistake[] {
   }));
 }
 
-interface WrongTensor extends Pick<Mistake, "what" | "error" | "message"> {
+interface InvalidTensor extends Pick<InvalidCall, "what" | "error" | "message"> {
   readonly shape?: Shape;
   readonly dtype?: DType;
 }
 
-function tensorMistake(half: Half, name: Name, { shape, dtype = "float32", ...mistake }: WrongTensor): Mistake {
+function invalidTensor(
+  pass: Pass,
+  name: TensorName,
+  { shape, dtype = "float32", ...invalid }: InvalidTensor,
+): InvalidCall {
   return {
-    ...mistake,
-    half,
+    ...invalid,
+    pass,
     change({ tensors }, { device }) {
       tensors[name].dispose();
       return { tensors: { ...tensors, [name]: device.empty(shape ?? shapes[name], dtype) } };

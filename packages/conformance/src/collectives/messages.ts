@@ -1,7 +1,7 @@
 import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkHolds, dtypes, everyone, inbox, onRanks, tensorOf, valuesOf } from "./ranks.ts";
+import { checkHolds, dtypes, groupRanks, recvBuffer, onRanks, makeTensor, rankValues } from "./tensors.ts";
 
 /** sendRecv, and the traffic it counts. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
@@ -10,19 +10,19 @@ export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
     run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    ...dtypes.map((dtype) => on(`sendRecv around a ring, ${dtype}`, (group) => aroundRing(group, dtype))),
+    ...dtypes.map((dtype) => on(`sendRecv around a ring, ${dtype}`, (group) => ringExchange(group, dtype))),
     on("sendRecv from all to all, sizes from 0 up", allPairs),
-    on("sendRecv keeps the order between the same two ranks", inOrder),
-    on("sendRecv by some of the ranks only", someOnly),
-    on("traffic counts payloads", traffic),
+    on("sendRecv keeps the order between the same two ranks", preservesOrder),
+    on("sendRecv by some of the ranks only", pairwiseExchange),
+    on("traffic counts payloads", countsTraffic),
   ];
 }
 
-async function aroundRing(group: ProcessGroup, dtype: (typeof dtypes)[number]): Promise<void> {
+async function ringExchange(group: ProcessGroup, dtype: (typeof dtypes)[number]): Promise<void> {
   const { rank, size } = group;
   for (const length of [1, 7, 1024, 100_003]) {
-    using out = tensorOf(group, valuesOf(rank, length, dtype), { dtype });
-    using arriving = inbox(group, length, dtype);
+    using out = makeTensor(group, rankValues(rank, length, dtype), { dtype });
+    using arriving = recvBuffer(group, length, dtype);
     const left = (rank + size - 1) % size;
     group
       .sendRecv([
@@ -30,7 +30,7 @@ async function aroundRing(group: ProcessGroup, dtype: (typeof dtypes)[number]): 
         { tensor: out, to: (rank + 1) % size },
       ])
       .wait();
-    await checkHolds(arriving, valuesOf(left, length, dtype), `${length} numbers from rank ${left} on rank ${rank}`);
+    await checkHolds(arriving, rankValues(left, length, dtype), `${length} numbers from rank ${left} on rank ${rank}`);
   }
 }
 
@@ -38,10 +38,10 @@ async function aroundRing(group: ProcessGroup, dtype: (typeof dtypes)[number]): 
 async function allPairs(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const lengthOf = (from: number, to: number) => from * size + to;
-  const sent = everyone(group).map((to) =>
-    tensorOf(group, message(rank, to, lengthOf(rank, to)), { dtype: "float32" }),
+  const sent = groupRanks(group).map((to) =>
+    makeTensor(group, message(rank, to, lengthOf(rank, to)), { dtype: "float32" }),
   );
-  const received = everyone(group).map((from) => inbox(group, lengthOf(from, rank), "float32"));
+  const received = groupRanks(group).map((from) => recvBuffer(group, lengthOf(from, rank), "float32"));
   const transfers: Transfer[] = [
     ...sent.map((tensor, to) => ({ tensor, to })),
     ...received.map((tensor, from) => ({ tensor, from })),
@@ -57,12 +57,12 @@ function message(from: number, to: number, length: number): Float64Array {
   return Float64Array.from({ length }, (_, i) => 10_000 * from + 100 * to + i);
 }
 
-async function inOrder(group: ProcessGroup): Promise<void> {
+async function preservesOrder(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const right = (rank + 1) % size;
   const left = (rank + size - 1) % size;
-  const sent = [1, 2, 3].map((i) => tensorOf(group, [rank, i], { dtype: "float32" }));
-  const received: Tensor[] = sent.map(() => inbox(group, 2, "float32"));
+  const sent = [1, 2, 3].map((i) => makeTensor(group, [rank, i], { dtype: "float32" }));
+  const received: Tensor[] = sent.map(() => recvBuffer(group, 2, "float32"));
   group
     .sendRecv([...received.map((tensor) => ({ tensor, from: left })), ...sent.map((tensor) => ({ tensor, to: right }))])
     .wait();
@@ -71,10 +71,10 @@ async function inOrder(group: ProcessGroup): Promise<void> {
 }
 
 /** Pairs exchange in turn while the others do nothing of the kind; then all meet again. */
-async function someOnly(group: ProcessGroup): Promise<void> {
+async function pairwiseExchange(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  using seen = tensorOf(group, [0], { dtype: "float32" });
-  using token = tensorOf(group, [rank + 1], { dtype: "float32" });
+  using seen = makeTensor(group, [0], { dtype: "float32" });
+  using token = makeTensor(group, [rank + 1], { dtype: "float32" });
   for (let turn = 0; turn + 1 < size; turn++) {
     if (rank === turn) group.sendRecv([{ tensor: token, to: turn + 1 }]).wait();
     if (rank === turn + 1) group.sendRecv([{ tensor: seen, from: turn }]).wait();
@@ -84,13 +84,13 @@ async function someOnly(group: ProcessGroup): Promise<void> {
   await checkHolds(token, [(size * (size + 1)) / 2], "the sum of tokens");
 }
 
-async function traffic(group: ProcessGroup): Promise<void> {
+async function countsTraffic(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   if (size === 1) return;
-  using long = tensorOf(group, valuesOf(rank, 100, "float32"), { dtype: "float32" });
-  using short = tensorOf(group, valuesOf(rank, 30, "bfloat16"), { dtype: "bfloat16" });
-  using longIn = inbox(group, 100, "float32");
-  using shortIn = inbox(group, 30, "bfloat16");
+  using long = makeTensor(group, rankValues(rank, 100, "float32"), { dtype: "float32" });
+  using short = makeTensor(group, rankValues(rank, 30, "bfloat16"), { dtype: "bfloat16" });
+  using longIn = recvBuffer(group, 100, "float32");
+  using shortIn = recvBuffer(group, 30, "bfloat16");
   const before = group.traffic();
   const transfers: Transfer[] = [
     { tensor: long, to: (rank + 1) % size },

@@ -1,7 +1,7 @@
 import type { ProcessGroup, Work } from "@mosaic/core";
 import { type Case, check, checkEqual } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkHolds, everyone, inbox, onRanks, tensorOf } from "./ranks.ts";
+import { checkHolds, groupRanks, recvBuffer, onRanks, makeTensor } from "./tensors.ts";
 
 /** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
 export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
@@ -10,38 +10,38 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
     run: () => onRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    on("a collective takes what compute before it left", takesLatest),
-    on("compute after wait finds what came", findsAll),
+    on("a collective takes what compute before it left", postWaitsForCompute),
+    on("compute after wait finds what came", waitPrecedesCompute),
     on("a pipeline of two buffers", pipeline),
     on("memory may be disposed after the post", disposeAfterPost),
-    on("work that nobody waits for is done all the same", neverWaited),
-    on("what a collective writes has another version, what it only reads has not", versions),
+    on("work without a wait is done all the same", withoutWait),
+    on("what a collective writes has another version, what it only reads has not", versionCounters),
     on("barrier", barriers),
     on("split, and operations of several groups in between", split),
   ];
 }
 
-const long = 4_000;
+const LONG_WORK = 4_000;
 
 /** Long compute before the post: were it not waited for, old values would leave. */
-async function takesLatest(group: ProcessGroup): Promise<void> {
+async function postWaitsForCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
-  using x = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  using x = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
   for (let i = 0; i < 40; i++) kernels.scalar("add", x, x, 1);
   kernels.scalar("mul", x, x, group.rank + 1);
   group.allReduce(x).wait();
-  const sum = everyone(group).reduce((total, rank) => total + 40 * (rank + 1), 0);
-  await checkHolds(x, new Float64Array(long).fill(sum), "the sum");
+  const sum = groupRanks(group).reduce((total, rank) => total + 40 * (rank + 1), 0);
+  await checkHolds(x, new Float64Array(LONG_WORK).fill(sum), "the sum");
 }
 
 /** Ranks post at different times; who is early must wait before it computes on what has not come. */
-async function findsAll(group: ProcessGroup): Promise<void> {
+async function waitPrecedesCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
   const { rank, size } = group;
-  using delay = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  using delay = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
   for (let round = 0; round < size; round++) {
-    using x = tensorOf(group, new Float64Array(long).fill(rank + round), { dtype: "float32" });
-    using arriving = inbox(group, long, "float32");
+    using x = makeTensor(group, new Float64Array(LONG_WORK).fill(rank + round), { dtype: "float32" });
+    using arriving = recvBuffer(group, LONG_WORK, "float32");
     if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
     const left = (rank + size - 1) % size;
     group
@@ -51,16 +51,16 @@ async function findsAll(group: ProcessGroup): Promise<void> {
       ])
       .wait();
     kernels.scalar("add", arriving, arriving, 0.5);
-    await checkHolds(arriving, new Float64Array(long).fill(left + round + 0.5), `round ${round} on rank ${rank}`);
+    await checkHolds(arriving, new Float64Array(LONG_WORK).fill(left + round + 0.5), `round ${round} on rank ${rank}`);
     kernels.fill(delay, 0);
   }
 }
 
 /** A tensor saved for a backward, and overwritten by a collective before it, is an error: it is found by the version. */
-async function versions(group: ProcessGroup): Promise<void> {
+async function versionCounters(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  using sent = inbox(group, size, "float32");
-  using received = inbox(group, size, "float32");
+  using sent = recvBuffer(group, size, "float32");
+  using received = recvBuffer(group, size, "float32");
   const raises = (name: string, post: () => Work): void => {
     const before = [sent.storage.version, received.storage.version];
     post().wait();
@@ -90,10 +90,10 @@ async function versions(group: ProcessGroup): Promise<void> {
 async function pipeline(group: ProcessGroup): Promise<void> {
   const { rank, size, device } = group;
   const buffers = [
-    tensorOf(group, new Float64Array(long).fill(rank), { dtype: "float32" }),
-    inbox(group, long, "float32"),
+    makeTensor(group, new Float64Array(LONG_WORK).fill(rank), { dtype: "float32" }),
+    recvBuffer(group, LONG_WORK, "float32"),
   ];
-  using sum = tensorOf(group, new Float64Array(long), { dtype: "float32" });
+  using sum = makeTensor(group, new Float64Array(LONG_WORK), { dtype: "float32" });
   const rounds = 3 * size;
   for (let round = 0; round < rounds; round++) {
     const [held, next] = [buffers[round % 2]!, buffers[(round + 1) % 2]!];
@@ -105,7 +105,7 @@ async function pipeline(group: ProcessGroup): Promise<void> {
     device.kernels.binary("add", sum, sum, held);
     work.wait();
   }
-  await checkHolds(sum, new Float64Array(long).fill((3 * size * (size - 1)) / 2), "three times every rank");
+  await checkHolds(sum, new Float64Array(LONG_WORK).fill((3 * size * (size - 1)) / 2), "three times every rank");
   for (const buffer of buffers) buffer[Symbol.dispose]();
 }
 
@@ -113,26 +113,26 @@ async function disposeAfterPost(group: ProcessGroup): Promise<void> {
   const works: Work[] = [];
   const results = [];
   for (let i = 0; i < 10; i++) {
-    using x = tensorOf(group, new Float64Array(long).fill(group.rank + i), { dtype: "float32" });
-    const out = inbox(group, long * group.size, "float32");
+    using x = makeTensor(group, new Float64Array(LONG_WORK).fill(group.rank + i), { dtype: "float32" });
+    const out = recvBuffer(group, LONG_WORK * group.size, "float32");
     works.push(group.allGather(out, x));
     results.push(out);
   }
   // What was disposed may be handed out again, but not before the collective is done with it.
-  using other = inbox(group, long, "float32");
+  using other = recvBuffer(group, LONG_WORK, "float32");
   for (const work of works) work.wait();
   for (const [i, out] of results.entries()) {
-    const expected = everyone(group).flatMap((rank) => new Array<number>(long).fill(rank + i));
+    const expected = groupRanks(group).flatMap((rank) => new Array<number>(LONG_WORK).fill(rank + i));
     checkEqual(await out.read(), expected, `gathered ${i}`);
     out[Symbol.dispose]();
   }
-  await checkHolds(other, new Float64Array(long).fill(Number.NaN), "other memory");
+  await checkHolds(other, new Float64Array(LONG_WORK).fill(Number.NaN), "other memory");
 }
 
-async function neverWaited(group: ProcessGroup): Promise<void> {
-  using x = tensorOf(group, [group.rank], { dtype: "float32" });
+async function withoutWait(group: ProcessGroup): Promise<void> {
+  using x = makeTensor(group, [group.rank], { dtype: "float32" });
   group.allReduce(x);
-  using y = tensorOf(group, [1], { dtype: "float32" });
+  using y = makeTensor(group, [1], { dtype: "float32" });
   group.allReduce(y).wait(); // collectives of one rank run in order: the one before is done as well
   await checkHolds(y, [group.size], "the second");
   await checkHolds(x, [(group.size * (group.size - 1)) / 2], "the first");
@@ -150,7 +150,7 @@ async function barriers(group: ProcessGroup): Promise<void> {
 async function split(group: ProcessGroup): Promise<void> {
   const parity = group.rank % 2;
   const part = await group.split(parity, "parity");
-  const members = everyone(group).filter((rank) => rank % 2 === parity);
+  const members = groupRanks(group).filter((rank) => rank % 2 === parity);
   checkEqual(
     part.ranks,
     members.map((rank) => group.ranks[rank]!),
@@ -160,13 +160,13 @@ async function split(group: ProcessGroup): Promise<void> {
   const alone = await part.split(part.rank, "alone");
   check(alone.size === 1, `a part of one has ${alone.size}`);
 
-  using inPart = tensorOf(group, [group.rank], { dtype: "float32" });
-  using inAll = tensorOf(group, [group.rank], { dtype: "float32" });
-  using own = tensorOf(group, [group.rank], { dtype: "float32" });
+  using inPart = makeTensor(group, [group.rank], { dtype: "float32" });
+  using inAll = makeTensor(group, [group.rank], { dtype: "float32" });
+  using own = makeTensor(group, [group.rank], { dtype: "float32" });
   const works = [part.allReduce(inPart), group.allReduce(inAll), alone.allReduce(own), part.allReduce(inPart)];
   for (const work of works) work.wait();
   const sum = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
   await checkHolds(inPart, [sum(members) * members.length], "the part's sum, twice");
-  await checkHolds(inAll, [sum(everyone(group))], "the sum of all");
+  await checkHolds(inAll, [sum(groupRanks(group))], "the sum of all");
   await checkHolds(own, [group.rank], "the sum of one");
 }

@@ -1,11 +1,21 @@
 import type { DType, ProcessGroup, ReduceOp } from "@mosaic/core";
-import { concatenated } from "../backend/shard.ts";
+import { concatenate } from "../backend/shard.ts";
 import { type Case, checkEqual } from "../check.ts";
-import { rounded } from "../oracle/numbers.ts";
+import { roundTo } from "../oracle/numbers.ts";
 import type { MakeWorld } from "../world.ts";
 import { messageCases } from "./messages.ts";
 import { orderCases } from "./order.ts";
-import { checkHolds, dtypes, everyone, inbox, onRanks, shares, tensorOf, total, valuesOf } from "./ranks.ts";
+import {
+  checkHolds,
+  dtypes,
+  groupRanks,
+  recvBuffer,
+  onRanks,
+  unevenCounts,
+  makeTensor,
+  total,
+  rankValues,
+} from "./tensors.ts";
 
 const ops: readonly ReduceOp[] = ["sum", "mean", "max"];
 
@@ -27,35 +37,35 @@ function reductionCollectiveCases(makeWorld: MakeWorld, size: number): Case[] {
 
 async function allReduce(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
   for (const length of [0, 1, 31, 5000]) {
-    const inputs = everyone(group).map((rank) => valuesOf(rank, length, dtype));
-    using x = tensorOf(group, inputs[group.rank]!, { dtype });
+    const inputs = groupRanks(group).map((rank) => rankValues(rank, length, dtype));
+    using x = makeTensor(group, inputs[group.rank]!, { dtype });
     group.allReduce(x, op).wait();
-    checkEqual(await x.read(), reduced(inputs, op, dtype), `${length} numbers on rank ${group.rank}`);
+    checkEqual(await x.read(), expectedReduction(inputs, op, dtype), `${length} numbers on rank ${group.rank}`);
   }
 }
 
 async function reduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
   const { rank, size } = group;
-  const equal = everyone(group).map(() => 17);
-  for (const counts of [equal, shares(size)]) {
-    const inputs = everyone(group).map((each) => valuesOf(each, total(counts), dtype));
-    using input = tensorOf(group, inputs[rank]!, { dtype });
-    using out = inbox(group, counts[rank]!, dtype);
+  const equal = groupRanks(group).map(() => 17);
+  for (const counts of [equal, unevenCounts(size)]) {
+    const inputs = groupRanks(group).map((each) => rankValues(each, total(counts), dtype));
+    using input = makeTensor(group, inputs[rank]!, { dtype });
+    using out = recvBuffer(group, counts[rank]!, dtype);
     group.reduceScatter(out, input, op, counts === equal ? undefined : { counts }).wait();
     const start = total(counts.slice(0, rank));
-    const expected = reduced(inputs, op, dtype).subarray(start, start + counts[rank]!);
+    const expected = expectedReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
     await checkHolds(out, expected, `shares ${counts.join()}, rank ${rank}`);
     await checkHolds(input, inputs[rank]!, "the input, which stays as it is");
   }
 }
 
 /** In rank order, float32 all the way, rounded to the dtype once. */
-function reduced(inputs: readonly Float64Array[], op: ReduceOp, dtype: DType): Float64Array {
+function expectedReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: DType): Float64Array {
   return inputs[0]!.map((_, i) => {
-    const terms = concatenated(inputs.map((input) => input.subarray(i, i + 1)));
+    const terms = concatenate(inputs.map((input) => input.subarray(i, i + 1)));
     if (op === "max") return Math.max(...terms);
     const sum = terms.subarray(1).reduce((a, b) => Math.fround(a + b), terms[0]!);
-    return rounded(op === "mean" ? Math.fround(sum / terms.length) : sum, dtype);
+    return roundTo(op === "mean" ? Math.fround(sum / terms.length) : sum, dtype);
   });
 }
 
@@ -102,13 +112,13 @@ function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
 }
 
 async function allGather(group: ProcessGroup, dtype: DType): Promise<void> {
-  const equal = everyone(group).map(() => 129);
-  for (const counts of [equal, shares(group.size)]) {
-    const inputs = counts.map((count, rank) => valuesOf(rank, count, dtype));
-    using input = tensorOf(group, inputs[group.rank]!, { dtype });
-    using out = inbox(group, total(counts), dtype);
+  const equal = groupRanks(group).map(() => 129);
+  for (const counts of [equal, unevenCounts(group.size)]) {
+    const inputs = counts.map((count, rank) => rankValues(rank, count, dtype));
+    using input = makeTensor(group, inputs[group.rank]!, { dtype });
+    using out = recvBuffer(group, total(counts), dtype);
     group.allGather(out, input, counts === equal ? undefined : { counts }).wait();
-    await checkHolds(out, concatenated(inputs), `shares ${counts.join()} on rank ${group.rank}`);
+    await checkHolds(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
   }
 }
 
@@ -117,27 +127,29 @@ async function allToAll(group: ProcessGroup, dtype: DType): Promise<void> {
   const equal = (): number => 11;
   const uneven = (from: number, to: number): number => (from + 2 * to) % 4;
   for (const count of [equal, uneven]) {
-    const sent = (from: number) => everyone(group).map((to) => count(from, to));
-    const row = (from: number) => valuesOf(from, total(sent(from)), dtype);
+    const sent = (from: number) => groupRanks(group).map((to) => count(from, to));
+    const row = (from: number) => rankValues(from, total(sent(from)), dtype);
     const part = (from: number, to: number) => {
       const start = total(sent(from).slice(0, to));
       return row(from).subarray(start, start + count(from, to));
     };
-    const received = everyone(group).map((from) => count(from, rank));
-    using input = tensorOf(group, row(rank), { dtype });
-    using out = inbox(group, total(received), dtype);
+    const received = groupRanks(group).map((from) => count(from, rank));
+    using input = makeTensor(group, row(rank), { dtype });
+    using out = recvBuffer(group, total(received), dtype);
     group.allToAll(out, input, count === equal ? undefined : { send: sent(rank), receive: received }).wait();
-    await checkHolds(out, concatenated(everyone(group).map((from) => part(from, rank))), `rank ${rank} of ${size}`);
+    await checkHolds(out, concatenate(groupRanks(group).map((from) => part(from, rank))), `rank ${rank} of ${size}`);
   }
 }
 
 async function broadcast(group: ProcessGroup, dtype: DType): Promise<void> {
-  for (const root of everyone(group)) {
+  for (const root of groupRanks(group)) {
     for (const length of [0, 1, 3001]) {
       using x =
-        group.rank === root ? tensorOf(group, valuesOf(root, length, dtype), { dtype }) : inbox(group, length, dtype);
+        group.rank === root
+          ? makeTensor(group, rankValues(root, length, dtype), { dtype })
+          : recvBuffer(group, length, dtype);
       group.broadcast(x, root).wait();
-      await checkHolds(x, valuesOf(root, length, dtype), `${length} numbers from ${root} on ${group.rank}`);
+      await checkHolds(x, rankValues(root, length, dtype), `${length} numbers from ${root} on ${group.rank}`);
     }
   }
 }

@@ -2,12 +2,12 @@ import { type Device, type DType, masks, sizeOf, type Slice, type Span, type Ten
 import { maskTrials } from "../backend/masks.ts";
 import { headsFirst, positionsOf, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import { attentionOracle, attentionOracleBackward, type AttentionProblem, type Sees } from "../oracle/attention.ts";
-import { epsilon, normals, rounded } from "../oracle/numbers.ts";
-import { type Lie, type MakeDevice, onDevice, type Place, placed, room } from "./place.ts";
+import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
+import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
+import { type StorageOrder, type MakeDevice, onDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
 
 /** Attention in blocks: which rows of the whole sequences there are, and in what pieces the keys are folded. */
-interface Blocks {
+interface AttentionBlocks {
   readonly queries: readonly Span[];
   readonly keys: readonly (readonly Span[])[];
 }
@@ -15,11 +15,11 @@ interface Blocks {
 /** What attention computes. */
 export type AttentionResult = "out" | "lse" | "dq" | "dk" | "dv";
 
-export interface AttentionCase extends Blocks {
+export interface AttentionCase extends AttentionBlocks {
   readonly mask: readonly Slice[];
   readonly problem: AttentionProblem;
   readonly dtype: DType;
-  readonly lie?: Lie;
+  readonly storageOrder?: StorageOrder;
   /** Factors on the tolerance of results; 1 where absent. Infinity: not compared. */
   readonly factors?: Partial<Readonly<Record<AttentionResult, number>>>;
 }
@@ -30,13 +30,13 @@ const span = (start: number, length: number, step = 1): Span => ({ start, length
 export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DType, number>> = tolerances): Case[] {
   const run = attentionRunner(make, tolerance);
   return [
-    ...maskTrials(70, 70, 3).map(({ mask, sees }) => ({
+    ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
       name: `attention: ${mask.name}`,
-      run: () => checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), sees }),
+      run: () => checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod }),
     })),
-    ...maskTrials(33, 140, 4).map(({ mask, sees }) => ({
+    ...maskTrials(33, 140, 4).map(({ mask, maskMod }) => ({
       name: `attention: ${mask.name}, more keys than queries`,
-      run: () => checkMask(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), sees }),
+      run: () => checkMask(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), maskMod }),
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
       name: `attention: heads of ${headDim}`,
@@ -46,9 +46,9 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       name: `attention: ${dtype}`,
       run: () => run(causal({ headDim: 24, numHeads: 4, numKvHeads: 2, dtype })),
     })),
-    ...(["reversed", "gapped"] as const).map((lie) => ({
-      name: `attention: strided, ${lie}`,
-      run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), lie }),
+    ...(["reversed", "gapped"] as const).map((storageOrder) => ({
+      name: `attention: strided, ${storageOrder}`,
+      run: () => run({ ...causal({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
       { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(poisonedOutside(dtype)) },
@@ -60,7 +60,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     },
     {
       name: "attention: the rest of a state when keys are few, none, or the queries none",
-      run: () => onDevice(make, edges),
+      run: () => onDevice(make, edgeCases),
     },
     {
       name: "attention: scores too large for exp",
@@ -84,22 +84,22 @@ const tolerances: Readonly<Record<DType, number>> = {
   float16: 4 * epsilon.float16,
 };
 
-interface Masked {
+interface MaskedRows {
   readonly queries: number;
   readonly keys: number;
   readonly slices: readonly Slice[];
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
 }
 
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
-async function checkMask(run: (attention: AttentionCase) => Promise<void>, masked: Masked): Promise<void> {
+async function checkMask(run: (attention: AttentionCase) => Promise<void>, masked: MaskedRows): Promise<void> {
   const { queries, keys, slices } = masked;
-  const problem = problemOf({ ...masked, numHeads: 2, numKvHeads: 1, headDim: 8 });
+  const problem = makeProblem({ ...masked, numHeads: 2, numKvHeads: 1, headDim: 8 });
   const third = Math.floor(keys / 3);
   const halves = [[span(third, keys - third)], [span(0, third)]];
   const striped = [[span(1, Math.floor(keys / 2), 2)], [span(0, Math.ceil(keys / 2), 2)]];
   const zigzag = [[span(0, 10), span(keys - 9, 9)], [span(10, keys - 19)]];
-  const arrangements: Blocks[] = [
+  const arrangements: AttentionBlocks[] = [
     { queries: [span(0, queries)], keys: [[span(0, keys)]] },
     { queries: [span(5, 20)], keys: halves },
     { queries: [span(2, Math.floor((queries - 2) / 3), 3)], keys: striped },
@@ -119,31 +119,36 @@ export interface Sizes {
   readonly size?: number;
 }
 
-export function problemOf({ queries, keys, sees, ...sizes }: Sizes & Omit<Masked, "slices">): AttentionProblem {
+export function makeProblem({
+  queries,
+  keys,
+  maskMod,
+  ...sizes
+}: Sizes & Omit<MaskedRows, "slices">): AttentionProblem {
   const { numHeads, numKvHeads, headDim, dtype = "float32", size = 1 } = sizes;
   const batch = 2;
-  const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => rounded(x * size, dtype));
+  const q = normals(batch * numHeads * queries * headDim, 1, dtype).map((x) => roundTo(x * size, dtype));
   const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
   const v = normals(batch * numKvHeads * keys * headDim, 3, dtype);
-  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), sees, q, k, v };
+  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale: 1 / Math.sqrt(headDim), maskMod, q, k, v };
 }
 
 function causal(sizes: Sizes): AttentionCase {
   const { size = 1 } = sizes;
   const factors = { out: size, lse: size, dq: size, dk: size, dv: size };
-  return { ...causalOf(problemOf({ ...sizes, ...causalExtent }), sizes.dtype), factors };
+  return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
 }
 
 const length = 41;
 /** 41 queries and keys, each query seeing no later key. */
-export const causalExtent: Pick<AttentionProblem, "queries" | "keys" | "sees"> = {
+export const causalExtent: Pick<AttentionProblem, "queries" | "keys" | "maskMod"> = {
   queries: length,
   keys: length,
-  sees: (q, k) => k <= q,
+  maskMod: (q, k) => k <= q,
 };
 
 /** A problem of that extent, its keys in two pieces. */
-export function causalOf(problem: AttentionProblem, dtype: DType = "float32"): AttentionCase {
+export function causalCase(problem: AttentionProblem, dtype: DType = "float32"): AttentionCase {
   return {
     queries: [span(0, length)],
     keys: [[span(0, 17)], [span(17, length - 17)]],
@@ -157,7 +162,7 @@ export function causalOf(problem: AttentionProblem, dtype: DType = "float32"): A
 function poisonedOutside(dtype: DType): AttentionCase {
   const [first, last] = [5, 30];
   const inside = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
-  const problem = problemOf({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, sees: inside, dtype });
+  const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: inside, dtype });
   const poisoned = (x: Float64Array) =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim) % length;
@@ -165,18 +170,18 @@ function poisonedOutside(dtype: DType): AttentionCase {
     });
   const given = { ...problem, q: poisoned(problem.q), k: poisoned(problem.k), v: poisoned(problem.v) };
   const mask: readonly Slice[] = [{ q0: first, q1: last, k0: first, k1: last, type: "causal" }];
-  return { ...causalOf(given, dtype), mask };
+  return { ...causalCase(given, dtype), mask };
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is seen by nobody here. */
 function poisonedAfter(dtype: DType): AttentionCase {
   const rows = 23;
-  const sees = (q: number, k: number) => q < rows && k <= q;
-  const problem = problemOf({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, sees, dtype });
+  const maskMod = (q: number, k: number) => q < rows && k <= q;
+  const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
   const poisoned = (x: Float64Array) =>
     x.map((value, i) => (Math.floor(i / problem.headDim) % length < rows ? value : Number.NaN));
   const given = { ...problem, k: poisoned(problem.k), v: poisoned(problem.v) };
-  return { ...causalOf(given, dtype), queries: [span(0, rows)] };
+  return { ...causalCase(given, dtype), queries: [span(0, rows)] };
 }
 
 async function attend(
@@ -184,7 +189,7 @@ async function attend(
   attention: AttentionCase,
   tolerance: Readonly<Record<DType, number>>,
 ): Promise<void> {
-  const { problem, queries, keys, mask, dtype, lie = "dense", factors = {} } = attention;
+  const { problem, queries, keys, mask, dtype, storageOrder = "dense", factors = {} } = attention;
   const { batch, numHeads, numKvHeads, headDim, scale } = problem;
   const rows = positionsOf(queries);
   const qExtent = { rows: problem.queries, width: headDim };
@@ -192,15 +197,15 @@ async function attend(
   const qShape = [batch, numHeads, rows.length, headDim];
   const dOutAll = normals(problem.q.length, 4, dtype).map((x, i) => (Number.isNaN(problem.q[i]) ? Number.NaN : x));
   const forward = attentionOracle(problem);
-  const backward = attentionOracleBackward(problem, rowsOnly(dOutAll, rows, qExtent));
+  const backward = attentionOracleBackward(problem, maskRows(dOutAll, rows, qExtent));
 
-  using q = strided(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, lie });
-  using dOut = strided(device, takeRows(dOutAll, rows, qExtent), { shape: qShape, dtype, lie });
-  using out = constant(device, 0, { shape: qShape, lie });
-  using lse = constant(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), lie });
+  using q = strided(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, storageOrder });
+  using dOut = strided(device, takeRows(dOutAll, rows, qExtent), { shape: qShape, dtype, storageOrder });
+  using out = constantTensor(device, 0, { shape: qShape, storageOrder });
+  using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
     const positions = positionsOf(spans);
-    const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, lie };
+    const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
     const k = strided(device, takeRows(problem.k, positions, kExtent), place);
     const v = strided(device, takeRows(problem.v, positions, kExtent), place);
     return { k, v, positions, tile: { q: queries, k: spans, mask, scale } };
@@ -214,12 +219,12 @@ async function attend(
   near(await out.read(), takeRows(forward.out, rows, qExtent), "out");
   near(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
 
-  using delta = constant(device, Number.NaN, { shape: qShape.slice(0, 3), lie });
+  using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
   device.kernels.rowDot(delta, dOut, out);
-  using dq = constant(device, 0, { shape: qShape, lie });
+  using dq = constantTensor(device, 0, { shape: qShape, storageOrder });
   for (const { k, v, tile, positions } of blocks) {
-    using dk = constant(device, 1, { shape: k.shape, lie });
-    using dv = constant(device, 1, { shape: v.shape, lie });
+    using dk = constantTensor(device, 1, { shape: k.shape, storageOrder });
+    using dv = constantTensor(device, 1, { shape: v.shape, storageOrder });
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
     near(
       await dk.read(),
@@ -240,9 +245,13 @@ async function attend(
  * Attention's operands are dense along the last axis and free otherwise: "reversed" are heads as a module makes them,
  * views of [B,S,H,D]; "gapped" every other row of more, NaN between them.
  */
-function strided(device: Device, values: ArrayLike<number>, { shape, dtype = "float32", lie }: Strided): Tensor {
-  const tensor = lie === "gapped" ? gapped(device, shape, dtype) : room(device, shape, { dtype });
-  if (lie === "reversed" && shape.length === 4) {
+function strided(
+  device: Device,
+  values: ArrayLike<number>,
+  { shape, dtype = "float32", storageOrder }: Strided,
+): Tensor {
+  const tensor = storageOrder === "gapped" ? stridedRows(device, shape, dtype) : allocate(device, shape, { dtype });
+  if (storageOrder === "reversed" && shape.length === 4) {
     tensor[Symbol.dispose]();
     return headsFirst(device, values, shape, dtype);
   }
@@ -250,21 +259,21 @@ function strided(device: Device, values: ArrayLike<number>, { shape, dtype = "fl
   return tensor;
 }
 
-interface Strided extends Place {
+interface Strided extends TensorOptions {
   readonly shape: readonly number[];
 }
 
-function gapped(device: Device, shape: readonly number[], dtype: DType): Tensor {
-  using rows = room(device, shape.with(2, 2 * shape[2]! + 1), { dtype });
+function stridedRows(device: Device, shape: readonly number[], dtype: DType): Tensor {
+  using rows = allocate(device, shape.with(2, 2 * shape[2]! + 1), { dtype });
   return rows.slice(2, 1, 2 * shape[2]! + 1, 2);
 }
 
-function constant(device: Device, value: number, place: Strided): Tensor {
+function constantTensor(device: Device, value: number, place: Strided): Tensor {
   return strided(device, new Float64Array(sizeOf(place.shape)).fill(value), place);
 }
 
 /** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
-function rowsOnly(
+function maskRows(
   values: Float64Array,
   rows: readonly number[],
   extent: { rows: number; width: number },
@@ -279,20 +288,20 @@ async function earlierQueries(device: Device): Promise<void> {
   const shape = [1, 1, rows, width];
   const mask = masks.causal().slices(rows, rows);
   const tile = { q: [span(0, rows)], k: [span(0, rows)], mask, scale: 1 };
-  using q = placed(device, normals(rows * width, 1), { shape });
-  using dOut = placed(device, normals(rows * width, 4), { shape });
+  using q = tensorFrom(device, normals(rows * width, 1), { shape });
+  using dOut = tensorFrom(device, normals(rows * width, 4), { shape });
   const found = [];
   for (const value of [1, Number.NaN]) {
     const withBad = (seed: number) =>
       normals(rows * width, seed).map((x, i) => (Math.floor(i / width) === bad ? value : x));
-    using k = placed(device, withBad(2), { shape });
-    using v = placed(device, withBad(3), { shape });
-    using out = constant(device, 0, { shape, lie: "dense" });
-    using lse = constant(device, Number.NEGATIVE_INFINITY, { shape: shape.slice(0, 3), lie: "dense" });
-    using delta = constant(device, 0, { shape: shape.slice(0, 3), lie: "dense" });
-    using dq = constant(device, 0, { shape, lie: "dense" });
-    using dk = constant(device, 0, { shape, lie: "dense" });
-    using dv = constant(device, 0, { shape, lie: "dense" });
+    using k = tensorFrom(device, withBad(2), { shape });
+    using v = tensorFrom(device, withBad(3), { shape });
+    using out = constantTensor(device, 0, { shape, storageOrder: "dense" });
+    using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: shape.slice(0, 3), storageOrder: "dense" });
+    using delta = constantTensor(device, 0, { shape: shape.slice(0, 3), storageOrder: "dense" });
+    using dq = constantTensor(device, 0, { shape, storageOrder: "dense" });
+    using dk = constantTensor(device, 0, { shape, storageOrder: "dense" });
+    using dv = constantTensor(device, 0, { shape, storageOrder: "dense" });
     device.kernels.attend({ out, lse }, q, { k, v }, tile);
     device.kernels.rowDot(delta, dOut, out);
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
@@ -309,13 +318,13 @@ async function earlierQueries(device: Device): Promise<void> {
   }
 }
 
-async function edges(device: Device): Promise<void> {
+async function edgeCases(device: Device): Promise<void> {
   const shape = [1, 1, 3, 4];
-  using q = placed(device, normals(12, 1), { shape });
-  using k = placed(device, normals(8, 2), { shape: [1, 1, 2, 4] });
-  using v = placed(device, normals(8, 3), { shape: [1, 1, 2, 4] });
-  using out = placed(device, normals(12, 4), { shape });
-  using lse = placed(device, [0.5, Number.NEGATIVE_INFINITY, -2], { shape: [1, 1, 3] });
+  using q = tensorFrom(device, normals(12, 1), { shape });
+  using k = tensorFrom(device, normals(8, 2), { shape: [1, 1, 2, 4] });
+  using v = tensorFrom(device, normals(8, 3), { shape: [1, 1, 2, 4] });
+  using out = tensorFrom(device, normals(12, 4), { shape });
+  using lse = tensorFrom(device, [0.5, Number.NEGATIVE_INFINITY, -2], { shape: [1, 1, 3] });
   const before = [await out.read(), await lse.read()] as const;
   const tile = { q: [span(0, 3)], k: [span(0, 2)], mask: [], scale: 1 };
   device.kernels.attend({ out, lse }, q, { k, v }, tile);

@@ -1,9 +1,9 @@
 import type { DType } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { type AttentionProblem, smallestGap } from "../oracle/attention.ts";
-import { rounded } from "../oracle/numbers.ts";
-import { type AttentionCase, attentionRunner, causalExtent, causalOf, problemOf, type Sizes } from "./attention.ts";
-import type { MakeDevice } from "./place.ts";
+import { roundTo } from "../oracle/numbers.ts";
+import { type AttentionCase, attentionRunner, causalExtent, causalCase, makeProblem, type Sizes } from "./attention.ts";
+import type { MakeDevice } from "./tensors.ts";
 
 const sizes: Sizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 
@@ -11,46 +11,46 @@ const sizes: Sizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
   const run = attentionRunner(make, tolerance);
   return [
-    { name: "attention: scores of 1e4", run: () => run(large("float32", 1e4)) },
-    { name: "attention: scores of 1e4, float16", run: () => run(large("float16", 1e4)) },
+    { name: "attention: scores of 1e4", run: () => run(largeScores("float32", 1e4)) },
+    { name: "attention: scores of 1e4, float16", run: () => run(largeScores("float16", 1e4)) },
     ...(["float32", "bfloat16"] as const).flatMap((dtype) => [
       ...[1e9, 1e10, 1e20, 1e37].map((size) => ({
         name: `attention: scores of ${size}, ${dtype}`,
-        run: () => run(apart(dtype, size)),
+        run: () => run(separatedScores(dtype, size)),
       })),
       // 1/√80 is no power of 2: scaled scores are rounded, and gradients must round them as the forward did.
-      { name: `attention: scores of 1e10, heads of 80, ${dtype}`, run: () => run(apart(dtype, 1e10, 80)) },
+      { name: `attention: scores of 1e10, heads of 80, ${dtype}`, run: () => run(separatedScores(dtype, 1e10, 80)) },
       ...[2 ** 14, 2 ** 30, 2 ** 34, 2 ** 66, 2 ** 124].flatMap((size) =>
         ([1, -1] as const).map((sign) => ({
           name: `attention: equal scores of ${sign * size} share, ${dtype}`,
-          run: () => run(equal(dtype, size, sign)),
+          run: () => run(equalScores(dtype, size, sign)),
         })),
       ),
     ]),
-    { name: "attention: scores of −Infinity, some and all of a row", run: () => run(minusInfinity()) },
-    { name: "attention: denormal scores", run: () => run(scaled({ q: 1e-20, k: 1e-20 })) },
-    { name: "attention: denormal queries", run: () => run(scaled({ q: 1e-40 })) },
-    { name: "attention: denormal values", run: () => run(scaled({ v: 1e-40 })) },
+    { name: "attention: scores of −Infinity, some and all of a row", run: () => run(maskedKeys()) },
+    { name: "attention: denormal scores", run: () => run(scaledInputs({ q: 1e-20, k: 1e-20 })) },
+    { name: "attention: denormal queries", run: () => run(scaledInputs({ q: 1e-40 })) },
+    { name: "attention: denormal values", run: () => run(scaledInputs({ v: 1e-40 })) },
   ];
 }
 
 /** The rounding of scores counts: all results inherit it. */
-function large(dtype: DType, size: number): AttentionCase {
-  const problem = problemOf({ ...sizes, ...causalExtent, dtype, size });
-  return { ...causalOf(problem, dtype), factors: { out: size, dq: size, dk: size, dv: size } };
+function largeScores(dtype: DType, size: number): AttentionCase {
+  const problem = makeProblem({ ...sizes, ...causalExtent, dtype, size });
+  return { ...causalCase(problem, dtype), factors: { out: size, dq: size, dk: size, dv: size } };
 }
 
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
-function apart(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
-  const problem = problemOf({ ...sizes, headDim, ...causalExtent, dtype, size });
+function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
+  const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, size });
   check(smallestGap(problem) > 1e-5 * size, "two scores are too close to be ordered in float32");
   // What a score gets is 0 but for rounding, times a query.
-  return { ...causalOf(problem, dtype), factors: { dk: size } };
+  return { ...causalCase(problem, dtype), factors: { dk: size } };
 }
 
 /** Every score is `size` or minus that, exactly, whatever the order of sums: the larger ones share equally. */
-function equal(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
-  const problem = problemOf({ ...sizes, ...causalExtent, dtype });
+function equalScores(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
+  const problem = makeProblem({ ...sizes, ...causalExtent, dtype });
   const first = (i: number) => i % problem.headDim === 0;
   const row = (i: number) => Math.floor(i / problem.headDim);
   const q = problem.q.map((_, i) => (first(i) ? 4 * sign * size : 0));
@@ -58,23 +58,23 @@ function equal(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
   // In one piece. A state's lse is float32, and of 2³⁰ and more keeps nothing of how many keys there were.
   const keys = [[{ start: 0, length: problem.keys, step: 1 }]];
   const gradients = { dq: Infinity, dk: Infinity, dv: Infinity };
-  return { ...causalOf({ ...problem, q, k }, dtype), keys, factors: gradients };
+  return { ...causalCase({ ...problem, q, k }, dtype), keys, factors: gradients };
 }
 
 /** Keys that no query takes notice of, with a query before all others; dq is 0 · −Infinity. */
-function minusInfinity(): AttentionCase {
-  const problem = problemOf({ ...sizes, ...causalExtent });
+function maskedKeys(): AttentionCase {
+  const problem = makeProblem({ ...sizes, ...causalExtent });
   const unseen = (i: number) => [0, 1, 2, 20, 21, 40].includes(Math.floor(i / problem.headDim) % problem.keys);
   const first = (i: number) => i % problem.headDim === 0;
   const q = problem.q.map((x, i) => (first(i) ? 1 : x));
   const k = problem.k.map((x, i) => (first(i) && unseen(i) ? Number.NEGATIVE_INFINITY : x));
-  return { ...causalOf({ ...problem, q, k }), factors: { dq: Infinity } };
+  return { ...causalCase({ ...problem, q, k }), factors: { dq: Infinity } };
 }
 
-function scaled(factors: Partial<Record<"q" | "k" | "v", number>>): AttentionCase {
-  const problem = problemOf({ ...sizes, ...causalExtent });
+function scaledInputs(factors: Partial<Record<"q" | "k" | "v", number>>): AttentionCase {
+  const problem = makeProblem({ ...sizes, ...causalExtent });
   const by = (name: "q" | "k" | "v"): Float64Array =>
-    problem[name].map((x) => rounded(x * (factors[name] ?? 1), "float32"));
+    problem[name].map((x) => roundTo(x * (factors[name] ?? 1), "float32"));
   const given: AttentionProblem = { ...problem, q: by("q"), k: by("k"), v: by("v") };
-  return causalOf(given);
+  return causalCase(given);
 }

@@ -1,7 +1,15 @@
 import type { Device, DType, Shape, Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { checkRounded, type Lie, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
+import {
+  checkRounded,
+  type StorageOrder,
+  storageOrders,
+  type MakeDevice,
+  onDevice,
+  tensorFrom,
+  allocate,
+} from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
@@ -41,22 +49,22 @@ async function product(device: Device, { m, n, k, dtype }: Product): Promise<voi
   const c = normals(m * n, 3, dtype);
   const expected = matmulOracle(a, b, { m, n, k });
   const seeded = expected.map((value, i) => value + c[i]!);
-  for (const lie of lies) {
-    using x = placed(device, a, { shape: [m, k], dtype, lie });
-    using y = placed(device, b, { shape: [k, n], dtype, lie: other(lie) });
-    using out = room(device, [m, n], { dtype });
+  for (const storageOrder of storageOrders) {
+    using x = tensorFrom(device, a, { shape: [m, k], dtype, storageOrder });
+    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: otherOrder(storageOrder) });
+    using out = allocate(device, [m, n], { dtype });
     device.kernels.matmul(out, x, y, false);
     const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) };
-    checkRounded(await out.read(), expected, { ...allowance, what: `product ${lie}` });
-    using sum = placed(device, c, { shape: [m, n], dtype });
+    checkRounded(await out.read(), expected, { ...allowance, what: `product ${storageOrder}` });
+    using sum = tensorFrom(device, c, { shape: [m, n], dtype });
     device.kernels.matmul(sum, x, y, true);
-    checkRounded(await sum.read(), seeded, { ...allowance, what: `product added, ${lie}` });
+    checkRounded(await sum.read(), seeded, { ...allowance, what: `product added, ${storageOrder}` });
   }
 }
 
 /** A different arrangement for the second operand, so that all pairs of transposes come up. */
-function other(lie: Lie): Lie {
-  return lies[(lies.indexOf(lie) + 1) % lies.length]!;
+function otherOrder(storageOrder: StorageOrder): StorageOrder {
+  return storageOrders[(storageOrders.indexOf(storageOrder) + 1) % storageOrders.length]!;
 }
 
 async function batch(device: Device, dtype: DType): Promise<void> {
@@ -68,15 +76,15 @@ async function batch(device: Device, dtype: DType): Promise<void> {
     const left = a.subarray(i * m * k, (i + 1) * m * k);
     expected.set(matmulOracle(left, b.subarray((i % 3) * k * n), { m, n, k }), i * m * n);
   }
-  using x = placed(device, a, { shape: [2, 3, m, k], dtype });
-  using y = placed(device, b, { shape: [3, k, n], dtype });
+  using x = tensorFrom(device, a, { shape: [2, 3, m, k], dtype });
+  using y = tensorFrom(device, b, { shape: [3, k, n], dtype });
   await checkProduct(device, [x, y], { shape: [2, 3, m, n], expected, dtype });
 
   const shared = new Float64Array(6 * m * n);
   for (let i = 0; i < 6; i++) {
     shared.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
   }
-  using weight = placed(device, b.subarray(0, k * n), { shape: [k, n], dtype });
+  using weight = tensorFrom(device, b.subarray(0, k * n), { shape: [k, n], dtype });
   await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: shared, dtype });
 }
 
@@ -85,7 +93,7 @@ async function checkProduct(
   [a, b]: readonly [Tensor, Tensor],
   { shape, expected, dtype }: { shape: Shape; expected: Float64Array; dtype: DType },
 ): Promise<void> {
-  using out = room(device, shape, { dtype });
+  using out = allocate(device, shape, { dtype });
   device.kernels.matmul(out, a, b, false);
   checkRounded(await out.read(), expected, { dtype, roundings: 8, scale: 4, what: `a batch for ${b.shape.join("×")}` });
 }

@@ -1,24 +1,30 @@
 import type { Device } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
-import { type MakeDevice, onDevice, placed, room } from "./place.ts";
+import { type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
 
 /** Memory, reading and writing. */
 export function memoryCases(make: MakeDevice): Case[] {
   return [
-    { name: "write takes the values at the call", run: () => onDevice(make, writeTakes) },
-    { name: "read gives what was there at the call", run: () => onDevice(make, readGives) },
+    { name: "write takes the values at the call", run: () => onDevice(make, writeCopies) },
+    { name: "read gives what was there at the call", run: () => onDevice(make, readReturnsLatest) },
     { name: "freed memory is used again, in order", run: () => onDevice(make, reuse) },
-    { name: "memory is counted", run: () => onDevice(make, counting) },
+    { name: "memory is counted", run: () => onDevice(make, allocationCounts) },
     { name: "views keep memory", run: () => onDevice(make, views) },
-    { name: "what is freed is handed out again, and the system asked for no more", run: () => onDevice(make, noMore) },
-    { name: "empty tensors and scalars have memory of their own", run: () => onDevice(make, smallest) },
-    { name: "a request beyond all memory is an error, not a crash", run: () => onDevice(make, tooMuch) },
-    { name: "devices keep separate accounts", run: () => onDevice(make, (device) => accounts(device, make)) },
-    { name: "reads and writes of all sizes at once each get their own values", run: () => onDevice(make, allSizes) },
+    {
+      name: "freed memory is reused, and no more is allocated from the system",
+      run: () => onDevice(make, outOfMemory),
+    },
+    { name: "empty tensors and scalars have memory of their own", run: () => onDevice(make, smallestAllocation) },
+    { name: "a request beyond all memory is an error, not a crash", run: () => onDevice(make, oversizedAllocation) },
+    { name: "devices keep separate accounts", run: () => onDevice(make, (device) => memoryLimits(device, make)) },
+    {
+      name: "reads and writes of all sizes at once each get their own values",
+      run: () => onDevice(make, allocationSizes),
+    },
   ];
 }
 
-async function writeTakes(device: Device): Promise<void> {
+async function writeCopies(device: Device): Promise<void> {
   const values = new Float32Array([1, 2, 3, 4]);
   using x = device.empty([2, 2], "float32");
   device.write(x, values);
@@ -30,8 +36,8 @@ async function writeTakes(device: Device): Promise<void> {
   check(x.storage.version === 2, `two writes: the version is ${x.storage.version}; raise it with \`recordMutation\``);
 }
 
-async function readGives(device: Device): Promise<void> {
-  using x = placed(device, [1, 2, 3], { shape: [3] });
+async function readReturnsLatest(device: Device): Promise<void> {
+  using x = tensorFrom(device, [1, 2, 3], { shape: [3] });
   const before = x.read();
   device.kernels.fill(x, 7);
   const after = x.read();
@@ -42,7 +48,7 @@ async function readGives(device: Device): Promise<void> {
 /** What was freed may be handed out at once, while work on the old tensor is still to run: order must keep them apart. */
 async function reuse(device: Device): Promise<void> {
   const size = 100_000;
-  using total = placed(device, [0], { shape: [1] });
+  using total = tensorFrom(device, [0], { shape: [1] });
   for (let i = 0; i < 50; i++) {
     using x = device.empty([size], "float32");
     device.kernels.fill(x, i);
@@ -57,7 +63,7 @@ async function reuse(device: Device): Promise<void> {
   );
 }
 
-async function counting(device: Device): Promise<void> {
+async function allocationCounts(device: Device): Promise<void> {
   const before = device.memory().allocated;
   const x = device.empty([1000, 100], "float32");
   const { allocated, reserved, peak } = device.memory();
@@ -72,15 +78,15 @@ async function counting(device: Device): Promise<void> {
 }
 
 async function views(device: Device): Promise<void> {
-  const x = placed(device, [1, 2, 3, 4, 5, 6], { shape: [2, 3] });
+  const x = tensorFrom(device, [1, 2, 3, 4, 5, 6], { shape: [2, 3] });
   using column = x.slice(1, 1, 2);
   x[Symbol.dispose]();
-  using other = room(device, [2, 3]);
+  using other = allocate(device, [2, 3]);
   checkEqual(await column.read(), [2, 5], "a view whose tensor was disposed");
   checkEqual(await other.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
-async function noMore(device: Device): Promise<void> {
+async function outOfMemory(device: Device): Promise<void> {
   const reserved = Array.from({ length: 100 }, () => {
     using x = device.empty([1 << 20], "float32");
     check(x.size === 1 << 20, `a tensor of ${x.size} elements`);
@@ -89,7 +95,7 @@ async function noMore(device: Device): Promise<void> {
   checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved, tensor by tensor");
 }
 
-async function smallest(device: Device): Promise<void> {
+async function smallestAllocation(device: Device): Promise<void> {
   using none = device.empty([3, 0], "float32");
   using scalar = device.empty([], "float32");
   device.write(scalar, [7]);
@@ -97,21 +103,21 @@ async function smallest(device: Device): Promise<void> {
   checkEqual(await scalar.read(), [7], "a scalar");
 }
 
-async function tooMuch(device: Device): Promise<void> {
+async function oversizedAllocation(device: Device): Promise<void> {
   await checkThrows(() => device.empty([2 ** 40, 2 ** 12], "float32"), "OutOfMemoryError", /expected room for/);
   using x = device.empty([2], "float32");
   device.kernels.fill(x, 5);
   checkEqual(await x.read(), [5, 5], "memory after a request beyond all memory");
 }
 
-async function accounts(device: Device, make: MakeDevice): Promise<void> {
+async function memoryLimits(device: Device, make: MakeDevice): Promise<void> {
   using other = make();
   using x = device.empty([1 << 20], "float32");
   const [own, others] = [device.memory().allocated, other.memory().allocated];
   check(own === 4 * x.size && others === 0, `${own} and ${others} bytes are counted for ${4 * x.size} and 0`);
 }
 
-async function allSizes(device: Device): Promise<void> {
+async function allocationSizes(device: Device): Promise<void> {
   const sizes = [1, 3, 1000, 1024, 1025, 300_000, 2, 262_144, 70_000, 5];
   const reads = sizes.map((size, i) => {
     using x = device.empty([size], i % 3 === 0 ? "bfloat16" : "float32");

@@ -1,7 +1,7 @@
 import type { Device } from "@mosaic/core";
 import { type Case, checkClose, checkEqual } from "../check.ts";
 import { epsilon, normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, placed } from "./place.ts";
+import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
 
 const minusInfinity = Number.NEGATIVE_INFINITY;
 
@@ -24,13 +24,13 @@ async function merge(device: Device): Promise<void> {
   a.fill(0, 2 * width, 3 * width); // empty states hold zeros
   a.fill(0, 4 * width, 5 * width);
   b.fill(0, 3 * width, 5 * width);
-  using out = placed(device, a, { shape });
-  using lse = placed(device, lseA, { shape: shape.slice(0, 3) });
-  using fromOut = placed(device, b, { shape, lie: "gapped" });
-  using fromLse = placed(device, lseB, { shape: shape.slice(0, 3), lie: "gapped" });
+  using out = tensorFrom(device, a, { shape });
+  using lse = tensorFrom(device, lseA, { shape: shape.slice(0, 3) });
+  using fromOut = tensorFrom(device, b, { shape, storageOrder: "gapped" });
+  using fromLse = tensorFrom(device, lseB, { shape: shape.slice(0, 3), storageOrder: "gapped" });
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
 
-  const total = lseA.map((x, i) => logSum(x, lseB[i]!));
+  const total = lseA.map((x, i) => logAddExp(x, lseB[i]!));
   const share = (lseOf: Float64Array, i: number) => (total[i] === minusInfinity ? 0 : Math.exp(lseOf[i]! - total[i]!));
   const expected = a.map((x, i) => {
     const row = Math.floor(i / width);
@@ -42,16 +42,16 @@ async function merge(device: Device): Promise<void> {
 
 async function mergeLarge(device: Device): Promise<void> {
   const [large, larger] = [Math.fround(1e20), Math.fround(3e38)];
-  using out = placed(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
-  using lse = placed(device, [large, -large, -larger, larger], { shape: [1, 1, 4] });
-  using fromOut = placed(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
-  using fromLse = placed(device, [large, -large, larger, -larger], { shape: [1, 1, 4] });
+  using out = tensorFrom(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
+  using lse = tensorFrom(device, [large, -large, -larger, larger], { shape: [1, 1, 4] });
+  using fromOut = tensorFrom(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
+  using fromLse = tensorFrom(device, [large, -large, larger, -larger], { shape: [1, 1, 4] });
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
   checkEqual(await lse.read(), [large, -large, larger, larger], "lse");
   checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
 }
 
-function logSum(a: number, b: number): number {
+function logAddExp(a: number, b: number): number {
   const max = Math.max(a, b);
   return max === minusInfinity ? minusInfinity : max + Math.log(Math.exp(a - max) + Math.exp(b - max));
 }

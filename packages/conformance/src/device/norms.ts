@@ -1,7 +1,7 @@
 import type { Device, DType, Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
-import { normals, rounded } from "../oracle/numbers.ts";
-import { checkRounded, type MakeDevice, onDevice, placed, room } from "./place.ts";
+import { normals, roundTo } from "../oracle/numbers.ts";
+import { checkRounded, type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const epsilon = 1e-3;
@@ -30,26 +30,26 @@ const shape = [2, 3, width];
 
 async function norm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
   const centred = kind === "layerNorm";
-  const x = normals(rows * width, 1, dtype).map((value) => rounded(value + 2, dtype));
+  const x = normals(rows * width, 1, dtype).map((value) => roundTo(value + 2, dtype));
   const dOut = normals(rows * width, 2, dtype);
   const weight = normals(width, 3, dtype);
   const bias = normals(width, 4, dtype);
   const expected = normOracle({ x, dOut, weight: parameters ? weight : undefined, bias, centred, parameters });
 
-  using xTensor = placed(device, x, { shape, dtype });
-  using dOutTensor = placed(device, dOut, { shape, dtype });
-  using weightTensor = parameters ? placed(device, weight, { shape: [width], dtype }) : null;
-  using biasTensor = parameters && centred ? placed(device, bias, { shape: [width], dtype }) : null;
-  using out = room(device, shape, { dtype });
-  using mean = centred ? room(device, [2, 3, 1]) : null;
-  using rstd = room(device, [2, 3, 1]);
+  using xTensor = tensorFrom(device, x, { shape, dtype });
+  using dOutTensor = tensorFrom(device, dOut, { shape, dtype });
+  using weightTensor = parameters ? tensorFrom(device, weight, { shape: [width], dtype }) : null;
+  using biasTensor = parameters && centred ? tensorFrom(device, bias, { shape: [width], dtype }) : null;
+  using out = allocate(device, shape, { dtype });
+  using mean = centred ? allocate(device, [2, 3, 1]) : null;
+  using rstd = allocate(device, [2, 3, 1]);
   const stats = { mean, rstd };
   device.kernels[kind](out, xTensor, { weight: weightTensor, bias: biasTensor, epsilon }, stats);
   checkRounded(await out.read(), expected.out, { dtype, roundings: 16, scale: 4, what: kind });
 
-  using dx = room(device, shape, { dtype });
-  using dWeight = parameters ? ones(device) : null;
-  using dBias = parameters && centred ? ones(device) : null;
+  using dx = allocate(device, shape, { dtype });
+  using dWeight = parameters ? gradientTensor(device) : null;
+  using dBias = parameters && centred ? gradientTensor(device) : null;
   device.kernels[`${kind}Backward`]({ dx, dWeight, dBias }, xTensor, dOutTensor, weightTensor, stats);
   checkRounded(await dx.read(), expected.dx, { dtype, roundings: 16, scale: 8, what: `${kind} dx` });
   if (dWeight)
@@ -58,8 +58,8 @@ async function norm(device: Device, { kind, dtype, parameters }: NormCase): Prom
 }
 
 /** Something for the gradients of parameters to be added to. */
-function ones(device: Device): Tensor {
-  return placed(device, new Float64Array(width).fill(1), { shape: [width] });
+function gradientTensor(device: Device): Tensor {
+  return tensorFrom(device, new Float64Array(width).fill(1), { shape: [width] });
 }
 
 interface NormProblem {
@@ -71,9 +71,9 @@ interface NormProblem {
   readonly parameters: boolean;
 }
 
-type NormAnswer = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
+type NormReference = Readonly<Record<"out" | "dx" | "dWeight" | "dBias", Float64Array>>;
 
-function normOracle({ x, dOut, weight, bias, centred, parameters }: NormProblem): NormAnswer {
+function normOracle({ x, dOut, weight, bias, centred, parameters }: NormProblem): NormReference {
   const out = new Float64Array(x.length);
   const dx = new Float64Array(x.length);
   const dWeight = new Float64Array(width).fill(1);

@@ -1,7 +1,7 @@
 import type { Device, RandomSpec } from "@mosaic/core";
 import { type Case, check, checkEqual } from "../check.ts";
-import { rounded } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, room } from "./place.ts";
+import { roundTo } from "../oracle/numbers.ts";
+import { type MakeDevice, onDevice, allocate } from "./tensors.ts";
 
 const uniform: RandomSpec = { kind: "uniform", low: -2, high: 3, seed: 5, stream: 9 };
 const normal: RandomSpec = { kind: "normal", mean: 1, std: 2, seed: 5, stream: 9 };
@@ -15,21 +15,21 @@ export function randomCases(make: MakeDevice): Case[] {
   ];
 }
 
-async function draw(device: Device, spec: RandomSpec, count: number = length): Promise<Float32Array> {
-  using out = room(device, [count]);
+async function sample(device: Device, spec: RandomSpec, count: number = length): Promise<Float32Array> {
+  using out = allocate(device, [count]);
   device.kernels.random(out, spec);
   return await out.read();
 }
 
 /** Five standard deviations of the estimates: one false alarm in a million, and the numbers are the same every time. */
 async function distributions(device: Device): Promise<void> {
-  const flat = await draw(device, uniform);
+  const flat = await sample(device, uniform);
   check(
     flat.every((x) => x >= -2 && x < 3),
     "uniform numbers outside [low, high)",
   );
   checkMoments(flat, { mean: 0.5, std: 5 / Math.sqrt(12), kurtosis: 1.8 });
-  checkMoments(await draw(device, normal), { mean: 1, std: 2, kurtosis: 3 });
+  checkMoments(await sample(device, normal), { mean: 1, std: 2, kurtosis: 3 });
 }
 
 function checkMoments(x: Float32Array, expected: { mean: number; std: number; kurtosis: number }): void {
@@ -45,20 +45,20 @@ function checkMoments(x: Float32Array, expected: { mean: number; std: number; ku
 
 async function independence(device: Device): Promise<void> {
   for (const spec of [uniform, normal]) {
-    const all = await draw(device, spec);
-    checkEqual(await draw(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
-    using folded = room(device, [4, 5, 50], { lie: "reversed" });
+    const all = await sample(device, spec);
+    checkEqual(await sample(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
+    using folded = allocate(device, [4, 5, 50], { storageOrder: "reversed" });
     device.kernels.random(folded, spec);
     checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, another shape and strides");
-    using half = room(device, [1000], { dtype: "bfloat16" });
+    using half = allocate(device, [1000], { dtype: "bfloat16" });
     device.kernels.random(half, spec);
-    const narrow = all.subarray(0, 1000).map((x) => rounded(x, "bfloat16"));
+    const narrow = all.subarray(0, 1000).map((x) => roundTo(x, "bfloat16"));
     checkEqual(await half.read(), narrow, "the same seed, rounded");
     for (const other of [
       { ...spec, seed: 6 },
       { ...spec, stream: 10 },
     ]) {
-      const equal = (await draw(device, other)).filter((x, i) => x === all[i]).length;
+      const equal = (await sample(device, other)).filter((x, i) => x === all[i]).length;
       check(equal < length / 1000, `${equal} of ${length} numbers are the same for another seed or stream`);
     }
   }

@@ -1,7 +1,7 @@
 import type { Device, DType } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { checkRounded, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
+import { checkRounded, storageOrders, type MakeDevice, onDevice, tensorFrom, allocate } from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
@@ -35,12 +35,16 @@ async function reduce(device: Device, dtype: DType): Promise<void> {
       for (const [i, x] of values.entries()) {
         expected[at(i)] = kind === "sum" ? expected[at(i)]! + x : Math.max(expected[at(i)]!, x);
       }
-      for (const lie of lies) {
-        using x = placed(device, values, { shape, dtype, lie });
-        using out = room(device, outShape, { dtype, lie });
+      for (const storageOrder of storageOrders) {
+        using x = tensorFrom(device, values, { shape, dtype, storageOrder });
+        using out = allocate(device, outShape, { dtype, storageOrder });
         device.kernels.reduce(kind, out, x);
         const scale = kind === "sum" ? 105 / length : 0;
-        checkRounded(await out.read(), expected, { dtype, scale, what: `${kind} to ${outShape.join("×")}, ${lie}` });
+        checkRounded(await out.read(), expected, {
+          dtype,
+          scale,
+          what: `${kind} to ${outShape.join("×")}, ${storageOrder}`,
+        });
       }
     }
   }
@@ -53,12 +57,12 @@ async function rowDot(device: Device, dtype: DType): Promise<void> {
   const expected = Float64Array.from({ length: 30 }, (_, row) =>
     a.subarray(9 * row, 9 * row + 9).reduce((sum, x, i) => sum + x * b[9 * row + i]!, 0),
   );
-  for (const lie of lies) {
-    using x = placed(device, a, { shape, dtype, lie });
-    using y = placed(device, b, { shape });
-    using out = room(device, shape.slice(0, 3));
+  for (const storageOrder of storageOrders) {
+    using x = tensorFrom(device, a, { shape, dtype, storageOrder });
+    using y = tensorFrom(device, b, { shape });
+    using out = allocate(device, shape.slice(0, 3));
     device.kernels.rowDot(out, x, y);
-    checkRounded(await out.read(), expected, { scale: 9, what: `rowDot ${lie}` });
+    checkRounded(await out.read(), expected, { scale: 9, what: `rowDot ${storageOrder}` });
   }
 }
 
@@ -78,15 +82,15 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
       row * width,
     );
   }
-  for (const lie of lies) {
-    using x = placed(device, values, { shape: [2, 3, width], dtype, lie });
-    using y = room(device, [2, 3, width], { dtype, lie });
+  for (const storageOrder of storageOrders) {
+    using x = tensorFrom(device, values, { shape: [2, 3, width], dtype, storageOrder });
+    using y = allocate(device, [2, 3, width], { dtype, storageOrder });
     device.kernels.softmax(y, x);
-    checkRounded(await y.read(), out, { dtype, roundings: 64, what: `softmax ${lie}` });
+    checkRounded(await y.read(), out, { dtype, roundings: 64, what: `softmax ${storageOrder}` });
 
     const stored = Float64Array.from(await y.read());
-    using dOut = placed(device, dOuts, { shape: [2, 3, width], dtype, lie });
-    using dx = room(device, [2, 3, width], { dtype, lie });
+    using dOut = tensorFrom(device, dOuts, { shape: [2, 3, width], dtype, storageOrder });
+    using dx = allocate(device, [2, 3, width], { dtype, storageOrder });
     device.kernels.softmaxBackward(dx, y, dOut);
     const expected = new Float64Array(rows * width);
     for (let row = 0; row < rows; row++) {
@@ -95,6 +99,6 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
       for (let i = at; i < at + width; i++) inner += stored[i]! * dOuts[i]!;
       for (let i = at; i < at + width; i++) expected[i] = stored[i]! * (dOuts[i]! - inner);
     }
-    checkRounded(await dx.read(), expected, { dtype, scale: 4, what: `softmax backward ${lie}` });
+    checkRounded(await dx.read(), expected, { dtype, scale: 4, what: `softmax backward ${storageOrder}` });
   }
 }

@@ -17,7 +17,7 @@ import {
 } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, placed } from "./place.ts";
+import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
 
 // What the schema states of all kernels alike.
 
@@ -27,27 +27,27 @@ export function schemaCases(make: MakeDevice): Case[] {
   return [
     ...kernels.map((kernel) => ({
       name: `${kernel}: reads and mutates what the schema states, and nothing else`,
-      run: () => onDevice(make, (device) => access(device, kernel)),
+      run: () => onDevice(make, (device) => checkAccess(device, kernel)),
     })),
     ...kernelFeatures.map((feature) => ({
       name: `attention with ${feature}: refused, unless the device has it`,
-      run: () => onDevice(make, (device) => refusal(device, feature)),
+      run: () => onDevice(make, (device) => checkFeatureRefused(device, feature)),
     })),
   ];
 }
 
 /** Makes a float32 tensor of these values, or of some numbers. */
-type Make = (shape: Shape, values?: ArrayLike<number>) => Tensor;
+type TensorFactory = (shape: Shape, values?: ArrayLike<number>) => Tensor;
 
-function maker(device: Device): Make {
+function tensorFactory(device: Device): TensorFactory {
   let seed = 0;
-  return (shape, values = normals(sizeOf(shape), ++seed)) => placed(device, values, { shape });
+  return (shape, values = normals(sizeOf(shape), ++seed)) => tensorFrom(device, values, { shape });
 }
 
 const [rows, width, count] = [3, 4, 5];
 
 /** A call of each kernel whose arguments hold numbers; every optional operand is there. */
-const samples: { readonly [K in KernelName]: (x: Make) => KernelArguments<K> } = {
+const samples: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
   attend: (x) => [state(x), x([1, 2, rows, width]), keys(x), tile],
   attendBackward: (x) => {
     const grads = { dq: x([1, 2, rows, width]), dk: x([1, 1, count, width]), dv: x([1, 1, count, width]) };
@@ -105,13 +105,13 @@ const tile: Tile = {
   scale: 0.5,
 };
 
-const state = (x: Make) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
-const keys = (x: Make) => ({ k: x([1, 1, count, width]), v: x([1, 1, count, width]) });
-const parameters = (x: Make) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
-const gradients = (x: Make) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
+const state = (x: TensorFactory) => ({ out: x([1, 2, rows, width]), lse: x([1, 2, rows]) });
+const keys = (x: TensorFactory) => ({ k: x([1, 1, count, width]), v: x([1, 1, count, width]) });
+const parameters = (x: TensorFactory) => ({ weight: x([width]), bias: x([width]), epsilon: 1e-5 });
+const gradients = (x: TensorFactory) => ({ dx: x([rows, width]), dWeight: x([width]), dBias: x([width]) });
 
 /** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
-interface Run {
+interface OperandTrace {
   readonly operand: Operand;
   /** By how much the call raised the version of the operand's memory. */
   readonly raised: number;
@@ -119,14 +119,14 @@ interface Run {
   readonly after: Float32Array;
 }
 
-async function access(device: Device, kernel: KernelName): Promise<void> {
+async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
   const parameters: readonly Field[] = kernelSchema[kernel];
   const flag = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
   for (const isSet of flag < 0 ? [false] : [false, true]) {
-    const call = async (shift: number): Promise<Run[]> => {
-      const args: unknown[] = [...samples[kernel](maker(device))];
+    const call = async (shift: number): Promise<OperandTrace[]> => {
+      const args: unknown[] = [...samples[kernel](tensorFactory(device))];
       if (flag >= 0) args[flag] = isSet;
-      return called(device, kernel, { args, shift });
+      return callKernel(device, kernel, { args, shift });
     };
     const [first, second] = [await call(0), await call(0.5)];
     for (const [i, { operand, raised, before, after }] of first.entries()) {
@@ -144,11 +144,11 @@ async function access(device: Device, kernel: KernelName): Promise<void> {
   }
 }
 
-async function called(
+async function callKernel(
   device: Device,
   kernel: KernelName,
   { args, shift }: { readonly args: readonly unknown[]; readonly shift: number },
-): Promise<Run[]> {
+): Promise<OperandTrace[]> {
   const runs: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
   for (const operand of operandsOf(kernel)) {
     const tensor = tensorOf(operand, args);
@@ -170,9 +170,9 @@ function isEqual(a: Float32Array, b: Float32Array): boolean {
   return a.every((value, i) => Object.is(value, b[i]));
 }
 
-async function refusal(device: Device, feature: KernelFeature): Promise<void> {
-  const x = maker(device);
-  const [[{ out, lse }, q, kv], modifiers] = [samples.attend(x), modifiersOf[feature](x)];
+async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
+  const x = tensorFactory(device);
+  const [[{ out, lse }, q, kv], modifiers] = [samples.attend(x), modifiersFor[feature](x)];
   const v = feature === "valueHeadSize" ? x([1, 1, count, width + 2]) : kv.v;
   const wide = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
@@ -187,8 +187,8 @@ async function refusal(device: Device, feature: KernelFeature): Promise<void> {
   checkEqual(await wide.read(), before, "out after a call that was refused");
 }
 
-/** What asks for each feature; `valueHeadSize` is asked for by shapes. */
-const modifiersOf: Readonly<Record<KernelFeature, (x: Make) => Tile["modifiers"]>> = {
+/** What uses each feature; `valueHeadSize` is used through shapes. */
+const modifiersFor: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),
   dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2 } }),

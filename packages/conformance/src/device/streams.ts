@@ -1,7 +1,7 @@
 import type { Device, Fence, Tensor, TraceEvent } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeDevice, onDevice, placed } from "./place.ts";
+import { type MakeDevice, onDevice, tensorFrom } from "./tensors.ts";
 
 /** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
 export function streamCases(make: MakeDevice, clockError: number): Case[] {
@@ -11,27 +11,31 @@ export function streamCases(make: MakeDevice, clockError: number): Case[] {
   });
   return [
     on("fences and synchronize", fences),
-    on("waits for the fence of another stream, whose work is slow", (device) => otherStream(device, make, clockError)),
-    on("passes fences that are long past, its own, and those of closed devices", (device) => pastFences(device, make)),
+    on("waits for the fence of another stream, whose work is slow", (device) =>
+      crossStreamWait(device, make, clockError),
+    ),
+    on("passes fences that are long past, its own, and those of closed devices", (device) =>
+      completedFences(device, make),
+    ),
     on("refuses a fence of another kind of device", foreignFence),
     on("many reads at once", manyReads),
-    on("a read gives what a tensor held that was disposed right after", disposedAfter),
+    on("a read gives what a tensor held that was disposed right after", disposeAfterEnqueue),
     on("keeps its first failure, and starts nothing after it", firstFailure),
     on("finishes what was enqueued before dispose, and refuses all after", disposed),
     on("refuses operands of another device, and disposed ones", (device) => foreignOperands(device, make)),
   ];
 }
 
-function filled(device: Device, value: number, size = 4): Tensor {
+function fullTensor(device: Device, value: number, size = 4): Tensor {
   const x = device.empty([size], "float32");
   device.kernels.fill(x, value);
   return x;
 }
 
-async function otherStream(device: Device, make: MakeDevice, clockError: number): Promise<void> {
+async function crossStreamWait(device: Device, make: MakeDevice, clockError: number): Promise<void> {
   using other = make();
-  using slow = filled(other, 0.5, 300_000);
-  using x = filled(device, 1);
+  using slow = fullTensor(other, 0.5, 300_000);
+  using x = fullTensor(device, 1);
   other.startTrace();
   device.startTrace();
   for (let i = 0; i < 4; i++) other.kernels.unary("tanh", slow, slow);
@@ -40,20 +44,20 @@ async function otherStream(device: Device, make: MakeDevice, clockError: number)
   const [theirs, ours] = await Promise.all([other.stopTrace(), device.stopTrace()]);
   const [first, last] = [theirs[0]!, theirs.at(-1)!];
   const fill = ours.find(({ name }) => name === "fill");
-  check(fill !== undefined && theirs.length === 4, `recorded: ${namesOf(theirs)} there, ${namesOf(ours)} here`);
+  check(fill !== undefined && theirs.length === 4, `recorded: ${eventNames(theirs)} there, ${eventNames(ours)} here`);
   const allowed = clockError && Math.max(clockError, (last.end - first.start) / 2);
   check(fill.start >= last.end - allowed, `began ${last.end - fill.start} ns before the other stream's work was done`);
 }
 
-async function pastFences(device: Device, make: MakeDevice): Promise<void> {
+async function completedFences(device: Device, make: MakeDevice): Promise<void> {
   const other = make();
   const early = other.stream.record();
-  using y = filled(other, 2);
+  using y = fullTensor(other, 2);
   const late = other.stream.record();
   await y.read();
   other[Symbol.dispose]();
   for (const fence of [early, late, device.stream.record()]) device.stream.wait(fence);
-  using x = filled(device, 3);
+  using x = fullTensor(device, 3);
   checkEqual(await x.read(), [3, 3, 3, 3], "work after fences");
 }
 
@@ -62,10 +66,10 @@ async function foreignFence(device: Device): Promise<void> {
   await checkThrows(() => device.stream.wait(foreign), "OptionError", /received a fence of another kind of device/);
 }
 
-async function disposedAfter(device: Device): Promise<void> {
+async function disposeAfterEnqueue(device: Device): Promise<void> {
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 100; i++) {
-    using x = filled(device, i, 1000);
+    using x = fullTensor(device, i, 1000);
     reads.push(x.read()); // the next turn takes the memory
   }
   for (const [i, values] of (await Promise.all(reads)).entries()) {
@@ -74,9 +78,9 @@ async function disposedAfter(device: Device): Promise<void> {
 }
 
 async function firstFailure(device: Device): Promise<void> {
-  using table = placed(device, [1, 2, 3], { shape: [3, 1] });
-  using first = placed(device, [7], { shape: [1] });
-  using second = placed(device, [9], { shape: [1] });
+  using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
+  using first = tensorFrom(device, [7], { shape: [1] });
+  using second = tensorFrom(device, [9], { shape: [1] });
   using out = device.empty([1, 1], "float32");
   for (const index of [first, second]) device.kernels.gatherRows(out, table, index);
   const reported = /gatherRows: .*received 7/;
@@ -87,7 +91,7 @@ async function firstFailure(device: Device): Promise<void> {
 }
 
 async function disposed(device: Device): Promise<void> {
-  const x = filled(device, 5, 100_000);
+  const x = fullTensor(device, 5, 100_000);
   for (let i = 0; i < 5; i++) device.kernels.unary("tanh", x, x);
   const read = x.read();
   device[Symbol.dispose]();
@@ -105,17 +109,17 @@ async function disposed(device: Device): Promise<void> {
 
 async function foreignOperands(device: Device, make: MakeDevice): Promise<void> {
   using other = make();
-  using x = filled(device, 1);
-  using y = filled(other, 1);
+  using x = fullTensor(device, 1);
+  using y = fullTensor(other, 1);
   const foreign = new RegExp(`add: expected tensors of this device, received one of ${other.type}:${other.index}`);
   await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreign);
-  const gone = filled(device, 1);
+  const gone = fullTensor(device, 1);
   gone[Symbol.dispose]();
   await checkThrows(() => device.kernels.copy(x, gone), "DisposedError", /copy: .*disposed/);
 }
 
 async function fences(device: Device): Promise<void> {
-  using x = placed(device, [1], { shape: [1] });
+  using x = tensorFrom(device, [1], { shape: [1] });
   const fence = device.stream.record();
   device.kernels.scalar("add", x, x, 1);
   device.stream.wait(fence); // passed long ago
@@ -126,7 +130,7 @@ async function fences(device: Device): Promise<void> {
 }
 
 async function manyReads(device: Device): Promise<void> {
-  using x = placed(device, [0], { shape: [1] });
+  using x = tensorFrom(device, [0], { shape: [1] });
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 200; i++) {
     reads.push(x.read());
@@ -143,12 +147,12 @@ async function manyReads(device: Device): Promise<void> {
 export function traceCases(make: MakeDevice): Case[] {
   return [
     { name: "a trace shows what ran when", run: () => onDevice(make, trace) },
-    { name: "records what it ran while it was asked to, and then no more", run: () => onDevice(make, recordsAsked) },
+    { name: "records what it ran between startTrace and stopTrace only", run: () => onDevice(make, tracesOnRequest) },
   ];
 }
 
 async function trace(device: Device): Promise<void> {
-  using x = placed(device, normals(10_000, 1), { shape: [100, 100] });
+  using x = tensorFrom(device, normals(10_000, 1), { shape: [100, 100] });
   using out = device.empty([100, 100], "float32");
   await device.stream.synchronize();
   device.startTrace();
@@ -163,15 +167,15 @@ async function trace(device: Device): Promise<void> {
   check(first.start <= first.end && first.end <= second.start && second.start <= second.end, "kernels out of order");
 }
 
-async function recordsAsked(device: Device): Promise<void> {
-  using x = placed(device, [1, 1], { shape: [2] });
+async function tracesOnRequest(device: Device): Promise<void> {
+  using x = tensorFrom(device, [1, 1], { shape: [2] });
   device.startTrace();
   device.kernels.unary("exp", x, x);
   device.kernels.scalar("mul", x, x, 2);
   const stopped = device.stopTrace();
   device.kernels.fill(x, 1); // after the call, though before its answer
   const events = await stopped;
-  check(namesOf(events) === "unary,scalar", `unary and scalar ran, recorded: ${namesOf(events)}`);
+  check(eventNames(events) === "unary,scalar", `unary and scalar ran, recorded: ${eventNames(events)}`);
   const now = Number(process.hrtime.bigint());
   let before = 0;
   for (const { name, lane, start, end } of events) {
@@ -180,13 +184,13 @@ async function recordsAsked(device: Device): Promise<void> {
     check(Math.abs(now - start) < 60e9, `${name} ran ${now - start} ns ago`);
     before = end;
   }
-  check((await device.stopTrace()).length === 0, "recorded though nobody asked");
+  check((await device.stopTrace()).length === 0, "recorded without startTrace");
   device.startTrace();
   device.kernels.fill(x, 1);
   const lengths = (await Promise.all([device.stopTrace(), device.stopTrace()])).map(({ length }) => length);
-  checkEqual(lengths, [1, 0], "events for the first to ask, and the second");
+  checkEqual(lengths, [1, 0], "events of the first stopTrace, and of the second");
 }
 
-function namesOf(events: readonly TraceEvent[]): string {
+function eventNames(events: readonly TraceEvent[]): string {
   return events.map(({ name }) => name).join();
 }

@@ -8,7 +8,7 @@ import { matmulCases } from "./matmul.ts";
 import { memoryCases } from "./memory.ts";
 import { mergeCases } from "./merge.ts";
 import { normCases } from "./norms.ts";
-import type { MakeDevice } from "./place.ts";
+import type { MakeDevice } from "./tensors.ts";
 import { randomCases } from "./random.ts";
 import { reductionCases } from "./reductions.ts";
 import { schemaCases } from "./schema.ts";

@@ -1,7 +1,15 @@
 import type { AdamStep, Device, DType, Tensor } from "@mosaic/core";
 import { type Case, checkEqual } from "../check.ts";
-import { integer, normals, rounded, uniforms } from "../oracle/numbers.ts";
-import { checkRounded, type Lie, lies, type MakeDevice, onDevice, placed, room } from "./place.ts";
+import { integer, normals, roundTo, uniforms } from "../oracle/numbers.ts";
+import {
+  checkRounded,
+  type StorageOrder,
+  storageOrders,
+  type MakeDevice,
+  onDevice,
+  tensorFrom,
+  allocate,
+} from "./tensors.ts";
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
@@ -15,7 +23,7 @@ export function trainingCases(make: MakeDevice): Case[] {
       { name: `adamW, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "adamW", dtype)) },
       { name: `scheduleFree, ${dtype}`, run: () => onDevice(make, (device) => adam(device, "scheduleFree", dtype)) },
     ]),
-    { name: "an index that names nothing fails the stream", run: () => onDevice(make, outside) },
+    { name: "an index that names nothing fails the stream", run: () => onDevice(make, outOfRangeIndex) },
   ];
 }
 
@@ -24,28 +32,28 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
   const [rows, columns] = [6, 70];
   const random = { probability: 0.3, seed: 11, stream: 4 };
   const values = normals(2 * rows * columns, 1, dtype);
-  using uniform = room(device, [values.length]);
+  using uniform = allocate(device, [values.length]);
   device.kernels.random(uniform, { kind: "uniform", low: 0, high: 1, ...random });
   const draws = await uniform.read();
-  const expected = values.map((x, i) => (draws[i]! < Math.fround(0.3) ? 0 : rounded(x / 0.7, dtype)));
-  for (const lie of lies) {
-    using x = placed(device, values, { shape: [2, rows, columns], dtype, lie });
-    using out = room(device, [2, rows, columns], { dtype, lie });
+  const expected = values.map((x, i) => (draws[i]! < Math.fround(0.3) ? 0 : roundTo(x / 0.7, dtype)));
+  for (const storageOrder of storageOrders) {
+    using x = tensorFrom(device, values, { shape: [2, rows, columns], dtype, storageOrder });
+    using out = allocate(device, [2, rows, columns], { dtype, storageOrder });
     device.kernels.dropout(out, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
-    checkRounded(await out.read(), expected, { dtype, what: `dropout ${lie}` });
+    checkRounded(await out.read(), expected, { dtype, what: `dropout ${storageOrder}` });
     // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
     using part = matrix.slice(1, 1, rows, 2);
-    using own = room(device, [1, 3, columns], { dtype, lie });
+    using own = allocate(device, [1, 3, columns], { dtype, storageOrder });
     device.kernels.dropout(own, part, {
       ...random,
       offset: (rows + 1) * columns,
       strides: [rows * columns, 2 * columns, 1],
     });
     using odd = out.slice(0, 1).slice(1, 1, rows, 2);
-    checkEqual(await own.read(), await odd.read(), `dropout of a shard, ${lie}`);
+    checkEqual(await own.read(), await odd.read(), `dropout of a shard, ${storageOrder}`);
     device.kernels.dropout(x, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
-    checkEqual(await x.read(), await out.read(), `dropout in place, ${lie}`);
+    checkEqual(await x.read(), await out.read(), `dropout in place, ${storageOrder}`);
   }
 }
 
@@ -65,16 +73,16 @@ async function indexed(device: Device, dtype: DType): Promise<void> {
     const at = named[Math.floor(i / width)]! * width + (i % width);
     added[at] = added[at]! + value;
   }
-  for (const lie of lies) {
-    using index = placed(device, named, { shape: [2, 5], dtype, lie });
-    using weights = placed(device, table, { shape: [count, width], dtype, lie });
-    using out = room(device, [2, 5, width], { dtype, lie });
+  for (const storageOrder of storageOrders) {
+    using index = tensorFrom(device, named, { shape: [2, 5], dtype, storageOrder });
+    using weights = tensorFrom(device, table, { shape: [count, width], dtype, storageOrder });
+    using out = allocate(device, [2, 5, width], { dtype, storageOrder });
     device.kernels.gatherRows(out, weights, index);
-    checkRounded(await out.read(), gathered, { what: `gatherRows ${lie}`, roundings: 0 });
-    using x = placed(device, rows, { shape: [2, 5, width], dtype, lie });
-    using into = placed(device, new Float64Array(count * width).fill(2), { shape: [count, width], lie });
+    checkRounded(await out.read(), gathered, { what: `gatherRows ${storageOrder}`, roundings: 0 });
+    using x = tensorFrom(device, rows, { shape: [2, 5, width], dtype, storageOrder });
+    using into = tensorFrom(device, new Float64Array(count * width).fill(2), { shape: [count, width], storageOrder });
     device.kernels.scatterAddRows(into, x, index);
-    checkRounded(await into.read(), added, { what: `scatterAddRows ${lie}`, scale: 10 });
+    checkRounded(await into.read(), added, { what: `scatterAddRows ${storageOrder}`, scale: 10 });
   }
 }
 
@@ -83,27 +91,31 @@ const ignored = -100;
 
 async function crossEntropy(device: Device, dtype: DType): Promise<void> {
   const next = uniforms(6);
-  const x = normals(8 * classes, 7, dtype).map((value) => rounded(20 * value, dtype));
+  const x = normals(8 * classes, 7, dtype).map((value) => roundTo(20 * value, dtype));
   const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? ignored : integer(next, classes)));
   const dLoss = normals(8, 8);
   for (const smoothing of [0, 0.1]) {
     const expected = lossOracle(x, { targets, dLoss, smoothing });
-    for (const lie of lies) {
-      using logits = placed(device, x, { shape: [2, 4, classes], dtype, lie });
-      using target = placed(device, targets, { shape: [2, 4], lie });
-      const rows = { loss: room(device, [2, 4], { lie }), lse: room(device, [2, 4]), counted: room(device, [2, 4]) };
+    for (const storageOrder of storageOrders) {
+      using logits = tensorFrom(device, x, { shape: [2, 4, classes], dtype, storageOrder });
+      using target = tensorFrom(device, targets, { shape: [2, 4], storageOrder });
+      const rows = {
+        loss: allocate(device, [2, 4], { storageOrder }),
+        lse: allocate(device, [2, 4]),
+        counted: allocate(device, [2, 4]),
+      };
       const spec = { smoothing, ignored };
       device.kernels.crossEntropy(rows, logits, target, spec);
-      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, what: `crossEntropy ${lie}` });
+      checkRounded(await rows.loss.read(), expected.loss, { scale: 60, what: `crossEntropy ${storageOrder}` });
       checkEqual(
         await rows.counted.read(),
         targets.map((each) => (each === ignored ? 0 : 1)),
         "rows that count",
       );
-      using upstream = placed(device, dLoss, { shape: [2, 4], lie });
-      using dx = room(device, [2, 4, classes], { dtype, lie });
+      using upstream = tensorFrom(device, dLoss, { shape: [2, 4], storageOrder });
+      using dx = allocate(device, [2, 4, classes], { dtype, storageOrder });
       device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, upstream, spec);
-      const what = `crossEntropy backward ${lie}`;
+      const what = `crossEntropy backward ${storageOrder}`;
       checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, what });
       for (const each of Object.values(rows)) each.dispose();
     }
@@ -154,9 +166,9 @@ async function adam(device: Device, kind: AdamStep["kind"], dtype: DType): Promi
   const v = normals(length, 4).map((x) => Math.fround(x * x));
   const expected = stepOracle(step, { p: p!, g: g!, m: m!, v });
   const shape = [5, 7, 3];
-  const place = (values: Float64Array, lie: Lie, of: DType = "float32"): Tensor =>
-    placed(device, values, { shape, dtype: of, lie });
-  for (const lie of lies) {
+  const place = (values: Float64Array, storageOrder: StorageOrder, of: DType = "float32"): Tensor =>
+    tensorFrom(device, values, { shape, dtype: of, storageOrder });
+  for (const lie of storageOrders) {
     using parameter = place(p!, lie, dtype);
     using gradient = place(g!, lie, dtype);
     using first = place(m!, lie);
@@ -168,9 +180,9 @@ async function adam(device: Device, kind: AdamStep["kind"], dtype: DType): Promi
   }
 }
 
-type Numbers = Readonly<Record<"p" | "m" | "v", Float64Array>>;
+type AdamState = Readonly<Record<"p" | "m" | "v", Float64Array>>;
 
-function stepOracle(step: AdamStep, { p, g, m, v }: Numbers & { g: Float64Array }): Numbers {
+function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Array }): AdamState {
   const { rate, beta1, beta2, epsilon, decay, correction1, correction2, mix } = step;
   const second = v.map((x, i) => beta2 * x + (1 - beta2) * g[i]! ** 2);
   const root = second.map((x) => Math.sqrt(x / correction2) + epsilon);
@@ -184,10 +196,10 @@ function stepOracle(step: AdamStep, { p, g, m, v }: Numbers & { g: Float64Array 
   return { p: next, m: m.map((z, i) => z - rate * update[i]!), v: second };
 }
 
-async function outside(device: Device): Promise<void> {
-  using table = placed(device, [1, 2, 3], { shape: [3, 1] });
-  using index = placed(device, [0, 3], { shape: [2] });
-  using out = room(device, [2, 1]);
+async function outOfRangeIndex(device: Device): Promise<void> {
+  using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
+  using index = tensorFrom(device, [0, 3], { shape: [2] });
+  using out = allocate(device, [2, 1]);
   let failure: unknown;
   try {
     device.kernels.gatherRows(out, table, index);

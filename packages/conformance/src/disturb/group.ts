@@ -18,14 +18,14 @@ import {
 import { integer, uniforms } from "../oracle/numbers.ts";
 
 /** When a collective runs between its post and its wait, which the rules leave open. */
-export type Arrival = "soon" | "late";
+export type CompletionTime = "soon" | "late";
 
 export interface Disturbance {
   /**
-   * "late": nothing moves before `wait()` is called, so that whoever forgets it, or changes meanwhile what is being sent,
+   * "late": nothing moves before `wait()` is called, so that a backend that omits it, or meanwhile changes what is being sent,
    * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
    */
-  readonly arrival: Arrival;
+  readonly completion: CompletionTime;
   /** The order of a batch's transfers is drawn anew, but for those between the same two ranks. */
   readonly seed: number;
 }
@@ -38,7 +38,7 @@ export class DisturbedGroup implements ProcessGroup {
   readonly #group: ProcessGroup;
   readonly #disturbance: Disturbance;
   readonly #next: () => number;
-  #underWay = 0;
+  #inFlight = 0;
 
   constructor(group: ProcessGroup, disturbance: Disturbance) {
     this.#group = group;
@@ -47,8 +47,8 @@ export class DisturbedGroup implements ProcessGroup {
   }
 
   /** Collectives posted and not yet waited for. */
-  get underWay(): number {
-    return this.#underWay;
+  get inFlight(): number {
+    return this.#inFlight;
   }
 
   get name(): string {
@@ -69,7 +69,7 @@ export class DisturbedGroup implements ProcessGroup {
 
   sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
     const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
-    const order = shuffled(transfers, this.#next);
+    const order = shuffleTransfers(transfers, this.#next);
     return this.#post(received, () => this.#group.sendRecv(order, options));
   }
 
@@ -120,11 +120,11 @@ export class DisturbedGroup implements ProcessGroup {
 
   #post(received: readonly Tensor[], collective: () => Work): Work {
     for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
-    const posted = this.#disturbance.arrival === "soon" ? collective() : undefined;
-    this.#underWay++;
+    const posted = this.#disturbance.completion === "soon" ? collective() : undefined;
+    this.#inFlight++;
     return {
       wait: () => {
-        this.#underWay--;
+        this.#inFlight--;
         (posted ?? collective()).wait();
       },
     };
@@ -132,7 +132,7 @@ export class DisturbedGroup implements ProcessGroup {
 }
 
 /** Any order that keeps messages between the same two ranks as they were. */
-function shuffled(transfers: readonly Transfer[], next: () => number): Transfer[] {
+function shuffleTransfers(transfers: readonly Transfer[], next: () => number): Transfer[] {
   const lines = new Map<string, Transfer[]>();
   for (const transfer of transfers) {
     const line = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
@@ -150,7 +150,7 @@ function shuffled(transfers: readonly Transfer[], next: () => number): Transfer[
 
 /** A context whose groups are disturbed, and a count of what they have under way. */
 export interface DisturbedContext extends Context {
-  underWay(): number;
+  inFlight(): number;
 }
 
 /**
@@ -188,7 +188,7 @@ export function disturbed(ctx: Context, disturbance: Disturbance): DisturbedCont
     startTrace: () => ctx.startTrace(),
     stopTrace: () => ctx.stopTrace(),
     close: () => ctx.close(),
-    underWay: () => [...groups.values()].reduce((sum, group) => sum + group.underWay, 0),
+    inFlight: () => [...groups.values()].reduce((sum, group) => sum + group.inFlight, 0),
     [Symbol.asyncDispose]: () => Promise.resolve(ctx[Symbol.asyncDispose]()),
   };
 }

@@ -1,39 +1,42 @@
 import { CollectiveTimeoutError, type Coordinate, fromArray } from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkMessage, messageOf, openStage, outcomeOf } from "./stage.ts";
+import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-world.ts";
 
 /** Collectives that take too long, and the errors of the other ranks then. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "a rank that is late: everybody's position is named", run: () => lateRank(makeWorld) },
-    { name: "a rank that called nothing, and one that is elsewhere", run: () => elsewhere(makeWorld) },
+    { name: "a rank that is late: the positions of all ranks are named", run: () => lateRank(makeWorld) },
+    { name: "a rank that called nothing, and one that is elsewhere", run: () => axisGroups(makeWorld) },
     {
       name: "a rank that called nothing since its groups opened, and one that is elsewhere",
-      run: () => elsewhere(makeWorld, { dp: 1, sp: 3 }),
+      run: () => axisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {
       name: "ranks that joined different numbers of sendRecv wait for a late one without a mismatch",
       run: () => lateAfterMessages(makeWorld),
     },
-    { name: "what was posted after a failure fails at the call, with the cause", run: () => afterwards(makeWorld) },
-    { name: "after a failure memory is given back, and ranks may meet anew", run: () => anew(makeWorld) },
+    { name: "what was posted after a failure fails at the call, with the cause", run: () => afterTimeout(makeWorld) },
+    {
+      name: "after a failure memory is given back, and ranks may meet anew",
+      run: () => newWorldAfterTimeout(makeWorld),
+    },
   ];
 }
 
 /** Rank 1 computes for long, and rank 2 has gone another way. */
 async function lateRank(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 4, timeout: 0.4 });
+  await using stage = await openTestWorld(makeWorld, { size: 4, timeout: 0.4 });
   const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
   const release = await stage.hold([stage.devices[1]!]);
   for (const [rank, group] of stage.groups.entries()) {
     group.barrier({ label: "step 7" });
     if (rank !== 2) group.allReduce(xs[rank]!).wait();
   }
-  const outcomes = await Promise.all([xs[0]!, xs[3]!].map((x) => outcomeOf(x)));
+  const outcomes = await Promise.all([xs[0]!, xs[3]!].map((x) => readOutcome(x)));
   release();
   for (const outcome of outcomes) {
-    const message = messageOf(outcome, CollectiveTimeoutError);
+    const message = expectError(outcome, CollectiveTimeoutError);
     checkMessage(message, /^step 7: timed out after 0\.4 s: rank [0-3] waits in barrier #1 \(world\)/);
     checkMessage(message, "rank 1 is computing");
     checkMessage(message, "rank 0 waits in");
@@ -41,12 +44,12 @@ async function lateRank(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Groups along the axes of a mesh are collectives, too: they count. */
-async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
+async function axisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
   const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
   stage.groups[0]!.allReduce(xs[0]!).wait();
   stage.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 2 }]).wait();
-  const message = messageOf(await outcomeOf(xs[0]!), CollectiveTimeoutError);
+  const message = expectError(await readOutcome(xs[0]!), CollectiveTimeoutError);
   const number = mesh ? 2 : 1;
   // The rank that times out first notifies the other.
   const seen = [
@@ -65,7 +68,7 @@ async function elsewhere(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void>
 
 /** Numbers of operations differ between ranks; the collective is one. The late rank computes for longer than positions take. */
 async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+  await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
   for (const [rank, group] of stage.groups.slice(0, 2).entries()) {
     const y = fromArray(stage.devices[rank]!, [0], [1]);
@@ -75,33 +78,33 @@ async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
   for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
   setTimeout(release, 400);
   for (const x of xs) {
-    const outcome = await outcomeOf(x);
+    const outcome = await readOutcome(x);
     check(!(outcome instanceof Error) && outcome[0] === 6, `expected 6, received ${outcome}`);
   }
 }
 
-async function afterwards(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2, timeout: 0.3 });
+async function afterTimeout(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 2, timeout: 0.3 });
   const group = stage.groups[0]!;
   const x = fromArray(stage.devices[0]!, [1], [1]);
   group.allReduce(x).wait();
-  messageOf(await outcomeOf(x), CollectiveTimeoutError);
+  expectError(await readOutcome(x), CollectiveTimeoutError);
   const cause = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
   await checkThrows(() => group.allReduce(x), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.barrier(), "CollectiveTimeoutError", cause);
   await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);
 }
 
-async function anew(makeWorld: MakeWorld): Promise<void> {
+async function newWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
   for (const fails of [true, false]) {
-    await using stage = await openStage(makeWorld, { size: 2, timeout: fails ? 0.3 : 20 });
+    await using stage = await openTestWorld(makeWorld, { size: 2, timeout: fails ? 0.3 : 20 });
     const before = stage.devices.map((device) => device.memory().allocated);
     const xs = stage.devices.map((device) => fromArray(device, [1, 2], [2]));
     for (const [rank, group] of stage.groups.entries()) {
       if (!fails || rank === 0) group.allReduce(xs[rank]!).wait();
     }
-    const outcome = await outcomeOf(xs[0]!);
-    if (fails) messageOf(outcome, CollectiveTimeoutError);
+    const outcome = await readOutcome(xs[0]!);
+    if (fails) expectError(outcome, CollectiveTimeoutError);
     else check(!(outcome instanceof Error) && outcome[1] === 4, `expected [2,4], received ${outcome}`);
     for (const x of xs) x[Symbol.dispose]();
     for (const [rank, device] of stage.devices.entries()) {

@@ -1,42 +1,42 @@
 import { ClosedError, fromArray, PeerLostError, type Tensor, type Transfer } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkMessage, errorOf, messageOf, openStage, outcomeOf } from "./stage.ts";
+import { checkMessage, waitForError, expectError, openTestWorld, readOutcome } from "./test-world.ts";
 
 /** Ranks that leave while others still need them, and groups that are closed. `late`: see `lateNotice`. */
 export function departureCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {
       name: "a rank that leaves: what it sent arrives, what it owes is lost",
-      run: () => leaves(makeWorld, { next: (tensor) => ({ tensor, from: 0 }), late: false }),
+      run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, from: 0 }), late: false }),
     },
     {
       name: "a rank that leaves: what it sent arrives, what it is owed is lost",
-      run: () => leaves(makeWorld, { next: (tensor) => ({ tensor, to: 0 }), late }),
+      run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, to: 0 }), late }),
     },
-    { name: "groups without the rank that left go on", run: () => othersGoOn(makeWorld) },
-    { name: "closing finishes what was posted, even while compute holds it up", run: () => closingFinishes(makeWorld) },
+    { name: "groups without the rank that left go on", run: () => otherGroupsContinue(makeWorld) },
+    { name: "closing finishes what was posted, even while compute holds it up", run: () => closeDrains(makeWorld) },
     { name: "a closed group throws, and closing twice is fine", run: () => closedTwice(makeWorld) },
     {
       name: "a rank that gives up in the middle of a collective is reported with its place",
-      run: () => givesUp(makeWorld),
+      run: () => closeTimesOut(makeWorld),
     },
     {
       name: "ranks closed one after the other do not wait for one another for ever",
-      run: () => oneAfterTheOther(makeWorld),
+      run: () => sequentialClose(makeWorld),
     },
   ];
 }
 
-interface Leaving {
+interface DepartureOptions {
   /** What rank 1 needs of rank 0 once that has left. */
   readonly next: (tensor: Tensor) => Transfer;
   /** Whether rank 1 may be notified of it only after it has gone on. */
   readonly late: boolean;
 }
 
-async function leaves(makeWorld: MakeWorld, { next, late }: Leaving): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+async function rankExits(makeWorld: MakeWorld, { next, late }: DepartureOptions): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 3 });
   const [sender, receiver] = [stage.groups[0]!, stage.groups[1]!];
   const sent = fromArray(sender.device, [1, 2], [2]);
   const received = fromArray(receiver.device, [0, 0], [2]);
@@ -46,14 +46,14 @@ async function leaves(makeWorld: MakeWorld, { next, late }: Leaving): Promise<vo
   checkEqual(await received.read(), [1, 2], "what it sent");
   const post = (): void => receiver.sendRecv([next(received)], { label: "ring(sp)" }).wait();
   if (!late) post();
-  const message = messageOf(await (late ? errorOf(receiver, post) : outcomeOf(received)), PeerLostError);
+  const message = expectError(await (late ? waitForError(receiver, post) : readOutcome(received)), PeerLostError);
   const when = late ? "(in|before) sendRecv #[2-9]\\d*" : "in sendRecv #2";
   const reported = `^ring\\(sp\\): rank 0 exited after sendRecv #1 \\(world\\); rank 1 needed it ${when} \\(world\\)$`;
   checkMessage(message, new RegExp(reported));
 }
 
-async function othersGoOn(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 4 });
+async function otherGroupsContinue(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 4 });
   const pairs = await Promise.all(stage.groups.map((group) => group.split(group.rank % 2)));
   await stage.groups[3]![Symbol.asyncDispose]();
   const even = [0, 2].map((rank) => ({ pair: pairs[rank]!, x: fromArray(stage.devices[rank]!, [rank + 1], [1]) }));
@@ -63,8 +63,8 @@ async function othersGoOn(makeWorld: MakeWorld): Promise<void> {
   await checkThrows(() => stage.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 exited/);
 }
 
-async function closingFinishes(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
+async function closeDrains(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 2 });
   const xs = stage.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
   const release = await stage.hold(stage.devices);
   for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
@@ -80,7 +80,7 @@ async function closingFinishes(makeWorld: MakeWorld): Promise<void> {
 }
 
 async function closedTwice(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
+  await using stage = await openTestWorld(makeWorld, { size: 2 });
   const pair = await Promise.all(stage.groups.map((group) => group.split(7, "pair")));
   const x = fromArray(stage.devices[0]!, [1], [1]);
   await pair[0]![Symbol.asyncDispose]();
@@ -93,14 +93,14 @@ async function closedTwice(makeWorld: MakeWorld): Promise<void> {
   await checkThrows(() => pair[1]!.split(0), "ClosedError", /expected an open group/);
 }
 
-async function givesUp(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+async function closeTimesOut(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = [0, 1].map((rank) => fromArray(stage.devices[rank]!, [1], [1]));
   for (const [rank, x] of xs.entries()) stage.groups[rank]!.allReduce(x).wait();
   // Rank 2 never joins them: closing rank 0 waits a while, then gives up.
   await stage.groups[0]![Symbol.asyncDispose]();
-  const [first, second] = await Promise.all(xs.map((x) => outcomeOf(x)));
-  const reported = [messageOf(first, ClosedError), messageOf(second, PeerLostError)];
+  const [first, second] = await Promise.all(xs.map((x) => readOutcome(x)));
+  const reported = [expectError(first, ClosedError), expectError(second, PeerLostError)];
   const expected = ["rank 0: closed during allReduce #1 (world)", "rank 0 exited during allReduce #1 (world)"];
   check(
     reported.join() === expected.join(),
@@ -108,8 +108,8 @@ async function givesUp(makeWorld: MakeWorld): Promise<void> {
   );
 }
 
-async function oneAfterTheOther(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
+async function sequentialClose(makeWorld: MakeWorld): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 2 });
   stage.groups[0]!.barrier();
   const started = performance.now();
   for (const context of stage.contexts) await context.close();

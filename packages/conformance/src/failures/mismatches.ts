@@ -1,7 +1,15 @@
 import { CollectiveMismatchError, fromArray, type ProcessGroup, type Tensor } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkMessage, errorOf, messageOf, openStage, type Outcome, outcomeOf, type Stage } from "./stage.ts";
+import {
+  checkMessage,
+  waitForError,
+  expectError,
+  openTestWorld,
+  type Outcome,
+  readOutcome,
+  type TestWorld,
+} from "./test-world.ts";
 
 /** Ranks that call different things. `late`: see `lateNotice`. */
 export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
@@ -10,15 +18,15 @@ export function mismatchCases(makeWorld: MakeWorld, late: boolean): Case[] {
       name: "different shapes: both sides are named, with their shapes, on every rank",
       run: () => differentShapes(makeWorld, late),
     },
-    ...oneRankOff.map((each) => ({
+    ...mismatchedCalls.map((each) => ({
       name: `${each.what} on one rank is a mismatch on all`,
-      run: () => oneIsOff(makeWorld, each, late),
+      run: () => oneRankDiffers(makeWorld, each, late),
     })),
   ];
 }
 
 async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+  await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device, rank) => device.empty([2, 8, rank === 2 ? 128 : 100, 64], "float32"));
   const outs = stage.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
   const post = (rank: number): void => {
@@ -31,17 +39,17 @@ async function differentShapes(makeWorld: MakeWorld, late: boolean): Promise<voi
     group.barrier().wait();
   };
   const outcomes = late
-    ? await Promise.all(outs.map((out, rank) => outcomeOf(out, () => post(rank))))
+    ? await Promise.all(outs.map((out, rank) => readOutcome(out, () => post(rank))))
     : await afterAllPosted(stage, outs, post);
   for (const outcome of outcomes) {
     checkMessage(
-      messageOf(outcome, CollectiveMismatchError),
+      expectError(outcome, CollectiveMismatchError),
       "ring(sp): rank 0 is at sendRecv #1 (world) float32 [2,8,100,64], rank 2 at sendRecv #1 (world) float32 [2,8,128,64]",
     );
   }
 }
 
-interface Off {
+interface MismatchCase {
   readonly what: string;
   readonly call: (group: ProcessGroup, operands: Operands, odd: boolean) => void;
   readonly mention: string;
@@ -53,7 +61,7 @@ interface Operands {
   readonly y: Tensor;
 }
 
-const oneRankOff: readonly Off[] = [
+const mismatchedCalls: readonly MismatchCase[] = [
   {
     what: "another operation",
     call: (group, { x }, odd) => (odd ? group.allReduce(x) : group.barrier()).wait(),
@@ -89,8 +97,8 @@ const oneRankOff: readonly Off[] = [
   },
 ];
 
-async function oneIsOff(makeWorld: MakeWorld, { call, mention }: Off, late: boolean): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
+async function oneRankDiffers(makeWorld: MakeWorld, { call, mention }: MismatchCase, late: boolean): Promise<void> {
+  await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6]));
   const ys = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], "bfloat16"));
   const post = (rank: number): void => {
@@ -101,7 +109,7 @@ async function oneIsOff(makeWorld: MakeWorld, { call, mention }: Off, late: bool
   const outcomes = late
     ? await Promise.all(
         stage.groups.map((group) =>
-          errorOf(
+          waitForError(
             group,
             () => post(group.rank),
             () => group.barrier().wait(),
@@ -110,7 +118,7 @@ async function oneIsOff(makeWorld: MakeWorld, { call, mention }: Off, late: bool
       )
     : await afterAllPosted(stage, xs, post);
   for (const outcome of outcomes) {
-    const message = messageOf(outcome, CollectiveMismatchError);
+    const message = expectError(outcome, CollectiveMismatchError);
     checkMessage(message, mention);
     checkMessage(message, /rank 1\b.*all ranks of a group must call the same collectives in the same order/);
     checkMessage(message, /rank [02]\b/);
@@ -119,12 +127,12 @@ async function oneIsOff(makeWorld: MakeWorld, { call, mention }: Off, late: bool
 
 /** Posts for all ranks while compute is held up: what is posted after a failure would throw already at the call. */
 async function afterAllPosted(
-  stage: Stage,
+  stage: TestWorld,
   tensors: readonly Tensor[],
   post: (rank: number) => void,
 ): Promise<Outcome[]> {
   const release = await stage.hold(stage.devices);
   for (const group of stage.groups) post(group.rank);
   release();
-  return Promise.all(tensors.map((x) => outcomeOf(x)));
+  return Promise.all(tensors.map((x) => readOutcome(x)));
 }

@@ -1,7 +1,7 @@
 import { CollectiveMismatchError, type Context, fromArray, type ProcessGroup } from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
-import { checkMessage, errorOf, messageOf, openStage, type Outcome } from "./stage.ts";
+import { checkMessage, waitForError, expectError, openTestWorld, type Outcome } from "./test-world.ts";
 
 /** Calls that ranks record in the history of a group, and that differ between them though no message does. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
@@ -44,7 +44,7 @@ const sameCalls = "all ranks of a group must call the same collectives in the sa
 
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
 function checkNamed(outcome: Outcome | undefined, group = "world"): void {
-  const message = messageOf(outcome, CollectiveMismatchError);
+  const message = expectError(outcome, CollectiveMismatchError);
   const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
   const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
   checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${sameCalls}$`));
@@ -55,8 +55,8 @@ function record(group: ProcessGroup, odd: boolean): void {
 }
 
 async function atMessage(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
-  const outcomes = stage.groups.map((group) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 2 });
+  const outcomes = testWorld.groups.map((group) => {
     const [sent, received] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
     const around = (): void =>
       group
@@ -65,7 +65,7 @@ async function atMessage(makeWorld: MakeWorld): Promise<void> {
           { tensor: received, from: 1 - group.rank },
         ])
         .wait();
-    return errorOf(
+    return waitForError(
       group,
       () => {
         record(group, group.rank === 1);
@@ -78,43 +78,43 @@ async function atMessage(makeWorld: MakeWorld): Promise<void> {
 }
 
 async function atBarrier(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 3 });
-  const outcomes = stage.groups.map((group) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const outcomes = testWorld.groups.map((group) => {
     record(group, group.rank === 1);
-    return errorOf(group, () => group.barrier().wait());
+    return waitForError(group, () => group.barrier().wait());
   });
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
 }
 
 /** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
 async function atBarrierOfWorld(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
-  const outcomes = stage.contexts.map(({ mesh, world, rank }) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
+  const outcomes = testWorld.contexts.map(({ mesh, world, rank }) => {
     record(mesh.group("sp"), rank === 1);
-    return errorOf(world, () => world.barrier().wait());
+    return waitForError(world, () => world.barrier().wait());
   });
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome, "sp");
 }
 
 async function oneMore(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
-  const outcomes = stage.groups.map((group) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 2 });
+  const outcomes = testWorld.groups.map((group) => {
     record(group, false);
     if (group.rank === 1) group.recordCall("attention backward");
-    return errorOf(group, () => group.barrier().wait());
+    return waitForError(group, () => group.barrier().wait());
   });
   for (const outcome of await Promise.all(outcomes)) {
-    const message = messageOf(outcome, CollectiveMismatchError);
+    const message = expectError(outcome, CollectiveMismatchError);
     checkMessage(message, "rank 0 is at barrier #1 (world), rank 1 at call #2 (world): attention backward; ");
   }
 }
 
 /** As under a causal mask: rank 0 sends, and needs nothing of rank 1. */
 async function withoutMessage(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
-  const outcomes = stage.groups.map((group) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 2 });
+  const outcomes = testWorld.groups.map((group) => {
     const x = fromArray(group.device, [1], [1]);
-    return errorOf(
+    return waitForError(
       group,
       () => {
         record(group, group.rank === 1);
@@ -136,7 +136,7 @@ async function longAgo(makeWorld: MakeWorld): Promise<void> {
   const closed = await Promise.allSettled(contexts.map((context) => context.close()));
   const failed = closed.filter((each) => each.status === "rejected");
   check(failed.length > 0, "expected that a rank fails to close, received none");
-  for (const { reason } of failed) messageOf(reason as Error, CollectiveMismatchError);
+  for (const { reason } of failed) expectError(reason as Error, CollectiveMismatchError);
 }
 
 async function atClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
@@ -187,8 +187,8 @@ async function closeAfterFailure(makeWorld: MakeWorld): Promise<void> {
 }
 
 async function agree(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
-  const work = stage.contexts.map(async ({ mesh, world, rank, device }) => {
+  await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
+  const work = testWorld.contexts.map(async ({ mesh, world, rank, device }) => {
     const x = fromArray(device, [rank], [1]);
     for (let step = 0; step < 50; step++) {
       for (const group of [mesh.group("sp"), mesh.group("dp"), world]) {
@@ -205,11 +205,11 @@ async function agree(makeWorld: MakeWorld): Promise<void> {
 }
 
 async function refused(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openStage(makeWorld, { size: 2 });
-  const [group] = stage.groups as [ProcessGroup];
+  await using testWorld = await openTestWorld(makeWorld, { size: 2 });
+  const [group] = testWorld.groups as [ProcessGroup];
   for (const wrong of ["", undefined, 7]) {
     await checkThrows(() => group.recordCall(wrong as string), "OptionError", /recordCall \(world\): expected a desc/);
   }
-  await stage.close();
+  await testWorld.close();
   await checkThrows(() => group.recordCall("late"), "ClosedError", /recordCall \(world\): expected an open group/);
 }

@@ -32,7 +32,7 @@ export function checkMeasurements(who: string, ranks: readonly Measurement[]): v
     check(other.common === common, `${who}, ${trial}: rank ${rank} has other gradients of parameters than rank 0`);
   }
   for (const [name, measured] of Object.entries(results)) {
-    const found = joined(ranks.map((rank) => rank.results[name]!.found));
+    const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.found));
     checkGate({ ...measured, found }, lse * Math.sqrt(ranks.length), `${who}, ${trial}: ${name}`);
   }
 }
@@ -49,14 +49,14 @@ export function checkMeasurements(who: string, ranks: readonly Measurement[]): v
 function checkGate({ found, local, expected, partial = "float32" }: Measured, lse: number, what: string): void {
   const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
   const limits = {
-    mean: [meanOf(found), 2 * meanOf(local) + (rounding / Math.sqrt(3)) * expected.mean],
+    mean: [rootMeanSquare(found), 2 * rootMeanSquare(local) + (rounding / Math.sqrt(3)) * expected.mean],
     largest: [found.largest, 2 * local.largest + rounding * expected.largest],
   } as const;
   for (const [name, [error, limit]] of Object.entries(limits)) {
     check(
       error <= limit,
       `${what}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
-        `one device's own is ${meanOf(local).toExponential(2)}, at most ${local.largest.toExponential(2)}`,
+        `one device's own is ${rootMeanSquare(local).toExponential(2)}, at most ${local.largest.toExponential(2)}`,
     );
   }
 }
@@ -91,7 +91,7 @@ export function errorSum(actual: ArrayLike<number>, expected: ArrayLike<number>)
 }
 
 /** The errors of several ranks as one. */
-export function joined(sums: readonly ErrorSum[]): ErrorSum {
+export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   return {
     count: sums.reduce((total, { count }) => total + count, 0),
     squares: sums.reduce((total, { squares }) => Math.min(total + squares, Number.MAX_VALUE), 0),
@@ -100,7 +100,7 @@ export function joined(sums: readonly ErrorSum[]): ErrorSum {
 }
 
 /** Root mean square. */
-function meanOf({ count, squares }: Pick<ErrorSum, "count" | "squares">): number {
+function rootMeanSquare({ count, squares }: Pick<ErrorSum, "count" | "squares">): number {
   return count === 0 ? 0 : Math.sqrt(squares / count);
 }
 
@@ -112,5 +112,5 @@ export function extentOf(values: Float64Array): Extent {
     count++;
     squares += x * x;
   }
-  return { mean: meanOf({ count, squares }), largest: magnitude(values) };
+  return { mean: rootMeanSquare({ count, squares }), largest: magnitude(values) };
 }

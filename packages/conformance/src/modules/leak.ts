@@ -14,7 +14,7 @@ export interface LeakOptions {
 }
 
 /** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe, even at their least. */
-const breath = 24 << 20;
+const RESIDENT_SLACK = 24 << 20;
 const SAMPLES = 10;
 
 /** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
@@ -26,21 +26,21 @@ export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions
       const fifth = Math.ceil(steps / 5);
       const held = await onWorld(makeWorld, { size: ranksOf(mesh), mesh }, async (ctx) => {
         await train(ctx, arrangement, fifth);
-        const before = await leastMemory(ctx, arrangement, fifth);
+        const before = await minMemory(ctx, arrangement, fifth);
         await train(ctx, arrangement, Math.max(0, steps - 3 * fifth));
-        return { before, after: await leastMemory(ctx, arrangement, fifth) };
+        return { before, after: await minMemory(ctx, arrangement, fifth) };
       });
-      for (const [rank, { before, after }] of held.entries()) checkFlat(rank, before, after);
+      for (const [rank, { before, after }] of held.entries()) checkNoGrowth(rank, before, after);
     },
   };
 }
 
 /** The least that is held at any of several moments of a training: what grows for good raises that, too. */
-async function leastMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<Memory> {
-  let least: Memory | undefined;
+async function minMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUse> {
+  let least: MemoryUse | undefined;
   for (let sample = 0; sample < SAMPLES; sample++) {
     await train(ctx, arrangement, Math.ceil(steps / SAMPLES));
-    const now = memoryOf(ctx);
+    const now = memoryUse(ctx);
     const before = least ?? now;
     least = {
       allocated: Math.min(before.allocated, now.allocated),
@@ -52,9 +52,9 @@ async function leastMemory(ctx: Context, arrangement: Arrangement, steps: number
   return least!;
 }
 
-type Memory = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
+type MemoryUse = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
 
-function memoryOf({ device }: Context): Memory {
+function memoryUse({ device }: Context): MemoryUse {
   setFlagsFromString("--expose-gc");
   (runInNewContext("gc") as () => void)();
   const { allocated, reserved } = device.memory();
@@ -62,13 +62,13 @@ function memoryOf({ device }: Context): Memory {
   return { allocated, reserved, resident: rss, heap: heapUsed };
 }
 
-function checkFlat(rank: number, before: Memory, after: Memory): void {
-  const grown = (name: keyof Memory) => after[name] - before[name];
+function checkNoGrowth(rank: number, before: MemoryUse, after: MemoryUse): void {
+  const grown = (name: keyof MemoryUse) => after[name] - before[name];
   for (const name of ["allocated", "reserved"] as const) {
     check(grown(name) <= 0, `rank ${rank}: ${name} device memory grew by ${grown(name)} bytes from ${before[name]}`);
   }
   for (const name of ["resident", "heap"] as const) {
-    check(grown(name) < breath, `${name} memory grew by ${grown(name)} bytes from ${before[name]}`);
+    check(grown(name) < RESIDENT_SLACK, `${name} memory grew by ${grown(name)} bytes from ${before[name]}`);
   }
 }
 

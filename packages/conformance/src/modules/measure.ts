@@ -1,37 +1,37 @@
 import { createHash } from "node:crypto";
 import { type Context, local } from "@mosaic/core";
-import { concatenated, takeRows } from "../backend/shard.ts";
-import { type Arrangement, sequenceOf, sequencesOf } from "../backend/trials.ts";
-import { type ErrorSum, errorSum, extentOf, joined, type Measured, type Measurement } from "../measure/gate.ts";
+import { concatenate, takeRows } from "../backend/shard.ts";
+import { type Arrangement, sequenceIndex, countSequences } from "../backend/trials.ts";
+import { type ErrorSum, errorSum, extentOf, mergeErrorSums, type Measured, type Measurement } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { type ModuleAnswer, moduleOracle, type ModuleParameters } from "./oracle.ts";
-import { inputOf, type ModuleResult, type ModuleTrial, type Part, rowsOf, stepOn } from "./trial.ts";
+import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
+import { makeInput, type ModuleResult, type ModuleTrial, type SequenceShare, rankPositions, runStep } from "./trial.ts";
 
 const gradientNames = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
 type GradientName = (typeof gradientNames)[number];
 
 /** What is right, and how far from it one device is that has all sequences to itself. */
-export interface OneDevice {
+export interface SingleDeviceResult {
   /** By sequence. */
-  readonly answers: readonly ModuleAnswer[];
+  readonly answers: readonly ModuleReference[];
   /** Their mean. */
   readonly gradients: ModuleParameters;
   readonly local: Readonly<Record<GradientName | "out" | "dx", ErrorSum>>;
 }
 
 /** A trial on worlds of one rank, one for each sequence: the weights that a context draws are numbered. */
-export async function onOneDevice(
+export async function runOnOneDevice(
   makeWorld: MakeWorld,
   trial: ModuleTrial,
   { mesh, axes }: Arrangement,
-): Promise<OneDevice> {
+): Promise<SingleDeviceResult> {
   const arrangement = { mesh: { sp: 1 }, axes: [], backend: local() };
-  const sequences = sequencesOf(mesh, axes);
-  const steps: { result: ModuleResult; answer: ModuleAnswer }[] = [];
+  const sequences = countSequences(mesh, axes);
+  const steps: { result: ModuleResult; answer: ModuleReference }[] = [];
   for (let sequence = 0; sequence < sequences; sequence++) {
     const part = { arrangement, sequence, sequences };
-    const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => stepOn(ctx, trial, part));
-    steps.push({ result: result!, answer: answerOf(trial, result!.parameters, part) });
+    const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, part));
+    steps.push({ result: result!, answer: referenceOf(trial, result!.parameters, part) });
   }
   const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
   const errors = steps.map(({ result, answer }) => shardErrors(trial, { result, answer, rows: everywhere }));
@@ -43,8 +43,8 @@ export async function onOneDevice(
     gradients,
     local: {
       ...(Object.fromEntries(ofGradients) as Record<GradientName, ErrorSum>),
-      out: joined(errors.map(({ out }) => out)),
-      dx: joined(errors.map(({ dx }) => dx)),
+      out: mergeErrorSums(errors.map(({ out }) => out)),
+      dx: mergeErrorSums(errors.map(({ dx }) => dx)),
     },
   };
 }
@@ -52,14 +52,14 @@ export async function onOneDevice(
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureModuleOn(
   ctx: Context,
-  { arrangement, trial, one }: { arrangement: Arrangement; trial: ModuleTrial; one: OneDevice },
+  { arrangement, trial, one }: { arrangement: Arrangement; trial: ModuleTrial; one: SingleDeviceResult },
 ): Promise<Measurement> {
   const { mesh, axes } = arrangement;
-  const part = { arrangement, sequence: sequenceOf(ctx, axes), sequences: sequencesOf(mesh, axes) };
-  const result = await stepOn(ctx, trial, part);
+  const part = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
+  const result = await runStep(ctx, trial, part);
   const answer = one.answers[part.sequence]!;
-  const errors = shardErrors(trial, { result, answer, rows: rowsOf(ctx, trial, arrangement) });
-  const whole = (name: "out" | "dx") => extentOf(concatenated(one.answers.map((each) => each[name])));
+  const errors = shardErrors(trial, { result, answer, rows: rankPositions(ctx, trial, arrangement) });
+  const whole = (name: "out" | "dx") => extentOf(concatenate(one.answers.map((each) => each[name])));
   const ofGradients = gradientNames.map((name): [string, Measured] => [
     name,
     {
@@ -87,14 +87,18 @@ function digest(gradients: ModuleParameters): string {
   return hash.digest("hex");
 }
 
-function answerOf(trial: ModuleTrial, parameters: ModuleParameters, { sequence, sequences }: Part): ModuleAnswer {
+function referenceOf(
+  trial: ModuleTrial,
+  parameters: ModuleParameters,
+  { sequence, sequences }: SequenceShare,
+): ModuleReference {
   const part = (values: Float64Array) => {
     const one = values.length / sequences;
     return values.subarray(sequence * one, (sequence + 1) * one);
   };
-  const { sizes, sees } = trial;
-  const x = part(inputOf(trial, sequences, 1));
-  return moduleOracle({ sizes, sees, parameters, x, dOut: part(inputOf(trial, sequences, 2)) });
+  const { sizes, maskMod } = trial;
+  const x = part(makeInput(trial, sequences, 1));
+  return moduleOracle({ sizes, maskMod, parameters, x, dOut: part(makeInput(trial, sequences, 2)) });
 }
 
 function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
@@ -105,7 +109,7 @@ function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
 
 interface ShardOfResult {
   readonly result: ModuleResult;
-  readonly answer: ModuleAnswer;
+  readonly answer: ModuleReference;
   readonly rows: readonly number[];
 }
 

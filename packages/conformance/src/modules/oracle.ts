@@ -1,5 +1,5 @@
 import { matmulOracle } from "../device/matmul.ts";
-import { attentionOracle, attentionOracleBackward, type AttentionProblem, type Sees } from "../oracle/attention.ts";
+import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
 
 // B batch, S sequence, E embedding, H query heads, G key heads, D head size.
 
@@ -23,14 +23,14 @@ export interface ModuleParameters {
 
 export interface ModuleProblem {
   readonly sizes: ModuleSizes;
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
   readonly parameters: ModuleParameters;
   /** x and the gradient of the output, [B,S,E]. */
   readonly x: Float64Array;
   readonly dOut: Float64Array;
 }
 
-export interface ModuleAnswer {
+export interface ModuleReference {
   readonly out: Float64Array;
   readonly dx: Float64Array;
   readonly gradients: ModuleParameters;
@@ -39,13 +39,13 @@ export interface ModuleAnswer {
 }
 
 /** Multi-head attention between two linear layers, forward and backward, in float64. */
-export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem): ModuleAnswer {
+export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProblem): ModuleReference {
   const { batch, length, embed, numHeads, numKvHeads, headDim } = sizes;
   const rows = batch * length;
   const inner = numHeads * headDim;
   const projected = (numHeads + 2 * numKvHeads) * headDim;
-  const qkvLayer: Layer = { rows, from: embed, to: projected };
-  const outLayer: Layer = { rows, from: inner, to: embed };
+  const qkvLayer: LinearSizes = { rows, from: embed, to: projected };
+  const outLayer: LinearSizes = { rows, from: inner, to: embed };
 
   const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
   const part = (first: number, count: number): HeadRange => ({ first, count, of: numHeads + 2 * numKvHeads });
@@ -58,23 +58,23 @@ export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem
     keys: length,
     headDim,
     scale: 1 / Math.sqrt(headDim),
-    sees,
-    q: headsOf(qkv, sizes, parts.q),
-    k: headsOf(qkv, sizes, parts.k),
-    v: headsOf(qkv, sizes, parts.v),
+    maskMod,
+    q: splitHeads(qkv, sizes, parts.q),
+    k: splitHeads(qkv, sizes, parts.k),
+    v: splitHeads(qkv, sizes, parts.v),
   };
   const whole = { first: 0, count: numHeads, of: numHeads };
   const { out: attended, lse } = attentionOracle(problem);
   const merged = new Float64Array(rows * inner);
-  putHeads(merged, attended, { sizes, range: whole });
+  mergeHeads(merged, attended, { sizes, range: whole });
   const out = linear(merged, parameters["out_proj.weight"], parameters["out_proj.bias"], outLayer);
 
   const last = linearBackward(dOut, merged, parameters["out_proj.weight"], outLayer);
-  const { dq, dk, dv } = attentionOracleBackward(problem, headsOf(last.dx, sizes, whole));
+  const { dq, dk, dv } = attentionOracleBackward(problem, splitHeads(last.dx, sizes, whole));
   const dQkv = new Float64Array(qkv.length);
-  putHeads(dQkv, dq, { sizes, range: parts.q });
-  putHeads(dQkv, dk, { sizes, range: parts.k });
-  putHeads(dQkv, dv, { sizes, range: parts.v });
+  mergeHeads(dQkv, dq, { sizes, range: parts.q });
+  mergeHeads(dQkv, dk, { sizes, range: parts.k });
+  mergeHeads(dQkv, dv, { sizes, range: parts.v });
   const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvLayer);
   return {
     out,
@@ -89,15 +89,20 @@ export function moduleOracle({ sizes, sees, parameters, x, dOut }: ModuleProblem
   };
 }
 
-interface Layer {
+interface LinearSizes {
   readonly rows: number;
   readonly from: number;
   readonly to: number;
 }
 
 // oxlint-disable-next-line max-params -- x · Wᵀ + b
-function linear(x: Float64Array, weight: Float64Array, bias: Float64Array, { rows, from, to }: Layer): Float64Array {
-  const out = matmulOracle(x, transposed(weight, to, from), { m: rows, n: to, k: from });
+function linear(
+  x: Float64Array,
+  weight: Float64Array,
+  bias: Float64Array,
+  { rows, from, to }: LinearSizes,
+): Float64Array {
+  const out = matmulOracle(x, transpose(weight, to, from), { m: rows, n: to, k: from });
   return out.map((value, i) => value + bias[i % to]!);
 }
 
@@ -105,16 +110,16 @@ function linearBackward(
   dOut: Float64Array,
   x: Float64Array,
   weight: Float64Array,
-  { rows, from, to }: Layer,
+  { rows, from, to }: LinearSizes,
 ): { dx: Float64Array; dWeight: Float64Array; dBias: Float64Array } {
   return {
     dx: matmulOracle(dOut, weight, { m: rows, n: from, k: to }),
-    dWeight: matmulOracle(transposed(dOut, rows, to), x, { m: to, n: from, k: rows }),
+    dWeight: matmulOracle(transpose(dOut, rows, to), x, { m: to, n: from, k: rows }),
     dBias: matmulOracle(new Float64Array(rows).fill(1), dOut, { m: 1, n: to, k: rows }),
   };
 }
 
-function transposed(x: Float64Array, rows: number, columns: number): Float64Array {
+function transpose(x: Float64Array, rows: number, columns: number): Float64Array {
   return Float64Array.from({ length: x.length }, (_, i) => x[(i % rows) * columns + Math.floor(i / rows)]!);
 }
 
@@ -126,22 +131,22 @@ interface HeadRange {
 }
 
 /** [B,S,heads·D] → [B,count,S,D]. */
-function headsOf(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): Float64Array {
+function splitHeads(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): Float64Array {
   const out = new Float64Array(sizes.batch * range.count * sizes.length * sizes.headDim);
-  eachHead(sizes, range, (inRow, inHead) => out.set(rows.subarray(inRow, inRow + sizes.headDim), inHead));
+  forEachHead(sizes, range, (inRow, inHead) => out.set(rows.subarray(inRow, inRow + sizes.headDim), inHead));
   return out;
 }
 
 /** The inverse: puts [B,count,S,D] into its place in rows. */
-function putHeads(
+function mergeHeads(
   rows: Float64Array,
   heads: Float64Array,
   { sizes, range }: { sizes: ModuleSizes; range: HeadRange },
 ): void {
-  eachHead(sizes, range, (inRow, inHead) => rows.set(heads.subarray(inHead, inHead + sizes.headDim), inRow));
+  forEachHead(sizes, range, (inRow, inHead) => rows.set(heads.subarray(inHead, inHead + sizes.headDim), inRow));
 }
 
-function eachHead(
+function forEachHead(
   { batch, length, headDim }: ModuleSizes,
   { first, count, of }: HeadRange,
   visit: (inRow: number, inHead: number) => void,

@@ -3,7 +3,7 @@ import type { Case } from "../check.ts";
 import { poisoned } from "../disturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
-import { measureModuleOn, onOneDevice } from "./measure.ts";
+import { measureModuleOn, runOnOneDevice } from "./measure.ts";
 import { type ModuleTrial, moduleTrials } from "./trial.ts";
 
 export interface ModuleSuiteOptions {
@@ -33,14 +33,14 @@ export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Ca
   return arrangements.flatMap((arrangement) =>
     moduleTrials().map((trial) => ({
       name: `MultiAxisAttention, ${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trial.name}`,
-      run: () => trainsAsOne(makeWorld, arrangement, trial),
+      run: () => matchesOneDevice(makeWorld, arrangement, trial),
     })),
   );
 }
 
-async function trainsAsOne(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
+async function matchesOneDevice(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
   const { mesh, backend } = arrangement;
-  const one = await onOneDevice(makeWorld, trial, arrangement);
+  const one = await runOnOneDevice(makeWorld, trial, arrangement);
   const ranks = await onWorld(makeWorld, { size: ranksOf(mesh), mesh, wrapDevice: poisoned }, (ctx) =>
     measureModuleOn(ctx, { arrangement, trial, one }),
   );

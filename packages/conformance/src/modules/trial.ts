@@ -10,7 +10,7 @@ import {
 } from "@mosaic/core";
 import { positionsOf, takeRows } from "../backend/shard.ts";
 import { type Arrangement, placements } from "../backend/trials.ts";
-import type { Sees } from "../oracle/attention.ts";
+import type { MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import type { ModuleParameters, ModuleSizes } from "./oracle.ts";
 
@@ -19,7 +19,7 @@ export interface ModuleTrial {
   readonly name: string;
   readonly sizes: ModuleSizes;
   readonly mask: Mask;
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
   readonly placement: Placement;
   readonly dtype: DType;
   readonly useCheckpoint: boolean;
@@ -34,15 +34,15 @@ export interface ModuleResult {
 }
 
 /** x, or dOut, of all sequences, one after another. */
-export function inputOf({ sizes, dtype }: ModuleTrial, sequences: number, seed: number): Float64Array {
+export function makeInput({ sizes, dtype }: ModuleTrial, sequences: number, seed: number): Float64Array {
   return normals(sequences * sizes.batch * sizes.length * sizes.embed, seed, dtype);
 }
 
 /** One training step's forward and backward on this rank; every rank must call it. */
-export async function stepOn(
+export async function runStep(
   ctx: Context,
   trial: ModuleTrial,
-  { arrangement, sequence, sequences }: Part,
+  { arrangement, sequence, sequences }: SequenceShare,
 ): Promise<ModuleResult> {
   const { sizes, mask, placement, dtype, useCheckpoint } = trial;
   const { length, embed, numHeads, numKvHeads, headDim } = sizes;
@@ -59,7 +59,7 @@ export async function stepOn(
     dtype,
     useCheckpoint,
   });
-  const positions = rowsOf(ctx, trial, arrangement);
+  const positions = rankPositions(ctx, trial, arrangement);
   const shard = (values: Float64Array) => {
     const one = values.length / sequences;
     const tensor = ctx.device.empty([sizes.batch, positions.length, embed], dtype);
@@ -67,8 +67,8 @@ export async function stepOn(
     ctx.device.write(tensor, takeRows(mine, positions, { rows: length, width: embed }));
     return tensor;
   };
-  using x = shard(inputOf(trial, sequences, 1));
-  using dOut = shard(inputOf(trial, sequences, 2));
+  using x = shard(makeInput(trial, sequences, 1));
+  using dOut = shard(makeInput(trial, sequences, 2));
   x.requiresGrad = true;
   using out = attention.forward(x);
   out.backward(dOut);
@@ -88,14 +88,14 @@ export async function stepOn(
 }
 
 /** Which sequence a rank works on, of how many. */
-export interface Part {
+export interface SequenceShare {
   readonly arrangement: Arrangement;
   readonly sequence: number;
   readonly sequences: number;
 }
 
 /** Positions of this rank's rows. */
-export function rowsOf(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
+export function rankPositions(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
   return positionsOf(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
 }
 
@@ -107,15 +107,15 @@ export function moduleTrials(): ModuleTrial[] {
   const plain = { sizes, dtype: "float32", useCheckpoint: false } as const;
   const documentOf = (position: number) => (position < 11 ? 0 : 1);
   return [
-    { ...plain, name: "full, contiguous", mask: masks.full(), sees: () => true, placement: contiguous! },
-    { ...plain, name: "causal, zigzag", mask: masks.causal(), sees: (q, k) => k <= q, placement: zigzag! },
+    { ...plain, name: "full, contiguous", mask: masks.full(), maskMod: () => true, placement: contiguous! },
+    { ...plain, name: "causal, zigzag", mask: masks.causal(), maskMod: (q, k) => k <= q, placement: zigzag! },
     {
       ...plain,
       name: "window, striped, grouped heads, checkpointed",
       sizes: grouped,
       useCheckpoint: true,
       mask: masks.slidingWindow(9),
-      sees: (q, k) => k <= q && k > q - 9,
+      maskMod: (q, k) => k <= q && k > q - 9,
       placement: striped!,
     },
     {
@@ -123,7 +123,7 @@ export function moduleTrials(): ModuleTrial[] {
       name: "documents, ragged, bfloat16",
       dtype: "bfloat16",
       mask: masks.documents([11, 26]),
-      sees: (q, k) => documentOf(q) === documentOf(k),
+      maskMod: (q, k) => documentOf(q) === documentOf(k),
       placement: ragged!,
     },
   ];

@@ -2,7 +2,7 @@ import { type Slice, type SliceType, slantsLeft, slantsRight } from "@mosaic/cor
 import { integer, uniforms } from "./numbers.ts";
 
 /** Whether the query at one global position sees the key at another. */
-export type Sees = (query: number, key: number) => boolean;
+export type MaskMod = (query: number, key: number) => boolean;
 
 /** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k and v [B,Hkv,Sk,D]. */
 export interface AttentionProblem {
@@ -13,7 +13,7 @@ export interface AttentionProblem {
   readonly keys: number;
   readonly headDim: number;
   readonly scale: number;
-  readonly sees: Sees;
+  readonly maskMod: MaskMod;
   readonly q: Float64Array;
   readonly k: Float64Array;
   readonly v: Float64Array;
@@ -40,7 +40,7 @@ export interface OracleBackward {
  * import { attentionOracle } from "@mosaic/conformance";
  * const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: 1, keys: 2, headDim: 1, scale: 1 };
  * const [q, k, v] = [Float64Array.of(0), Float64Array.of(1, 2), Float64Array.of(10, 20)];
- * const { out } = attentionOracle({ ...sizes, sees: (query, key) => key <= query, q, k, v });
+ * const { out } = attentionOracle({ ...sizes, maskMod: (query, key) => key <= query, q, k, v });
  * out[0]; // => 10
  * ```
  */
@@ -49,7 +49,7 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
   const weights = new Float64Array(keys);
   const out = new Float64Array(batch * numHeads * queries * headDim);
   const lse = new Float64Array(batch * numHeads * queries);
-  eachRow(problem, ({ row, keyRow, seen, scores }) => {
+  forEachRow(problem, ({ row, keyRow, seen, scores }) => {
     lse[row] = softmaxInto(weights, scores, seen.length);
     for (let i = 0; i < seen.length; i++) {
       addScaled({ x: out, row }, weights[i]!, { x: v, row: keyRow + seen[i]! }, headDim);
@@ -66,7 +66,7 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   const dv = new Float64Array(v.length);
   const weights = new Float64Array(keys);
   const dWeights = new Float64Array(keys);
-  eachRow(problem, ({ row, keyRow, seen, scores }) => {
+  forEachRow(problem, ({ row, keyRow, seen, scores }) => {
     softmaxInto(weights, scores, seen.length);
     let delta = 0;
     for (let i = 0; i < seen.length; i++) {
@@ -85,20 +85,20 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
   return { dq, dk, dv };
 }
 
-interface Row {
+interface ScoreRow {
   /** Number of the row in [B,H,Sq]. */
   readonly row: number;
   /** Number of the first row of its keys in [B,Hkv,Sk]. */
   readonly keyRow: number;
-  /** The keys that it sees, and first in `scores` their scaled scores. */
+  /** The visible keys, and first in `scores` their scaled scores. */
   readonly seen: readonly number[];
   readonly scores: Float64Array;
 }
 
-function eachRow(problem: AttentionProblem, visit: (row: Row) => void): void {
-  const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, sees, q, k } = problem;
+function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): void {
+  const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k } = problem;
   const seenBy = Array.from({ length: queries }, (_, query) =>
-    Array.from({ length: keys }, (_, key) => key).filter((key) => sees(query, key)),
+    Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(query, key)),
   );
   const scores = new Float64Array(keys);
   for (let row = 0; row < batch * numHeads * queries; row++) {
@@ -147,7 +147,7 @@ function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: numb
 }
 
 /** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
-export function sees(slice: Slice, query: number, key: number): boolean {
+export function isPairVisible(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
   const from = slice.k0 + (slantsLeft(slice.type) ? query - slice.q0 : 0);
   const to = slice.k1 - (slantsRight(slice.type) ? slice.q1 - 1 - query : 0);
@@ -155,8 +155,8 @@ export function sees(slice: Slice, query: number, key: number): boolean {
 }
 
 /** What a list of slices lets through. */
-export function seesAny(slices: readonly Slice[]): Sees {
-  return (query, key) => slices.some((slice) => sees(slice, query, key));
+export function maskModOf(slices: readonly Slice[]): MaskMod {
+  return (query, key) => slices.some((slice) => isPairVisible(slice, query, key));
 }
 
 const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
@@ -180,7 +180,7 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 /** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
 export function smallestGap(problem: AttentionProblem): number {
   let least = Number.POSITIVE_INFINITY;
-  eachRow(problem, ({ scores, seen }) => {
+  forEachRow(problem, ({ scores, seen }) => {
     const [first, second] = scores.slice(0, seen.length).toSorted((a, b) => b - a);
     if (second !== undefined) least = Math.min(least, first! - second);
   });

@@ -6,14 +6,14 @@ const float = new Float32Array(1);
 const bits = new Uint32Array(float.buffer);
 
 /** The nearest value that the dtype can store, ties to even. */
-export function rounded(value: number, dtype: DType): number {
+export function roundTo(value: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(value);
   if (dtype === "bfloat16") return bfloat16(Math.fround(value));
   return float16(value);
 }
 
-export function roundedAll(values: ArrayLike<number>, dtype: DType): Float64Array {
-  return Float64Array.from({ length: values.length }, (_, i) => rounded(values[i]!, dtype));
+export function roundAll(values: ArrayLike<number>, dtype: DType): Float64Array {
+  return Float64Array.from({ length: values.length }, (_, i) => roundTo(values[i]!, dtype));
 }
 
 function bfloat16(value: number): number {
@@ -58,7 +58,7 @@ export function uniforms(seed: number): () => number {
 export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
   const next = uniforms(seed);
   return Float64Array.from({ length }, () =>
-    rounded(Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()), dtype),
+    roundTo(Math.sqrt(-2 * Math.log(1 - next())) * Math.cos(2 * Math.PI * next()), dtype),
   );
 }
 

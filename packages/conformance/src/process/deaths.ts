@@ -1,7 +1,7 @@
 import { type Case, check } from "../check.ts";
-import { checkMessage } from "../failures/stage.ts";
+import { checkMessage } from "../failures/test-world.ts";
 import {
-  caseOf,
+  processCase,
   type Environment,
   type RankEvent,
   type RankProcess,
@@ -17,23 +17,23 @@ export interface DeathOptions {
 /** One of three ranks fails; the others name it, and end. */
 export function deathCases(program: RankProgram, { noticeSeconds }: DeathOptions): Case[] {
   return [
-    caseOf(program, "a rank that is killed is named at once, and everybody ends", (processes) =>
-      killed(processes, { odd: 1, noticeSeconds }),
+    processCase(program, "a rank that is killed is named at once, and all ranks end", (processes) =>
+      killRank(processes, { failing: 1, noticeSeconds }),
     ),
-    caseOf(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
-      killed(processes, { odd: 0, noticeSeconds }),
+    processCase(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
+      killRank(processes, { failing: 0, noticeSeconds }),
     ),
-    caseOf(program, "a rank that exits early is named", (processes) => leavesEarly(processes, "exits")),
-    caseOf(program, "a rank that leaves early is named", (processes) => leavesEarly(processes, "leaves")),
-    caseOf(program, "a rank that throws", throws),
-    caseOf(program, "a rank that is late beyond the deadline: each rank's position", late),
-    caseOf(program, "shapes that differ between processes", shapesDiffer),
-    caseOf(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
-    caseOf(program, "recorded calls that differ between processes, at close", closedDiffer),
+    processCase(program, "a rank that exits early is named", (processes) => closesEarly(processes, "exits")),
+    processCase(program, "a rank that leaves early is named", (processes) => closesEarly(processes, "leaves")),
+    processCase(program, "a rank that throws", throwsError),
+    processCase(program, "a rank that is exceedsTimeout beyond the deadline: each rank's position", exceedsTimeout),
+    processCase(program, "shapes that differ between processes", shapesDiffer),
+    processCase(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
+    processCase(program, "recorded calls that differ between processes, at close", closedDiffer),
   ];
 }
 
-interface Failure {
+interface FailedRun {
   readonly ranks: readonly RankProcess[];
   /** Of the odd rank. */
   readonly pid: number;
@@ -45,45 +45,48 @@ interface Failure {
 async function failOne(
   processes: RankProcesses,
   scenario: string,
-  { odd = 1, more = {} }: { readonly odd?: number; readonly more?: Environment } = {},
-): Promise<Failure> {
-  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.oddRank]: String(odd), ...more });
+  { failing = 1, more = {} }: { readonly failing?: number; readonly more?: Environment } = {},
+): Promise<FailedRun> {
+  const ranks = await processes.startAll(3, scenario, { [scenarioVariables.oddRank]: String(failing), ...more });
   const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const started = performance.now();
-  ranks[odd]!.proceed();
-  const others = ranks.filter((_, rank) => rank !== odd);
+  ranks[failing]!.proceed();
+  const others = ranks.filter((_, rank) => rank !== failing);
   const failures = await Promise.all(others.map((rank) => rank.waitForEvent("failed")));
-  return { ranks, pid: ready[odd]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
+  return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
 }
 
-async function killed(processes: RankProcesses, { odd, noticeSeconds }: DeathOptions & { readonly odd: number }) {
-  const { ranks, pid, failures, seconds } = await failOne(processes, "is killed", { odd });
-  const needed = `step 3: rank ${odd} \\(pid ${pid}\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+async function killRank(
+  processes: RankProcesses,
+  { failing, noticeSeconds }: DeathOptions & { readonly failing: number },
+) {
+  const { ranks, pid, failures, seconds } = await failOne(processes, "is killed", { failing });
+  const needed = `step 3: rank ${failing} \\(pid ${pid}\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
   for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
   check(seconds < noticeSeconds, `the others noticed after ${seconds} s, expected less than ${noticeSeconds} s`);
   await checkEnds(
     ranks,
-    ranks.map((_, rank) => (rank === odd ? "SIGKILL" : 0)),
+    ranks.map((_, rank) => (rank === failing ? "SIGKILL" : 0)),
   );
 }
 
-const earlyEnd =
+const exitsEarly =
   /^step 3: rank 1 (exited after barrier #1 \(world\)|\(pid \d+\) died); rank [02] needed it in allReduce #2 /;
 
-async function leavesEarly(processes: RankProcesses, scenario: string): Promise<void> {
+async function closesEarly(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await failOne(processes, scenario);
-  for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-async function throws(processes: RankProcesses): Promise<void> {
+async function throwsError(processes: RankProcesses): Promise<void> {
   const { ranks, failures } = await failOne(processes, "throws");
-  for (const failure of failures) checkFailed(failure, "PeerLostError", earlyEnd);
+  for (const failure of failures) checkFailed(failure, "PeerLostError", exitsEarly);
   checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^bad loss$/);
   await checkEnds(ranks, [0, 0, 0]);
 }
 
-async function late(processes: RankProcesses): Promise<void> {
+async function exceedsTimeout(processes: RankProcesses): Promise<void> {
   const { failures } = await failOne(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
   for (const failure of failures) {
     const { message } = checkFailed(

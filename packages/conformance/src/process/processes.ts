@@ -72,7 +72,11 @@ export class RankProcesses implements AsyncDisposable {
 }
 
 /** A case that starts processes. */
-export function caseOf(program: RankProgram, name: string, body: (processes: RankProcesses) => Promise<void>): Case {
+export function processCase(
+  program: RankProgram,
+  name: string,
+  body: (processes: RankProcesses) => Promise<void>,
+): Case {
   return {
     name,
     async run() {

@@ -74,7 +74,7 @@ function timeouts(): Timeouts {
   return { timeout: Number(process.env[timeout] ?? 20), connectTimeout: Number(process.env[connectTimeout] ?? 20) };
 }
 
-function isOdd(ctx: Context): boolean {
+function isFailingRank(ctx: Context): boolean {
   return ctx.rank === Number(process.env[scenarioVariables.oddRank] ?? -1);
 }
 
@@ -87,21 +87,21 @@ function waitForLine(): Promise<void> {
 }
 
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
-  conforms,
-  differs,
+  conforms: runSuite,
+  differs: mismatchedShapes,
   "records another call": recordsAnother,
   "records another call and closes": recordsAndCloses,
-  "is killed": without(() => process.kill(process.pid, "SIGKILL")),
-  exits: without(() => process.exit(0)),
-  leaves: without((ctx) => ctx.close()),
-  "is late": without((_, io) => io.waitForLine()),
-  throws: without(() => {
+  "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
+  exits: skipCollective(() => process.exit(0)),
+  leaves: skipCollective((ctx) => ctx.close()),
+  "is late": skipCollective((_, io) => io.waitForLine()),
+  throws: skipCollective(() => {
     throw new Error("bad loss");
   }),
 };
 
 /** Every case of the suite on the one world that there is. */
-async function conforms(ctx: Context, io: ScenarioIo): Promise<void> {
+async function runSuite(ctx: Context, io: ScenarioIo): Promise<void> {
   const unclosable = new Proxy(ctx, {
     get: (target, name) => {
       if (name === "close") return async () => {};
@@ -121,14 +121,14 @@ async function conforms(ctx: Context, io: ScenarioIo): Promise<void> {
 }
 
 /** A collective that the odd rank never joins; `then` is what it does instead, once the test writes a line. */
-function without(then: Scenario): Scenario {
+function skipCollective(then: Scenario): Scenario {
   return async (ctx, io) => {
     const { world, device } = ctx;
     // All ranks have joined.
     world.barrier().wait();
     await device.stream.synchronize();
     io.report("ready", { pid: process.pid });
-    if (isOdd(ctx)) {
+    if (isFailingRank(ctx)) {
       await io.waitForLine();
       await then(ctx, io);
       return;
@@ -143,7 +143,7 @@ function without(then: Scenario): Scenario {
 async function recordsAnother(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
-  pair.recordCall(`attention of ${isOdd(ctx) ? "causal" : "full"}`);
+  pair.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
   for (const limit = performance.now() + 10_000; performance.now() < limit; ) {
     world.barrier().wait();
     await device.stream.synchronize();
@@ -152,15 +152,15 @@ async function recordsAnother(ctx: Context): Promise<void> {
 
 /** The same, but nothing is sent; a rank that has closed prints that, and exits before the next one closes. */
 async function recordsAndCloses(ctx: Context, io: ScenarioIo): Promise<void> {
-  ctx.world.recordCall(`attention of ${isOdd(ctx) ? "causal" : "full"}`);
+  ctx.world.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
   io.report("recorded");
   await io.waitForLine();
 }
 
 /** Calls with another shape than the others; ranks whose transport carries it out fail at the barrier. */
-async function differs(ctx: Context): Promise<void> {
+async function mismatchedShapes(ctx: Context): Promise<void> {
   const { world, device } = ctx;
-  const x = device.empty([2, isOdd(ctx) ? 4 : 3], "float32");
+  const x = device.empty([2, isFailingRank(ctx) ? 4 : 3], "float32");
   world.allReduce(x).wait();
   world.barrier().wait();
   await x.read();

@@ -1,7 +1,7 @@
 import { type Case, check } from "../check.ts";
-import { checkMessage } from "../failures/stage.ts";
+import { checkMessage } from "../failures/test-world.ts";
 import { checkFailed, deathCases } from "./deaths.ts";
-import { caseOf, type RankProcess, type RankProcesses, type RankProgram } from "./processes.ts";
+import { processCase, type RankProcess, type RankProcesses, type RankProgram } from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
 
 export interface ProcessSuiteOptions extends RankProgram {
@@ -49,18 +49,18 @@ interface RendezvousOptions {
 function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
-      caseOf(program, `${size} processes: every collective, every promise of order`, async (processes) =>
-        allConform(await processes.startAll(size, "conforms")),
+      processCase(program, `${size} processes: every collective, every promise of order`, async (processes) =>
+        expectAllPass(await processes.startAll(size, "conforms")),
       ),
     ),
-    caseOf(program, "ranks that do not join are named by those that did", someMissing),
-    caseOf(program, "rank 0 that does not join", (processes) => rankZeroMissing(processes, withoutRankZero)),
-    caseOf(program, "a rank that dies while it waits for the others may be replaced", replaced),
-    caseOf(program, "ranks that disagree about the world", disagree),
+    processCase(program, "ranks that do not join are named by those that did", missingRank),
+    processCase(program, "rank 0 that does not join", (processes) => rankZeroMissing(processes, withoutRankZero)),
+    processCase(program, "a rank that dies while it waits for the others may be replaced", duplicateRank),
+    processCase(program, "ranks that disagree about the world", worldSizeMismatch),
   ];
 }
 
-async function allConform(ranks: readonly RankProcess[]): Promise<void> {
+async function expectAllPass(ranks: readonly RankProcess[]): Promise<void> {
   for (const rank of ranks) {
     const { cases } = await rank.waitForEvent("conforms");
     check((cases as number) > 40, `only ${cases} cases ran`);
@@ -73,7 +73,7 @@ async function allConform(ranks: readonly RankProcess[]): Promise<void> {
   );
 }
 
-async function someMissing(processes: RankProcesses): Promise<void> {
+async function missingRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(4);
   const waiting = processes.start("conforms", job.env(2));
   await waiting.waitForEvent("connecting");
@@ -91,16 +91,16 @@ async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promi
   checkFailed(failure, "CollectiveTimeoutError", message);
 }
 
-async function replaced(processes: RankProcesses): Promise<void> {
+async function duplicateRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   const first = processes.start("conforms", job.env(1));
   await first.waitForEvent("connecting");
   first.kill();
   await first.ended;
-  await allConform([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
+  await expectAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
 }
 
-async function disagree(processes: RankProcesses): Promise<void> {
+async function worldSizeMismatch(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   processes.start("conforms", job.env(0));
   const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });

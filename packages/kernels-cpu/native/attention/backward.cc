@@ -36,12 +36,12 @@ struct TurnGuard {
 void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   const AttentionKernels& kernels = attentionKernels(isa);
-  expectFits(args.tile, args.q.shape[2], args.kv.k.shape[2]);
-  const Plan plan(args.tile);
+  checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  const TileVisibility visibility(args.tile);
   pool.shared().reset();
-  const PanelPlan panels(plan, args.q.shape[2], kernels.width, pool.shared());
+  const PanelSegments panels(visibility, args.q.shape[2], kernels.width, pool.shared());
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
-  const std::vector<BackwardStep> steps = backwardSteps(grid, plan);
+  const std::vector<BackwardStep> steps = backwardSteps(grid, visibility);
   const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
   Turns keyTurns(heads * grid.keyBlocks()), rowTurns(heads * grid.rowBlocks());
 

@@ -15,7 +15,7 @@ Range BackwardGrid::rowRange(int32_t block) const {
   return {first, std::min(rows, first + rowsPerBlock)};
 }
 
-std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const Plan& plan) {
+std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
   const int32_t keyBlocks = grid.keyBlocks(), rowBlocks = grid.rowBlocks();
   std::vector<int32_t> keyTurn(static_cast<size_t>(keyBlocks)), rowTurn(static_cast<size_t>(rowBlocks));
   std::vector<BackwardStep> steps;
@@ -23,7 +23,7 @@ std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const Plan& pl
     for (int32_t k = 0; k < keyBlocks; ++k) {
       const int64_t start = int64_t{k} * rowBlocks / keyBlocks;
       const int32_t r = static_cast<int32_t>((start + round) % rowBlocks);
-      if (plan.work(grid.rowRange(r), grid.keyRange(k)) == 0) continue;
+      if (visibility.work(grid.rowRange(r), grid.keyRange(k)) == 0) continue;
       steps.push_back({k, r, keyTurn[static_cast<size_t>(k)]++, rowTurn[static_cast<size_t>(r)]++});
     }
   }

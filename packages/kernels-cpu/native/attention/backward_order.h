@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/plan.h"
+#include "attention/tile_visibility.h"
 
 namespace mosaic {
 
@@ -37,7 +37,7 @@ struct BackwardGrid {
 };
 
 /// The steps with work of one key head.
-std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const Plan& plan);
+std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
 
 /// Counts the finished steps of every chain.
 class Turns {

@@ -31,10 +31,10 @@ struct FoldBlock {
     int32_t done = 0;
     if (fresh(panel)) {
       done = keys.count < kFirst ? keys.count : kFirst;
-      settleKeys(panel, keys, 0, done);
+      scoreAndRescale(panel, keys, 0, done);
     }
     if (fresh(panel) || !(panel.large ? foldFused<true>(panel, keys, done) : foldFused<false>(panel, keys, done))) {
-      settleKeys(panel, keys, done, keys.count);
+      scoreAndRescale(panel, keys, done, keys.count);
     }
     accumulate(panel, keys);
   }
@@ -43,7 +43,7 @@ struct FoldBlock {
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
     mask(panel, keys, visible, blockMax);
-    settle(panel, 0, keys.count, blockMax);
+    rescale(panel, 0, keys.count, blockMax);
     if (Pack<V>::finite(keys.v, keys.vStride, keys.count, panel.depth)) {
       accumulate(panel, keys);
     } else {
@@ -102,10 +102,10 @@ struct FoldBlock {
   }
 
   /// The same for keys [from, to), first raising m where it must be.
-  MOSAIC_NOINLINE void settleKeys(ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
+  MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KeyBlock& keys, int32_t from, int32_t to) {
     float blockMax[width];
     scores(panel, keys, from, to, blockMax);
-    settle(panel, from, to, blockMax);
+    rescale(panel, from, to, blockMax);
   }
 
   /// p ← s and its maximum over keys [from, to).
@@ -149,12 +149,12 @@ struct FoldBlock {
   }
 
   /// Raises m where it must be, then p ← e^(s − m), sum += p.
-  MOSAIC_INLINE void settle(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
-    if (!panel.large && becomesLarge(panel, blockMax)) enlarge(panel, from);
+  MOSAIC_INLINE void rescale(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
+    if (!panel.large && needsLargeMode(panel, blockMax)) enterLargeMode(panel, from);
     if (panel.large) {
-      settleAs<true>(panel, from, to, blockMax);
+      rescaleAs<true>(panel, from, to, blockMax);
     } else {
-      settleAs<false>(panel, from, to, blockMax);
+      rescaleAs<false>(panel, from, to, blockMax);
     }
   }
 
@@ -166,7 +166,7 @@ struct FoldBlock {
   }
 
   template <bool large>
-  MOSAIC_INLINE void settleAs(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
+  MOSAIC_INLINE void rescaleAs(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
       const Vec old = V::load(panel.negMax + n * L);
@@ -195,7 +195,7 @@ struct FoldBlock {
   }
 
   /// Whether the m of some row is about to be large.
-  MOSAIC_INLINE bool becomesLarge(const ForwardPanel& panel, const float* blockMax) {
+  MOSAIC_INLINE bool needsLargeMode(const ForwardPanel& panel, const float* blockMax) {
     bool any = false;
     for (int n = 0; n < N; ++n) {
       const Vec top = V::load(blockMax + n * L);
@@ -208,7 +208,7 @@ struct FoldBlock {
   }
 
   /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
-  MOSAIC_NOINLINE void enlarge(ForwardPanel& panel, int32_t from) {
+  MOSAIC_NOINLINE void enterLargeMode(ForwardPanel& panel, int32_t from) {
     panel.large = true;
     for (int32_t r = 0; r < width; ++r) {
       constexpr double kLog2eExact = 1.4426950408889634;

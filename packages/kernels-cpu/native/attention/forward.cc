@@ -8,7 +8,7 @@
 #include "attention/attention.h"
 #include "attention/key_reader.h"
 #include "attention/kernels.h"
-#include "attention/plan.h"
+#include "attention/tile_visibility.h"
 
 namespace mosaic {
 namespace {
@@ -29,12 +29,12 @@ class Forward {
   Forward(const AttendArguments& args, const AttentionKernels& kernels, Arena& shared)
       : a_(args),
         k_(kernels),
-        plan_(args.tile),
+        visibility_(args.tile),
         rows_(args.q.shape[2]),
         keys_(args.kv.k.shape[2]),
         depth_(args.q.shape[3]),
         rowStride_((depth_ + k_.rowPadding - 1) / k_.rowPadding * k_.rowPadding),
-        panelPlan_(plan_, rows_, k_.width, shared) {}
+        panelSegments_(visibility_, rows_, k_.width, shared) {}
 
   void run(Pool& pool) {
     const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
@@ -59,7 +59,7 @@ class Forward {
     const int64_t size = groupPanels_ * k_.width;
     std::vector<std::pair<double, int64_t>> found;
     for (int64_t first = 0; first < rows_; first += size) {
-      const double work = plan_.work({first, std::min(rows_, first + size)}, {0, keys_});
+      const double work = visibility_.work({first, std::min(rows_, first + size)}, {0, keys_});
       if (work > 0) found.push_back({-work, first});
     }
     std::sort(found.begin(), found.end());
@@ -76,18 +76,18 @@ class Forward {
     std::vector<Panel> panels;
     panels.reserve(static_cast<size_t>(groupPanels_));
     for (int64_t p = first / k_.width; p < first / k_.width + groupPanels_; ++p) {
-      const std::span<const Segment> segments = panelPlan_.segments(p);
+      const std::span<const Segment> segments = panelSegments_.segments(p);
       if (segments.empty()) continue;
       const int64_t size = depth_ * k_.width;
       panels.push_back({{arena.take<float>(size), arena.take<float>(size), arena.take<float>(k_.width),
                          arena.take<float>(k_.width), weights, static_cast<int32_t>(depth_), false},
-                        panelPlan_.rows(p),
+                        panelSegments_.rows(p),
                         segments});
       load(panels.back(), {batch, h, panels.back().rows.first}, rowBuffer);
     }
     foldKeys(panels, reader);
     for (Panel& panel : panels) {
-      panel.segments = panelPlan_.segments(panel.rows.first / k_.width);
+      panel.segments = panelSegments_.segments(panel.rows.first / k_.width);
       store(panel, {batch, h, panel.rows.first}, rowBuffer);
     }
   }
@@ -188,10 +188,10 @@ class Forward {
 
   const AttendArguments& a_;
   const AttentionKernels& k_;
-  const Plan plan_;
+  const TileVisibility visibility_;
   const int64_t rows_, keys_, depth_;
   const int64_t rowStride_;  // of the row buffer
-  const PanelPlan panelPlan_;
+  const PanelSegments panelSegments_;
   int32_t groupPanels_ = 1;
   std::vector<int64_t> groups_;  // first rows
 };
@@ -200,7 +200,7 @@ class Forward {
 
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
-  expectFits(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   pool.shared().reset();
   Forward(args, attentionKernels(isa), pool.shared()).run(pool);
 }

@@ -13,12 +13,12 @@ namespace {
 constexpr int32_t kBlock = 96;                  // keys whose weights are held at once
 constexpr int32_t kStrip = 24;                  // keys that share a range of panels in dk and dv
 constexpr int32_t kStrips = kBlock / kStrip;
-constexpr int32_t kMostPanels = 8;
+constexpr int32_t kMaxPanels = 8;
 constexpr int64_t kMatrix = 12288;              // floats of one group's q: five such matrices are in use
 static_assert(kBlock <= kKeyBlock);
 
 int32_t groupPanels(const AttentionKernels& kernels, int64_t depth) {
-  return static_cast<int32_t>(std::clamp<int64_t>(kMatrix / (depth * kernels.width), 1, kMostPanels));
+  return static_cast<int32_t>(std::clamp<int64_t>(kMatrix / (depth * kernels.width), 1, kMaxPanels));
 }
 
 struct Panel {
@@ -64,11 +64,11 @@ class GradientGroup {
   }
 
   /// The group that starts at row `first`.
-  void run(int64_t first, const PanelPlan& plan) {
+  void run(int64_t first, const PanelSegments& segments) {
     bool any = false;
     finite_ = disjoint_ = true;
     for (Panel& panel : panels_) {
-      any |= load(panel, first, plan);
+      any |= load(panel, first, segments);
       first += k_.width;
     }
     if (!any) return;
@@ -82,10 +82,10 @@ class GradientGroup {
 
  private:
   /// False if the rows see no key of the task. Such a panel is all zeros, as is the padding of the others.
-  bool load(Panel& panel, int64_t first, const PanelPlan& plan) {
-    panel.rows = plan.rows(first / k_.width);
+  bool load(Panel& panel, int64_t first, const PanelSegments& segments) {
+    panel.rows = segments.rows(first / k_.width);
     const int64_t count = panel.rows.count;
-    panel.segments = plan.segments(first / k_.width);
+    panel.segments = segments.segments(first / k_.width);
     if (first >= task_.rows.end) panel.segments = {};
     const auto outside = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
     while (!panel.segments.empty() && outside(panel.segments.front())) panel.segments = panel.segments.subspan(1);
@@ -265,12 +265,12 @@ int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth) {
   return int64_t{groupPanels(kernels, depth)} * kernels.width;
 }
 
-void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelPlan& plan,
+void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelSegments& segments,
                   const GradientTask& task, Arena& arena) {
   arena.reset();
   GradientGroup group(args, kernels, task, arena);
   const int64_t step = gradientGroupRows(kernels, args.q.shape[3]);
-  for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, plan);
+  for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, segments);
 }
 
 }  // namespace mosaic

@@ -3,7 +3,7 @@
 
 #include "attention/attention.h"
 #include "attention/kernels.h"
-#include "attention/plan.h"
+#include "attention/tile_visibility.h"
 #include "pool/arena.h"
 
 namespace mosaic {
@@ -17,7 +17,7 @@ struct GradientTask {
 int64_t gradientGroupRows(const AttentionKernels& kernels, int64_t depth);
 
 /// Adds what the rows and keys of the task contribute to dq, dk and dv. Resets the arena.
-void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelPlan& plan,
+void gradientTask(const AttendBackwardArguments& args, const AttentionKernels& kernels, const PanelSegments& segments,
                   const GradientTask& task, Arena& arena);
 
 }  // namespace mosaic

@@ -1,4 +1,4 @@
-// Blocks of K and V as the kernels want them.
+// Blocks of K and V as the kernels read them.
 #pragma once
 
 #include "attention/rows.h"

@@ -42,7 +42,7 @@ void mergeState(const AttentionState& into, const AttentionState& from, Pool& po
     const FloatRows out(into.out, at), lse(into.lse, at), otherOut(from.out, at), otherLse(from.lse, at);
     for (int64_t r = 0; r < std::min(kRows, shape[2] - begin); ++r) {
       if (otherLse(r) == -INFINITY) continue;
-      // What lies in `out` of a row that has seen nothing is nobody's business: it is not read.
+      // `out` of a row without visible keys may hold anything: it is not read.
       const bool seen = lse(r) != -INFINITY;
       const Weights weight = mergeWeights(lse(r), otherLse(r));
       lse(r) = weight.lse;

@@ -11,21 +11,21 @@ namespace mosaic {
 
 namespace {
 
-struct Held {
+struct DeviceHandle {
   std::shared_ptr<Device> device;
   int64_t reported = 0;  // bytes reported to V8
 };
 
-Held* heldBy(napi_env env, napi_callback_info info) {
+DeviceHandle* deviceHandle(napi_env env, napi_callback_info info) {
   size_t count = 1;
   napi_value argument;
   void* data = nullptr;
   napi_get_cb_info(env, info, &count, &argument, nullptr, nullptr);
   napi_get_value_external(env, argument, &data);
-  return static_cast<Held*>(data);
+  return static_cast<DeviceHandle*>(data);
 }
 
-void report(napi_env env, Held& held, int64_t bytes) {
+void report(napi_env env, DeviceHandle& held, int64_t bytes) {
   int64_t ignored;
   napi_adjust_external_memory(env, bytes - held.reported, &ignored);
   held.reported = bytes;
@@ -37,14 +37,14 @@ napi_value open(napi_env env, napi_callback_info) {
   try {
     const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
     const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]), choice.isa};
-    auto* held = new Held{Device::open(options)};
+    auto* held = new DeviceHandle{Device::open(options)};
     std::erase_if(addon.devices, [](const auto& weak) { return weak.expired(); });
     addon.devices.push_back(held->device);
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->stream));
     napi_value external;
     auto finalize = [](napi_env env, void* data, void*) {
-      auto* held = static_cast<Held*>(data);
+      auto* held = static_cast<DeviceHandle*>(data);
       report(env, *held, 0);
       held->device->close();
       delete held;
@@ -58,7 +58,7 @@ napi_value open(napi_env env, napi_callback_info) {
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  Held* held = heldBy(env, info);
+  DeviceHandle* held = deviceHandle(env, info);
   report(env, *held, 0);
   held->device->close();
   return nullptr;
@@ -85,7 +85,7 @@ napi_value free(napi_env env, napi_callback_info) {
 
 // account(external): notifies V8 of how much is allocated.
 napi_value account(napi_env env, napi_callback_info info) {
-  Held* held = heldBy(env, info);
+  DeviceHandle* held = deviceHandle(env, info);
   report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
   return nullptr;
 }

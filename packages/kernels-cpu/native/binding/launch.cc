@@ -8,21 +8,21 @@ namespace mosaic {
 namespace {
 
 template <class Arguments>
-struct HeldKernel {
+struct KernelTask {
   Device& device;
   void (*kernel)(const Arguments& args, Pool& pool);
   Arguments args;
 
-  HeldKernel(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
+  KernelTask(Device& device, void (*kernel)(const Arguments& args, Pool& pool)) : device(device), kernel(kernel) {}
   void operator()() const { kernel(args, device.pool()); }
 };
 
 /// Arguments are read where they stay until the kernel has run: they may be a kilobyte.
 template <class Arguments>
 void submit(Device& device, Reader reader, const char* name, void (*kernel)(const Arguments& args, Pool& pool)) {
-  auto held = std::make_unique<HeldKernel<Arguments>>(device, kernel);
+  auto held = std::make_unique<KernelTask<Arguments>>(device, kernel);
   held->args.read(reader);
-  enqueueHeld(device.stream, name, std::move(held));
+  enqueueOwned(device.stream, name, std::move(held));
 }
 
 struct Op {

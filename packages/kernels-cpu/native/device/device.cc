@@ -16,7 +16,7 @@ Device::Device(const DeviceOptions& options)
 std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   try {
     auto device = std::make_shared<Device>(options);
-    // Detached: nobody could join it without blocking the host. It keeps what it uses alive; `abandon` waits for it.
+    // Detached: joining it would block the host. It keeps what it uses alive; `abandon` waits for it.
     startThread("mosaic-stream", [device] {
       device->stream.run();
       device->end();

@@ -21,7 +21,7 @@ struct DeviceOptions {
   Isa isa;
 };
 
-/// Held by the host and by its own thread; whoever lets go last destroys it.
+/// Referenced by the host and by its own thread; the last release destroys it.
 class Device : public std::enable_shared_from_this<Device> {
  public:
   /// Starts the stream's thread. Throws a Failure if there are not as many threads to be had.

@@ -26,7 +26,7 @@ MOSAIC_INLINE void addTo(const OptionalView& out, const float* sum) {
   if (!out.data) return;
   const int64_t stride = out.stride[out.rank - 1], length = out.shape[out.rank - 1];
   for (int64_t start = 0; start < length; start += kPiece) {
-    const int64_t n = least(kPiece, length - start);
+    const int64_t n = minOf(kPiece, length - start);
     char* data = static_cast<char*>(out.data) + start * stride * dtypeBytes(out.dtype);
     float before[kPiece], after[kPiece];
     const float* old = fetch<T>(out.dtype, data, stride, n, before);

@@ -12,7 +12,7 @@ void fill(const FillArguments& args, Pool& pool) {
   const Loop<1> loop = makeLoop<1>({&out});
   const int64_t stride = loop.stride[0][loop.rank - 1];
   float values[kPiece];
-  const int64_t longest = least(kPiece, loop.shape[loop.rank - 1]);
+  const int64_t longest = minOf(kPiece, loop.shape[loop.rank - 1]);
   for (int64_t i = 0; i < longest; i++) values[i] = value;
   forEachPiece(loop, pool, [&](const Piece<1>& piece) {
     flush<T>(loop.dtype[0], piece.data[0], stride, piece.length, values);
@@ -26,7 +26,7 @@ constexpr int64_t kSquare = 32;
 template <class T>
 MOSAIC_INLINE void copySquare(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
   const int inner = loop.rank - 1;
-  float rows[kSquare][kSquare], turned[kSquare][kSquare];
+  float rows[kSquare][kSquare], transposed[kSquare][kSquare];
   for (int64_t i = 0; i < size[1]; i++) {
     const char* from = data[1] + i * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
     const float* row = fetch<T>(loop.dtype[1], from, 1, size[0], rows[i]);
@@ -34,22 +34,22 @@ MOSAIC_INLINE void copySquare(const Loop<2>& loop, char* const data[2], int acro
   }
   if (size[0] == kSquare && size[1] == kSquare) {
     for (int64_t r = 0; r < kSquare; r += T::lanes) {
-      for (int64_t c = 0; c < kSquare; c += T::lanes) T::transpose(&rows[r][c], kSquare, &turned[c][r], kSquare);
+      for (int64_t c = 0; c < kSquare; c += T::lanes) T::transpose(&rows[r][c], kSquare, &transposed[c][r], kSquare);
     }
   } else {
     for (int64_t r = 0; r < size[1]; r++) {
-      for (int64_t c = 0; c < size[0]; c++) turned[c][r] = rows[r][c];
+      for (int64_t c = 0; c < size[0]; c++) transposed[c][r] = rows[r][c];
     }
   }
   for (int64_t j = 0; j < size[0]; j++) {
     char* to = data[0] + j * loop.stride[0][across] * dtypeBytes(loop.dtype[0]);
-    flush<T>(loop.dtype[0], to, loop.stride[0][inner], size[1], turned[j]);
+    flush<T>(loop.dtype[0], to, loop.stride[0][inner], size[1], transposed[j]);
   }
 }
 
 /// x is dense along axis `across`, out along the innermost one: goes by squares over the two.
 template <class T>
-MOSAIC_NOINLINE void copyTurned(const Loop<2>& loop, int across, Pool& pool) {
+MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int across, Pool& pool) {
   const int inner = loop.rank - 1;
   const int64_t high = ceilDiv(loop.shape[across], kSquare), wide = ceilDiv(loop.shape[inner], kSquare);
   const int64_t planes = loop.size / (loop.shape[across] * loop.shape[inner]);
@@ -67,7 +67,7 @@ MOSAIC_NOINLINE void copyTurned(const Loop<2>& loop, int across, Pool& pool) {
     for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][across] * dtypeBytes(loop.dtype[i]);
     for (int64_t square = 0; square < wide; square++) {
       const int64_t i0 = square * kSquare;
-      const int64_t size[2] = {least(kSquare, loop.shape[across] - j), least(kSquare, loop.shape[inner] - i0)};
+      const int64_t size[2] = {minOf(kSquare, loop.shape[across] - j), minOf(kSquare, loop.shape[inner] - i0)};
       char* at[2];
       for (int i = 0; i < 2; i++) {
         at[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
@@ -83,7 +83,7 @@ MOSAIC_NOINLINE void copyTurned(const Loop<2>& loop, int across, Pool& pool) {
 }
 
 /// The axis along which x is dense while out is dense along another, or −1.
-MOSAIC_INLINE int turnedAxis(const Loop<2>& loop) {
+MOSAIC_INLINE int transposedAxis(const Loop<2>& loop) {
   const int inner = loop.rank - 1;
   if (magnitude(loop.stride[1][inner]) <= 1 || loop.shape[inner] < 8) return -1;
   for (int axis = 0; axis < inner; axis++) {
@@ -96,7 +96,7 @@ template <class T>
 void copy(const CopyArguments& args, Pool& pool) {
   const Loop<2> loop = makeLoop<2>({&args.out, &args.x});
   if (loop.size == 0) return;
-  if (const int across = turnedAxis(loop); across >= 0) return copyTurned<T>(loop, across, pool);
+  if (const int across = transposedAxis(loop); across >= 0) return copyTransposed<T>(loop, across, pool);
   const int64_t to = loop.stride[0][loop.rank - 1], from = loop.stride[1][loop.rank - 1];
   const DType dtype = loop.dtype[0];
   const bool raw = dtype == loop.dtype[1] && to == 1 && from == 1;

@@ -25,18 +25,18 @@ struct GemmScratch {
 };
 
 /// Runs tasks in a loop on the calling worker, as `Pool::parallelFor` does on all.
-struct Alone {
+struct SingleThread {
   int worker;
   template <class Fn>
-  MOSAIC_INLINE void each(const Alone& self, int64_t tasks, Fn&& fn) {
+  MOSAIC_INLINE void each(const SingleThread& self, int64_t tasks, Fn&& fn) {
     for (int64_t task = 0; task < tasks; task++) fn(task, self.worker);
   }
 };
 
-struct Together {
+struct PooledThreads {
   Pool& pool;
   template <class Fn>
-  MOSAIC_INLINE void each(const Together& self, int64_t tasks, Fn&& fn) {
+  MOSAIC_INLINE void each(const PooledThreads& self, int64_t tasks, Fn&& fn) {
     self.pool.parallelFor(tasks, fn);
   }
 };
@@ -51,7 +51,7 @@ MOSAIC_NOINLINE void multiplyBlock(const Product& p, const Part& part, int64_t i
                                    float* rows) {
   constexpr int64_t width = GemmTile<T>::columns, high = GemmTile<T>::rows;
   for (int64_t k = 0; k < part.depth; k += kDepth) {
-    const int64_t depth = least(kDepth, part.depth - k);
+    const int64_t depth = minOf(kDepth, part.depth - k);
     const PackedRows a = packRows<T>(p.a, i, m, part.k + k, depth, rows);
     TileArgs args;
     args.rowStride = a.rowStride;
@@ -60,15 +60,15 @@ MOSAIC_NOINLINE void multiplyBlock(const Product& p, const Part& part, int64_t i
     args.cStride = p.out.rowStride;
     args.add = p.accumulate || part.k + k > 0;
     for (int64_t j = 0; j < part.n; j += width) {
-      args.columns = least(width, part.n - j);
+      args.columns = minOf(width, part.n - j);
       args.b = packed + j * part.depth + k * width;
       for (int64_t r = 0; r < m; r += high) {
         args.a = a.data + r * a.rowStride;
         args.c = reinterpret_cast<float*>(at(p.out, i + r, part.j + j));
         if (a.dense) {
-          multiplyRows<T, true>(args, least(high, m - r));
+          multiplyRows<T, true>(args, minOf(high, m - r));
         } else {
-          multiplyRows<T, false>(args, least(high, m - r));
+          multiplyRows<T, false>(args, minOf(high, m - r));
         }
       }
     }
@@ -79,19 +79,19 @@ MOSAIC_NOINLINE void multiplyBlock(const Product& p, const Part& part, int64_t i
 template <class T, class Runner>
 MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int64_t rowsPerTask, const Runner& runner) {
   constexpr int64_t width = GemmTile<T>::columns;
-  const int64_t depths = least(p.k, 4 * kDepth);
-  const int64_t columns = most(width, kPackedFloats / depths / width * width);
+  const int64_t depths = minOf(p.k, 4 * kDepth);
+  const int64_t columns = maxOf(width, kPackedFloats / depths / width * width);
   for (int64_t j = 0; j < p.n; j += columns) {
     for (int64_t k = 0; k < p.k; k += depths) {
-      const Part part{j, least(columns, p.n - j), k, least(depths, p.k - k)};
+      const Part part{j, minOf(columns, p.n - j), k, minOf(depths, p.k - k)};
       Runner::each(runner, ceilDiv(part.n, width), [&](int64_t panel, int) {
         const int64_t first = panel * width;
         float* packed = scratch.packed + first * part.depth;
-        packColumns<T>(p.b, j + first, least(width, part.n - first), k, part.depth, packed);
+        packColumns<T>(p.b, j + first, minOf(width, part.n - first), k, part.depth, packed);
       });
       Runner::each(runner, ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
         const int64_t i = task * rowsPerTask;
-        multiplyBlock<T>(p, part, i, least(rowsPerTask, p.m - i), scratch.packed, scratch.rows[worker]);
+        multiplyBlock<T>(p, part, i, minOf(rowsPerTask, p.m - i), scratch.packed, scratch.rows[worker]);
       });
     }
   }
@@ -100,13 +100,13 @@ MOSAIC_NOINLINE void multiply(const Product& p, const GemmScratch& scratch, int6
 template <class T>
 MOSAIC_INLINE int64_t packedFloats(int64_t n, int64_t k) {
   constexpr int64_t width = GemmTile<T>::columns;
-  const int64_t depths = least(k, 4 * kDepth);
-  const int64_t columns = most(width, kPackedFloats / depths / width * width);
-  return least(columns, ceilDiv(n, width) * width) * depths;
+  const int64_t depths = minOf(k, 4 * kDepth);
+  const int64_t columns = maxOf(width, kPackedFloats / depths / width * width);
+  return minOf(columns, ceilDiv(n, width) * width) * depths;
 }
 
 /// Rows of out that are copied at a time: all, or a strip of them.
-MOSAIC_INLINE int64_t wideRows(const Product& p) { return least(p.m, most(kRows, kWideFloats / p.n)); }
+MOSAIC_INLINE int64_t wideRows(const Product& p) { return minOf(p.m, maxOf(kRows, kWideFloats / p.n)); }
 
 /// Rows of the product by way of a float32 copy of them.
 template <class T, class Runner>
@@ -119,7 +119,7 @@ MOSAIC_NOINLINE void multiplyStrip(Product p, const GemmScratch& scratch, float*
   multiply<T>(p, scratch, rowsPerTask, runner);
   Runner::each(runner, p.m, [&](int64_t row, int) {
     for (int64_t j = 0; j < p.n; j += kPiece) {
-      const int64_t n = least(kPiece, p.n - j);
+      const int64_t n = minOf(kPiece, p.n - j);
       float before[kPiece], sum[kPiece];
       const float* values = wide + row * p.n + j;
       if (accumulate) {
@@ -140,7 +140,7 @@ MOSAIC_NOINLINE void multiplyInto(const Product& p, const GemmScratch& scratch, 
   const int64_t rows = wideRows(p);
   for (int64_t first = 0; first < p.m; first += rows) {
     Product strip = p;
-    strip.m = least(rows, p.m - first);
+    strip.m = minOf(rows, p.m - first);
     strip.a.data = at(p.a, first, 0);
     strip.out.data = at(p.out, first, 0);
     multiplyStrip<T>(strip, scratch, wide, rowsPerTask, runner);
@@ -166,10 +166,10 @@ void matmul(const MatmulArguments& args, Pool& pool) {
   const int threads = pool.threads();
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
   const bool direct = p.out.dtype == DType::Float32 && p.out.columnStride == 1;
-  const int64_t rowsAtOnce = least(kRows, p.m);
+  const int64_t rowsAtOnce = minOf(kRows, p.m);
   GemmScratch shared = scratchFor<T>(p, pool);
   for (int worker = 0; worker < threads; worker++) {
-    shared.rows[worker] = pool.arena(worker).take<float>(rowsAtOnce * least(kDepth, p.k));
+    shared.rows[worker] = pool.arena(worker).take<float>(rowsAtOnce * minOf(kDepth, p.k));
   }
   const bool small = p.m * p.n * p.k < kParallelProducts;
   if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
@@ -179,9 +179,9 @@ void matmul(const MatmulArguments& args, Pool& pool) {
     for (int64_t index = 0; index < batch.count; index++) {
       const Product each = productAt(batch, index);
       if (threads == 1 || small) {
-        multiplyInto<T>(each, shared, wide, rowsAtOnce, Alone{0});
+        multiplyInto<T>(each, shared, wide, rowsAtOnce, SingleThread{0});
       } else {
-        multiplyInto<T>(each, shared, wide, least(share, rowsAtOnce), Together{pool});
+        multiplyInto<T>(each, shared, wide, minOf(share, rowsAtOnce), PooledThreads{pool});
       }
     }
     return;
@@ -195,7 +195,7 @@ void matmul(const MatmulArguments& args, Pool& pool) {
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
     const GemmScratch own{packed[worker], shared.rows};
-    multiplyInto<T>(productAt(batch, index), own, wide[worker], rowsAtOnce, Alone{worker});
+    multiplyInto<T>(productAt(batch, index), own, wide[worker], rowsAtOnce, SingleThread{worker});
   });
 }
 

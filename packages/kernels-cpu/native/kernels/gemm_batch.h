@@ -79,10 +79,10 @@ MOSAIC_INLINE Batch makeBatch(const MatmulArguments& args) {
                    a.shape[a.rank - 1], accumulate};
   foldRows(batch);
   const Product& p = batch.product;
-  const bool turned = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
+  const bool transposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
   // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand.
   const bool lean = 2 * p.m <= p.n && 2 * p.n <= p.k;
-  if (turned || lean) transposeBatch(batch);
+  if (transposed || lean) transposeBatch(batch);
   return batch;
 }
 

@@ -41,17 +41,17 @@ MOSAIC_NOINLINE void packColumns(const Matrix& b, int64_t j, int64_t n, int64_t 
     return;
   }
   // b lies along depth: turn squares of it.
-  float square[T::lanes][T::lanes], turned[T::lanes][T::lanes];
+  float square[T::lanes][T::lanes], transposed[T::lanes][T::lanes];
   for (int64_t d = 0; d < depth; d += T::lanes) {
-    const int64_t high = least(T::lanes, depth - d);
+    const int64_t high = minOf(T::lanes, depth - d);
     for (int64_t i = 0; i < width; i += T::lanes) {
       for (int64_t lane = 0; lane < T::lanes; lane++) {
         float* row = square[lane];
         const float* from = i + lane < n ? fetch<T>(b.dtype, at(b, k + d, j + i + lane), 1, high, row) : nullptr;
         for (int64_t e = 0; e < T::lanes; e++) row[e] = from && e < high ? from[e] : 0.0f;
       }
-      T::transpose(square[0], T::lanes, turned[0], T::lanes);
-      for (int64_t e = 0; e < high; e++) T::store(packed + (d + e) * width + i, T::load(turned[e]));
+      T::transpose(square[0], T::lanes, transposed[0], T::lanes);
+      for (int64_t e = 0; e < high; e++) T::store(packed + (d + e) * width + i, T::load(transposed[e]));
     }
   }
 }

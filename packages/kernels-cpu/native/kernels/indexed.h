@@ -67,10 +67,10 @@ void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const int inner = loop.rank - 1;
   const int64_t columns = rowX.length, width = loop.shape[inner];
   if (loop.size == 0 || columns == 0) return;
-  const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : least(pool.threads(), ceilDiv(columns, 64));
-  const int64_t share = least(kPiece, ceilDiv(columns, cuts));
+  const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
+  const int64_t share = minOf(kPiece, ceilDiv(columns, cuts));
   pool.parallelFor(ceilDiv(columns, share), [&](int64_t task, int) {
-    const int64_t start = task * share, n = least(share, columns - start);
+    const int64_t start = task * share, n = minOf(share, columns - start);
     float buffers[2][kPiece];
     Cursor<2> cursor = cursorAt(loop, 0);
     for (int64_t row = 0; row < loop.size / width; row++) {

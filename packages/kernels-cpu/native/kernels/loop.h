@@ -15,8 +15,8 @@ constexpr int64_t kPiece = 2048;
 /// Work below this many elements is not worth waking another thread for.
 constexpr int64_t kParallelElements = 32768;
 
-MOSAIC_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-MOSAIC_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+MOSAIC_INLINE int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
+MOSAIC_INLINE int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
 MOSAIC_INLINE int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Axes common to N operands, innermost last. The first operand is the output and sets the shape; the others broadcast
@@ -141,7 +141,7 @@ MOSAIC_INLINE void visitRows(const Loop<N>& loop, int64_t from, int64_t to, Visi
   for (int64_t row = from; row < to; row++) {
     for (int64_t start = 0; start < inner; start += kPiece) {
       Piece<N> piece;
-      piece.length = least(kPiece, inner - start);
+      piece.length = minOf(kPiece, inner - start);
       for (int i = 0; i < N; i++) {
         piece.data[i] = cursor.data[i] + start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
       }
@@ -164,14 +164,14 @@ MOSAIC_INLINE void forEachPiece(const Loop<N>& loop, Pool& pool, Visit&& visit) 
     pool.parallelFor(rows * cuts, [&](int64_t task, int) {
       Loop<N> part = loop;
       const int64_t start = task % cuts * kParallelElements;
-      part.shape[loop.rank - 1] = least(kParallelElements, inner - start);
+      part.shape[loop.rank - 1] = minOf(kParallelElements, inner - start);
       for (int i = 0; i < N; i++) part.data[i] += start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
       visitRows(part, task / cuts, task / cuts + 1, visit);
     });
   } else {
-    const int64_t grain = most(1, kParallelElements / inner);
+    const int64_t grain = maxOf(1, kParallelElements / inner);
     pool.parallelFor(ceilDiv(rows, grain), [&](int64_t task, int) {
-      visitRows(loop, task * grain, least(rows, (task + 1) * grain), visit);
+      visitRows(loop, task * grain, minOf(rows, (task + 1) * grain), visit);
     });
   }
 }

@@ -157,7 +157,7 @@ MOSAIC_INLINE typename T::Vec normalPdfOf(typename T::Vec x) {
 
 /// sin and cos of 2πu for 0 ≤ u < 1.
 template <class T>
-MOSAIC_INLINE void turnOf(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
+MOSAIC_INLINE void sinCosOfTurns(typename T::Vec u, typename T::Vec& sine, typename T::Vec& cosine) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);
   const V shifted = u * T::set1(4.0f) + magic;

@@ -102,7 +102,7 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
     float* buffers[3] = {arena.take<float>(n), arena.take<float>(n), arena.take<float>(n)};
     float* const partial[2] = {partials + 2 * n * chunk, partials + 2 * n * chunk + n};
     for (int64_t i = 0; i < 2 * n; i++) partial[0][i] = 0;
-    const int64_t end = least(lead.size, (chunk + 1) * kChunkRows);
+    const int64_t end = minOf(lead.size, (chunk + 1) * kChunkRows);
     for (int64_t row = chunk * kChunkRows; row < end; row++) {
       Cursor<5> cursor = cursorAt(lead, row / width);
       for (int i = 0; i < 5; i++) {

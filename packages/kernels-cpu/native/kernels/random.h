@@ -78,7 +78,7 @@ MOSAIC_NOINLINE void drawBlocks(uint64_t block, const RandomSpec& spec, float* o
     for (int i = 0; i < 4; i += 2) {
       const V radius = sqrtOf<T>(T::set1(-2.0f) * logOf<T>(fraction<T>(words[i], 1)));  // of (0, 1]
       V sine, cosine;
-      turnOf<T>(fraction<T>(words[i + 1], 0), sine, cosine);
+      sinCosOfTurns<T>(fraction<T>(words[i + 1], 0), sine, cosine);
       T::store(values[i], T::set1(spec.a) + T::set1(spec.b) * (radius * cosine));
       T::store(values[i + 1], T::set1(spec.a) + T::set1(spec.b) * (radius * sine));
     }
@@ -97,7 +97,7 @@ MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, flo
   for (int64_t done = 0; done < n; at += batch) {
     const int64_t skip = done == 0 ? static_cast<int64_t>(first - at) : 0;
     drawBlocks<T>(at / 4, spec, values);
-    const int64_t count = least(batch - skip, n - done);
+    const int64_t count = minOf(batch - skip, n - done);
     __builtin_memcpy(out + done, values + skip, static_cast<size_t>(count) * sizeof(float));
     done += count;
   }

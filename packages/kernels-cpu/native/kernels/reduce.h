@@ -46,7 +46,7 @@ MOSAIC_NOINLINE float reducePieces(ReduceKind kind, const Loop<1>& loop, int64_t
   double sum = 0;
   float top = -__builtin_inff();
   for (int64_t piece = from; piece < to; piece++) {
-    const int64_t start = piece % perRow * kPiece, n = least(kPiece, inner - start);
+    const int64_t start = piece % perRow * kPiece, n = minOf(kPiece, inner - start);
     const char* data = cursorAt(loop, piece / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
     const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
     if (kind == ReduceKind::Sum) {
@@ -79,15 +79,15 @@ MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& po
   const int64_t inner = loop.shape[loop.rank - 1];
   const int64_t pieces = loop.size / inner * ceilDiv(inner, kPiece);
   const int64_t groups = ceilDiv(pieces, kGroupPieces);
-  const int64_t grain = groups > 1 ? 1 : most(1, kParallelElements / loop.size);
+  const int64_t grain = groups > 1 ? 1 : maxOf(1, kParallelElements / loop.size);
   const Floats partials(axes.kept.size * groups);
   pool.parallelFor(ceilDiv(axes.kept.size * groups, grain), [&](int64_t task, int) {
-    const int64_t end = least(axes.kept.size * groups, (task + 1) * grain);
+    const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grain);
     for (int64_t i = task * grain; i < end; i++) {
       Loop<1> own = loop;
       own.data[0] = elementAt(axes.kept, i / groups).data[0];
       const int64_t from = i % groups * kGroupPieces;
-      partials.data[i] = reducePieces<T>(kind, own, from, least(pieces, from + kGroupPieces));
+      partials.data[i] = reducePieces<T>(kind, own, from, minOf(pieces, from + kGroupPieces));
     }
   });
   for (int64_t i = 0; i < axes.kept.size; i++) {
@@ -104,7 +104,7 @@ template <class T>
 MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool& pool) {
   const Loop<2>& kept = axes.kept;
   const int inner = kept.rank - 1;
-  const int64_t width = least(kept.shape[inner], kPiece);
+  const int64_t width = minOf(kept.shape[inner], kPiece);
   const int64_t cuts = ceilDiv(kept.shape[inner], width);
   const int64_t strips = kept.size / kept.shape[inner] * cuts;
   Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
@@ -114,19 +114,19 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   const Floats partials(strips * chunks * width);
   pool.parallelFor(strips * chunks, [&](int64_t task, int) {
     const int64_t strip = task / chunks, chunk = task % chunks, start = strip % cuts * width;
-    const int64_t n = least(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
+    const int64_t n = minOf(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
     Loop<1> own = rows;
     own.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
     float* sum = partials.data + task * width;
     for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
     float buffer[kPiece];
-    visitRows(own, chunk * kChunkRows, least(rows.size, (chunk + 1) * kChunkRows), [&](const Piece<1>& piece) {
+    visitRows(own, chunk * kChunkRows, minOf(rows.size, (chunk + 1) * kChunkRows), [&](const Piece<1>& piece) {
       combineInto<T>(kind, sum, fetch<T>(kept.dtype[0], piece.data[0], kept.stride[0][inner], n, buffer), n);
     });
   });
   pool.parallelFor(strips, [&](int64_t strip, int) {
     float* partial = partials.data + strip * chunks * width;
-    const int64_t start = strip % cuts * width, n = least(width, kept.shape[inner] - start);
+    const int64_t start = strip % cuts * width, n = minOf(width, kept.shape[inner] - start);
     combineChunks(partial, chunks, width, [&](float* to, const float* from, int64_t) {
       combineInto<T>(kind, to, from, n);
     });

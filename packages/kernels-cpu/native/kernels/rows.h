@@ -27,7 +27,7 @@ template <class T>
 MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buffer) {
   if (row.dtype == DType::Float32 && row.stride == 1) return reinterpret_cast<const float*>(data);
   for (int64_t start = 0; start < row.length; start += kPiece) {
-    const int64_t n = least(kPiece, row.length - start);
+    const int64_t n = minOf(kPiece, row.length - start);
     const char* from = data + start * row.stride * dtypeBytes(row.dtype);
     const float* values = fetch<T>(row.dtype, from, row.stride, n, buffer + start);
     if (values != buffer + start) __builtin_memcpy(buffer + start, values, static_cast<size_t>(n) * sizeof(float));
@@ -39,14 +39,14 @@ template <class T>
 MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
   for (int64_t start = 0; start < row.length; start += kPiece) {
     char* to = data + start * row.stride * dtypeBytes(row.dtype);
-    flush<T>(row.dtype, to, row.stride, least(kPiece, row.length - start), values + start);
+    flush<T>(row.dtype, to, row.stride, minOf(kPiece, row.length - start), values + start);
   }
 }
 
 /// Calls visit(data, buffers) for each row: data[i] is where operand i's row begins; B buffers hold a row each.
 template <int B, int N, class Visit>
 MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, Visit visit) {
-  const int64_t grain = most(1, kParallelElements / 2 / most(length, 1));
+  const int64_t grain = maxOf(1, kParallelElements / 2 / maxOf(length, 1));
   const int inner = lead.rank - 1;
   const int64_t width = lead.shape[inner];
   pool.parallelFor(ceilDiv(lead.size, grain), [&](int64_t task, int worker) {
@@ -54,7 +54,7 @@ MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, V
     arena.reset();
     float* buffers[B];
     for (float*& buffer : buffers) buffer = arena.take<float>(length);
-    const int64_t from = task * grain, to = least(lead.size, from + grain);
+    const int64_t from = task * grain, to = minOf(lead.size, from + grain);
     Cursor<N> cursor = cursorAt(lead, from / width);
     int64_t column = from % width;
     for (int64_t row = from; row < to; row++) {
@@ -95,7 +95,7 @@ template <class T, class Fn>
 MOSAIC_INLINE double sumRun(const float* a, const float* b, int64_t n, Fn fn) {
   double sum = 0;
   for (int64_t start = 0; start < n; start += kRun) {
-    sum += static_cast<double>(sumOver<T>(a + start, b + start, least(kRun, n - start), fn));
+    sum += static_cast<double>(sumOver<T>(a + start, b + start, minOf(kRun, n - start), fn));
   }
   return sum;
 }

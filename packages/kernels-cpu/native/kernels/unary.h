@@ -27,7 +27,7 @@ MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t 
 
 /// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation of s (1 − s).
 template <class T>
-MOSAIC_INLINE typename T::Vec bell(typename T::Vec x) {
+MOSAIC_INLINE typename T::Vec sigmoidGrad(typename T::Vec x) {
   const auto e = expOf<T>(T::zero() - absOf<T>(x)), s = T::set1(1.0f) / (T::set1(1.0f) + e);
   return e * s * s;
 }
@@ -42,8 +42,8 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
     case UnaryOp::Sqrt: return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(0.5f) * g / sqrtOf<T>(v); });
     case UnaryOp::Rsqrt:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(-0.5f) * g / (v * sqrtOf<T>(v)); });
-    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * T::set1(4.0f) * bell<T>(v + v); });
-    case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * bell<T>(v); });
+    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * T::set1(4) * sigmoidGrad<T>(v + v); });
+    case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * sigmoidGrad<T>(v); });
     case UnaryOp::Relu:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(notAbove<T>(v, T::zero()), T::zero(), g); });
     case UnaryOp::Gelu:

@@ -30,8 +30,8 @@ Pool::~Pool() { stop(); }
 
 void Pool::stop() {
   stop_.store(true);
-  bell_.fetch_add(1);
-  bell_.notify_all();
+  wakeups_.fetch_add(1);
+  wakeups_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -43,12 +43,12 @@ void Pool::run(int64_t tasks, Call call, void* context) {
   const bool alone = workers_.empty() || tasks <= 1;
   if (!alone) {
     state_.store((state_.load() & ~(kLoop - 1)) + kLoop + kOpen);
-    bell_.fetch_add(1);
-    bell_.notify_all();
+    wakeups_.fetch_add(1);
+    wakeups_.notify_all();
   }
   work(0);
   if (!alone) {
-    uint64_t seen = state_.fetch_and(~kOpen) & ~kOpen;  // nobody enters any more
+    uint64_t seen = state_.fetch_and(~kOpen) & ~kOpen;  // no thread enters any more
     while ((seen & kInside) != 0) {
       const auto left = [&] { return ((seen = state_.load()) & kInside) == 0; };
       if (!spinFor(kSpin, left)) state_.wait(seen);
@@ -83,9 +83,9 @@ void Pool::leave() {
 void Pool::workerMain(int worker) {
   uint32_t seen = 0;
   for (;;) {
-    const auto rung = [&] { return bell_.load() != seen; };
-    if (!spinFor(kSpin, rung)) bell_.wait(seen);
-    seen = bell_.load();
+    const auto isWoken = [&] { return wakeups_.load() != seen; };
+    if (!spinFor(kSpin, isWoken)) wakeups_.wait(seen);
+    seen = wakeups_.load();
     if (stop_.load()) return;
     if (enter(state_.load())) {
       work(worker);

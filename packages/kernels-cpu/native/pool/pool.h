@@ -66,7 +66,7 @@ class Pool {
 
   alignas(64) std::atomic<int64_t> next_{0};    // next task to claim
   alignas(64) std::atomic<uint64_t> state_{0};  // loop number · 2³² + open bit · 2³¹ + workers inside
-  alignas(64) std::atomic<uint32_t> bell_{0};   // changes with every loop; parked workers wait on it
+  alignas(64) std::atomic<uint32_t> wakeups_{0};   // changes with every loop; parked workers wait on it
   std::atomic<bool> stop_{false};
 
   std::vector<std::unique_ptr<Arena>> arenas_;

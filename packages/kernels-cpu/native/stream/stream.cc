@@ -14,7 +14,7 @@ namespace {
 // Waking a parked thread costs 5 µs here and up to 25 µs in a virtual machine; spin for about as long before parking.
 constexpr int64_t kSpinNanoseconds = 20'000;
 
-// Streams that spin at this moment. A process may drive many devices on few cores: leave one core to whoever feeds us.
+// Streams that spin at this moment. A process may drive many devices on few cores: one core is left to the host.
 std::atomic<int> spinning{0};
 
 const MosaicFailure& closedFailure() {
@@ -41,7 +41,7 @@ void Stream::append(const MosaicWork& work) {
     if (!closed_) {
       queue_.push_back(work);
       submitted_++;
-      stirring_.store(true, std::memory_order_release);
+      hasWork_.store(true, std::memory_order_release);
       const bool wake = std::exchange(parked_, false);
       lock.unlock();
       if (wake) arrived_.notify_one();
@@ -67,16 +67,16 @@ bool Stream::take(std::vector<MosaicWork>& batch) {
     arrived_.wait(lock, [this] { return !parked_; });
   }
   batch.swap(queue_);
-  if (!closed_) stirring_.store(false, std::memory_order_relaxed);
+  if (!closed_) hasWork_.store(false, std::memory_order_relaxed);
   return !batch.empty();
 }
 
 void Stream::spin() {
-  if (stirring_.load(std::memory_order_acquire)) return;
+  if (hasWork_.load(std::memory_order_acquire)) return;
   static const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (spinning.fetch_add(1) < cores - 1) {
     const int64_t end = monotonicNs() + kSpinNanoseconds;
-    while (!stirring_.load(std::memory_order_acquire) && monotonicNs() < end) {
+    while (!hasWork_.load(std::memory_order_acquire) && monotonicNs() < end) {
       for (int i = 0; i < 16; i++) relax();
     }
   }
@@ -134,7 +134,7 @@ void Stream::close() {
     std::lock_guard lock(mutex_);
     closed_ = true;
     parked_ = false;
-    stirring_.store(true, std::memory_order_release);
+    hasWork_.store(true, std::memory_order_release);
   }
   arrived_.notify_one();
 }

@@ -61,12 +61,12 @@ class Stream : public MosaicStream {
 
   std::mutex mutex_;
   std::condition_variable arrived_;        // something to take, or closed
-  std::condition_variable passed_;         // done_ moved and somebody waits for it
+  std::condition_variable passed_;         // done_ advanced while a thread waits for it
   std::vector<MosaicWork> queue_;          // under mutex_
   uint64_t submitted_ = 0;                 // under mutex_
   bool parked_ = false;                    // under mutex_
   bool closed_ = false;                    // under mutex_
-  std::atomic<bool> stirring_{false};      // queue_ is not empty or the stream is closed; what `spin` looks at
+  std::atomic<bool> hasWork_{false};      // queue_ is not empty or the stream is closed; what `spin` looks at
   std::atomic<bool> abandoned_{false};
   std::atomic<uint64_t> done_{0};
   std::atomic<int> waiters_{0};            // in `await`
@@ -78,39 +78,39 @@ class Stream : public MosaicStream {
 };
 
 /// Submits a call of `(*held)()`, which may throw, and which is skipped once the stream has failed.
-template <class Held>
-void enqueueHeld(Stream& stream, const char* name, std::unique_ptr<Held> held) {
+template <class Callable>
+void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> held) {
   auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) -> int {
     if (upstream) return 0;
     try {
-      (*static_cast<Held*>(arg))();
+      (*static_cast<Callable*>(arg))();
       return 0;
     } catch (...) {
       fillFromCurrentException(*failure);
       return 1;
     }
   };
-  auto drop = [](void* arg) { delete static_cast<Held*>(arg); };
+  auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
   stream.append({name, run, drop, held.release()});
 }
 
 /// The same of `body()`.
 template <class Body>
 void enqueue(Stream& stream, const char* name, Body&& body) {
-  using Held = std::decay_t<Body>;
-  enqueueHeld(stream, name, std::unique_ptr<Held>(new Held(std::forward<Body>(body))));
+  using Callable = std::decay_t<Body>;
+  enqueueOwned(stream, name, std::unique_ptr<Callable>(new Callable(std::forward<Body>(body))));
 }
 
 /// Submits a call of `body(upstream)` that happens even on a failed stream: to notify waiting threads.
 template <class Body>
 void enqueueAlways(Stream& stream, const char* name, Body&& body) {
-  using Held = std::decay_t<Body>;
+  using Callable = std::decay_t<Body>;
   auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) -> int {
-    (*static_cast<Held*>(arg))(upstream);
+    (*static_cast<Callable*>(arg))(upstream);
     return 0;
   };
-  auto drop = [](void* arg) { delete static_cast<Held*>(arg); };
-  stream.append({name, run, drop, new Held(std::forward<Body>(body))});
+  auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
+  stream.append({name, run, drop, new Callable(std::forward<Body>(body))});
 }
 
 }  // namespace mosaic

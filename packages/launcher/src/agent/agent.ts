@@ -4,7 +4,7 @@ import { hostname } from "node:os";
 import type { Duplex } from "node:stream";
 import { sameSecret } from "../secret.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, type FrameOf, greetingOf, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
+import { CODES, decode, type FrameOf, peekHello, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
 import { type Listener, type Network, tcp } from "./network.ts";
 import { Parent } from "./parent.ts";
 import { claimSocket, type SocketClaim } from "./socket-file.ts";
@@ -12,13 +12,13 @@ import { ProtocolError } from "./wire.ts";
 import { type Branch, Worlds } from "./worlds.ts";
 
 /** The shape of the tree: agent `i` is a child of agent `(i − 1) / fanOut`, rounded down. */
-class Directory {
+class AgentTree {
   readonly #self: number;
   readonly #fanOut: number;
   /** At the root: where agents listen for children. */
   readonly #addresses = new Map<number, string>();
   /** Agents whose parent is not there yet, by the parent's number. */
-  readonly #waiting = new Map<number, Channel[]>();
+  readonly #pendingChildren = new Map<number, Channel[]>();
 
   constructor(self: number, fanOut: number) {
     this.#self = self;
@@ -26,22 +26,22 @@ class Directory {
   }
 
   /** Where an agent belongs that has sent its hello: a child of this one, or redirected to its parent. */
-  place(channel: Channel, agent: number, address: string): "child" | "redirected" | "duplicate" {
+  attach(channel: Channel, agent: number, address: string): "child" | "redirected" | "duplicate" {
     const parent = Math.floor((agent - 1) / this.#fanOut);
     const isChild = parent === this.#self;
     if (agent === this.#self || (isChild && this.#addresses.has(agent))) return "duplicate";
     this.#addresses.set(agent, address);
-    for (const waiting of this.#waiting.get(agent) ?? []) redirect(waiting, address);
-    this.#waiting.delete(agent);
+    for (const waiting of this.#pendingChildren.get(agent) ?? []) redirect(waiting, address);
+    this.#pendingChildren.delete(agent);
     if (isChild) return "child";
     const known = this.#addresses.get(parent);
     if (known !== undefined) redirect(channel, known);
-    else this.#waiting.set(parent, [...(this.#waiting.get(parent) ?? []), channel]);
+    else this.#pendingChildren.set(parent, [...(this.#pendingChildren.get(parent) ?? []), channel]);
     return "redirected";
   }
 
   /** A child is gone. */
-  forget(agent: number): void {
+  remove(agent: number): void {
     this.#addresses.delete(agent);
   }
 }
@@ -78,7 +78,7 @@ export interface AgentOptions {
 }
 
 const HANDSHAKE_MS = 10_000;
-const MOST_CONNECTIONS = 16_384;
+const MAX_CONNECTIONS = 16_384;
 
 /**
  * The control plane's process of one host: ranks connect to its socket, agents of several hosts form a tree. Every frame
@@ -92,7 +92,7 @@ export class Agent implements AsyncDisposable {
   readonly #heartbeatMs: number;
   readonly #limitMs: number;
   readonly #server: Server = createServer();
-  readonly #directory: Directory;
+  readonly #tree: AgentTree;
   readonly #connections = new Set<Channel>();
   /** Child agents. */
   readonly #children = new Map<Branch, number>();
@@ -101,7 +101,7 @@ export class Agent implements AsyncDisposable {
   #parent: Parent | undefined;
   #worlds: Worlds;
   #heartbeat: NodeJS.Timeout | undefined;
-  #tickedAt = performance.now();
+  #lastTickAt = performance.now();
   #isUsed = false;
   #closed = false;
 
@@ -112,9 +112,9 @@ export class Agent implements AsyncDisposable {
     this.#host = options.host ?? hostname();
     this.#heartbeatMs = options.heartbeatMs ?? 500;
     this.#limitMs = options.limitMs ?? 2500;
-    this.#directory = new Directory(this.#index, options.fanOut ?? 16);
+    this.#tree = new AgentTree(this.#index, options.fanOut ?? 16);
     this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, undefined);
-    this.#server.maxConnections = MOST_CONNECTIONS;
+    this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on("connection", (socket) => this.#accept(socket));
   }
 
@@ -146,13 +146,13 @@ export class Agent implements AsyncDisposable {
   }
 
   /** Takes the socket's name away, so that no rank finds it any more; connections remain. */
-  hide(): void {
-    this.#claim?.hide();
+  unlink(): void {
+    this.#claim?.unlink();
   }
 
   /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
-  async show(): Promise<void> {
-    await this.#claim?.show();
+  async relink(): Promise<void> {
+    await this.#claim?.relink();
   }
 
   /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
@@ -184,14 +184,14 @@ export class Agent implements AsyncDisposable {
       const self = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
       const greeting = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.agent };
       const hello: FrameOf<"hello"> = { kind: "hello", ...greeting, ...self };
-      this.#parent = new Parent({ network, root, hello, onLost: (refusal) => this.#loseParent(refusal) });
+      this.#parent = new Parent({ network, root, hello, onLost: (refusal) => this.#onParentLost(refusal) });
       this.#worlds = new Worlds({ agent: this.#index, name: this.#host }, this.#parent);
     }
     this.#heartbeat = setInterval(() => this.#tick(), this.#heartbeatMs).unref();
     this.#claim = await claimSocket(this.#server, this.path);
   }
 
-  #loseParent({ code, message }: { readonly code: number; readonly message: string }): void {
+  #onParentLost({ code, message }: { readonly code: number; readonly message: string }): void {
     this.#worlds.refuse({ code, message });
     this.#worlds.close(message);
   }
@@ -201,30 +201,30 @@ export class Agent implements AsyncDisposable {
     const channel = new Channel(stream, {
       content: (content) => {
         clearTimeout(deadline);
-        if (branch === undefined) branch = this.#greet(channel, content);
+        if (branch === undefined) branch = this.#handshake(channel, content);
         else this.#receive(branch, content);
       },
       ended: () => {
         clearTimeout(deadline);
-        this.#forget(channel);
-        if (branch !== undefined) this.#lose(branch, branch.isAgent ? "its agent ended" : "");
+        this.#removeConnection(channel);
+        if (branch !== undefined) this.#onBranchLost(branch, branch.isAgent ? "its agent ended" : "");
       },
     });
-    const deadline = setTimeout(() => this.#dismiss(channel, "no hello in time"), HANDSHAKE_MS).unref();
+    const deadline = setTimeout(() => this.#reject(channel, "no hello in time"), HANDSHAKE_MS).unref();
     this.#connections.add(channel);
   }
 
-  #forget(channel: Channel): void {
+  #removeConnection(channel: Channel): void {
     this.#connections.delete(channel);
     if (this.#connections.size === 0 && !this.#closed) this.#options.onIdle?.();
   }
 
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
-  #greet(channel: Channel, content: Buffer): Branch | undefined {
-    const greeting = greetingOf(content);
+  #handshake(channel: Channel, content: Buffer): Branch | undefined {
+    const greeting = peekHello(content);
     if (greeting === undefined) throw new ProtocolError("no hello");
     if (!sameSecret(greeting.secret, this.#options.secret ?? ""))
-      return this.#dismiss(
+      return this.#reject(
         channel,
         `the agent of ${this.#host} has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job`,
       );
@@ -233,24 +233,24 @@ export class Agent implements AsyncDisposable {
         `version ${greeting.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
         `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
       this.#worlds.refuse({ code: CODES.mismatch, message: `a rank or agent has ${message}` });
-      return this.#dismiss(channel, `this process has ${message}`);
+      return this.#reject(channel, `this process has ${message}`);
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
-    channel.trust();
+    channel.authenticate();
     this.#isUsed = true;
     const isAgent = role === ROLES.agent;
     const branch: Branch = { channel, isAgent, worlds: new Map(), highest: -1 };
     if (!isAgent) return branch;
-    const place = this.#directory.place(channel, agent, address);
+    const place = this.#tree.attach(channel, agent, address);
     if (place === "duplicate")
-      return this.#dismiss(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
+      return this.#reject(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);
     channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, limitMs: this.#limitMs });
     return branch;
   }
 
-  #dismiss(channel: Channel, message: string): undefined {
+  #reject(channel: Channel, message: string): undefined {
     channel.send({ kind: "refused", world: 0, code: CODES.mismatch, message });
     channel.finish();
   }
@@ -262,18 +262,18 @@ export class Agent implements AsyncDisposable {
     this.#worlds.receive(branch, frame);
   }
 
-  #lose(branch: Branch, reason: string): void {
+  #onBranchLost(branch: Branch, reason: string): void {
     const agent = this.#children.get(branch);
-    if (agent !== undefined) this.#directory.forget(agent);
+    if (agent !== undefined) this.#tree.remove(agent);
     this.#children.delete(branch);
-    this.#worlds.lose(branch, reason);
+    this.#worlds.removeBranch(branch, reason);
   }
 
   #tick(): void {
     const now = performance.now();
     // After a pause of this process itself, what the others sent meanwhile has not been read yet.
-    const paused = now - this.#tickedAt > 2 * this.#heartbeatMs;
-    this.#tickedAt = now;
+    const paused = now - this.#lastTickAt > 2 * this.#heartbeatMs;
+    this.#lastTickAt = now;
     this.#parent?.tick(now, paused, this.#limitMs);
     for (const branch of [...this.#children.keys()]) {
       const { channel } = branch;
@@ -281,8 +281,8 @@ export class Agent implements AsyncDisposable {
       channel.send({ kind: "heartbeat" });
       if (now - channel.receivedAt < this.#limitMs) continue;
       channel.destroy();
-      this.#lose(branch, `no heartbeat for ${this.#limitMs / 1000} s`);
-      this.#forget(channel);
+      this.#onBranchLost(branch, `no heartbeat for ${this.#limitMs / 1000} s`);
+      this.#removeConnection(channel);
     }
   }
 }

@@ -1,10 +1,10 @@
 import type { Channel } from "./channel.ts";
-import { encode, renumbered, type WorldFrame } from "./frames.ts";
-import { countOf, isIn, runsOf } from "./runs.ts";
+import { encode, withWorldNumber, type WorldFrame } from "./frames.ts";
+import { countRanks, includesRank, toRuns } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** Collects what happens within a window: the first at once, everything after it together. */
-export class Batch {
+export class DebouncedFlush {
   readonly #windowMs: number;
   readonly #flush: () => void;
   #flushedAt = Number.NEGATIVE_INFINITY;
@@ -20,11 +20,11 @@ export class Batch {
   schedule(): void {
     if (this.#timer !== undefined || this.#disposed) return;
     const delay = this.#flushedAt + this.#windowMs - performance.now();
-    this.#timer = delay > 0 ? setTimeout(() => this.now(), delay) : setImmediate(() => this.now());
+    this.#timer = delay > 0 ? setTimeout(() => this.flushNow(), delay) : setImmediate(() => this.flushNow());
   }
 
   /** Flushes now what was scheduled. */
-  now(): void {
+  flushNow(): void {
     if (this.#timer === undefined) return;
     this.#clear();
     this.#flushedAt = performance.now();
@@ -50,7 +50,7 @@ export interface Link {
 }
 
 /** A frame before it has its world's number on some connection. */
-export type Unnumbered = WorldFrame extends infer F ? (F extends WorldFrame ? Omit<F, "world"> : never) : never;
+export type LocalWorldFrame = WorldFrame extends infer F ? (F extends WorldFrame ? Omit<F, "world"> : never) : never;
 
 interface Branch {
   /** The world's number on this connection. */
@@ -62,14 +62,14 @@ interface Branch {
 export class Branches {
   readonly size: number;
   readonly isRoot: boolean;
-  readonly #above: ((frame: Unnumbered) => void) | undefined;
+  readonly #sendToParent: ((frame: LocalWorldFrame) => void) | undefined;
   readonly #links = new Map<Link, Branch>();
-  readonly #towards: (Link | undefined)[] = [];
+  readonly #routes: (Link | undefined)[] = [];
 
-  constructor(size: number, above: ((frame: Unnumbered) => void) | undefined) {
+  constructor(size: number, above: ((frame: LocalWorldFrame) => void) | undefined) {
     this.size = size;
     this.isRoot = above === undefined;
-    this.#above = above;
+    this.#sendToParent = above;
   }
 
   /** Adds a connection; false if it is there. */
@@ -81,21 +81,21 @@ export class Branches {
 
   /** A rank is reached over this connection from now on; false if another one leads there. */
   claim(link: Link, rank: number): boolean {
-    if (this.#towards[rank] !== undefined) return false;
-    this.#towards[rank] = link;
+    if (this.#routes[rank] !== undefined) return false;
+    this.#routes[rank] = link;
     this.#links.get(link)?.ranks.add(rank);
     return true;
   }
 
   /** The rank is gone. */
   release(rank: number): void {
-    const link = this.#towards[rank];
-    this.#towards[rank] = undefined;
+    const link = this.#routes[rank];
+    this.#routes[rank] = undefined;
     if (link !== undefined) this.#links.get(link)?.ranks.delete(rank);
   }
 
   remove(link: Link): void {
-    for (const rank of this.ranksOf(link)) this.#towards[rank] = undefined;
+    for (const rank of this.ranksOf(link)) this.#routes[rank] = undefined;
     this.#links.delete(link);
   }
 
@@ -108,12 +108,12 @@ export class Branches {
   }
 
   /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
-  towards(rank: number): Link | undefined {
-    return this.#towards[rank];
+  linkTo(rank: number): Link | undefined {
+    return this.#routes[rank];
   }
 
-  leadsTo(link: Link, rank: number): boolean {
-    return this.#towards[rank] === link;
+  routesTo(link: Link, rank: number): boolean {
+    return this.#routes[rank] === link;
   }
 
   ranksOf(link: Link): readonly number[] {
@@ -130,42 +130,42 @@ export class Branches {
     const parts = new Map<Link, Runs>();
     for (const [link, branch] of this.#links) {
       const part: number[] = [];
-      for (const rank of branch.ranks) if (isIn(ranks, rank)) part.push(rank);
-      if (part.length > 0) parts.set(link, runsOf(part));
+      for (const rank of branch.ranks) if (includesRank(ranks, rank)) part.push(rank);
+      if (part.length > 0) parts.set(link, toRuns(part));
     }
     return parts;
   }
 
   /** How many connections lead to any of the ranks, which are in ascending order. */
-  countTowards(ranks: Runs): number {
-    return this.#towardsAny(ranks).length;
+  countLinks(ranks: Runs): number {
+    return this.#linksTo(ranks).length;
   }
 
   /** Whether all of the ranks, which are in ascending order, are below this agent. */
   covers(ranks: Runs): boolean {
     let below = 0;
-    for (const { ranks: own } of this.#links.values()) for (const rank of own) if (isIn(ranks, rank)) below++;
-    return below === countOf(ranks);
+    for (const { ranks: own } of this.#links.values()) for (const rank of own) if (includesRank(ranks, rank)) below++;
+    return below === countRanks(ranks);
   }
 
   /** Towards the root. */
-  sendUp(frame: Unnumbered): void {
-    this.#above?.(frame);
+  sendUp(frame: LocalWorldFrame): void {
+    this.#sendToParent?.(frame);
   }
 
-  send(link: Link, frame: Unnumbered): void {
+  send(link: Link, frame: LocalWorldFrame): void {
     const branch = this.#links.get(link);
     if (branch !== undefined) link.channel.send({ ...frame, world: branch.number });
   }
 
   /** To each of the links, by default all: encoded once. */
-  broadcast(frame: Unnumbered, links: Iterable<Link> = this.#links.keys()): void {
+  broadcast(frame: LocalWorldFrame, links: Iterable<Link> = this.#links.keys()): void {
     this.forward(encode({ ...frame, world: 0 }), links);
   }
 
   /** To every connection that leads to one of the ranks, which are in ascending order. */
-  multicast(frame: Unnumbered, ranks: Runs): void {
-    this.broadcast(frame, this.#towardsAny(ranks));
+  multicast(frame: LocalWorldFrame, ranks: Runs): void {
+    this.broadcast(frame, this.#linksTo(ranks));
   }
 
   /** The same of an encoded frame. */
@@ -175,16 +175,16 @@ export class Branches {
       const number = this.numberOf(link);
       if (number === undefined) continue;
       let copy = copies.get(number);
-      if (copy === undefined) copies.set(number, (copy = renumbered(encoded, number)));
+      if (copy === undefined) copies.set(number, (copy = withWorldNumber(encoded, number)));
       link.channel.write(copy);
     }
   }
 
-  #towardsAny(ranks: Runs): readonly Link[] {
+  #linksTo(ranks: Runs): readonly Link[] {
     const links: Link[] = [];
     for (const [link, branch] of this.#links)
       for (const rank of branch.ranks)
-        if (isIn(ranks, rank)) {
+        if (includesRank(ranks, rank)) {
           links.push(link);
           break;
         }

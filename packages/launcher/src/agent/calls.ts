@@ -1,10 +1,10 @@
 import type { Branches, Link } from "./branches.ts";
 import type { CallRecord, FrameOf } from "./frames.ts";
-import { unionOf } from "./runs.ts";
+import { unionRuns } from "./runs.ts";
 import type { Groups } from "./splits.ts";
 import type { Runs } from "./wire.ts";
 
-const MOST_PENDING = 4096;
+const MAX_PENDING = 4096;
 const LOG_TIMEOUT_MS = 1000;
 
 interface Report {
@@ -15,13 +15,13 @@ interface Report {
   readonly links: Set<Link>;
 }
 
-type Log = readonly CallRecord[];
+type CallLog = readonly CallRecord[];
 
 /**
  * What two ranks did differently: the first call whose history differs, the lower rank first; of calls that differ only in what
  * came before them, or in what is not described, rather one whose descriptions differ.
  */
-export function mismatchMessage(a: number, callsOfA: Log, b: number, callsOfB: Log): string {
+export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOfB: CallLog): string {
   if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
   const ofIndex = new Map(callsOfB.map((call) => [call.index, call]));
   const differing = callsOfA.flatMap((ofA) => {
@@ -37,13 +37,13 @@ export function mismatchMessage(a: number, callsOfA: Log, b: number, callsOfB: L
 }
 
 /** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */
-export class Calls {
+export class CallChecker {
   readonly #branches: Branches;
   readonly #groups: Groups;
   readonly #reports = new Map<string, Report>();
   /** Groups whose ranks have diverged. */
   readonly #diverged = new Set<bigint>();
-  readonly #queries = new Map<number, (calls: Log) => void>();
+  readonly #queries = new Map<number, (calls: CallLog) => void>();
   #nextQuery = 0;
 
   constructor(branches: Branches, groups: Groups) {
@@ -51,25 +51,25 @@ export class Calls {
     this.#groups = groups;
   }
 
-  report(link: Link, { group, index, history, rank, ranks: given }: FrameOf<"call">): void {
-    const ranks = this.#ranksOf(group, given);
-    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.leadsTo(link, rank)) return;
+  report(link: Link, { group, index, history, rank, ranks: explicitRanks }: FrameOf<"call">): void {
+    const ranks = this.#ranksOf(group, explicitRanks);
+    if (ranks.length === 0 || this.#diverged.has(group) || !this.#branches.routesTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
       this.#reports.set(key, { history, rank, links: new Set([link]) });
       // Of a group that lost a member, nothing is ever complete.
-      if (this.#reports.size > MOST_PENDING) this.#reports.delete(this.#reports.keys().next().value as string);
+      if (this.#reports.size > MAX_PENDING) this.#reports.delete(this.#reports.keys().next().value as string);
     } else if (report.history !== history) {
-      return this.#inquire({ group, ranks: given }, report.rank, rank);
+      return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);
     } else {
       report.links.add(link);
     }
     const links = report?.links.size ?? 1;
-    if (links < this.#branches.countTowards(ranks)) return;
+    if (links < this.#branches.countLinks(ranks)) return;
     this.#reports.delete(key);
     if (this.#branches.covers(ranks)) return;
-    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: given });
+    this.#branches.sendUp({ kind: "call", group, index, history, rank: report?.rank ?? rank, ranks: explicitRanks });
   }
 
   /** A request for the log of a rank below, from above. */
@@ -78,13 +78,13 @@ export class Calls {
   }
 
   /** A log from below. */
-  answer({ query, calls }: FrameOf<"calls">): void {
+  onQueryReply({ query, calls }: FrameOf<"calls">): void {
     this.#queries.get(query)?.(calls);
     this.#queries.delete(query);
   }
 
   /** What an agent below, or this one, has found. */
-  found({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
+  reportMismatch({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     if (!this.#branches.isRoot) return this.#branches.sendUp({ kind: "mismatch", group, message, ranks });
     if (!this.#diverged.has(group)) this.distribute({ group, message, ranks });
   }
@@ -96,27 +96,30 @@ export class Calls {
   }
 
   /** The ranks that must agree: those of the report, else of the group. */
-  #ranksOf(group: bigint, given: Runs): Runs {
-    return given.length > 0 ? unionOf([given]) : (this.#groups.ranksOf(group) ?? []);
+  #ranksOf(group: bigint, explicitRanks: Runs): Runs {
+    return explicitRanks.length > 0 ? unionRuns([explicitRanks]) : (this.#groups.ranksOf(group) ?? []);
   }
 
-  #inquire({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
-    const logs = new Map<number, Log>();
+  #queryLogs({ group, ranks }: { readonly group: bigint; readonly ranks: Runs }, a: number, b: number): void {
+    const logs = new Map<number, CallLog>();
     for (const rank of [a, b])
       this.#queryLog(rank, group, (calls) => {
         logs.set(rank, calls);
         const [ofA, ofB] = [logs.get(a), logs.get(b)];
         if (ofA === undefined || ofB === undefined) return;
-        this.found({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
+        this.reportMismatch({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
       });
     // From here on no report of the group is compared here.
     if (!this.#branches.isRoot) this.#diverged.add(group);
   }
 
-  #queryLog(rank: number, group: bigint, done: (calls: Log) => void): void {
-    const link = this.#branches.towards(rank);
+  #queryLog(rank: number, group: bigint, done: (calls: CallLog) => void): void {
+    const link = this.#branches.linkTo(rank);
     const query = this.#nextQuery++;
-    const timer = setTimeout(() => this.answer({ kind: "calls", world: 0, query, rank, calls: [] }), LOG_TIMEOUT_MS);
+    const timer = setTimeout(
+      () => this.onQueryReply({ kind: "calls", world: 0, query, rank, calls: [] }),
+      LOG_TIMEOUT_MS,
+    );
     timer.unref();
     this.#queries.set(query, (calls) => {
       clearTimeout(timer);

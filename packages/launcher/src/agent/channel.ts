@@ -11,7 +11,7 @@ export interface ChannelEvents {
 }
 
 /** A peer with more unread bytes than this is disconnected. */
-const MOST_UNREAD_BYTES = 64 * 1024 * 1024;
+const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One end of a connection that carries frames, over any stream of bytes. */
 export class Channel {
@@ -23,7 +23,7 @@ export class Channel {
   #queue: Buffer[] = [];
   #scheduled = false;
   #finished = false;
-  #over = false;
+  #ended = false;
 
   constructor(stream: Duplex, events: ChannelEvents) {
     this.#stream = stream;
@@ -36,11 +36,11 @@ export class Channel {
 
   /** Whether frames may still be sent. */
   get isOpen(): boolean {
-    return !this.#over && !this.#finished;
+    return !this.#ended && !this.#finished;
   }
 
   /** The peer has sent a valid hello: longer frames are accepted from it. */
-  trust(): void {
+  authenticate(): void {
     this.#reader.limit = LIMITS.frame;
   }
 
@@ -73,7 +73,7 @@ export class Channel {
 
   /** Ends at once, without `ended`. */
   destroy(): void {
-    this.#over = true;
+    this.#ended = true;
     this.#stream.destroy();
   }
 
@@ -82,7 +82,7 @@ export class Channel {
     const [only] = this.#queue;
     this.#stream.write(this.#queue.length === 1 ? only : Buffer.concat(this.#queue));
     this.#queue = [];
-    if (this.#stream.writableLength > MOST_UNREAD_BYTES) this.#end("it does not read what it is sent");
+    if (this.#stream.writableLength > MAX_UNREAD_BYTES) this.#end("it does not read what it is sent");
   }
 
   #receive(chunk: Buffer): void {
@@ -101,8 +101,8 @@ export class Channel {
   }
 
   #end(reason: string): void {
-    if (this.#over) return;
-    this.#over = true;
+    if (this.#ended) return;
+    this.#ended = true;
     this.#stream.destroy();
     this.#events.ended(reason);
   }

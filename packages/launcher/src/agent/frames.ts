@@ -42,7 +42,7 @@ export interface CallRecord {
 }
 
 /** Where some ranks are: `activity` and the rest as in control_plane.h. */
-export interface Place {
+export interface RankPosition {
   readonly runs: Runs;
   readonly activity: number;
   readonly group: bigint;
@@ -63,7 +63,7 @@ interface Losses {
   readonly reason: string;
 }
 
-interface Scoped {
+interface WorldScoped {
   /** The world's number on this connection; 0 between a rank and its agent. */
   readonly world: number;
 }
@@ -74,7 +74,7 @@ export interface Frames {
   accept: { heartbeatMs: number; limitMs: number };
   redirect: { address: string };
   heartbeat: object;
-  join: Scoped & {
+  join: WorldScoped & {
     name: string;
     attempt: number;
     size: number;
@@ -83,42 +83,42 @@ export interface Frames {
     hosts: readonly { readonly agent: number; readonly name: string }[];
     members: readonly JoinMember[];
   };
-  retract: Scoped & { runs: Runs };
-  welcome: Scoped & {
+  retract: WorldScoped & { runs: Runs };
+  welcome: WorldScoped & {
     hosts: readonly string[];
     members: readonly { readonly host: number; readonly pid: number }[];
   };
-  refused: Scoped & { code: number; message: string };
-  closed: Scoped & { reason: string };
-  put: Scoped & { key: string; value: Buffer };
-  get: Scoped & { key: string };
-  value: Scoped & { key: string; value: Buffer };
-  leave: Scoped & { exits: readonly Exits[] };
-  exited: Scoped & { runs: Runs };
-  lost: Scoped & { losses: readonly Losses[] };
-  failed: Scoped & { rank: number; code: number; message: string };
-  call: Scoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: Runs };
-  callsQuery: Scoped & { query: number; rank: number; group: bigint };
-  calls: Scoped & { query: number; rank: number; calls: readonly CallRecord[] };
-  mismatch: Scoped & { group: bigint; message: string; ranks: Runs };
-  split: Scoped & {
+  refused: WorldScoped & { code: number; message: string };
+  closed: WorldScoped & { reason: string };
+  put: WorldScoped & { key: string; value: Buffer };
+  get: WorldScoped & { key: string };
+  value: WorldScoped & { key: string; value: Buffer };
+  leave: WorldScoped & { exits: readonly Exits[] };
+  exited: WorldScoped & { runs: Runs };
+  lost: WorldScoped & { losses: readonly Losses[] };
+  failed: WorldScoped & { rank: number; code: number; message: string };
+  call: WorldScoped & { group: bigint; index: bigint; history: bigint; rank: number; ranks: Runs };
+  callsQuery: WorldScoped & { query: number; rank: number; group: bigint };
+  calls: WorldScoped & { query: number; rank: number; calls: readonly CallRecord[] };
+  mismatch: WorldScoped & { group: bigint; message: string; ranks: Runs };
+  split: WorldScoped & {
     group: bigint;
     index: bigint;
     ranks: Runs;
     colors: readonly { readonly rank: number; readonly color: bigint }[];
   };
-  colors: Scoped & { group: bigint; index: bigint; ranks: Runs; colors: BigInt64Array };
-  positionsRequest: Scoped & { request: bigint; ranks: Runs };
-  positionsQuery: Scoped & { query: number; timeoutMs: number; ranks: Runs };
-  positionsAnswer: Scoped & { query: number; places: readonly Place[] };
-  positions: Scoped & { request: bigint; places: readonly Place[] };
+  colors: WorldScoped & { group: bigint; index: bigint; ranks: Runs; colors: BigInt64Array };
+  positionsRequest: WorldScoped & { request: bigint; ranks: Runs };
+  positionsQuery: WorldScoped & { query: number; timeoutMs: number; ranks: Runs };
+  positionsAnswer: WorldScoped & { query: number; places: readonly RankPosition[] };
+  positions: WorldScoped & { request: bigint; places: readonly RankPosition[] };
 }
 
 export type Kind = keyof Frames;
 export type FrameOf<K extends Kind> = { readonly kind: K } & Readonly<Frames[K]>;
 export type Frame = { [K in Kind]: FrameOf<K> }[Kind];
 /** Frames that belong to a world. */
-export type WorldKind = { [K in Kind]: Frames[K] extends Scoped ? K : never }[Kind];
+export type WorldKind = { [K in Kind]: Frames[K] extends WorldScoped ? K : never }[Kind];
 export type WorldFrame = { [K in WorldKind]: FrameOf<K> }[WorldKind];
 
 const hosts = list(record({ agent: u32, name: text }));
@@ -133,7 +133,7 @@ const position = {
   description: text,
   last: text,
 };
-const places = list(record<Place>({ runs, ...position }));
+const places = list(record<RankPosition>({ runs, ...position }));
 const world = u32;
 
 /** By kind: its number on the wire, and its fields in their order. */
@@ -166,14 +166,14 @@ const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Fr
   positions: [26, { world, request: u64, places }],
 };
 
-interface Coded {
+interface FrameCodec {
   readonly kind: Kind;
   readonly type: number;
   readonly body: Codec<object>;
 }
 
-const byKind = new Map<Kind, Coded>();
-const byType = new Map<number, Coded>();
+const byKind = new Map<Kind, FrameCodec>();
+const byType = new Map<number, FrameCodec>();
 for (const [name, [type, fields]] of Object.entries(layouts)) {
   const coded = { kind: name as Kind, type, body: record<object>(fields) };
   byKind.set(coded.kind, coded);
@@ -182,7 +182,7 @@ for (const [name, [type, fields]] of Object.entries(layouts)) {
 
 /** Bytes of a frame, its length included. */
 export function encode(frame: Frame): Buffer {
-  const { type, body } = byKind.get(frame.kind) as Coded;
+  const { type, body } = byKind.get(frame.kind) as FrameCodec;
   const out = new Writer();
   out.reserve(4);
   u8.write(out, type);
@@ -192,14 +192,14 @@ export function encode(frame: Frame): Buffer {
 }
 
 /** The same frame of a world under its number on another connection. */
-export function renumbered(encoded: Buffer, number: number): Buffer {
+export function withWorldNumber(encoded: Buffer, number: number): Buffer {
   const copy = Buffer.from(encoded);
   copy.writeUInt32LE(number, 5);
   return copy;
 }
 
 /** The bytes of a frame that was received without its length. */
-export function withLength(content: Buffer): Buffer {
+export function withLengthPrefix(content: Buffer): Buffer {
   const encoded = Buffer.allocUnsafe(4 + content.length);
   encoded.writeUInt32LE(content.length);
   content.copy(encoded, 4);
@@ -207,7 +207,7 @@ export function withLength(content: Buffer): Buffer {
 }
 
 /** The kind of a frame, and its world's number; undefined for one that is of no world. */
-export function headerOf(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
+export function peekHeader(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
   const kind = byType.get(content[0] as number)?.kind;
   return kind === undefined || content.length < 5 ? undefined : { kind, world: content.readUInt32LE(1) };
 }
@@ -219,12 +219,12 @@ export function decode(content: Buffer): Frame {
   const coded = byType.get(type);
   if (coded === undefined) throw new ProtocolError(`a frame of the unknown type ${type}`);
   const value = { kind: coded.kind, ...coded.body.read(from) } as Frame;
-  if (from.left > 0) throw new ProtocolError(`${from.left} bytes after the end of a ${coded.kind} frame`);
+  if (from.remaining > 0) throw new ProtocolError(`${from.remaining} bytes after the end of a ${coded.kind} frame`);
   return value;
 }
 
 /** Version and secret of a hello of any version; undefined for what is no hello. */
-export function greetingOf(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
+export function peekHello(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
   const from = new Reader(content);
   if (u8.read(from) !== layouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
   return { version: u32.read(from), secret: text.read(from) };
@@ -248,7 +248,7 @@ export class FrameReader {
     if ((this.#chunks[0] as Buffer).length < 4) this.#join();
     const length = (this.#chunks[0] as Buffer).readUInt32LE();
     if (length === 0 || length > this.limit)
-      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are legal`);
+      throw new ProtocolError(`a frame of ${length} bytes, where at most ${this.limit} are allowed`);
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
     const joined = this.#chunks[0] as Buffer;

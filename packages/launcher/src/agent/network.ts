@@ -28,7 +28,7 @@ export function tcp({
       const server = createServer((socket) => accept(socket.setNoDelay(true)));
       server.listen({ host, port, backlog: 1024 });
       await once(server, "listening");
-      return { address: `${host}:${portOf(server)}`, close: () => void server.close() };
+      return { address: `${host}:${listeningPort(server)}`, close: () => void server.close() };
     },
     async connect(address) {
       const colon = address.lastIndexOf(":");
@@ -39,7 +39,7 @@ export function tcp({
   };
 }
 
-function portOf(server: Server): number {
+function listeningPort(server: Server): number {
   const address = server.address();
   if (address === null || typeof address === "string") throw new Error("the agent is closed");
   return address.port;

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { Unnumbered } from "./branches.ts";
+import type { LocalWorldFrame } from "./branches.ts";
 import { Channel } from "./channel.ts";
-import { CODES, decode, encode, type FrameOf, headerOf } from "./frames.ts";
+import { CODES, decode, encode, type FrameOf, peekHeader } from "./frames.ts";
 import type { Network } from "./network.ts";
 import type { Refusal } from "./rendezvous.ts";
 import type { World } from "./world.ts";
@@ -16,8 +16,8 @@ export interface ParentOptions {
 }
 
 /** A world's way towards the root. */
-export interface WayUp {
-  send(frame: Unnumbered): void;
+export interface ParentLink {
+  send(frame: LocalWorldFrame): void;
   begin(world: World): void;
   end(): void;
 }
@@ -53,7 +53,7 @@ export class Parent {
     return `the agent of ${hello.host} cannot reach its parent through the root at ${root}: ${this.#problem}`;
   }
 
-  newWorld(): WayUp {
+  openWorldLink(): ParentLink {
     const number = this.#nextWorld++;
     return {
       send: (frame) => this.#send(encode({ ...frame, world: number })),
@@ -69,7 +69,7 @@ export class Parent {
     this.#channel.send({ kind: "heartbeat" });
     if (now - this.#channel.receivedAt < limitMs) return;
     this.#channel.destroy();
-    this.#lose(CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
+    this.#fail(CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
   }
 
   close(): void {
@@ -106,22 +106,22 @@ export class Parent {
       let redirected: string | undefined;
       const channel = new Channel(stream, {
         content: (content) => {
-          const header = headerOf(content);
-          if (header && this.#worlds.get(header.world)?.pass(header.kind, content)) return;
+          const header = peekHeader(content);
+          if (header && this.#worlds.get(header.world)?.forwardUndecoded(header.kind, content)) return;
           const frame = decode(content);
           if (frame.kind === "redirect") redirected = frame.address;
           else if (frame.kind === "accept") this.#accept(channel);
-          else if (frame.kind === "refused" && !this.#accepted) this.#lose(frame.code, frame.message);
-          else if ("world" in frame) this.#worlds.get(frame.world)?.fromAbove(frame);
+          else if (frame.kind === "refused" && !this.#accepted) this.#fail(frame.code, frame.message);
+          else if ("world" in frame) this.#worlds.get(frame.world)?.receiveFromParent(frame);
           if (this.#accepted) resolve(undefined);
         },
         ended: (reason) => {
           this.#problem = reason;
-          if (this.#accepted) this.#lose(CODES.peerLost, "the parent agent ended");
+          if (this.#accepted) this.#fail(CODES.peerLost, "the parent agent ended");
           resolve(redirected);
         },
       });
-      channel.trust();
+      channel.authenticate();
       channel.send(this.#options.hello);
       this.#channel = channel;
     });
@@ -132,7 +132,7 @@ export class Parent {
     for (const encoded of this.#backlog.splice(0)) channel.write(encoded);
   }
 
-  #lose(code: number, message: string): void {
+  #fail(code: number, message: string): void {
     if (this.#closed || this.#failure !== undefined) return;
     this.#failure = { code, message };
     this.#accepted = false;

@@ -1,19 +1,19 @@
-import { Batch, type Branches, type Link } from "./branches.ts";
-import type { Departures } from "./departures.ts";
-import type { FrameOf, Place } from "./frames.ts";
-import { countOf, differenceOf, intersectionOf, isIn, runsOf, unionOf } from "./runs.ts";
+import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
+import type { ExitTracker } from "./exit-tracker.ts";
+import type { FrameOf, RankPosition } from "./frames.ts";
+import { countRanks, subtractRuns, intersectRuns, includesRank, toRuns, unionRuns } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** Requests that come within this time share one gather. */
 const WINDOW_MS = 50;
 /** At the root, also those that come while it is under way, and no older than this. */
-const SHARED_MS = 250;
-const ROOT_MS = 800;
+const MAX_SHARED_AGE_MS = 250;
+const ROOT_TIMEOUT_MS = 800;
 /** An agent's children answer earlier than itself. */
-const LEVEL_MS = 100;
-const SHORTEST_MS = 100;
-const MOST_ANSWER_BYTES = 1024 * 1024;
-const MOST_REQUESTED = 1024;
+const TIMEOUT_STEP_MS = 100;
+const MIN_TIMEOUT_MS = 100;
+const MAX_REPLY_BYTES = 1024 * 1024;
+const MAX_REQUESTED = 1024;
 
 /** As in control_plane.h. */
 const EXITED = 3;
@@ -28,7 +28,7 @@ interface Requester {
 interface Query {
   /** The connections that have not answered, and the ranks that were requested of them. */
   readonly waiting: Map<Link, Runs>;
-  readonly table: PlaceTable;
+  readonly table: PositionTable;
   finish(): void;
 }
 
@@ -42,8 +42,8 @@ interface Gather {
 /** Where ranks are: requests are merged on their way to the root, and answers on theirs. */
 export class Positions {
   readonly #branches: Branches;
-  readonly #departures: Pick<Departures, "exited" | "lost">;
-  readonly #batch = new Batch(WINDOW_MS, () => this.#flush());
+  readonly #exits: Pick<ExitTracker, "exited" | "lost">;
+  readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
   #requesters: Requester[] = [];
   readonly #requested = new Map<bigint, readonly Requester[]>();
   readonly #queries = new Map<number, Query>();
@@ -51,30 +51,30 @@ export class Positions {
   #nextRequest = 0n;
   #nextQuery = 0;
 
-  constructor(branches: Branches, departures: Pick<Departures, "exited" | "lost">) {
+  constructor(branches: Branches, departures: Pick<ExitTracker, "exited" | "lost">) {
     this.#branches = branches;
-    this.#departures = departures;
+    this.#exits = departures;
   }
 
   /** From below. */
   request(link: Link, { request, ranks }: FrameOf<"positionsRequest">): void {
-    this.#requesters.push({ link, request, ranks: unionOf([ranks]) });
+    this.#requesters.push({ link, request, ranks: unionRuns([ranks]) });
     this.#batch.schedule();
   }
 
   /** From above: answered after `timeoutMs` at the latest. */
   query({ query, timeoutMs, ranks }: FrameOf<"positionsQuery">): void {
-    const answer = (places: readonly Place[]): void =>
+    const onQueryReply = (places: readonly RankPosition[]): void =>
       this.#branches.sendUp({ kind: "positionsAnswer", query, places });
-    this.#gather(unionOf([ranks]), timeoutMs, answer);
+    this.#gather(unionRuns([ranks]), timeoutMs, onQueryReply);
   }
 
   /** From below. */
-  answer(link: Link, { query, places }: FrameOf<"positionsAnswer">): void {
+  onQueryReply(link: Link, { query, places }: FrameOf<"positionsAnswer">): void {
     const pending = this.#queries.get(query);
     const expected = pending?.waiting.get(link);
     if (pending === undefined || expected === undefined) return;
-    pending.table.addOf(places, expected);
+    pending.table.addSubset(places, expected);
     pending.waiting.delete(link);
     if (pending.waiting.size === 0) pending.finish();
   }
@@ -93,34 +93,34 @@ export class Positions {
   #flush(): void {
     const requesters = this.#requesters;
     this.#requesters = [];
-    const ranks = unionOf(requesters.map((each) => each.ranks));
+    const ranks = unionRuns(requesters.map((each) => each.ranks));
     if (this.#branches.isRoot) return this.#serve(requesters, ranks);
     const request = this.#nextRequest++;
     this.#requested.set(request, requesters);
     // What the root never answers, because it is gone, is forgotten.
-    if (this.#requested.size > MOST_REQUESTED) this.#requested.delete(this.#requested.keys().next().value as bigint);
+    if (this.#requested.size > MAX_REQUESTED) this.#requested.delete(this.#requested.keys().next().value as bigint);
     this.#branches.sendUp({ kind: "positionsRequest", request, ranks });
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
   #serve(requesters: readonly Requester[], ranks: Runs): void {
     const running = this.#gathering;
-    const isFresh = running !== undefined && performance.now() - running.startedAt <= SHARED_MS;
-    if (isFresh && countOf(intersectionOf(running.ranks, ranks)) === countOf(ranks))
+    const isFresh = running !== undefined && performance.now() - running.startedAt <= MAX_SHARED_AGE_MS;
+    if (isFresh && countRanks(intersectRuns(running.ranks, ranks)) === countRanks(ranks))
       return void running.requesters.push(...requesters);
     // A request for most of the world is one of many: a gather of all ranks answers the others, too.
     const all: Runs = [[0, this.#branches.size]];
-    const requested = 2 * countOf(ranks) > this.#branches.size ? all : ranks;
+    const requested = 2 * countRanks(ranks) > this.#branches.size ? all : ranks;
     const gather = { ranks: requested, startedAt: performance.now(), requesters: [...requesters] };
     this.#gathering = gather;
-    this.#gather(requested, ROOT_MS, (places) => {
+    this.#gather(requested, ROOT_TIMEOUT_MS, (places) => {
       if (this.#gathering === gather) this.#gathering = undefined;
-      this.#deliver(gather.requesters, this.#withGone(places, requested));
+      this.#deliver(gather.requesters, this.#addExited(places, requested));
     });
   }
 
-  #gather(ranks: Runs, timeoutMs: number, done: (places: readonly Place[]) => void): void {
-    const table = new PlaceTable();
+  #gather(ranks: Runs, timeoutMs: number, done: (places: readonly RankPosition[]) => void): void {
+    const table = new PositionTable();
     const parts = this.#branches.partition(ranks);
     const query = this.#nextQuery++;
     const finish = (): void => {
@@ -129,61 +129,61 @@ export class Positions {
     };
     const timer = setTimeout(finish, timeoutMs);
     this.#queries.set(query, { waiting: new Map(parts), table, finish });
-    const childMs = Math.max(SHORTEST_MS, timeoutMs - LEVEL_MS);
+    const childMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
     for (const [link, runs] of parts)
       this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, ranks: runs });
     if (parts.size === 0) finish();
   }
 
   /** With the requested ranks that are gone by now, whatever they answered before. */
-  #withGone(places: readonly Place[], requested: Runs): readonly Place[] {
+  #addExited(places: readonly RankPosition[], requested: Runs): readonly RankPosition[] {
     const nowhere = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "" };
-    const table = new PlaceTable();
-    const { exited, lost } = this.#departures;
-    table.addOf(places, differenceOf(requested, runsOf([...exited.keys(), ...lost])));
+    const table = new PositionTable();
+    const { exited, lost } = this.#exits;
+    table.addSubset(places, subtractRuns(requested, toRuns([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
-      if (isIn(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...nowhere, last });
+      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: EXITED, ...nowhere, last });
     for (const rank of lost)
-      if (isIn(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...nowhere, last: "" });
+      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: FAILED, ...nowhere, last: "" });
     return table.places;
   }
 
   /** To each what it requested. */
-  #deliver(requesters: readonly Requester[], places: readonly Place[]): void {
+  #deliver(requesters: readonly Requester[], places: readonly RankPosition[]): void {
     for (const { link, request, ranks } of requesters) {
-      const table = new PlaceTable();
-      table.addOf(places, ranks);
+      const table = new PositionTable();
+      table.addSubset(places, ranks);
       this.#branches.send(link, { kind: "positions", request, places: table.places });
     }
   }
 }
 
 /** Places by all but their ranks: ranks that are in the same one are one entry. */
-class PlaceTable {
-  readonly #places = new Map<string, { readonly place: Place; readonly parts: Runs[] }>();
+class PositionTable {
+  readonly #positions = new Map<string, { readonly place: RankPosition; readonly parts: Runs[] }>();
 
-  add(runs: Runs, place: Omit<Place, "runs">): void {
+  add(runs: Runs, place: Omit<RankPosition, "runs">): void {
     if (runs.length === 0) return;
     const { activity, group, sequence, index, operation, description, last } = place;
     const key = [activity, group, sequence, index, operation, description, last].join("\n");
-    const known = this.#places.get(key);
+    const known = this.#positions.get(key);
     if (known !== undefined) known.parts.push(runs);
-    else this.#places.set(key, { place: { ...place, runs: [] }, parts: [runs] });
+    else this.#positions.set(key, { place: { ...place, runs: [] }, parts: [runs] });
   }
 
   /** Of the places, those of these ranks. */
-  addOf(places: readonly Place[], ranks: Runs): void {
-    for (const place of places) this.add(intersectionOf(unionOf([place.runs]), ranks), place);
+  addSubset(places: readonly RankPosition[], ranks: Runs): void {
+    for (const place of places) this.add(intersectRuns(unionRuns([place.runs]), ranks), place);
   }
 
   /** As many as fit into one frame. */
-  get places(): readonly Place[] {
+  get places(): readonly RankPosition[] {
     let bytes = 0;
-    const places: Place[] = [];
-    for (const { place, parts } of this.#places.values()) {
-      const runs = unionOf(parts);
+    const places: RankPosition[] = [];
+    for (const { place, parts } of this.#positions.values()) {
+      const runs = unionRuns(parts);
       bytes += 64 + 8 * runs.length + 3 * (place.operation.length + place.description.length + place.last.length);
-      if (bytes <= MOST_ANSWER_BYTES) places.push({ ...place, runs });
+      if (bytes <= MAX_REPLY_BYTES) places.push({ ...place, runs });
     }
     return places;
   }

@@ -8,9 +8,9 @@ import { setTimeout as delay } from "node:timers/promises";
 import { Agent } from "./agent.ts";
 
 /** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
-const FIRST_HELLO_MS = 60_000;
+const HELLO_TIMEOUT_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
-const LAST_CONNECTIONS_MS = 100;
+const DRAIN_MS = 100;
 
 // The parent process reads until this one is ready, and no longer.
 process.stdout.on("error", () => {});
@@ -21,13 +21,13 @@ async function serve(path: string, tokenFile: string | undefined): Promise<void>
   let isAwaited = true;
   const agent = await Agent.listen({
     ...{ path, secret },
-    onIdle: () => void (isAwaited && !agent.isUsed ? undefined : endUnlessUsed(agent)),
+    onIdle: () => void (isAwaited && !agent.isUsed ? undefined : closeIfUnused(agent)),
   });
   const stopWaiting = (): void => {
     isAwaited = false;
-    void endUnlessUsed(agent);
+    void closeIfUnused(agent);
   };
-  setTimeout(stopWaiting, FIRST_HELLO_MS);
+  setTimeout(stopWaiting, HELLO_TIMEOUT_MS);
   // Its end is the end of the process that started this one.
   process.stdin.on("end", stopWaiting).on("error", stopWaiting).resume();
   process.on("exit", () => void agent.close());
@@ -35,14 +35,14 @@ async function serve(path: string, tokenFile: string | undefined): Promise<void>
   process.stdout.write("ready\n");
 }
 
-async function endUnlessUsed(agent: Agent): Promise<void> {
+async function closeIfUnused(agent: Agent): Promise<void> {
   if (agent.connections > 0) return;
   // The name goes first: a rank that looks for an agent from here on starts another.
-  agent.hide();
-  await delay(LAST_CONNECTIONS_MS);
+  agent.unlink();
+  await delay(DRAIN_MS);
   if (agent.connections === 0) process.exit(0);
   // It cannot have its name back where another agent has taken it; its ranks are served all the same.
-  await agent.show().catch(() => {});
+  await agent.relink().catch(() => {});
 }
 
 const [path] = process.argv.slice(2);

@@ -1,6 +1,6 @@
-import { Batch, type Branches, type Link } from "./branches.ts";
+import { DebouncedFlush, type Branches, type Link } from "./branches.ts";
 import { CODES, type FrameOf } from "./frames.ts";
-import { describeRanks, runsOf } from "./runs.ts";
+import { describeRanks, toRuns } from "./runs.ts";
 import { LIMITS } from "./wire.ts";
 
 /** A host, by the number of its agent. */
@@ -15,7 +15,7 @@ interface Member {
   readonly host: Host;
 }
 
-interface Terms {
+interface JoinTerms {
   readonly size: number;
   readonly timeoutMs: number;
   /** On the clock of `performance.now()`. */
@@ -29,14 +29,14 @@ export interface Refusal {
 }
 
 const WINDOW_MS = 5;
-const MEMBERS_A_FRAME = 8192;
+const MEMBERS_PER_FRAME = 8192;
 /** The root names the ranks that are missing, so it answers first. */
-const ROOT_FIRST_MS = 1500;
+const ROOT_HEADSTART_MS = 1500;
 /** What Node's timers take; for anything longer they take 1 ms. */
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
+const MAX_TIMER_MS = 2 ** 31 - 1;
 
 /** What a rendezvous needs of its world. */
-export interface Gathering {
+export interface RendezvousOptions {
   readonly name: string;
   readonly attempt: number;
   readonly branches: Branches;
@@ -50,16 +50,16 @@ export interface Gathering {
 
 /** Gathers the members of a world: towards the root in batches, and at the root until all are there. */
 export class Rendezvous {
-  readonly #gathering: Gathering;
+  readonly #options: RendezvousOptions;
   readonly #members = new Map<number, Member>();
   /** Not yet sent towards the root. */
-  readonly #fresh: { readonly member: Member; readonly terms: Terms }[] = [];
-  readonly #batch = new Batch(WINDOW_MS, () => this.#flush());
-  #terms: Terms | undefined;
+  readonly #unsentMembers: { readonly member: Member; readonly terms: JoinTerms }[] = [];
+  readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
+  #terms: JoinTerms | undefined;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(gathering: Gathering) {
-    this.#gathering = gathering;
+  constructor(gathering: RendezvousOptions) {
+    this.#options = gathering;
   }
 
   /** The ranks that have joined here. */
@@ -74,24 +74,24 @@ export class Rendezvous {
       deadline: performance.now() + frame.remainingMs,
     };
     for (const { rank, pid, host } of frame.members) {
-      const member = { rank, pid, host: link.isAgent ? (frame.hosts[host] as Host) : this.#gathering.host };
+      const member = { rank, pid, host: link.isAgent ? (frame.hosts[host] as Host) : this.#options.host };
       if (!this.#add(link, member, terms)) return;
     }
-    this.#limit(terms);
-    const { branches } = this.#gathering;
+    this.#setDeadline(terms);
+    const { branches } = this.#options;
     if (!branches.isRoot) this.#batch.schedule();
-    else if (this.#members.size === branches.size) this.#gathering.complete(this.#table());
+    else if (this.#members.size === branches.size) this.#options.complete(this.#memberTable());
   }
 
   /** Ranks that had joined are gone. */
   retract(ranks: readonly number[]): void {
-    const { branches } = this.#gathering;
-    this.#batch.now();
+    const { branches } = this.#options;
+    this.#batch.flushNow();
     for (const rank of ranks) {
       this.#members.delete(rank);
       branches.release(rank);
     }
-    if (ranks.length > 0) branches.sendUp({ kind: "retract", runs: runsOf(ranks) });
+    if (ranks.length > 0) branches.sendUp({ kind: "retract", runs: toRuns(ranks) });
   }
 
   dispose(): void {
@@ -100,23 +100,23 @@ export class Rendezvous {
   }
 
   /** False when the world is refused because of this member. */
-  #add(link: Link, member: Member, terms: Terms): boolean {
-    const { branches } = this.#gathering;
+  #add(link: Link, member: Member, terms: JoinTerms): boolean {
+    const { branches } = this.#options;
     if (branches.isRoot) {
-      const fault = this.#fault(member, terms);
+      const fault = this.#conflict(member, terms);
       if (fault !== undefined) {
-        this.#gathering.refuse({ code: CODES.mismatch, message: fault });
+        this.#options.refuse({ code: CODES.mismatch, message: fault });
         return false;
       }
     } else {
-      this.#fresh.push({ member, terms });
+      this.#unsentMembers.push({ member, terms });
     }
     // A second process of the same rank is refused by the root, where both arrive.
     if (branches.claim(link, member.rank)) this.#members.set(member.rank, member);
     return true;
   }
 
-  #fault({ rank, pid, host }: Member, { size }: Terms): string | undefined {
+  #conflict({ rank, pid, host }: Member, { size }: JoinTerms): string | undefined {
     const first = this.#members.values().next().value;
     const expected = this.#terms?.size ?? size;
     if (size !== expected)
@@ -130,26 +130,24 @@ export class Rendezvous {
   }
 
   /** The earliest deadline counts. */
-  #limit(terms: Terms): void {
+  #setDeadline(terms: JoinTerms): void {
     if (this.#terms !== undefined && this.#terms.deadline <= terms.deadline) return;
     this.#terms = { ...terms, size: this.#terms?.size ?? terms.size };
     clearTimeout(this.#timer);
-    const delay = this.#gathering.branches.isRoot ? 0 : ROOT_FIRST_MS;
+    const delay = this.#options.branches.isRoot ? 0 : ROOT_HEADSTART_MS;
     const remaining = Math.max(0, terms.deadline + delay - performance.now());
-    this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, LONGEST_TIMER_MS));
+    this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, MAX_TIMER_MS));
   }
 
   #expire(): void {
-    const { branches } = this.#gathering;
+    const { branches } = this.#options;
     const after = `rendezvous timed out after ${(this.#terms?.timeoutMs ?? 0) / 1000} s: `;
-    const why = branches.isRoot
-      ? this.#missing()
-      : (this.#gathering.disconnected() ?? "the root agent does not respond");
-    this.#gathering.refuse({ code: CODES.timeout, message: after + why });
+    const why = branches.isRoot ? this.#missing() : (this.#options.disconnected() ?? "the root agent does not respond");
+    this.#options.refuse({ code: CODES.timeout, message: after + why });
   }
 
   #missing(): string {
-    const { size } = this.#gathering.branches;
+    const { size } = this.#options.branches;
     const missing: number[] = [];
     for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
     return (
@@ -160,12 +158,12 @@ export class Rendezvous {
 
   /** Members towards the root. Those who disagree on the size travel apart, for the root to see. */
   #flush(): void {
-    const { name, attempt, branches } = this.#gathering;
-    const fresh = this.#fresh.splice(0);
+    const { name, attempt, branches } = this.#options;
+    const fresh = this.#unsentMembers.splice(0);
     for (const size of new Set(fresh.map(({ terms }) => terms.size))) {
       const alike = fresh.filter(({ terms }) => terms.size === size);
-      for (let at = 0; at < alike.length; at += MEMBERS_A_FRAME) {
-        const part = alike.slice(at, at + MEMBERS_A_FRAME);
+      for (let at = 0; at < alike.length; at += MEMBERS_PER_FRAME) {
+        const part = alike.slice(at, at + MEMBERS_PER_FRAME);
         const { timeoutMs, deadline } = part
           .map(({ terms }) => terms)
           .reduce((a, b) => (b.deadline < a.deadline ? b : a));
@@ -183,7 +181,7 @@ export class Rendezvous {
   }
 
   /** Hosts are numbered in the order of their lowest ranks. */
-  #table(): Pick<FrameOf<"welcome">, "hosts" | "members"> {
+  #memberTable(): Pick<FrameOf<"welcome">, "hosts" | "members"> {
     const numbers = new Map<number, number>();
     const hosts: string[] = [];
     const members = Array.from({ length: this.#members.size }, (_, rank) => {

@@ -1,7 +1,7 @@
 import type { Runs } from "./wire.ts";
 
 /** The ranks in ascending order, as runs. */
-export function runsOf(ranks: Iterable<number>): Runs {
+export function toRuns(ranks: Iterable<number>): Runs {
   const runs: [number, number][] = [];
   for (const rank of [...ranks].toSorted((a, b) => a - b)) {
     const last = runs.at(-1);
@@ -17,10 +17,10 @@ export function* ranksOf(runs: Runs): Generator<number> {
 }
 
 /** How many ranks the runs have. */
-export const countOf = (runs: Runs): number => runs.reduce((sum, [, count]) => sum + count, 0);
+export const countRanks = (runs: Runs): number => runs.reduce((sum, [, count]) => sum + count, 0);
 
 /** The ranks of all of the lists, each once, in ascending order. */
-export function unionOf(lists: readonly Runs[]): Runs {
+export function unionRuns(lists: readonly Runs[]): Runs {
   const union: [number, number][] = [];
   for (const [first, count] of lists.flat().toSorted(([a], [b]) => a - b)) {
     const last = union.at(-1);
@@ -31,7 +31,7 @@ export function unionOf(lists: readonly Runs[]): Runs {
 }
 
 /** The ranks that both have. Both are in ascending order. */
-export function intersectionOf(a: Runs, b: Runs): Runs {
+export function intersectRuns(a: Runs, b: Runs): Runs {
   const both: [number, number][] = [];
   for (let i = 0, j = 0; i < a.length && j < b.length; ) {
     const [x, y] = [a[i] as Runs[number], b[j] as Runs[number]];
@@ -44,7 +44,7 @@ export function intersectionOf(a: Runs, b: Runs): Runs {
 }
 
 /** The ranks of `a` that `b` does not have. Both are in ascending order. */
-export function differenceOf(a: Runs, b: Runs): Runs {
+export function subtractRuns(a: Runs, b: Runs): Runs {
   const rest: [number, number][] = [];
   let j = 0;
   for (const [first, count] of a) {
@@ -61,7 +61,7 @@ export function differenceOf(a: Runs, b: Runs): Runs {
 }
 
 /** Whether a rank is among runs in ascending order. */
-export function isIn(runs: Runs, rank: number): boolean {
+export function includesRank(runs: Runs, rank: number): boolean {
   let [low, high] = [0, runs.length];
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -75,9 +75,9 @@ export function isIn(runs: Runs, rank: number): boolean {
 
 /** `rank 2`, `ranks 2, 5-9`: at most 16 runs. */
 export function describeRanks(ranks: Iterable<number>): string {
-  const runs = runsOf(ranks);
+  const runs = toRuns(ranks);
   const parts = runs.slice(0, 16).map(([first, count]) => (count === 1 ? `${first}` : `${first}-${first + count - 1}`));
-  const rest = countOf(runs.slice(16));
+  const rest = countRanks(runs.slice(16));
   const one = runs.length === 1 && runs[0]?.[1] === 1;
   return `${one ? "rank" : "ranks"} ${parts.join(", ")}${rest > 0 ? ` and ${rest} more` : ""}`;
 }

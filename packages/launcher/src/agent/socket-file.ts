@@ -5,19 +5,19 @@ import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
 /** What `sockaddr_un` holds, without its zero. */
-export const LONGEST_PATH = 107;
+export const MAX_PATH_BYTES = 107;
 
 /** A path that a server of this process listens at. */
 export interface SocketClaim {
   /** Takes the name away, unless another process has taken it since. Connections remain. */
-  hide(): void;
+  unlink(): void;
   /** Gives the name back after `hide`. Rejects with EADDRINUSE when another process has taken it. */
-  show(): Promise<void>;
+  relink(): Promise<void>;
   /** Removes every name. */
   release(): void;
 }
 
-let temporaries = 0;
+let temporaryCount = 0;
 
 /**
  * Listens at `path`, in place of a socket whose process is gone. Rejects with EADDRINUSE where a process listens.
@@ -26,19 +26,19 @@ let temporaries = 0;
  * removes the name that was bound, cannot remove a successor's.
  */
 export async function claimSocket(server: Server, path: string): Promise<SocketClaim> {
-  if (Buffer.byteLength(path) > LONGEST_PATH)
-    throw new RangeError(`the path of an agent's socket has at most ${LONGEST_PATH} bytes: ${path}`);
-  const bound = join(dirname(path), `.${process.pid}-${temporaries++}`);
+  if (Buffer.byteLength(path) > MAX_PATH_BYTES)
+    throw new RangeError(`the path of an agent's socket has at most ${MAX_PATH_BYTES} bytes: ${path}`);
+  const bound = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
   server.listen({ path: bound, backlog: 4096 });
   await once(server, "listening");
   const { ino } = statSync(bound);
   const isOurs = (name: string): boolean => inodeOf(name) === ino;
   const claim: SocketClaim = {
-    hide() {
+    unlink() {
       if (isOurs(path)) renameSync(path, bound);
     },
-    async show() {
-      while (!linked(bound, path)) await replaceDead(path);
+    async relink() {
+      while (!tryLink(bound, path)) await removeStaleSocket(path);
       unlinkSync(bound);
     },
     release() {
@@ -46,7 +46,7 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
     },
   };
   try {
-    await claim.show();
+    await claim.relink();
   } catch (error) {
     claim.release();
     server.close();
@@ -56,7 +56,7 @@ export async function claimSocket(server: Server, path: string): Promise<SocketC
 }
 
 /** Whether the new name was made; false if it exists. */
-function linked(bound: string, path: string): boolean {
+function tryLink(bound: string, path: string): boolean {
   try {
     linkSync(bound, path);
     return true;
@@ -67,7 +67,7 @@ function linked(bound: string, path: string): boolean {
 }
 
 /** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
-async function replaceDead(path: string): Promise<void> {
+async function removeStaleSocket(path: string): Promise<void> {
   const tested = inodeOf(path);
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))

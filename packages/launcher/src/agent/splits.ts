@@ -1,12 +1,12 @@
 import type { Branches, Link } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
-import { countOf, ranksOf, runsOf } from "./runs.ts";
+import { countRanks, ranksOf, toRuns } from "./runs.ts";
 import type { Runs } from "./wire.ts";
 
 /** The id of the group of all ranks. */
 export const WORLD_GROUP = 1n;
-const MOST_GROUPS = 16_384;
-const MOST_PENDING = 1024;
+const MAX_GROUPS = 16_384;
+const MAX_PENDING = 1024;
 
 /** The group of a color: as packages/runtime/native/collectives/call.cc, FNV-1a over 64-bit words. */
 export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
@@ -31,13 +31,13 @@ export class Groups {
 
   add(id: bigint, ranks: Runs): void {
     this.#groups.set(id, ranks);
-    if (this.#groups.size <= MOST_GROUPS) return;
+    if (this.#groups.size <= MAX_GROUPS) return;
     // The oldest but the world: its calls are no longer compared.
     for (const old of this.#groups.keys()) if (old !== WORLD_GROUP) return void this.#groups.delete(old);
   }
 }
 
-interface Pending {
+interface PendingSplit {
   readonly group: bigint;
   readonly index: bigint;
   readonly ranks: Runs;
@@ -50,7 +50,7 @@ interface Pending {
 export class Splits {
   readonly #branches: Branches;
   readonly #groups: Groups;
-  readonly #pending = new Map<string, Pending>();
+  readonly #pending = new Map<string, PendingSplit>();
 
   constructor(branches: Branches, groups: Groups) {
     this.#branches = branches;
@@ -61,7 +61,7 @@ export class Splits {
   split(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
     const key = `${group}:${index}`;
     const pending = this.#pending.get(key) ?? this.#open(key, { group, index, ranks });
-    for (const { rank, color } of colors) if (this.#branches.leadsTo(link, rank)) pending.colors.set(rank, color);
+    for (const { rank, color } of colors) if (this.#branches.routesTo(link, rank)) pending.colors.set(rank, color);
     if (pending.colors.size < pending.expected) return;
     this.#pending.delete(key);
     if (this.#branches.isRoot) {
@@ -80,21 +80,21 @@ export class Splits {
     const ranks = [...ranksOf(frame.ranks)];
     const { isRoot } = this.#branches;
     // Elsewhere only the groups of the ranks below matter.
-    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.towards(ranks[i] as number)));
+    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.linkTo(ranks[i] as number)));
     const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
     for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
-    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), runsOf(part));
-    this.#branches.multicast(frame, runsOf(ranks));
+    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), toRuns(part));
+    this.#branches.multicast(frame, toRuns(ranks));
   }
 
-  #open(key: string, { group, index, ranks }: Omit<Pending, "expected" | "colors">): Pending {
+  #open(key: string, { group, index, ranks }: Omit<PendingSplit, "expected" | "colors">): PendingSplit {
     const { isRoot } = this.#branches;
-    const below = (): Runs => [...this.#branches.partition(runsOf(ranksOf(ranks))).values()].flat();
-    const expected = countOf(isRoot ? ranks : below());
+    const below = (): Runs => [...this.#branches.partition(toRuns(ranksOf(ranks))).values()].flat();
+    const expected = countRanks(isRoot ? ranks : below());
     const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pending);
     // A split that lost a member is never complete.
-    if (this.#pending.size > MOST_PENDING) this.#pending.delete(this.#pending.keys().next().value as string);
+    if (this.#pending.size > MAX_PENDING) this.#pending.delete(this.#pending.keys().next().value as string);
     return pending;
   }
 }

@@ -18,7 +18,7 @@ export const LIMITS = {
 
 /** How one field is written. Memory is little-endian wherever Node runs. `least` bytes bound the length of lists before anything is allocated. */
 export interface Codec<T> {
-  readonly least: number;
+  readonly minBytes: number;
   write(out: Writer, value: T): void;
   read(from: Reader): T;
 }
@@ -59,20 +59,21 @@ export class Reader {
     this.#bytes = bytes;
   }
 
-  get left(): number {
+  get remaining(): number {
     return this.#bytes.length - this.#at;
   }
 
   take(count: number): Buffer {
-    if (count > this.left) throw new ProtocolError(`a frame ends ${count - this.left} bytes too early`);
+    if (count > this.remaining) throw new ProtocolError(`a frame ends ${count - this.remaining} bytes too early`);
     this.#at += count;
     return this.#bytes.subarray(this.#at - count, this.#at);
   }
 
   /** The length of a list whose elements take `least` bytes or more. */
-  count(least: number): number {
+  count(minBytes: number): number {
     const count = this.take(4).readUInt32LE();
-    if (count * least > this.left) throw new ProtocolError(`a list of ${count} elements is longer than its frame`);
+    if (count * minBytes > this.remaining)
+      throw new ProtocolError(`a list of ${count} elements is longer than its frame`);
     return count;
   }
 }
@@ -109,7 +110,7 @@ export const i64: Codec<bigint> = fixed(
 
 /** A list of i64, without an object for each. */
 export const i64s: Codec<BigInt64Array> = {
-  least: 4,
+  minBytes: 4,
   write(out, values) {
     u32.write(out, values.length);
     const at = out.reserve(values.byteLength);
@@ -124,29 +125,29 @@ export const i64s: Codec<BigInt64Array> = {
 };
 
 function fixed<T>(
-  least: number,
+  minBytes: number,
   write: (bytes: Buffer, value: T, at: number) => void,
   read: (bytes: Buffer) => T,
 ): Codec<T> {
   return {
-    least,
+    minBytes,
     write(out, value) {
-      const at = out.reserve(least);
+      const at = out.reserve(minBytes);
       write(out.memory, value, at);
     },
-    read: (from) => read(from.take(least)),
+    read: (from) => read(from.take(minBytes)),
   };
 }
 
 /** UTF-8, cut at `LIMITS.text` bytes when written. */
 export const text: Codec<string> = {
-  least: 4,
+  minBytes: 4,
   write: (out, value) => writeBytes(out, Buffer.from(value).subarray(0, LIMITS.text)),
   read: (from) => readBytes(from, LIMITS.text).toString(),
 };
 
 export const bytes: Codec<Buffer> = {
-  least: 4,
+  minBytes: 4,
   write: writeBytes,
   read: (from) => Buffer.from(readBytes(from, LIMITS.value)),
 };
@@ -157,14 +158,14 @@ function writeBytes(out: Writer, value: Buffer): void {
   value.copy(out.memory, at);
 }
 
-function readBytes(from: Reader, most: number): Buffer {
+function readBytes(from: Reader, maxBytes: number): Buffer {
   const length = from.count(1);
-  if (length > most) throw new ProtocolError(`${length} bytes where at most ${most} are legal`);
+  if (length > maxBytes) throw new ProtocolError(`${length} bytes where at most ${maxBytes} are allowed`);
   return from.take(length);
 }
 
 export const runs: Codec<Runs> = {
-  least: 4,
+  minBytes: 4,
   write(out, value) {
     u32.write(out, value.length);
     for (const [first, count] of value) {
@@ -190,7 +191,7 @@ export type Layout<T> = { readonly [K in keyof T]-?: Codec<T[K]> };
 export function record<T extends object>(layout: Layout<T>): Codec<T> {
   const fields = Object.entries(layout) as [keyof T & string, Codec<unknown>][];
   return {
-    least: fields.reduce((sum, [, codec]) => sum + codec.least, 0),
+    minBytes: fields.reduce((sum, [, codec]) => sum + codec.minBytes, 0),
     write(out, value) {
       for (const [name, codec] of fields) codec.write(out, value[name]);
     },
@@ -204,11 +205,11 @@ export function record<T extends object>(layout: Layout<T>): Codec<T> {
 
 export function list<T>(element: Codec<T>): Codec<readonly T[]> {
   return {
-    least: 4,
+    minBytes: 4,
     write(out, values) {
       u32.write(out, values.length);
       for (const value of values) element.write(out, value);
     },
-    read: (from) => Array.from({ length: from.count(element.least) }, () => element.read(from)),
+    read: (from) => Array.from({ length: from.count(element.minBytes) }, () => element.read(from)),
   };
 }

@@ -1,21 +1,21 @@
-import { Branches, type Link, type Unnumbered } from "./branches.ts";
-import { Calls } from "./calls.ts";
-import { Departures } from "./departures.ts";
-import { CODES, encode, type FrameOf, type Kind, withLength, type WorldFrame } from "./frames.ts";
+import { Branches, type Link, type LocalWorldFrame } from "./branches.ts";
+import { CallChecker } from "./calls.ts";
+import { ExitTracker } from "./exit-tracker.ts";
+import { CODES, encode, type FrameOf, type Kind, withLengthPrefix, type WorldFrame } from "./frames.ts";
 import { Positions } from "./positions.ts";
 import { type Host, type Refusal, Rendezvous } from "./rendezvous.ts";
-import { countOf, ranksOf, runsOf } from "./runs.ts";
+import { countRanks, ranksOf, toRuns } from "./runs.ts";
 import { Groups, Splits } from "./splits.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
-const MOST_KEYS = 65_536;
-const MOST_BYTES = 256 * 1024 * 1024;
+const MAX_KEYS = 65_536;
+const MAX_BYTES = 256 * 1024 * 1024;
 
 /**
  * Small values of a world, each put once: kept at the root, and at every agent that they pass, so that one rank's value
  * reaches thousands by one answer to each agent.
  */
-class Values {
+class WorldValues {
   readonly #branches: Branches;
   readonly #values = new Map<string, Buffer>();
   readonly #waiting = new Map<string, Set<Link>>();
@@ -28,9 +28,9 @@ class Values {
   /** A value from below. Returns why it cannot be kept, if so. */
   put({ key, value }: FrameOf<"put">): string | undefined {
     if (this.#values.has(key)) return undefined;
-    if (this.#values.size >= MOST_KEYS || this.#bytes + value.length > MOST_BYTES)
-      return `a world keeps at most ${MOST_KEYS} values of ${MOST_BYTES} bytes in total`;
-    this.#keep(key, value);
+    if (this.#values.size >= MAX_KEYS || this.#bytes + value.length > MAX_BYTES)
+      return `a world keeps at most ${MAX_KEYS} values of ${MAX_BYTES} bytes in total`;
+    this.#store(key, value);
     this.#branches.sendUp({ kind: "put", key, value });
     return undefined;
   }
@@ -45,11 +45,11 @@ class Values {
   }
 
   /** A value from above. */
-  answer({ key, value }: FrameOf<"value">): void {
-    if (!this.#values.has(key)) this.#keep(key, value);
+  onValue({ key, value }: FrameOf<"value">): void {
+    if (!this.#values.has(key)) this.#store(key, value);
   }
 
-  #keep(key: string, value: Buffer): void {
+  #store(key: string, value: Buffer): void {
     this.#values.set(key, value);
     this.#bytes += value.length;
     const waiting = this.#waiting.get(key);
@@ -59,7 +59,7 @@ class Values {
 }
 
 /** Frames towards the ranks that no agent on the way looks into. */
-const PASSED: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
+const FORWARDED_FRAMES: ReadonlySet<Kind> = new Set(["welcome", "exited", "lost", "failed"]);
 
 /** What a world needs of its agent. */
 interface WorldOptions {
@@ -68,14 +68,14 @@ interface WorldOptions {
   readonly size: number;
   readonly host: Host;
   /** Sends towards the root; undefined at the root. */
-  readonly above: ((frame: Unnumbered) => void) | undefined;
+  readonly parent: ((frame: LocalWorldFrame) => void) | undefined;
   disconnected(): string | undefined;
   /** It has all its ranks: another of the same name may gather. */
   onComplete(): void;
   /** It was refused while it gathered. */
   onRefused(refusal: Refusal, ranks: readonly number[]): void;
   /** No rank of it is left below this agent. */
-  onOver(): void;
+  onFinished(): void;
   /** A connection has no more to do with this world. */
   onRemoved(link: Link, number: number): void;
 }
@@ -85,23 +85,23 @@ export class World {
   readonly #options: WorldOptions;
   readonly #branches: Branches;
   readonly #rendezvous: Rendezvous;
-  readonly #values: Values;
-  readonly #departures: Departures;
+  readonly #values: WorldValues;
+  readonly #exits: ExitTracker;
   readonly #splits: Splits;
-  readonly #calls: Calls;
+  readonly #calls: CallChecker;
   readonly #positions: Positions;
   #state: "gathering" | "complete" | "over" = "gathering";
 
   constructor(options: WorldOptions) {
     const { name, attempt, size, host } = options;
     this.#options = options;
-    this.#branches = new Branches(size, options.above);
+    this.#branches = new Branches(size, options.parent);
     const groups = new Groups(size);
-    this.#values = new Values(this.#branches);
-    this.#departures = new Departures(this.#branches);
+    this.#values = new WorldValues(this.#branches);
+    this.#exits = new ExitTracker(this.#branches);
     this.#splits = new Splits(this.#branches, groups);
-    this.#calls = new Calls(this.#branches, groups);
-    this.#positions = new Positions(this.#branches, this.#departures);
+    this.#calls = new CallChecker(this.#branches, groups);
+    this.#positions = new Positions(this.#branches, this.#exits);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
       refuse: (refusal) => this.refuse(refusal),
@@ -115,7 +115,7 @@ export class World {
   }
 
   /** A frame from a rank or a child agent. Throws ProtocolError for what it may not send. */
-  fromBelow(link: Link, number: number, frame: WorldFrame): void {
+  receiveFromLink(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (frame.kind === "join") return this.#join(link, number, frame);
     if (frame.kind === "retract") return this.#retract(link, frame);
@@ -132,46 +132,46 @@ export class World {
         return this.#leave(link, frame);
       case "lost":
         if (!link.isAgent) break;
-        for (const { runs, reason } of frame.losses) this.#departures.lose(this.#own(link, ranksOf(runs)), reason);
-        return this.#settle(link);
+        for (const { runs, reason } of frame.losses) this.#exits.recordLost(this.#ranksOn(link, ranksOf(runs)), reason);
+        return this.#closeIfEmpty(link);
       case "failed":
-        if (this.#branches.leadsTo(link, frame.rank)) this.#departures.fail(frame);
+        if (this.#branches.routesTo(link, frame.rank)) this.#exits.recordFailure(frame);
         return;
       case "call":
         return this.#calls.report(link, frame);
       case "calls":
-        return this.#calls.answer(frame);
+        return this.#calls.onQueryReply(frame);
       case "mismatch":
         if (!link.isAgent) break;
-        return this.#calls.found(frame);
+        return this.#calls.reportMismatch(frame);
       case "split":
         return this.#splits.split(link, frame);
       case "positionsRequest":
         return this.#positions.request(link, frame);
       case "positionsAnswer":
-        return this.#positions.answer(link, frame);
+        return this.#positions.onQueryReply(link, frame);
     }
     throw new ProtocolError(`a ${frame.kind} frame towards the root`);
   }
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
-  pass(kind: Kind, content: Buffer): boolean {
-    if (!PASSED.has(kind) || this.#state === "over") return false;
-    if (kind === "welcome") this.#welcome(withLength(content));
-    else this.#branches.forward(withLength(content));
+  forwardUndecoded(kind: Kind, content: Buffer): boolean {
+    if (!FORWARDED_FRAMES.has(kind) || this.#state === "over") return false;
+    if (kind === "welcome") this.#welcome(withLengthPrefix(content));
+    else this.#branches.forward(withLengthPrefix(content));
     return true;
   }
 
   /** A frame from the parent agent. */
-  fromAbove(frame: WorldFrame): void {
+  receiveFromParent(frame: WorldFrame): void {
     if (this.#state === "over") return;
     switch (frame.kind) {
       case "refused":
-        return this.#end(frame);
+        return this.#refuseLocally(frame);
       case "closed":
         return this.close(frame.reason);
       case "value":
-        return this.#values.answer(frame);
+        return this.#values.onValue(frame);
       case "callsQuery":
         return this.#calls.query(frame);
       case "mismatch":
@@ -187,12 +187,12 @@ export class World {
   }
 
   /** A connection has ended, with all ranks that it led to. */
-  lose(link: Link, reason: string): void {
+  removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
     if (this.#state === "gathering") this.#rendezvous.retract(ranks);
-    else if (this.#state === "complete") this.#departures.lose(ranks, reason);
+    else if (this.#state === "complete") this.#exits.recordLost(ranks, reason);
     this.#remove(link);
-    this.#settle(link);
+    this.#closeIfEmpty(link);
   }
 
   /** The world cannot come together: every rank that has joined is answered, here or by the root. */
@@ -200,16 +200,16 @@ export class World {
     if (this.#state !== "gathering") return;
     // The root answers all others; this agent's ranks do not wait for it.
     this.#branches.sendUp({ kind: "refused", code, message });
-    this.#end({ code, message });
+    this.#refuseLocally({ code, message });
   }
 
   /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
   close(reason: string): void {
     if (this.#state === "over") return;
     const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
-    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: runsOf(ranks), reason }] });
+    if (this.#state === "complete") this.#branches.sendUp({ kind: "lost", losses: [{ runs: toRuns(ranks), reason }] });
     this.#branches.broadcast({ kind: "closed", reason });
-    this.#over();
+    this.#finish();
   }
 
   #join(link: Link, number: number, frame: FrameOf<"join">): void {
@@ -218,26 +218,26 @@ export class World {
       if (link.isAgent && frame.hosts[host] === undefined) throw new ProtocolError("a member on an unknown host");
       if (rank >= LIMITS.ranks) throw new ProtocolError(`a rank ${rank}`);
     }
-    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a rank that joins again");
+    if (!this.#branches.add(link, number) && !link.isAgent) throw new ProtocolError("a second join frame of one rank");
     this.#rendezvous.join(link, frame);
   }
 
   #retract(link: Link, { runs }: FrameOf<"retract">): void {
-    const ranks = this.#own(link, ranksOf(runs));
+    const ranks = this.#ranksOn(link, ranksOf(runs));
     if (this.#state === "gathering") this.#rendezvous.retract(ranks);
     // The world has become complete meanwhile.
-    else this.#departures.lose(ranks, "");
-    this.#settle(link);
+    else this.#exits.recordLost(ranks, "");
+    this.#closeIfEmpty(link);
   }
 
   #leave(link: Link, { exits }: FrameOf<"leave">): void {
-    const total = exits.reduce((sum, { runs }) => sum + countOf(runs), 0);
-    const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#own(link, ranksOf(runs)) }));
+    const total = exits.reduce((sum, { runs }) => sum + countRanks(runs), 0);
+    const own = exits.map(({ runs, last }) => ({ runs, last, ranks: this.#ranksOn(link, ranksOf(runs)) }));
     if (own.reduce((sum, { ranks }) => sum + ranks.length, 0) !== total)
       throw new ProtocolError("a leave frame of another rank");
-    this.#departures.leave(exits);
+    this.#exits.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
-    this.#settle(link);
+    this.#closeIfEmpty(link);
   }
 
   #welcome(encoded: Buffer): void {
@@ -256,32 +256,32 @@ export class World {
     this.#options.onComplete();
   }
 
-  #end({ code, message }: Refusal): void {
+  #refuseLocally({ code, message }: Refusal): void {
     const ranks = this.#rendezvous.ranks;
     this.#branches.broadcast({ kind: "refused", code, message });
-    this.#over();
+    this.#finish();
     this.#options.onRefused({ code, message }, ranks);
   }
 
   /** Ranks of this connection are gone: it ends where it led to no other, and the world where none is left. */
-  #settle(link: Link): void {
+  #closeIfEmpty(link: Link): void {
     if (this.#state === "over") return;
     if (this.#branches.ranksOf(link).length === 0) this.#remove(link);
     if (!this.#branches.isEmpty) return;
-    this.#departures.flush();
-    this.#over();
+    this.#exits.flush();
+    this.#finish();
   }
 
-  #over(): void {
+  #finish(): void {
     this.#state = "over";
     this.#rendezvous.dispose();
-    this.#departures.dispose();
+    this.#exits.dispose();
     this.#positions.dispose();
     for (const link of this.#branches.links) {
       this.#remove(link);
       if (!link.isAgent) link.channel.finish();
     }
-    this.#options.onOver();
+    this.#options.onFinished();
   }
 
   #remove(link: Link): void {
@@ -291,7 +291,7 @@ export class World {
   }
 
   /** Those of the ranks that this connection leads to. */
-  #own(link: Link, ranks: Iterable<number>): readonly number[] {
-    return [...ranks].filter((rank) => this.#branches.leadsTo(link, rank));
+  #ranksOn(link: Link, ranks: Iterable<number>): readonly number[] {
+    return [...ranks].filter((rank) => this.#branches.routesTo(link, rank));
   }
 }

@@ -13,13 +13,13 @@ export interface Branch extends Link {
   highest: number;
 }
 
-interface Remembered extends Refusal {
+interface CachedRefusal extends Refusal {
   readonly ranks: Set<number>;
   readonly until: number;
 }
 
 /** How long ranks that come later are answered with the refusal of those before them. */
-const REMEMBERED_MS = 30_000;
+const REFUSAL_TTL_MS = 30_000;
 
 /** The worlds of one agent: several jobs, attempts, or groups of ranks under names of their own. */
 export class Worlds {
@@ -29,7 +29,7 @@ export class Worlds {
   /** Those that wait for ranks, by name and attempt. */
   readonly #gathering = new Map<string, World>();
   /** At the root: refused for a disagreement. */
-  readonly #refused = new Map<string, Remembered>();
+  readonly #refused = new Map<string, CachedRefusal>();
 
   constructor(host: Host, parent: Parent | undefined) {
     this.#host = host;
@@ -39,19 +39,19 @@ export class Worlds {
   /** A frame from below. Throws ProtocolError for one that may not be. */
   receive(branch: Branch, frame: WorldFrame): void {
     const world = branch.worlds.get(frame.world);
-    if (world !== undefined) return world.fromBelow(branch, frame.world, frame);
+    if (world !== undefined) return world.receiveFromLink(branch, frame.world, frame);
     // Of a world that is over, what was still on its way is dropped.
     if (frame.world <= branch.highest) return;
     if (frame.kind !== "join") throw new ProtocolError(`a ${frame.kind} frame before join`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
-      throw new ProtocolError("a rank that joins for others");
+      throw new ProtocolError("a join frame for another rank");
     branch.highest = frame.world;
     this.#join(branch, frame);
   }
 
   /** A connection from below has ended. */
-  lose(branch: Branch, reason: string): void {
-    for (const world of [...branch.worlds.values()]) world.lose(branch, reason);
+  removeBranch(branch: Branch, reason: string): void {
+    for (const world of [...branch.worlds.values()]) world.removeLink(branch, reason);
   }
 
   /** Refuses what has not come together. */
@@ -66,25 +66,25 @@ export class Worlds {
 
   #join(branch: Branch, frame: FrameOf<"join">): void {
     const key = `${frame.attempt} ${frame.name}`;
-    const remembered = this.#recall(key, frame);
+    const remembered = this.#cachedRefusal(key, frame);
     const world = (remembered ? undefined : this.#gathering.get(key)) ?? this.#open(key, frame);
     branch.worlds.set(frame.world, world);
-    world.fromBelow(branch, frame.world, frame);
+    world.receiveFromLink(branch, frame.world, frame);
     const refusal = remembered ?? this.#parent?.failure;
     if (refusal !== undefined) world.refuse(refusal);
   }
 
   #open(key: string, { name, attempt, size }: FrameOf<"join">): World {
-    const up = this.#parent?.newWorld();
+    const up = this.#parent?.openWorldLink();
     const leaveGathering = (): void => {
       if (this.#gathering.get(key) === world) this.#gathering.delete(key);
     };
     const world: World = new World({
-      ...{ name, attempt, size, host: this.#host, above: up?.send },
+      ...{ name, attempt, size, host: this.#host, parent: up?.send },
       disconnected: () => this.#parent?.disconnected,
       onComplete: leaveGathering,
-      onRefused: (refusal, ranks) => this.#remember(key, refusal, ranks),
-      onOver: () => {
+      onRefused: (refusal, ranks) => this.#cacheRefusal(key, refusal, ranks),
+      onFinished: () => {
         leaveGathering();
         this.#all.delete(world);
         up?.end();
@@ -98,7 +98,7 @@ export class Worlds {
   }
 
   /** The refusal that ranks of this world have had, unless one of them tries again. */
-  #recall(key: string, { members }: FrameOf<"join">): Refusal | undefined {
+  #cachedRefusal(key: string, { members }: FrameOf<"join">): Refusal | undefined {
     for (const [other, { until }] of this.#refused) if (until < performance.now()) this.#refused.delete(other);
     const remembered = this.#refused.get(key);
     if (remembered === undefined) return undefined;
@@ -107,10 +107,10 @@ export class Worlds {
     return undefined;
   }
 
-  #remember(key: string, { code, message }: Refusal, ranks: readonly number[]): void {
+  #cacheRefusal(key: string, { code, message }: Refusal, ranks: readonly number[]): void {
     if (this.#parent !== undefined || code !== CODES.mismatch) return;
     const before = this.#refused.get(key);
-    const until = before?.until ?? performance.now() + REMEMBERED_MS;
+    const until = before?.until ?? performance.now() + REFUSAL_TTL_MS;
     this.#refused.set(key, { code, message, until, ranks: new Set([...(before?.ranks ?? []), ...ranks]) });
   }
 }

@@ -1,36 +1,37 @@
 import { UsageError } from "../errors.ts";
-import { nearest } from "./nearest.ts";
+import { closestMatch } from "./closest-match.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
-const OUTPUT = "every rank's output is shown and logged as it is; see --console-ranks and --log-dir";
-const IDLE = "torchrun's; it would change nothing here, so leave it out";
+const OUTPUT_HINT = "every rank's output is shown and logged as it is; see --console-ranks and --log-dir";
+const NO_EFFECT_HINT = "torchrun's; it would change nothing here, so leave it out";
 
 /** What takes the place of torchrun's options that the launcher does not have. */
-const INSTEAD: Readonly<Record<string, string>> = {
+const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
   "no-python": "use --exec, which runs any program",
   m: "use --exec python -m <module>",
   module: "use --exec python -m <module>",
-  r: OUTPUT,
-  redirects: OUTPUT,
-  t: OUTPUT,
-  tee: OUTPUT,
+  r: OUTPUT_HINT,
+  redirects: OUTPUT_HINT,
+  t: OUTPUT_HINT,
+  tee: OUTPUT_HINT,
   "local-ranks-filter": "use --console-ranks",
   "shutdown-timeout": "use --grace, and --failure-grace",
-  "local-addr": IDLE,
-  "monitor-interval": IDLE,
-  "rdzv-conf": IDLE,
-  "start-method": IDLE,
+  "local-addr": NO_EFFECT_HINT,
+  "monitor-interval": NO_EFFECT_HINT,
+  "rdzv-conf": NO_EFFECT_HINT,
+  "start-method": NO_EFFECT_HINT,
 };
 
 /** What to write instead of an option of torchrun, named in kebab-case; undefined for any other. */
-const insteadOf = (name: string): string | undefined => (Object.hasOwn(INSTEAD, name) ? INSTEAD[name] : undefined);
+const torchrunHint = (name: string): string | undefined =>
+  Object.hasOwn(TORCHRUN_HINTS, name) ? TORCHRUN_HINTS[name] : undefined;
 
 /** A value as it was written, before its type is looked at. */
-export type Raw = boolean | string | readonly string[];
+export type RawValue = boolean | string | readonly string[];
 
 /** A command line, taken apart. */
 export interface CommandLine {
-  readonly options: ReadonlyMap<string, Raw>;
+  readonly options: ReadonlyMap<string, RawValue>;
   readonly entry: string | undefined;
   /** Everything after the entry, untouched. */
   readonly args: readonly string[];
@@ -38,13 +39,13 @@ export interface CommandLine {
 
 /** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
 export function parseCommandLine(argv: readonly string[]): CommandLine {
-  const options = new Map<string, Raw>();
+  const options = new Map<string, RawValue>();
   let next = 0;
   while (next < argv.length) {
     const word = argv[next] as string;
     if (word === "--" || !word.startsWith("-") || word === "-") break;
     next++;
-    const { spec, inline, negated } = recognise(word);
+    const { spec, inline, negated } = recognizeOption(word);
     if (spec.kind === "flag" || negated) {
       if (inline !== undefined && negated) throw new UsageError(`${word}: --no-… takes no value`);
       options.set(spec.name, negated ? (spec.negated ?? false) : (inline ?? true));
@@ -59,16 +60,16 @@ export function parseCommandLine(argv: readonly string[]): CommandLine {
   return { options, entry: argv[next], args: argv.slice(next + 1) };
 }
 
-interface Recognised {
+interface RecognizedOption {
   readonly spec: OptionSpec;
   readonly inline: string | undefined;
   readonly negated: boolean;
 }
 
-function recognise(word: string): Recognised {
+function recognizeOption(word: string): RecognizedOption {
   if (!word.startsWith("--")) {
     const spec = OPTIONS.find(({ short }) => short === word[1]);
-    if (spec === undefined || (spec.kind === "flag" && word.length > 2)) throw unknown(word, word.slice(1));
+    if (spec === undefined || (spec.kind === "flag" && word.length > 2)) throw unknownOption(word, word.slice(1));
     const rest = word.slice(2).replace(/^=/, "");
     return { spec, inline: rest === "" ? undefined : rest, negated: false };
   }
@@ -78,17 +79,17 @@ function recognise(word: string): Recognised {
   const spec = findOption(name);
   if (spec !== undefined) return { spec, inline, negated: false };
   const positive = /^no[-_]/.test(name) ? findOption(name.slice(3)) : undefined;
-  if (positive === undefined) throw unknown(`--${name}`, name);
+  if (positive === undefined) throw unknownOption(`--${name}`, name);
   if (positive.kind !== "flag" && positive.negated === undefined)
     throw new UsageError(`--${name}: --${positive.name} takes a value and cannot be switched off`);
   return { spec: positive, inline, negated: true };
 }
 
-function unknown(written: string, name: string): UsageError {
+function unknownOption(written: string, name: string): UsageError {
   const kebab = name.replaceAll("_", "-");
-  const instead = insteadOf(kebab);
+  const instead = torchrunHint(kebab);
   if (instead !== undefined) return new UsageError(`unknown option ${written}: ${instead}`);
-  const meant = nearest(
+  const meant = closestMatch(
     kebab,
     OPTIONS.map((spec) => spec.name),
   );

@@ -3,11 +3,11 @@ import { hostname } from "node:os";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
 import { PREFIX_FIELDS } from "../output/text-console.ts";
-import { MOST_THREADS } from "../plan.ts";
+import { MAX_THREADS } from "../launch-plan.ts";
 import type { Sourced } from "./sources.ts";
-import { Values } from "./values.ts";
+import { OptionValues } from "./values.ts";
 
-const HIGHEST_PORT = 65_535;
+const MAX_PORT = 65_535;
 
 /** How the console shows a job. */
 export interface ConsoleSettings {
@@ -25,60 +25,60 @@ export interface Settings {
 }
 
 /** Types and checks what `resolveSources` found. Throws UsageError for a value that does not fit. */
-export function settingsOf(sources: ReadonlyMap<string, Sourced>): Settings {
-  const values = new Values(sources);
-  const endpointPort = refuseSeveralNodes(values);
-  const masterPort = onePort(values, endpointPort);
+export function parseSettings(sources: ReadonlyMap<string, Sourced>): Settings {
+  const values = new OptionValues(sources);
+  const endpointPort = checkSingleNode(values);
+  const masterPort = storePort(values, endpointPort);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
     exec: values.flag("exec"),
-    env: environment(values),
+    env: parseEnvironment(values),
     nodeArgs: values.list("node-arg"),
     imports: values.list("import"),
-    nprocPerNode: processes(values),
+    nprocPerNode: processesPerNode(values),
     role: values.text("role") ?? "default",
-    ...defined("threads", threadsOf(sources, values)),
-    ...defined("rdzvId", values.text("rdzv-id")),
-    ...defined("masterPort", masterPort),
-    ...defined("graceMs", values.duration("grace")),
-    ...defined("failureGraceMs", values.duration("failure-grace")),
-    ...defined("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),
-    ...defined("maxRestarts", values.count("max-restarts", 0)),
-    ...defined("restartBackoffMs", values.duration("restart-backoff")),
-    ...defined("minUptimeMs", values.duration("min-uptime")),
-    ...defined("logDir", values.text("log-dir")),
+    ...optionalProperty("threads", explicitThreads(sources, values)),
+    ...optionalProperty("rdzvId", values.text("rdzv-id")),
+    ...optionalProperty("masterPort", masterPort),
+    ...optionalProperty("graceMs", values.duration("grace")),
+    ...optionalProperty("failureGraceMs", values.duration("failure-grace")),
+    ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.duration("timeout")),
+    ...optionalProperty("maxRestarts", values.count("max-restarts", 0)),
+    ...optionalProperty("restartBackoffMs", values.duration("restart-backoff")),
+    ...optionalProperty("minUptimeMs", values.duration("min-uptime")),
+    ...optionalProperty("logDir", values.text("log-dir")),
   };
   const console: ConsoleSettings = {
     json: values.flag("json"),
     color: values.choice("color", ["auto", "always", "never"]),
-    logPrefix: prefixOf(values),
+    logPrefix: parsePrefix(values),
     consoleRanks: values.text("console-ranks"),
   };
   return { launch, console };
 }
 
 /** Refuses a field in braces that is not one: it would stand before every line as it was written. */
-function prefixOf(values: Values): string {
+function parsePrefix(values: OptionValues): string {
   const prefix = values.text("log-prefix") ?? "";
   const known = PREFIX_FIELDS.map((field) => `{${field}}`);
   const unknown = prefix.match(/\{[^{}]*\}/g)?.find((field) => !known.includes(field));
   if (unknown === undefined) return prefix;
-  throw values.wrong("log-prefix", `${known.join(", ")} and text without braces`);
+  throw values.invalidValue("log-prefix", `${known.join(", ")} and text without braces`);
 }
 
-function processes(values: Values): number | "auto" | "cpu" | "gpu" {
+function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu" {
   const value = values.text("nproc-per-node");
   if (value === "auto" || value === "cpu" || value === "gpu") return value;
   if (value === undefined || !/^[1-9]\d*$/.test(value))
-    throw values.wrong("nproc-per-node", "a positive integer, auto, cpu or gpu");
+    throw values.invalidValue("nproc-per-node", "a positive integer, auto, cpu or gpu");
   return Number(value);
 }
 
 /** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
-function threadsOf(sources: ReadonlyMap<string, Sourced>, values: Values): number | undefined {
-  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MOST_THREADS);
+function explicitThreads(sources: ReadonlyMap<string, Sourced>, values: OptionValues): number | undefined {
+  return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MAX_THREADS);
 }
 
-function environment(values: Values): Readonly<Record<string, string>> {
+function parseEnvironment(values: OptionValues): Readonly<Record<string, string>> {
   const pairs = values.list("env").map((pair) => {
     const match = /^([A-Za-z_][A-Za-z0-9_]*)=(.*)$/s.exec(pair);
     if (match === null) throw new UsageError(`--env: expected NAME=VALUE, received ${JSON.stringify(pair)}`);
@@ -88,33 +88,33 @@ function environment(values: Values): Readonly<Record<string, string>> {
 }
 
 /** Accepts what means "this node alone" in torchrun's words, refuses the rest; the endpoint's port, if it names one. */
-function refuseSeveralNodes(values: Values): number | undefined {
+function checkSingleNode(values: OptionValues): number | undefined {
   const nodes = values.text("nnodes") ?? "1";
-  if (!/^\d+(:\d+)?$/.test(nodes)) throw values.wrong("nnodes", "1");
-  if (nodes !== "1" && nodes !== "1:1") throw values.severalNodes("nnodes", "pass --nnodes 1 to use this node alone");
-  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.severalNodes("node-rank", "leave it out");
+  if (!/^\d+(:\d+)?$/.test(nodes)) throw values.invalidValue("nnodes", "1");
+  if (nodes !== "1" && nodes !== "1:1") throw values.multiNodeError("nnodes", "pass --nnodes 1 to use this node alone");
+  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.multiNodeError("node-rank", "leave it out");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
   values.flag("standalone");
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
-    throw values.severalNodes("rdzv-backend", "leave it out: the launcher has a store of its own");
+    throw values.multiNodeError("rdzv-backend", "leave it out: the launcher has a store of its own");
   const address = values.text("master-addr");
-  if (address !== undefined && !isThisNode(address)) throw values.severalNodes("master-addr", "leave it out");
+  if (address !== undefined && !isThisNode(address)) throw values.multiNodeError("master-addr", "leave it out");
   const endpoint = values.text("rdzv-endpoint");
   if (endpoint === undefined || endpoint === "") return undefined;
   const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(endpoint);
-  if (match === null) throw values.wrong("rdzv-endpoint", "host or host:port");
-  if (!isThisNode(match[1] as string)) throw values.severalNodes("rdzv-endpoint", "leave it out");
+  if (match === null) throw values.invalidValue("rdzv-endpoint", "host or host:port");
+  if (!isThisNode(match[1] as string)) throw values.multiNodeError("rdzv-endpoint", "leave it out");
   const port = match[2] === undefined ? undefined : Number(match[2]);
-  if (port !== undefined && port > HIGHEST_PORT) throw values.wrong("rdzv-endpoint", `a port up to ${HIGHEST_PORT}`);
+  if (port !== undefined && port > MAX_PORT) throw values.invalidValue("rdzv-endpoint", `a port up to ${MAX_PORT}`);
   return port;
 }
 
 /** The store's port, which both options name; 0 leaves it open. */
-function onePort(values: Values, endpointPort: number | undefined): number | undefined {
-  const masterPort = values.count("master-port", 0, HIGHEST_PORT);
+function storePort(values: OptionValues, endpointPort: number | undefined): number | undefined {
+  const masterPort = values.count("master-port", 0, MAX_PORT);
   if (!masterPort || !endpointPort || masterPort === endpointPort) return masterPort || endpointPort;
-  throw values.wrong("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
+  throw values.invalidValue("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
 }
 
 function isThisNode(host: string): boolean {
@@ -125,6 +125,6 @@ function isThisNode(host: string): boolean {
 }
 
 /** A property only when there is a value: with exact optional types, absent and undefined differ. */
-function defined<K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } {
+function optionalProperty<K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } {
   return value === undefined ? {} : ({ [key]: value } as { [P in K]?: V });
 }

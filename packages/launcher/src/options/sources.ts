@@ -1,8 +1,8 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { UsageError } from "../errors.ts";
-import { nearest } from "./nearest.ts";
-import type { Raw } from "./parse.ts";
+import { closestMatch } from "./closest-match.ts";
+import type { RawValue } from "./parse.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
 /** The file of defaults that a project may keep beside its scripts. */
@@ -10,7 +10,7 @@ export const CONFIG_FILE = "mosaic.launch.json";
 
 /** A value and its source, as `--dry-run` prints it. */
 export interface Sourced {
-  readonly value: Raw | undefined;
+  readonly value: RawValue | undefined;
   readonly source: string;
 }
 
@@ -21,19 +21,19 @@ type Environment = Readonly<Record<string, string | undefined>>;
  * Throws UsageError when the file cannot be read or names an option that does not exist.
  */
 export function resolveSources(
-  flags: ReadonlyMap<string, Raw>,
+  flags: ReadonlyMap<string, RawValue>,
   env: Environment,
   cwd: string,
 ): ReadonlyMap<string, Sourced> {
   const file = readConfig(join(cwd, CONFIG_FILE));
-  return new Map(OPTIONS.map((spec) => [spec.name, sourceOf(spec, flags, env, file)]));
+  return new Map(OPTIONS.map((spec) => [spec.name, findSource(spec, flags, env, file)]));
 }
 
-function sourceOf(
+function findSource(
   spec: OptionSpec,
-  flags: ReadonlyMap<string, Raw>,
+  flags: ReadonlyMap<string, RawValue>,
   env: Environment,
-  file: ReadonlyMap<string, Raw>,
+  file: ReadonlyMap<string, RawValue>,
 ): Sourced {
   const flag = flags.get(spec.name);
   if (flag !== undefined) return { value: flag, source: `--${spec.name}` };
@@ -46,14 +46,14 @@ function sourceOf(
   if (filed !== undefined) return { value: filed, source: CONFIG_FILE };
   const pet = spec.pet === true ? env[`PET_${variable}`] : undefined;
   if (pet !== undefined) return { value: pet, source: `PET_${variable}` };
-  return scheduled(spec.name, env) ?? { value: spec.default, source: "default" };
+  return slurmValue(spec.name, env) ?? { value: spec.default, source: "default" };
 }
 
 /**
  * The variables of SLURM. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
  * SLURM_LAUNCH_NODE_IPADDR is never read: it is where srun ran, which may be a login node.
  */
-function scheduled(option: string, env: Environment): Sourced | undefined {
+function slurmValue(option: string, env: Environment): Sourced | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
   const names =
     option === "nnodes"
@@ -67,7 +67,7 @@ function scheduled(option: string, env: Environment): Sourced | undefined {
   return source === undefined ? undefined : { value: env[source], source };
 }
 
-function readConfig(path: string): ReadonlyMap<string, Raw> {
+function readConfig(path: string): ReadonlyMap<string, RawValue> {
   let text: string;
   try {
     text = readFileSync(path, "utf8");
@@ -83,21 +83,21 @@ function readConfig(path: string): ReadonlyMap<string, Raw> {
   }
   if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed))
     throw new UsageError(`${path}: expected an object of options, such as { "nproc-per-node": 4 }`);
-  return new Map(Object.entries(parsed).map(([key, value]) => configured(path, key, value)));
+  return new Map(Object.entries(parsed).map(([key, value]) => configEntry(path, key, value)));
 }
 
 /** One entry of the file; `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */
-function configured(path: string, key: string, value: unknown): [string, Raw] {
+function configEntry(path: string, key: string, value: unknown): [string, RawValue] {
   const kebab = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
   const spec = findOption(kebab);
   if (spec === undefined) {
-    const meant = nearest(
+    const meant = closestMatch(
       kebab,
       OPTIONS.map(({ name }) => name),
     );
     throw new UsageError(`${path}: unknown option "${key}"${meant === undefined ? "" : `; did you mean "${meant}"?`}`);
   }
-  if (spec.kind === "list") return [spec.name, listed(path, key, value)];
+  if (spec.kind === "list") return [spec.name, configList(path, key, value)];
   if (typeof value === "boolean" && spec.kind === "value") {
     if (!value && spec.negated !== undefined) return [spec.name, spec.negated];
   } else if (["string", "number", "boolean"].includes(typeof value)) {
@@ -108,7 +108,7 @@ function configured(path: string, key: string, value: unknown): [string, Raw] {
   );
 }
 
-function listed(path: string, key: string, value: unknown): readonly string[] {
+function configList(path: string, key: string, value: unknown): readonly string[] {
   if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
   if (typeof value === "object" && value !== null && !Array.isArray(value))
     return Object.entries(value).map(([name, one]) => `${name}=${String(one)}`);

@@ -1,9 +1,9 @@
 import { UsageError } from "../errors.ts";
-import { LONGEST_MS } from "../plan.ts";
+import { MAX_TIMER_MS } from "../launch-plan.ts";
 import type { Sourced } from "./sources.ts";
 
 /** Reads typed values out of what was written, and reports in its errors who wrote it. */
-export class Values {
+export class OptionValues {
   readonly #sources: ReadonlyMap<string, Sourced>;
 
   constructor(sources: ReadonlyMap<string, Sourced>) {
@@ -14,7 +14,7 @@ export class Values {
     const value = this.text(name);
     if (value === undefined || ["0", "false", "no", "off", ""].includes(value)) return false;
     if (["1", "true", "yes", "on"].includes(value)) return true;
-    throw this.wrong(name, "true or false");
+    throw this.invalidValue(name, "true or false");
   }
 
   text(name: string): string | undefined {
@@ -34,7 +34,7 @@ export class Values {
     const count = Number(value);
     if (/^\d+$/.test(value) && count >= min && count <= max) return count;
     const range = max === Number.MAX_SAFE_INTEGER ? `an integer from ${min}` : `an integer from ${min} to ${max}`;
-    throw this.wrong(name, range);
+    throw this.invalidValue(name, range);
   }
 
   /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when not given. */
@@ -42,28 +42,28 @@ export class Values {
     const value = this.text(name);
     if (value === undefined) return undefined;
     const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)?$/.exec(value);
-    if (match === null) throw this.wrong(name, "a time such as 500ms, 30s or 2m");
+    if (match === null) throw this.invalidValue(name, "a time such as 500ms, 30s or 2m");
     const ms = Number(match[1]) * ({ ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[match[2] ?? "s"] ?? 1000);
-    if (ms > LONGEST_MS) throw this.wrong(name, `a time of at most ${Math.floor(LONGEST_MS / 3_600_000)}h`);
+    if (ms > MAX_TIMER_MS) throw this.invalidValue(name, `a time of at most ${Math.floor(MAX_TIMER_MS / 3_600_000)}h`);
     return ms;
   }
 
   choice<T extends string>(name: string, choices: readonly T[]): T {
     const value = this.text(name);
     const chosen = choices.find((choice) => choice === value);
-    if (chosen === undefined) throw this.wrong(name, choices.join(", "));
+    if (chosen === undefined) throw this.invalidValue(name, choices.join(", "));
     return chosen;
   }
 
   /** The error for a value that does not fit: where, expected, received, source. */
-  wrong(name: string, expected: string): UsageError {
+  invalidValue(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const from = source === `--${name}` ? "" : ` (from ${source})`;
     return new UsageError(`--${name}: expected ${expected}, received ${JSON.stringify(value)}${from}`);
   }
 
   /** The error for a value that only several nodes would need. */
-  severalNodes(name: string, remedy: string): UsageError {
+  multiNodeError(name: string, remedy: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const from = source === `--${name}` ? "" : ` (from ${source})`;
     return new UsageError(`--${name} ${String(value)}${from}: not in this version: run one node; ${remedy}`);

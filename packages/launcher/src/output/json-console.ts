@@ -7,13 +7,13 @@ import type { Sink } from "./sink.ts";
  */
 export function jsonConsole(out: Sink, shown: ReadonlySet<number>): (event: LaunchEvent) => void {
   return (event) => {
-    if (event.type === "line" && (!shown.has(event.rank) || isEcho(event))) return;
+    if (event.type === "line" && (!shown.has(event.rank) || isRedundantProgress(event))) return;
     out.write(`${JSON.stringify(event.type === "line" ? lineObject(event) : eventObject(event))}\n`);
   };
 }
 
 /** Ranks report progress in step: one voice is enough. */
-const isEcho = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
+const isRedundantProgress = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
 
 function lineObject(event: LineEvent): object {
   const { t, node, rank, attempt, stream, kind, text, uncaught } = event;

@@ -11,7 +11,7 @@ export const uncaughtMark = (runId: string): string => `\u001b]mosaic-uncaught;$
 export class UncaughtFilter {
   readonly #mark: Buffer;
   /** The end of the last chunk, where it may be the beginning of the mark. */
-  #held: Buffer = Buffer.alloc(0);
+  #pendingBytes: Buffer = Buffer.alloc(0);
   #isFound = false;
 
   constructor(runId: string) {
@@ -22,25 +22,25 @@ export class UncaughtFilter {
   push(chunk: Buffer): { readonly before: Buffer; readonly uncaught: Buffer | undefined } {
     const none = Buffer.alloc(0);
     if (this.#isFound) return { before: none, uncaught: chunk };
-    const data = this.#held.length === 0 ? chunk : Buffer.concat([this.#held, chunk]);
-    this.#held = none;
+    const data = this.#pendingBytes.length === 0 ? chunk : Buffer.concat([this.#pendingBytes, chunk]);
+    this.#pendingBytes = none;
     const at = data.indexOf(this.#mark);
     this.#isFound = at >= 0;
     if (this.#isFound) return { before: data.subarray(0, at), uncaught: data.subarray(at + this.#mark.length) };
-    const held = this.#beginsAt(data);
-    this.#held = data.subarray(held);
+    const held = this.#partialMarkAt(data);
+    this.#pendingBytes = data.subarray(held);
     return { before: data.subarray(0, held), uncaught: undefined };
   }
 
   /** What is held back when the stream has ended. */
   end(): Buffer {
-    const held = this.#held;
-    this.#held = Buffer.alloc(0);
+    const held = this.#pendingBytes;
+    this.#pendingBytes = Buffer.alloc(0);
     return held;
   }
 
   /** Where a mark begins that the next chunk may complete; the length of `data` if there is none. */
-  #beginsAt(data: Buffer): number {
+  #partialMarkAt(data: Buffer): number {
     const first = this.#mark[0] as number;
     let at = data.indexOf(first, Math.max(0, data.length - this.#mark.length + 1));
     while (at >= 0 && !data.subarray(at).equals(this.#mark.subarray(0, data.length - at)))
@@ -50,10 +50,10 @@ export class UncaughtFilter {
 }
 
 /** A longer line is delivered in pieces, so that one rank without line ends cannot fill the launcher's memory. */
-export const LONGEST_LINE = 65_536;
+export const MAX_LINE_BYTES = 65_536;
 
 const NEWLINE = 10;
-const RETURN = 13;
+const CARRIAGE_RETURN = 13;
 
 /** What a splitter found. */
 type OnLine = (kind: LineEvent["kind"], text: string) => void;
@@ -67,7 +67,7 @@ export class LineSplitter {
   readonly #onLine: OnLine;
   #rest: Buffer = Buffer.alloc(0);
   /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
-  #returned: string | undefined;
+  #carriageReturned: string | undefined;
 
   constructor(onLine: OnLine) {
     this.#onLine = onLine;
@@ -75,28 +75,28 @@ export class LineSplitter {
 
   push(chunk: Buffer): void {
     let data = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk]);
-    if (this.#returned !== undefined && data.length > 0) {
+    if (this.#carriageReturned !== undefined && data.length > 0) {
       if (data[0] === NEWLINE) {
-        this.#onLine("line", this.#returned);
+        this.#onLine("line", this.#carriageReturned);
         data = data.subarray(1);
       }
-      this.#returned = undefined;
+      this.#carriageReturned = undefined;
     }
-    this.#rest = this.#cut(data);
+    this.#rest = this.#splitLines(data);
   }
 
   /** The stream has ended: what is left is a line, and so is a progress message that nothing overwrote. */
   end(): void {
     if (this.#rest.length > 0) this.#emit("line", this.#rest);
-    else if (this.#returned !== undefined) this.#onLine("line", this.#returned);
+    else if (this.#carriageReturned !== undefined) this.#onLine("line", this.#carriageReturned);
     this.#rest = Buffer.alloc(0);
-    this.#returned = undefined;
+    this.#carriageReturned = undefined;
   }
 
-  #cut(data: Buffer): Buffer {
+  #splitLines(data: Buffer): Buffer {
     let start = 0;
     let newline = data.indexOf(NEWLINE);
-    let back = data.indexOf(RETURN);
+    let back = data.indexOf(CARRIAGE_RETURN);
     while (newline >= 0 || back >= 0) {
       const isReturn = back >= 0 && (newline < 0 || back < newline);
       const end = isReturn ? back : newline;
@@ -104,26 +104,26 @@ export class LineSplitter {
       const segment = data.subarray(start, end);
       if (!isReturn || crlf) this.#emit("line", segment);
       else if (segment.length > 0) this.#emit("progress", segment);
-      if (isReturn && end === data.length - 1 && segment.length > 0) this.#returned = decode(segment);
+      if (isReturn && end === data.length - 1 && segment.length > 0) this.#carriageReturned = decode(segment);
       start = end + (crlf ? 2 : 1);
       if (newline >= 0 && newline < start) newline = data.indexOf(NEWLINE, start);
-      if (back >= 0 && back < start) back = data.indexOf(RETURN, start);
+      if (back >= 0 && back < start) back = data.indexOf(CARRIAGE_RETURN, start);
     }
     let rest = data.subarray(start);
-    while (rest.length > LONGEST_LINE) rest = this.#part(rest);
+    while (rest.length > MAX_LINE_BYTES) rest = this.#emitPrefix(rest);
     return rest;
   }
 
   #emit(kind: "line" | "progress", segment: Buffer): void {
     let rest = segment;
-    while (rest.length > LONGEST_LINE) rest = this.#part(rest);
+    while (rest.length > MAX_LINE_BYTES) rest = this.#emitPrefix(rest);
     this.#onLine(kind, decode(rest));
   }
 
   /** Delivers the longest piece that ends between two characters; returns what follows it. */
-  #part(data: Buffer): Buffer {
-    let cut = LONGEST_LINE;
-    while (cut > LONGEST_LINE - 4 && ((data[cut] ?? 0) & 0xc0) === 0x80) cut--;
+  #emitPrefix(data: Buffer): Buffer {
+    let cut = MAX_LINE_BYTES;
+    while (cut > MAX_LINE_BYTES - 4 && ((data[cut] ?? 0) & 0xc0) === 0x80) cut--;
     this.#onLine("part", decode(data.subarray(0, cut)));
     return data.subarray(cut);
   }

@@ -1,7 +1,7 @@
 import type { Writable } from "node:stream";
 
 /** What a slow reader may leave unread before the console skips output for it; the log files have everything. */
-export const MOST_UNREAD_BYTES = 67_108_864;
+export const MAX_UNREAD_BYTES = 67_108_864;
 
 /** Node's own handle of a pipe or terminal: private, so looked for and not relied on. */
 function setBlocking(stream: Writable, blocking: boolean): void {
@@ -17,13 +17,13 @@ function setBlocking(stream: Writable, blocking: boolean): void {
  */
 export class Sink {
   readonly #stream: Writable;
-  readonly #mostUnread: number;
+  readonly #maxUnread: number;
   #closed = false;
   #skipped = 0;
 
-  constructor(stream: Writable, mostUnread: number = MOST_UNREAD_BYTES) {
+  constructor(stream: Writable, mostUnread: number = MAX_UNREAD_BYTES) {
     this.#stream = stream;
-    this.#mostUnread = mostUnread;
+    this.#maxUnread = mostUnread;
     setBlocking(stream, false);
     stream.on("error", () => {
       this.#closed = true;
@@ -32,18 +32,20 @@ export class Sink {
 
   write(text: string): void {
     if (this.#closed) return;
-    if (this.#stream.writableLength > this.#mostUnread) {
+    if (this.#stream.writableLength > this.#maxUnread) {
       this.#skipped++;
       return;
     }
     if (this.#skipped > 0) {
-      this.#stream.write(`mosaic-run: ${this.#skipped} lines not shown: nobody read them; the log files have them\n`);
+      this.#stream.write(
+        `mosaic-run: ${this.#skipped} lines not shown: the reader was too slow; the log files have them\n`,
+      );
       this.#skipped = 0;
     }
     this.#stream.write(text);
   }
 
-  /** Resolves when everything has been handed to the system, or nobody is left to read it. The last thing to call. */
+  /** Resolves when everything has been handed to the system, or the reader is gone. The last thing to call. */
   async flush(): Promise<void> {
     await new Promise<void>((resolve) => {
       if (this.#closed) return resolve();

@@ -17,9 +17,9 @@ export const PREFIX_FIELDS = ["rank", "host", "attempt", "stream"] as const;
 
 const RANK_COLORS = [36, 33, 35, 32, 34, 96];
 /** The most lines of Node's print of an error, and characters of each, that are shown where the report is of another. */
-const MOST_WITHHELD = 100;
-const LONGEST_WITHHELD = 2000;
-const CLEAR = "\r\u001b[K";
+const MAX_WITHHELD_LINES = 100;
+const MAX_WITHHELD_LENGTH = 2000;
+const CLEAR_LINE = "\r\u001b[K";
 
 /** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
 export class TextConsole {
@@ -42,7 +42,7 @@ export class TextConsole {
     if (event.type === "line") return this.#line(event);
     if (event.type === "failure") this.#release(event.failure.error === undefined ? undefined : event.failure.rank);
     if (event.type === "end") this.#release(undefined);
-    const words = sentence(event);
+    const words = formatEvent(event);
     if (words !== undefined) this.#print(this.#err, `mosaic-run: ${words}\n`);
     if (event.type === "failure") this.#report(failureText(event.failure, this.#style.shown.has(event.failure.rank)));
   }
@@ -57,8 +57,8 @@ export class TextConsole {
   #withhold(event: LineEvent): void {
     const lines = this.#withheld.get(event.rank) ?? [];
     this.#withheld.set(event.rank, lines);
-    if (lines.length < MOST_WITHHELD) lines.push({ ...event, text: event.text.slice(0, LONGEST_WITHHELD) });
-    else if (lines.length === MOST_WITHHELD) lines.push({ ...event, text: "… (the rank's log has all of it)" });
+    if (lines.length < MAX_WITHHELD_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_WITHHELD_LENGTH) });
+    else if (lines.length === MAX_WITHHELD_LINES) lines.push({ ...event, text: "… (the rank's log has all of it)" });
   }
 
   #release(reported: number | undefined): void {
@@ -73,7 +73,7 @@ export class TextConsole {
       this.#print(event.stream === "stdout" ? this.#out : this.#err, `${prefix}${event.text}\n`);
     } else if (event.rank === 0 && this.#style.columns !== undefined) {
       this.#erase();
-      const room = this.#style.columns - this.#fill(event).length - 1;
+      const room = this.#style.columns - this.#formatPrefix(event).length - 1;
       this.#progress = `${prefix}${event.text.slice(0, Math.max(0, room))}`;
       this.#out.write(this.#progress);
     }
@@ -88,43 +88,43 @@ export class TextConsole {
   }
 
   #erase(): void {
-    if (this.#progress !== "") this.#out.write(CLEAR);
+    if (this.#progress !== "") this.#out.write(CLEAR_LINE);
     this.#progress = "";
   }
 
   #report(lines: readonly string[]): void {
     this.#erase();
     const [headline = "", ...rest] = lines;
-    this.#err.write(`${[this.#paint(31, headline), ...rest].join("\n")}\n`);
+    this.#err.write(`${[this.#colorize(31, headline), ...rest].join("\n")}\n`);
   }
 
   #prefix(event: LineEvent): string {
     const key = `${event.rank} ${event.attempt} ${event.stream}`;
     const known = this.#prefixes.get(key);
     if (known !== undefined) return known;
-    const painted = this.#paint(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#fill(event));
+    const painted = this.#colorize(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#formatPrefix(event));
     this.#prefixes.set(key, painted);
     return painted;
   }
 
-  #fill({ rank, node, attempt, stream }: LineEvent): string {
+  #formatPrefix({ rank, node, attempt, stream }: LineEvent): string {
     const fields = { rank: `${rank}`, host: node, attempt: `${attempt}`, stream };
     return PREFIX_FIELDS.reduce((text, name) => text.replaceAll(`{${name}}`, () => fields[name]), this.#style.prefix);
   }
 
-  #paint(color: number, text: string): string {
+  #colorize(color: number, text: string): string {
     return this.#style.color && text !== "" ? `\u001b[${color}m${text}\u001b[0m` : text;
   }
 }
 
 /** What the launcher reports about an event, if anything: a job that goes well is silent. */
-function sentence(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
+function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
   switch (event.type) {
     case "stop":
       if (event.why.startsWith("rank ")) return undefined;
-      return `${event.why}: asked ${ranks(event.ranks)} to end with ${event.signal}; killing in ${event.graceMs / 1000} s`;
+      return `${event.why}: sent ${event.signal} to ${formatRanks(event.ranks)}; SIGKILL in ${event.graceMs / 1000} s`;
     case "kill":
-      return `${event.why}: killing ${ranks(event.ranks)}`;
+      return `${event.why}: killing ${formatRanks(event.ranks)}`;
     case "leftovers":
       return `killed what a rank left behind: pid ${event.pids.join(", ")}`;
     case "restart":
@@ -140,5 +140,5 @@ function sentence(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
   }
 }
 
-const ranks = (list: readonly number[]): string =>
+const formatRanks = (list: readonly number[]): string =>
   list.length === 1 ? `rank ${list[0]}` : list.length <= 8 ? `ranks ${list.join(",")}` : `${list.length} ranks`;

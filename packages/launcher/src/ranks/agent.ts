@@ -8,19 +8,19 @@ import { rankContract, rankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
 import type { Emit } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
-import type { Plan } from "../plan.ts";
+import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { TOO_MANY_FILES } from "../report/hints.ts";
 import type { Guard } from "./guard.ts";
-import { jobProcesses, send } from "./process-table.ts";
+import { jobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 
 /** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
-const SWEEP_MS = 2000;
+const SWEEP_TIMEOUT_MS = 2000;
 
 /** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
 export class NodeAgent implements Agent {
-  readonly #plan: Plan;
+  readonly #plan: LaunchPlan;
   readonly #logDir: string;
   readonly #guard: Guard;
   readonly #emit: Emit;
@@ -31,7 +31,7 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor(plan: Plan, logDir: string, guard: Guard, emit: Emit) {
+  constructor(plan: LaunchPlan, logDir: string, guard: Guard, emit: Emit) {
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
@@ -48,7 +48,7 @@ export class NodeAgent implements Agent {
     try {
       for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
     } catch (error) {
-      // The system refuses the command itself (an environment too large, for example): nobody may run on without the others.
+      // The system refuses the command itself (an environment too large, for example): no rank may run without the others.
       refused = error;
       this.kill("not all ranks could be started");
     }
@@ -106,15 +106,15 @@ export class NodeAgent implements Agent {
   async #finish(rank: Rank): Promise<void> {
     await rank.done;
     this.#unfinished.delete(rank);
-    this.#guard.forget(rank.pid);
+    this.#guard.unwatch(rank.pid);
   }
 
   /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
   async #sweep(): Promise<void> {
     const reported = new Set<number>();
-    for (const start = Date.now(); Date.now() - start < SWEEP_MS; await delay(5)) {
+    for (const start = Date.now(); Date.now() - start < SWEEP_TIMEOUT_MS; await delay(5)) {
       const pids = jobProcesses(this.#plan.runId);
-      for (const pid of pids) send(pid, "SIGKILL");
+      for (const pid of pids) sendSignal(pid, "SIGKILL");
       const fresh = pids.filter((pid) => !reported.has(pid));
       for (const pid of fresh) reported.add(pid);
       if (fresh.length > 0) this.#emit({ type: "leftovers", attempt: this.#attempt, pids: fresh });

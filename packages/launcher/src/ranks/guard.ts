@@ -47,14 +47,14 @@ export class Guard {
     this.#sendGroups();
   }
 
-  /** Forgets a group that is gone: its number may come back as somebody else's. */
-  forget(group: number): void {
+  /** Removes a group that is gone: its number may be reused by another process. */
+  unwatch(group: number): void {
     this.#groups.delete(group);
     this.#sendGroups();
   }
 
   /** Ends the guard itself, when there is nothing left to guard. */
-  async dismiss(): Promise<void> {
+  async close(): Promise<void> {
     if (this.#process.pid === undefined || this.#process.exitCode !== null || this.#process.signalCode !== null) return;
     const gone = once(this.#process, "exit");
     this.#process.ref();

@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { RUN_ID } from "../environment.ts";
 
 /** A living process, as /proc shows it. */
-interface Living {
+interface LiveProcess {
   readonly pid: number;
   readonly group: number;
 }
@@ -15,14 +15,14 @@ interface Living {
  */
 export function jobProcesses(runId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
   const mark = Buffer.from(`${RUN_ID}=${runId}\0`);
-  return livingProcesses()
+  return liveProcesses()
     .filter(({ pid }) => pid !== process.pid)
-    .filter(({ pid, group }) => groups.has(group) || carries(pid, mark))
+    .filter(({ pid, group }) => groups.has(group) || environmentContains(pid, mark))
     .map(({ pid }) => pid);
 }
 
 /** Sends a signal to a process, or with a negative id to its group; false when no process of it is left. */
-export function send(pid: number, signal: NodeJS.Signals): boolean {
+export function sendSignal(pid: number, signal: NodeJS.Signals): boolean {
   try {
     return process.kill(pid, signal);
   } catch (error) {
@@ -32,18 +32,18 @@ export function send(pid: number, signal: NodeJS.Signals): boolean {
   }
 }
 
-function livingProcesses(): readonly Living[] {
+function liveProcesses(): readonly LiveProcess[] {
   let names: readonly string[];
   try {
     names = readdirSync("/proc");
   } catch {
     return [];
   }
-  return names.filter((name) => /^\d+$/.test(name)).flatMap((name) => stat(Number(name)) ?? []);
+  return names.filter((name) => /^\d+$/.test(name)).flatMap((name) => readStat(Number(name)) ?? []);
 }
 
 /** `pid (command) state ppid group …`; the command may hold spaces and parentheses, so it is cut at the last one. */
-function stat(pid: number): Living | undefined {
+function readStat(pid: number): LiveProcess | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, "latin1");
     const [state, , group] = text.slice(text.lastIndexOf(")") + 2).split(" ");
@@ -53,7 +53,7 @@ function stat(pid: number): Living | undefined {
   }
 }
 
-function carries(pid: number, mark: Buffer): boolean {
+function environmentContains(pid: number, mark: Buffer): boolean {
   try {
     const environment = readFileSync(`/proc/${pid}/environ`);
     const at = environment.indexOf(mark);

@@ -7,8 +7,8 @@ import { LineSplitter, UncaughtFilter } from "../output/lines.ts";
 import type { RankLog } from "../output/rank-log.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
-import { CANNOT_START } from "../report/hints.ts";
-import { send } from "./process-table.ts";
+import { EXIT_CANNOT_EXECUTE } from "../report/hints.ts";
+import { sendSignal } from "./process-table.ts";
 
 /** What one rank needs to start. */
 export interface RankStart {
@@ -28,9 +28,9 @@ export interface RankStart {
 /** How many of its last stderr lines a report shows when the rank threw nothing. */
 const TAIL_LINES = 30;
 /** After a rank's exit, output that is held open but silent for this long is held by a process it left behind. */
-const SILENCE_MS = 200;
+const DRAIN_IDLE_MS = 200;
 /** However talkative what it left behind is, this is as long as it may talk. */
-const LONGEST_DRAIN_MS = 2000;
+const MAX_DRAIN_MS = 2000;
 
 /** One rank: a process that leads a group of its own, its output, and how it ended. */
 export class Rank {
@@ -66,7 +66,7 @@ export class Rank {
     this.pid = this.#child.pid ?? 0;
     this.#lifeline?.on("error", () => {});
     const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
-    this.done = this.#gone().then(() => this.#drain(closed));
+    this.done = this.#processGone().then(() => this.#drain(closed));
   }
 
   get running(): boolean {
@@ -80,7 +80,7 @@ export class Rank {
 
   /** Signals the rank alone: its children are its own to end. */
   signal(signal: NodeJS.Signals): void {
-    if (this.running && this.pid > 0) send(this.pid, signal);
+    if (this.running && this.pid > 0) sendSignal(this.pid, signal);
   }
 
   /** Signals the rank to end, and records that it was signalled. */
@@ -92,7 +92,7 @@ export class Rank {
   /** Ends the rank and all that shares its group. */
   kill(): void {
     if (this.running) this.#stoppedAt ??= Date.now();
-    if (this.pid > 0) send(-this.pid, "SIGKILL");
+    if (this.pid > 0) sendSignal(-this.pid, "SIGKILL");
   }
 
   /** What is known of it; call when done. */
@@ -111,7 +111,7 @@ export class Rank {
     };
   }
 
-  /** Readers are attached in the tick of the spawn: Node discards what nobody reads when a child exits. */
+  /** Readers are attached in the tick of the spawn: Node discards unread output when a child exits. */
   #read(name: StreamName): Promise<void> {
     const { rank, attempt, log, emit, runId } = this.#start;
     let isUncaught = false;
@@ -147,7 +147,7 @@ export class Rank {
     });
   }
 
-  #gone(): Promise<void> {
+  #processGone(): Promise<void> {
     return new Promise((resolve) => {
       const settle = (code: number | null, signal: NodeJS.Signals | null): void => {
         if (this.#exit !== undefined) return;
@@ -165,7 +165,7 @@ export class Rank {
         const { cwd, command } = this.#start;
         const missing = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
         this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missing}`);
-        settle(CANNOT_START, null);
+        settle(EXIT_CANNOT_EXECUTE, null);
       });
     });
   }
@@ -173,9 +173,9 @@ export class Rank {
   /** Reads what the rank still had to report, then ends whatever it left in its group. */
   async #drain(closed: Promise<unknown>): Promise<void> {
     const finished = closed.then(() => true);
-    if (!(await this.#silence(finished))) {
+    if (!(await this.#waitUntilIdle(finished))) {
       this.kill();
-      if (!(await this.#silence(finished))) for (const stream of this.#outputs()) stream.destroy();
+      if (!(await this.#waitUntilIdle(finished))) for (const stream of this.#outputs()) stream.destroy();
       await closed;
     }
     this.kill();
@@ -184,15 +184,15 @@ export class Rank {
   }
 
   /** True when `finished` comes, false when nothing more has come for a while. */
-  async #silence(finished: Promise<boolean>): Promise<boolean> {
+  async #waitUntilIdle(finished: Promise<boolean>): Promise<boolean> {
     const outputs = this.#outputs();
     let onData = (): void => {};
     const timers: NodeJS.Timeout[] = [];
     const silent = new Promise<boolean>((resolve) => {
-      const quiet = setTimeout(() => resolve(false), SILENCE_MS);
+      const quiet = setTimeout(() => resolve(false), DRAIN_IDLE_MS);
       timers.push(
         quiet,
-        setTimeout(() => resolve(false), LONGEST_DRAIN_MS),
+        setTimeout(() => resolve(false), MAX_DRAIN_MS),
       );
       onData = () => quiet.refresh();
     });

@@ -28,9 +28,9 @@ const PEER_LOST_NAMES = ["PeerLostError"];
 const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 
 /** Why this rank ended. */
-export function verdictOf(record: RankRecord): Verdict {
+export function classifyExit(record: RankRecord): Verdict {
   const { code, stoppedAt, thrown } = record;
-  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedByItself(record);
+  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || diedOfOwnSignal(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
   if (thrown === undefined ? reportsPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
   return before ? "failed" : "stopped";
@@ -52,11 +52,11 @@ export function diagnose(
 ): Failure | undefined {
   const byTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
   const root =
-    byTime.find((record) => verdictOf(record) === "failed") ??
-    byTime.find((record) => verdictOf(record) === "peer-lost");
+    byTime.find((record) => classifyExit(record) === "failed") ??
+    byTime.find((record) => classifyExit(record) === "peer-lost");
   if (root === undefined) return undefined;
   const others = records.filter((record) => record !== root);
-  const help = leaversBefore(root, records) ?? hint(root);
+  const help = describeEarlyExits(root, records) ?? hint(root);
   return {
     attempt: attempt.number,
     node: attempt.node,
@@ -64,21 +64,21 @@ export function diagnose(
     local: root.local,
     pid: root.pid,
     afterMs: failedAt(root) - root.startedAt,
-    ...endOf(root),
-    exitCode: shellCode(endOf(root)),
+    ...effectiveExit(root),
+    exitCode: shellCode(effectiveExit(root)),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
     stderrTail:
-      root.uncaught.length > 0 || (root.thrown !== undefined && showsPlace(root.thrown.error)) ? [] : root.stderrTail,
-    ...sourceOf(root),
+      root.uncaught.length > 0 || (root.thrown !== undefined && hasUserFrame(root.thrown.error)) ? [] : root.stderrTail,
+    ...sourceExcerpt(root),
     ...(help === undefined ? {} : { hint: help }),
     log: root.log,
-    stopped: others.filter((record) => verdictOf(record) === "stopped").map(({ rank }) => rank),
-    secondary: others.flatMap((record) => secondary(record)),
+    stopped: others.filter((record) => classifyExit(record) === "stopped").map(({ rank }) => rank),
+    secondary: others.flatMap((record) => secondaryFailures(record)),
   };
 }
 
-function secondary(record: RankRecord): readonly { readonly rank: number; readonly why: string }[] {
-  const verdict = verdictOf(record);
+function secondaryFailures(record: RankRecord): readonly { readonly rank: number; readonly why: string }[] {
+  const verdict = classifyExit(record);
   if (verdict === "peer-lost") return [{ rank: record.rank, why: "peer lost" }];
   if (verdict !== "failed") return [];
   const { thrown, signal, code } = record;
@@ -86,19 +86,19 @@ function secondary(record: RankRecord): readonly { readonly rank: number; readon
 }
 
 /** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is signalled to end while it still prints that. */
-function endOf(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
+function effectiveExit(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
   const { code, signal, thrown, stoppedAt } = record;
   const isCutShort = thrown !== undefined && stoppedAt !== undefined && shellCode(record) > 128;
-  return isCutShort && !crashedByItself(record) ? { code: 1, signal: null } : { code, signal };
+  return isCutShort && !diedOfOwnSignal(record) ? { code: 1, signal: null } : { code, signal };
 }
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
-const showsPlace = ({ stack = "" }: RankError): boolean =>
+const hasUserFrame = ({ stack = "" }: RankError): boolean =>
   stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
 /** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
-function sourceOf({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
-  if (thrown === undefined || showsPlace(thrown.error)) return {};
+function sourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
+  if (thrown === undefined || hasUserFrame(thrown.error)) return {};
   const end = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
   const source = uncaught.slice(0, Math.max(0, end)).filter((line) => line.trim() !== "");
   return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
@@ -107,7 +107,7 @@ function sourceOf({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
 const failedAt = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
 /** The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever it was sent. */
-function crashedByItself({ signal }: RankRecord): boolean {
+function diedOfOwnSignal({ signal }: RankRecord): boolean {
   return signal !== null && ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"].includes(signal);
 }
 
@@ -122,11 +122,11 @@ function isPeerLost(error: RankError): boolean {
 const reportsPeerLost = ({ stderrTail }: RankRecord): boolean =>
   stderrTail.some((line) => PEER_LOST_NAMES.some((name) => line.includes(name)));
 
-/** When nobody failed of his own accord, somebody left too early: a rank that exited with 0 is not to blame otherwise. */
-function leaversBefore(root: RankRecord, records: readonly RankRecord[]): string | undefined {
-  if (verdictOf(root) !== "peer-lost") return undefined;
+/** When no rank failed by itself, one exited too early: a rank that exited with 0 is not a cause otherwise. */
+function describeEarlyExits(root: RankRecord, records: readonly RankRecord[]): string | undefined {
+  if (classifyExit(root) !== "peer-lost") return undefined;
   const left = records
-    .filter((one) => verdictOf(one) === "ok" && one.exitedAt <= root.exitedAt)
+    .filter((one) => classifyExit(one) === "ok" && one.exitedAt <= root.exitedAt)
     .map(({ rank }) => rank);
   if (left.length === 0) return undefined;
   return `exited with 0 before the others were done: rank${left.length === 1 ? "" : "s"} ${left.join(",")}`;

@@ -9,12 +9,12 @@ export interface ErrorRecord {
 }
 
 /** Longer chains of causes, and longer lists of errors, are cut: the first links suffice. */
-const MOST_CAUSES = 8;
-const MOST_ERRORS = 16;
+const MAX_CAUSES = 8;
+const MAX_ERRORS = 16;
 
 /** Describes anything that can be thrown. Never throws itself: a getter that does is left out. */
 export function errorRecord(thrown: unknown): ErrorRecord {
-  return { timeMs: Date.now(), error: describe(thrown, MOST_CAUSES) };
+  return { timeMs: Date.now(), error: toRankError(thrown, MAX_CAUSES) };
 }
 
 /**
@@ -30,7 +30,7 @@ export function parseErrorRecord(text: string): ErrorRecord | undefined {
   }
   if (!isObject(reported)) return undefined;
   if (isObject(reported.error) && typeof reported.timeMs === "number")
-    return { timeMs: reported.timeMs, error: describe(reported.error, MOST_CAUSES) };
+    return { timeMs: reported.timeMs, error: toRankError(reported.error, MAX_CAUSES) };
   return torchRecord(reported.message);
 }
 
@@ -48,8 +48,8 @@ function torchRecord(reported: unknown): ErrorRecord | undefined {
 
 const isObject = (x: unknown): x is Readonly<Record<string, unknown>> => typeof x === "object" && x !== null;
 
-function describe(thrown: unknown, depth: number): RankError {
-  if (typeof thrown !== "object" || thrown === null) return { name: "Thrown", message: shown(thrown) };
+function toRankError(thrown: unknown, depth: number): RankError {
+  if (typeof thrown !== "object" || thrown === null) return { name: "Thrown", message: formatThrown(thrown) };
   const read = (field: string): unknown => {
     try {
       return (thrown as Record<string, unknown>)[field];
@@ -58,21 +58,22 @@ function describe(thrown: unknown, depth: number): RankError {
     }
   };
   const [name, message, stack, code, cause, errors] = ["name", "message", "stack", "code", "cause", "errors"].map(read);
-  if (typeof message !== "string" && typeof stack !== "string") return { name: "Thrown", message: shown(thrown) };
+  if (typeof message !== "string" && typeof stack !== "string")
+    return { name: "Thrown", message: formatThrown(thrown) };
   return {
     name: typeof name === "string" ? name : "Error",
     message: typeof message === "string" ? message : "",
     ...(typeof stack === "string" ? { stack } : {}),
     ...(typeof code === "string" || typeof code === "number" ? { code: String(code) } : {}),
-    ...(cause !== undefined && depth > 0 ? { cause: describe(cause, depth - 1) } : {}),
+    ...(cause !== undefined && depth > 0 ? { cause: toRankError(cause, depth - 1) } : {}),
     ...(Array.isArray(errors) && depth > 0
-      ? { errors: errors.slice(0, MOST_ERRORS).map((error) => describe(error, depth - 1)) }
+      ? { errors: errors.slice(0, MAX_ERRORS).map((error) => toRankError(error, depth - 1)) }
       : {}),
   };
 }
 
 /** What is no error, as Node prints it: `undefined`, `7`, `{ code: 3 }`. A text stands for itself. */
-function shown(thrown: unknown): string {
+function formatThrown(thrown: unknown): string {
   if (typeof thrown === "string" && thrown !== "") return thrown;
   try {
     return inspect(thrown, { customInspect: false });

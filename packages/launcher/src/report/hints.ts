@@ -6,7 +6,7 @@ import { portOwner } from "./port-owner.ts";
 /** What to do where the launcher itself has no descriptors left: each rank takes five. */
 export const TOO_MANY_FILES = "too many open files; allow more (ulimit -n 4096), or start fewer ranks";
 /** As a shell means "found, but could not be started". */
-export const CANNOT_START = 126;
+export const EXIT_CANNOT_EXECUTE = 126;
 
 /** What a rank's end means and what to do about it; undefined when it speaks for itself. */
 export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
@@ -14,25 +14,25 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
     return "the JavaScript heap is full; give node more: --node-arg=--max-old-space-size=8192 (MB)";
   if (signal === "SIGKILL" || code === 137)
-    return oomKills() > oomKillsBefore
+    return countOomKills() > oomKillsBefore
       ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
       : "killed from outside, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
-  if (code === CANNOT_START && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
+  if (code === EXIT_CANNOT_EXECUTE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
   if (code === 13) return "a top-level await never settled, and nothing was left that could settle it";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
-  return readAsCommonJs(record) ?? (thrown === undefined ? undefined : addressInUse(thrown.error));
+  return commonJsHint(record) ?? (thrown === undefined ? undefined : addressInUseHint(thrown.error));
 }
 
 /** A new project's package.json often has type "commonjs", or none. tsx throws what it finds, Node prints it. */
-function readAsCommonJs({ thrown, stderrTail }: RankRecord): string | undefined {
+function commonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
   const signs = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
   if (![thrown?.error.message ?? "", ...stderrTail].some((words) => signs.test(words))) return undefined;
   return 'it is a module, but is read as CommonJS; put "type": "module" into package.json, or name it .mts or .mjs';
 }
 
-function addressInUse(error: RankError): string | undefined {
-  if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : addressInUse(error.cause);
+function addressInUseHint(error: RankError): string | undefined {
+  if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : addressInUseHint(error.cause);
   const port = Number(/:(\d+)\b/.exec(error.message)?.[1]);
   const owner = Number.isNaN(port) ? undefined : portOwner(port);
   if (owner === undefined) return "another process has that port; listen on port 0 to get a free one";
@@ -40,8 +40,8 @@ function addressInUse(error: RankError): string | undefined {
 }
 
 /** How many processes of this cgroup the kernel has killed for memory; 0 where it is not counted. */
-export function oomKills(): number {
-  for (const line of read("/proc/self/cgroup").split("\n")) {
+export function countOomKills(): number {
+  for (const line of readOrEmpty("/proc/self/cgroup").split("\n")) {
     const [, controllers, path] = line.split(":");
     const files =
       controllers === ""
@@ -50,14 +50,14 @@ export function oomKills(): number {
           ? [`/sys/fs/cgroup/memory${path}/memory.oom_control`]
           : [];
     for (const file of files) {
-      const kills = /^oom_kill (\d+)$/m.exec(read(file))?.[1];
+      const kills = /^oom_kill (\d+)$/m.exec(readOrEmpty(file))?.[1];
       if (kills !== undefined) return Number(kills);
     }
   }
   return 0;
 }
 
-function read(path: string): string {
+function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch {

@@ -2,29 +2,29 @@ import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 
 /** Who listens on a local TCP port, as `pid 812 (node)`; undefined when that cannot be seen. Linux only. */
 export function portOwner(port: number): string | undefined {
-  const inodes = new Set([...listeners("/proc/net/tcp", port), ...listeners("/proc/net/tcp6", port)]);
+  const inodes = new Set([...listeningInodes("/proc/net/tcp", port), ...listeningInodes("/proc/net/tcp6", port)]);
   if (inodes.size === 0) return undefined;
-  for (const pid of entries("/proc").filter((name) => /^\d+$/.test(name))) {
-    for (const fd of entries(`/proc/${pid}/fd`)) {
+  for (const pid of listDirectory("/proc").filter((name) => /^\d+$/.test(name))) {
+    for (const fd of listDirectory(`/proc/${pid}/fd`)) {
       const target = linkTarget(`/proc/${pid}/fd/${fd}`);
       const inode = /^socket:\[(\d+)\]$/.exec(target)?.[1];
-      if (inode !== undefined && inodes.has(inode)) return `pid ${pid} (${text(`/proc/${pid}/comm`).trim()})`;
+      if (inode !== undefined && inodes.has(inode)) return `pid ${pid} (${readOrEmpty(`/proc/${pid}/comm`).trim()})`;
     }
   }
   return undefined;
 }
 
 /** Socket inodes in state LISTEN (0A) on `port`. Columns: sl local_address rem_address st … uid timeout inode. */
-function listeners(table: string, port: number): readonly string[] {
+function listeningInodes(table: string, port: number): readonly string[] {
   const hex = port.toString(16).toUpperCase().padStart(4, "0");
-  return text(table)
+  return readOrEmpty(table)
     .split("\n")
     .map((row) => row.trim().split(/\s+/))
     .filter((columns) => columns[1]?.endsWith(`:${hex}`) && columns[3] === "0A")
     .map((columns) => columns[9] as string);
 }
 
-function entries(path: string): readonly string[] {
+function listDirectory(path: string): readonly string[] {
   try {
     return readdirSync(path);
   } catch {
@@ -32,7 +32,7 @@ function entries(path: string): readonly string[] {
   }
 }
 
-function text(path: string): string {
+function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch {

@@ -24,15 +24,15 @@ export interface StoreOptions {
 }
 
 /** How long to wait, in milliseconds; five minutes when absent, Infinity for as long as the job lasts. */
-export interface Waiting {
+export interface WaitOptions {
   readonly timeoutMs?: number;
 }
 
 /** JSON has no Infinity: it would be null, and mean five minutes. */
-const timeoutOf = ({ timeoutMs }: Waiting): number | undefined =>
+const timeoutOf = ({ timeoutMs }: WaitOptions): number | undefined =>
   timeoutMs === Number.POSITIVE_INFINITY ? Number.MAX_VALUE : timeoutMs;
 
-interface Pending {
+interface PendingRequest {
   resolve(frame: Frame): void;
   reject(error: StoreError): void;
 }
@@ -40,7 +40,7 @@ interface Pending {
 /**
  * Connects to the job's store.
  *
- * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (nobody
+ * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (no server
  * listens). An idle client does not keep the process alive; a request under way does.
  */
 export async function connectStore(options: StoreOptions = {}): Promise<Store> {
@@ -57,7 +57,7 @@ export class Store implements AsyncDisposable {
   readonly #socket: Socket;
   readonly #address: string;
   readonly #reader = new FrameReader();
-  readonly #pending = new Map<number, Pending>();
+  readonly #pending = new Map<number, PendingRequest>();
   #nextId = 0;
   #lost: StoreError | undefined;
 
@@ -67,12 +67,12 @@ export class Store implements AsyncDisposable {
     this.#address = address;
     socket.setNoDelay(true);
     socket.on("data", (chunk: Buffer) => this.#receive(chunk));
-    socket.on("error", (error) => this.#lose(error.message));
-    socket.on("close", () => this.#lose("the store closed the connection; did the job end?"));
+    socket.on("error", (error) => this.#onConnectionLost(error.message));
+    socket.on("close", () => this.#onConnectionLost("the store closed the connection; did the job end?"));
   }
 
   async set(key: string, value: Uint8Array | string): Promise<void> {
-    await this.request({ op: "set", key }, bytesOf(value));
+    await this.request({ op: "set", key }, toBytes(value));
   }
 
   /** The value, or undefined when the key is absent. */
@@ -81,8 +81,8 @@ export class Store implements AsyncDisposable {
     return header.found === true ? payload : undefined;
   }
 
-  /** The value, once somebody has set it. Rejects with StoreError("TIMEOUT"). */
-  async take(key: string, options: Waiting = {}): Promise<Buffer> {
+  /** The value, once it is set. Rejects with StoreError("TIMEOUT"). */
+  async take(key: string, options: WaitOptions = {}): Promise<Buffer> {
     return (await this.request({ op: "get", key, wait: true, timeout: timeoutOf(options) })).payload;
   }
 
@@ -97,14 +97,14 @@ export class Store implements AsyncDisposable {
     expected: Uint8Array | string | undefined,
     value: Uint8Array | string,
   ): Promise<{ readonly swapped: boolean; readonly current: Buffer | undefined }> {
-    const before = expected === undefined ? undefined : bytesOf(expected);
-    const both = Buffer.concat([before ?? Buffer.alloc(0), bytesOf(value)]);
+    const before = expected === undefined ? undefined : toBytes(expected);
+    const both = Buffer.concat([before ?? Buffer.alloc(0), toBytes(value)]);
     const { header, payload } = await this.request({ op: "cas", key, expected: before?.length ?? null }, both);
     return { swapped: header.swapped === true, current: header.found === true ? payload : undefined };
   }
 
   /** Resolves when every key exists. Rejects with StoreError("TIMEOUT"), naming the missing ones. */
-  async wait(keys: readonly string[], options: Waiting = {}): Promise<void> {
+  async wait(keys: readonly string[], options: WaitOptions = {}): Promise<void> {
     await this.request({ op: "wait", keys, timeout: timeoutOf(options) });
   }
 
@@ -114,13 +114,13 @@ export class Store implements AsyncDisposable {
   }
 
   /** Resolves when `count` callers have arrived at `key`; `member` names this one in the message of a timeout. */
-  async barrier(key: string, count: number, options: Waiting & { readonly member?: string } = {}): Promise<void> {
+  async barrier(key: string, count: number, options: WaitOptions & { readonly member?: string } = {}): Promise<void> {
     await this.request({ op: "barrier", key, count, member: options.member, timeout: timeoutOf(options) });
   }
 
   /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */
   async close(): Promise<void> {
-    this.#lose("this client was closed");
+    this.#onConnectionLost("this client was closed");
     this.#socket.destroy();
   }
 
@@ -144,14 +144,14 @@ export class Store implements AsyncDisposable {
 
   #receive(chunk: Buffer): void {
     try {
-      for (const frame of this.#reader.push(chunk)) this.#settle(frame);
+      for (const frame of this.#reader.push(chunk)) this.#resolveReply(frame);
     } catch (error) {
-      this.#lose((error as Error).message);
+      this.#onConnectionLost((error as Error).message);
       this.#socket.destroy();
     }
   }
 
-  #settle(frame: Frame): void {
+  #resolveReply(frame: Frame): void {
     const { id, ok, code, error } = frame.header;
     const pending = this.#pending.get(id as number);
     this.#pending.delete(id as number);
@@ -163,19 +163,19 @@ export class Store implements AsyncDisposable {
     else pending.reject(refusal);
   }
 
-  #lose(why: string): void {
+  #onConnectionLost(why: string): void {
     this.#lost ??= new StoreError("CLOSED", `store at ${this.#address}: ${why}`);
     for (const { reject } of this.#pending.values()) reject(this.#lost);
     this.#pending.clear();
   }
 }
 
-const bytesOf = (value: Uint8Array | string): Uint8Array => (typeof value === "string" ? Buffer.from(value) : value);
+const toBytes = (value: Uint8Array | string): Uint8Array => (typeof value === "string" ? Buffer.from(value) : value);
 
 function resolveOptions(options: StoreOptions): { address: string; token: string; run: string; attempt: number } {
   const env = process.env;
   const address = options.address ?? env.MOSAIC_STORE;
-  const token = options.token ?? (env.MOSAIC_TOKEN_FILE === undefined ? undefined : tokenIn(env.MOSAIC_TOKEN_FILE));
+  const token = options.token ?? (env.MOSAIC_TOKEN_FILE === undefined ? undefined : readToken(env.MOSAIC_TOKEN_FILE));
   const run = options.runId ?? env.MOSAIC_RUN_ID;
   if (address === undefined || token === undefined || run === undefined)
     throw new StoreError(
@@ -185,7 +185,7 @@ function resolveOptions(options: StoreOptions): { address: string; token: string
   return { address, token, run, attempt: options.attempt ?? Number(env.MOSAIC_ATTEMPT ?? 0) };
 }
 
-function tokenIn(path: string): string {
+function readToken(path: string): string {
   try {
     return readFileSync(path, "utf8").trim();
   } catch (error) {

@@ -1,25 +1,25 @@
 import type { Socket } from "node:net";
-import { perform, type Space } from "./operations.ts";
+import { runRequest, type Space } from "./operations.ts";
 import { encodeFrame, type Frame, FrameReader, type Header, LIMITS, StoreError } from "./protocol.ts";
 import type { Cancel } from "./table.ts";
 
 /** Decides whether a hello is good: returns the space it may use, or throws StoreError. */
-export type Admit = (hello: Header) => Space;
+export type Authenticate = (hello: Header) => Space;
 
-/** A client that reads slower than it asks is dropped when this many bytes wait for it. */
-const MOST_UNREAD_BYTES = 64 * 1024 * 1024;
+/** A client that reads replies slower than it sends requests is dropped when this many bytes wait for it. */
+const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One client of the store, from hello to close. */
 export class Connection {
   readonly #socket: Socket;
-  readonly #admit: Admit;
+  readonly #authenticate: Authenticate;
   readonly #reader = new FrameReader();
   readonly #waiting = new Map<unknown, Cancel>();
   #space: Space | undefined;
 
-  constructor(socket: Socket, admit: Admit) {
+  constructor(socket: Socket, admit: Authenticate) {
     this.#socket = socket;
-    this.#admit = admit;
+    this.#authenticate = admit;
     this.#reader.maxHeader = LIMITS.helloHeader;
     this.#reader.maxPayload = 0;
     const deadline = setTimeout(() => {
@@ -54,12 +54,12 @@ export class Connection {
         else this.#request(this.#space, frame);
       }
     } catch (error) {
-      this.#end(0, asStoreError(error));
+      this.#end(0, toStoreError(error));
     }
   }
 
   #hello(header: Header): void {
-    this.#space = this.#admit(header);
+    this.#space = this.#authenticate(header);
     this.#reader.maxHeader = LIMITS.header;
     this.#reader.maxPayload = 2 * LIMITS.value;
     this.#send({ id: header.id ?? 0, ok: true });
@@ -78,18 +78,18 @@ export class Connection {
     const refuse = (error: StoreError): void => settle({ ok: false, code: error.code, error: error.message });
     const reply = (fields: Header, bytes?: Buffer): void => settle({ ...fields, ok: true }, bytes);
     try {
-      const cancel = perform(space, { header, payload, reply, refuse });
+      const cancel = runRequest(space, { header, payload, reply, refuse });
       if (settled) cancel?.();
       else if (cancel !== undefined) this.#waiting.set(id, cancel);
     } catch (error) {
-      refuse(asStoreError(error));
+      refuse(toStoreError(error));
     }
   }
 
   #send(header: Header, payload?: Buffer): void {
     if (this.#socket.destroyed || this.#socket.writableEnded) return;
     this.#socket.write(encodeFrame(header, payload));
-    if (this.#socket.writableLength > MOST_UNREAD_BYTES) this.#socket.destroy();
+    if (this.#socket.writableLength > MAX_UNREAD_BYTES) this.#socket.destroy();
   }
 
   #end(id: unknown, error: StoreError): void {
@@ -99,7 +99,7 @@ export class Connection {
 }
 
 /** Anything but a StoreError is a bug of the launcher, and must surface as one. */
-function asStoreError(error: unknown): StoreError {
+function toStoreError(error: unknown): StoreError {
   if (error instanceof StoreError) return error;
   throw error;
 }

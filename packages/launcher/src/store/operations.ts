@@ -6,41 +6,41 @@ interface Arrival {
   readonly release: () => void;
 }
 
-interface Gathering {
+interface BarrierState {
   readonly count: number;
   readonly arrivals: Set<Arrival>;
 }
 
 /** Barriers by key. Each is empty again once released, so a name may be used for every step of a loop. */
 class Barriers {
-  readonly #gatherings = new Map<string, Gathering>();
+  readonly #barriers = new Map<string, BarrierState>();
 
   /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
   arrive(key: string, count: number, arrival: Arrival): Cancel {
     if (!Number.isInteger(count) || count < 1)
       throw new StoreError("REQUEST", `store: barrier "${key}": count must be a positive integer, received ${count}`);
-    const gathering = this.#gatherings.get(key) ?? { count, arrivals: new Set() };
+    const gathering = this.#barriers.get(key) ?? { count, arrivals: new Set() };
     if (gathering.count !== count)
       throw new StoreError(
         "REQUEST",
         `store: barrier "${key}" gathers ${gathering.count} callers, and this one expects ${count}`,
       );
-    this.#gatherings.set(key, gathering);
+    this.#barriers.set(key, gathering);
     gathering.arrivals.add(arrival);
     if (gathering.arrivals.size === count) {
-      this.#gatherings.delete(key);
+      this.#barriers.delete(key);
       for (const { release } of gathering.arrivals) release();
     }
     return () => {
       gathering.arrivals.delete(arrival);
-      if (gathering.arrivals.size === 0 && this.#gatherings.get(key) === gathering) this.#gatherings.delete(key);
+      if (gathering.arrivals.size === 0 && this.#barriers.get(key) === gathering) this.#barriers.delete(key);
     };
   }
 
   /** Who waits at `key`, for the message of a timeout: `2 of 4 arrived (0, 3)`. */
   describe(key: string): string {
-    const gathering = this.#gatherings.get(key);
-    if (gathering === undefined) return "nobody waits";
+    const gathering = this.#barriers.get(key);
+    if (gathering === undefined) return "no rank waits";
     const members = [...gathering.arrivals].flatMap(({ member }) => (member === undefined ? [] : [member]));
     const names = members.length > 0 ? ` (${members.join(", ")})` : "";
     return `${gathering.arrivals.size} of ${gathering.count} arrived${names}`;
@@ -56,7 +56,7 @@ export interface Space {
 /** A fresh, empty space. */
 export const emptySpace = (): Space => ({ table: new StoreTable(), barriers: new Barriers() });
 
-/** One request and the way back to who asked. */
+/** One request and how to reply to its client. */
 interface Request {
   readonly header: Header;
   readonly payload: Buffer;
@@ -65,32 +65,32 @@ interface Request {
 }
 
 /** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is refused at once. */
-export function perform({ table, barriers }: Space, request: Request): Cancel | undefined {
+export function runRequest({ table, barriers }: Space, request: Request): Cancel | undefined {
   const { header, payload, reply } = request;
   switch (header.op) {
     case "set":
-      table.set(text(header, "key"), payload);
+      table.set(textField(header, "key"), payload);
       return void reply({});
     case "get":
       return get(table, request);
     case "add":
-      return void reply({ value: table.add(text(header, "key"), integer(header, "delta")) });
+      return void reply({ value: table.add(textField(header, "key"), integerField(header, "delta")) });
     case "cas":
       return void compareAndSet(table, request);
     case "delete":
-      return void reply({ deleted: table.delete(text(header, "key")) });
+      return void reply({ deleted: table.delete(textField(header, "key")) });
     case "wait": {
-      const keys = texts(header, "keys");
+      const keys = textListField(header, "keys");
       const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
       const begin = (): Cancel => table.whenPresent(keys, () => reply({}));
-      return within(request, begin, () => `wait: still missing ${missing()}`);
+      return waitWithTimeout(request, begin, () => `wait: still missing ${missing()}`);
     }
     case "barrier": {
-      const key = text(header, "key");
-      const member = header.member === undefined ? undefined : text(header, "member");
-      const count = integer(header, "count");
+      const key = textField(header, "key");
+      const member = header.member === undefined ? undefined : textField(header, "member");
+      const count = integerField(header, "count");
       const begin = (): Cancel => barriers.arrive(key, count, { member, release: () => reply({}) });
-      return within(request, begin, () => `barrier "${key}": ${barriers.describe(key)}`);
+      return waitWithTimeout(request, begin, () => `barrier "${key}": ${barriers.describe(key)}`);
     }
     default:
       throw new StoreError("REQUEST", `store: unknown op ${JSON.stringify(header.op)}`);
@@ -98,22 +98,22 @@ export function perform({ table, barriers }: Space, request: Request): Cancel | 
 }
 
 function get(table: StoreTable, request: Request): Cancel | undefined {
-  const key = text(request.header, "key");
+  const key = textField(request.header, "key");
   const answer = (): void => {
     const value = table.get(key);
     request.reply({ found: value !== undefined }, value);
   };
   if (request.header.wait !== true) return void answer();
-  return within(
+  return waitWithTimeout(
     request,
     () => table.whenPresent([key], answer),
-    () => `get: nobody has set "${key}"`,
+    () => `get: "${key}" was not set`,
   );
 }
 
 function compareAndSet(table: StoreTable, { header, payload, reply }: Request): void {
-  const key = text(header, "key");
-  const cut = header.expected === null ? 0 : integer(header, "expected");
+  const key = textField(header, "key");
+  const cut = header.expected === null ? 0 : integerField(header, "expected");
   if (cut < 0 || cut > payload.length)
     throw new StoreError("REQUEST", `store: cas "${key}": expected has ${cut} of ${payload.length} payload bytes`);
   const expected = header.expected === null ? undefined : payload.subarray(0, cut);
@@ -122,7 +122,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: Request): 
 }
 
 /** Begins a wait, bounded: after the request's timeout it is cancelled and refused with what was still missing. */
-function within(request: Request, begin: () => Cancel, missing: () => string): Cancel {
+function waitWithTimeout(request: Request, begin: () => Cancel, missing: () => string): Cancel {
   const timeout = request.header.timeout ?? LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
@@ -141,19 +141,19 @@ function within(request: Request, begin: () => Cancel, missing: () => string): C
   };
 }
 
-function text(header: Header, field: string): string {
+function textField(header: Header, field: string): string {
   const value = header[field];
   if (typeof value === "string") return value;
   throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a string, received ${JSON.stringify(value)}`);
 }
 
-function texts(header: Header, field: string): readonly string[] {
+function textListField(header: Header, field: string): readonly string[] {
   const value = header[field];
   if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
   throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a list of strings`);
 }
 
-function integer(header: Header, field: string): number {
+function integerField(header: Header, field: string): number {
   const value = header[field];
   if (typeof value === "number" && Number.isSafeInteger(value)) return value;
   throw new StoreError(

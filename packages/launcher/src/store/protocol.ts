@@ -32,7 +32,7 @@
  */
 export const PROTOCOL_VERSION = 1;
 
-/** What a client may ask of a store. Sizes in bytes, times in milliseconds. */
+/** Limits of requests to a store. Sizes in bytes, times in milliseconds. */
 export const LIMITS = {
   key: 8_192,
   value: 8_388_608,
@@ -98,7 +98,7 @@ export class FrameReader {
     if (this.#headerLength === undefined) {
       const length = this.#take(4)?.readUInt32BE();
       if (length === undefined) return undefined;
-      if (length > this.maxHeader) throw tooLong("header", length, this.maxHeader);
+      if (length > this.maxHeader) throw lengthError("header", length, this.maxHeader);
       this.#headerLength = length;
     }
     if (this.#header === undefined) {
@@ -141,9 +141,9 @@ function payloadLength(header: Header, max: number): number {
   const bytes = header.bytes ?? 0;
   if (typeof bytes !== "number" || !Number.isInteger(bytes) || bytes < 0)
     throw new StoreError("PROTOCOL", `store: header.bytes must be a length, received ${JSON.stringify(bytes)}`);
-  if (bytes > max) throw tooLong("payload", bytes, max);
+  if (bytes > max) throw lengthError("payload", bytes, max);
   return bytes;
 }
 
-const tooLong = (what: string, length: number, max: number): StoreError =>
+const lengthError = (what: string, length: number, max: number): StoreError =>
   new StoreError("PROTOCOL", `store: a ${what} of ${length} bytes exceeds the limit of ${max}`);

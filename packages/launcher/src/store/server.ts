@@ -49,7 +49,7 @@ export class StoreServer implements AsyncDisposable {
     return `${this.host}:${this.port}`;
   }
 
-  /** Starts an attempt: an empty table, and whoever is left of the last attempt is disconnected. */
+  /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
     this.#space = emptySpace();
@@ -69,23 +69,29 @@ export class StoreServer implements AsyncDisposable {
   }
 
   #accept(socket: Socket): void {
-    const connection = new Connection(socket, (hello) => this.#admit(hello));
+    const connection = new Connection(socket, (hello) => this.#authenticate(hello));
     this.#connections.add(connection);
     socket.on("close", () => this.#connections.delete(connection));
   }
 
-  #admit(hello: Header): Space {
+  #authenticate(hello: Header): Space {
     if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello");
     if (!sameSecret(hello.token, this.token))
       throw new StoreError("AUTH", "store: wrong token; send the text of the file that MOSAIC_TOKEN_FILE names");
     if (hello.version !== PROTOCOL_VERSION)
-      throw mismatch("protocol version", String(PROTOCOL_VERSION), hello.version, "use one version of Mosaic");
-    if (hello.run !== this.#runId) throw mismatch("run", this.#runId, hello.run, "read MOSAIC_RUN_ID and MOSAIC_STORE");
+      throw mismatchError("protocol version", String(PROTOCOL_VERSION), hello.version, "use one version of Mosaic");
+    if (hello.run !== this.#runId)
+      throw mismatchError("run", this.#runId, hello.run, "read MOSAIC_RUN_ID and MOSAIC_STORE");
     if (hello.attempt !== this.#attempt)
-      throw mismatch("attempt", String(this.#attempt), hello.attempt, "this rank belongs to an attempt that has ended");
+      throw mismatchError(
+        "attempt",
+        String(this.#attempt),
+        hello.attempt,
+        "this rank belongs to an attempt that has ended",
+      );
     return this.#space;
   }
 }
 
-const mismatch = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
+const mismatchError = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
   new StoreError("MISMATCH", `store: ${what} is ${expected}, the client sent ${JSON.stringify(received)}; ${remedy}`);

@@ -7,7 +7,7 @@ export type Cancel = () => void;
 export class StoreTable {
   readonly #values = new Map<string, Buffer>();
   readonly #watchers = new Map<string, Set<() => void>>();
-  #total = 0;
+  #totalBytes = 0;
 
   get(key: string): Buffer | undefined {
     return this.#values.get(checkKey(key));
@@ -16,23 +16,25 @@ export class StoreTable {
   set(key: string, value: Buffer): void {
     checkKey(key);
     const before = this.#values.get(key);
-    const total = this.#total + value.length - (before?.length ?? 0);
-    if (value.length > LIMITS.value) throw limit(`a value of ${value.length} bytes`, `${LIMITS.value} bytes`);
-    if (total > LIMITS.total) throw limit(`${total} bytes in all`, `${LIMITS.total}; delete keys that are done`);
+    const total = this.#totalBytes + value.length - (before?.length ?? 0);
+    if (value.length > LIMITS.value) throw limitError(`a value of ${value.length} bytes`, `${LIMITS.value} bytes`);
+    if (total > LIMITS.total) throw limitError(`${total} bytes in all`, `${LIMITS.total}; delete keys that are done`);
     if (before === undefined && this.#values.size >= LIMITS.keys)
-      throw limit(`key number ${LIMITS.keys + 1}`, `${LIMITS.keys} keys; delete keys that are done`);
+      throw limitError(`key number ${LIMITS.keys + 1}`, `${LIMITS.keys} keys; delete keys that are done`);
     this.#values.set(key, Buffer.from(value));
-    this.#total = total;
+    this.#totalBytes = total;
     if (before === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
   }
 
   /** Adds to a counter that starts at 0, and returns what it is now. */
   add(key: string, delta: number): number {
-    if (!Number.isSafeInteger(delta)) throw request(`add: delta must be a safe integer, received ${delta}`);
+    if (!Number.isSafeInteger(delta)) throw requestError(`add: delta must be a safe integer, received ${delta}`);
     const before = this.get(key)?.toString() ?? "0";
     const sum = Number(before) + delta;
     if (!/^-?\d+$/.test(before) || !Number.isSafeInteger(sum))
-      throw request(`add: "${key}" holds ${JSON.stringify(before.slice(0, 40))}, to which ${delta} cannot be added`);
+      throw requestError(
+        `add: "${key}" holds ${JSON.stringify(before.slice(0, 40))}, to which ${delta} cannot be added`,
+      );
     this.set(key, Buffer.from(String(sum)));
     return sum;
   }
@@ -47,7 +49,7 @@ export class StoreTable {
   }
 
   delete(key: string): boolean {
-    this.#total -= this.get(key)?.length ?? 0;
+    this.#totalBytes -= this.get(key)?.length ?? 0;
     return this.#values.delete(key);
   }
 
@@ -86,10 +88,10 @@ export class StoreTable {
 
 function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
-  if (bytes === 0) throw request("a key must not be empty");
-  if (bytes > LIMITS.key) throw limit(`a key of ${bytes} bytes`, `${LIMITS.key} bytes`);
+  if (bytes === 0) throw requestError("a key must not be empty");
+  if (bytes > LIMITS.key) throw limitError(`a key of ${bytes} bytes`, `${LIMITS.key} bytes`);
   return key;
 }
 
-const request = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
-const limit = (what: string, most: string): StoreError => new StoreError("LIMIT", `store: ${what}; at most ${most}`);
+const requestError = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
+const limitError = (what: string, max: string): StoreError => new StoreError("LIMIT", `store: ${what}; at most ${max}`);

@@ -2,14 +2,14 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { decode, encode, type Frame, FrameReader } from "../../src/agent/frames.ts";
 import {
-  countOf,
+  countRanks,
   describeRanks,
-  differenceOf,
-  intersectionOf,
-  isIn,
+  subtractRuns,
+  intersectRuns,
+  includesRank,
   ranksOf,
-  runsOf,
-  unionOf,
+  toRuns,
+  unionRuns,
 } from "../../src/agent/runs.ts";
 import { LIMITS, ProtocolError } from "../../src/agent/wire.ts";
 import { testFrames } from "./test-frames.ts";
@@ -89,7 +89,7 @@ describe("a frame that is none", () => {
     expect(() => decode(Buffer.of(99))).toThrow(/unknown type 99/);
     const endless = new FrameReader();
     endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
-    expect(() => endless.next()).toThrow(/at most 4096 are legal/);
+    expect(() => endless.next()).toThrow(/at most 4096 are allowed/);
   });
 
   it("is not written: long texts are cut", () => {
@@ -103,8 +103,8 @@ describe("ranks", () => {
     fc.assert(
       fc.property(fc.uniqueArray(fc.nat(200)), (ranks) => {
         const sorted = ranks.toSorted((a, b) => a - b);
-        expect([...ranksOf(runsOf(ranks))]).toEqual(sorted);
-        expect(countOf(runsOf(ranks))).toBe(ranks.length);
+        expect([...ranksOf(toRuns(ranks))]).toEqual(sorted);
+        expect(countRanks(toRuns(ranks))).toBe(ranks.length);
       }),
     );
   });
@@ -113,12 +113,12 @@ describe("ranks", () => {
     const ranks = fc.uniqueArray(fc.nat(40));
     fc.assert(
       fc.property(ranks, ranks, fc.nat(41), (a, b, rank) => {
-        const [x, y] = [runsOf(a), runsOf(b)];
-        expect(unionOf([x, y])).toEqual(runsOf(new Set([...a, ...b])));
-        expect(unionOf([a.map((each) => [each, 1] as const)])).toEqual(x);
-        expect(intersectionOf(x, y)).toEqual(runsOf(a.filter((each) => b.includes(each))));
-        expect(differenceOf(x, y)).toEqual(runsOf(a.filter((each) => !b.includes(each))));
-        expect(isIn(x, rank)).toBe(a.includes(rank));
+        const [x, y] = [toRuns(a), toRuns(b)];
+        expect(unionRuns([x, y])).toEqual(toRuns(new Set([...a, ...b])));
+        expect(unionRuns([a.map((each) => [each, 1] as const)])).toEqual(x);
+        expect(intersectRuns(x, y)).toEqual(toRuns(a.filter((each) => b.includes(each))));
+        expect(subtractRuns(x, y)).toEqual(toRuns(a.filter((each) => !b.includes(each))));
+        expect(includesRank(x, rank)).toBe(a.includes(rank));
       }),
     );
   });

@@ -85,11 +85,11 @@ const bystanders = {
   },
 };
 
-/** The culprit waits for everybody, so that no fault finds a rank that is not yet what the test means it to be. */
+/** The failing rank waits for all others, so that no fault finds a rank that is not yet what the test means it to be. */
 async function meet() {
   const { connectStore } = await import(process.env.TEST_INDEX);
   const store = await connectStore();
-  await store.barrier("everybody is there", Number(process.env.WORLD_SIZE));
+  await store.barrier("all ranks joined", Number(process.env.WORLD_SIZE));
 }
 
 const [fault, bystander] = what.split("+");

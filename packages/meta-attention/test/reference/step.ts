@@ -1,4 +1,4 @@
-import { seesAny } from "@mosaic/conformance";
+import { maskModOf } from "@mosaic/conformance";
 import { masks } from "@mosaic/core";
 import type { Chosen } from "../../src/index.ts";
 import { inputOf, type Trial, upstreamOf } from "../step.ts";
@@ -66,11 +66,11 @@ export function problemOf({ options, length }: Trial, chunks: readonly (readonly
   const { embedDim: embed, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads } = options;
   const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;
-  const sees = seesAny(mask.slices(length, length));
+  const maskMod = maskModOf(mask.slices(length, length));
   const everyone = Array.from({ length }, (_, at) => at);
-  const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !sees(query, key)));
+  const looksBack = everyone.every((query) => everyone.every((key) => key <= query || !maskMod(query, key)));
   const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };
-  return { ...sizes, combine, gate, causal: looksBack, chunks, sees };
+  return { ...sizes, combine, gate, causal: looksBack, chunks, sees: maskMod };
 }
 
 interface Sequence {

@@ -15,7 +15,7 @@ export class Invariance {
   readonly #keys: Shards;
   readonly #slices: readonly Slice[];
   readonly #sorted: SortedSlices;
-  #own: Fingerprints | undefined;
+  #fingerprintsOfIdentity: Fingerprints | undefined;
   #uniform: boolean | undefined;
 
   constructor(queries: Shards, keys: Shards, slices: readonly Slice[]) {
@@ -26,7 +26,7 @@ export class Invariance {
   }
 
   /** Whether a shard and its image have as many rows, for every shard. */
-  keepsRows(permutation: Permutation): boolean {
+  preservesRows(permutation: Permutation): boolean {
     return [this.#queries, this.#keys].every((shards) => {
       for (let shard = 0; shard < shards.count; shard++) {
         if (shards.rows(shard) !== shards.rows(permutation(shard))) return false;
@@ -36,9 +36,9 @@ export class Invariance {
   }
 
   /** Whether shards see as many pairs of each other as their images do. False where spans have steps that are not followed. */
-  keepsPairs(permutation: Permutation): boolean {
-    if (this.#seesEverything()) return this.keepsRows(permutation);
-    if (!this.#fingerprintsOf().isKnown) return false;
+  preservesPairs(permutation: Permutation): boolean {
+    if (this.#findAllVisible()) return this.preservesRows(permutation);
+    if (!this.#fingerprintsOf().isDefined) return false;
     this.#uniform ??= this.#isUniform();
     if (this.#uniform) return true;
     const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
@@ -61,10 +61,10 @@ export class Invariance {
    * visible, every shard has a query and a key in it. Otherwise false, though all may be visible for another reason.
    */
   get allVisible(): boolean {
-    const [queries, keys] = [extentsOf(this.#queries), extentsOf(this.#keys)];
+    const [queries, keys] = [overlapBounds(this.#queries), overlapBounds(this.#keys)];
     if (!queries || !keys) return false;
-    const after = rectangle([queries.leastLast, this.#queries.layout.length], [0, keys.mostFirst + 1]);
-    const before = rectangle([0, queries.mostFirst + 1], [keys.leastLast, this.#keys.layout.length]);
+    const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
+    const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
     return [after, before].some(({ q, k }) => visiblePairs([q], [k], this.#slices) === q.length * k.length);
   }
 
@@ -87,10 +87,10 @@ export class Invariance {
   }
 
   #fingerprintsOf(): Fingerprints {
-    return (this.#own ??= this.#fingerprints(weights(this.#keys.count)));
+    return (this.#fingerprintsOfIdentity ??= this.#fingerprints(weights(this.#keys.count)));
   }
 
-  #seesEverything(): boolean {
+  #findAllVisible(): boolean {
     const [slice, ...more] = this.#slices;
     if (!slice || more.length > 0 || slice.type !== "full") return false;
     const { q0, q1, k0, k1 } = slice;
@@ -111,16 +111,16 @@ function rectangle([q0, q1]: readonly [number, number], [k0, k1]: readonly [numb
 }
 
 /** Of all shards, the least last position and the greatest first one; undefined if one is empty. */
-function extentsOf(shards: Shards): { leastLast: number; mostFirst: number } | undefined {
-  let [leastLast, mostFirst] = [Number.POSITIVE_INFINITY, 0];
+function overlapBounds(shards: Shards): { minLast: number; maxFirst: number } | undefined {
+  let [minLast, maxFirst] = [Number.POSITIVE_INFINITY, 0];
   for (let shard = 0; shard < shards.count; shard++) {
     const spans = shards.spans(shard).filter(({ length }) => length > 0);
     if (spans.length === 0) return undefined;
     const last = Math.max(...spans.map(({ start, length, step }) => start + (length - 1) * step));
-    leastLast = Math.min(leastLast, last);
-    mostFirst = Math.max(mostFirst, Math.min(...spans.map(({ start }) => start)));
+    minLast = Math.min(minLast, last);
+    maxFirst = Math.max(maxFirst, Math.min(...spans.map(({ start }) => start)));
   }
-  return { leastLast, mostFirst };
+  return { minLast, maxFirst };
 }
 
 // Sums of pairs, each weighted by the shard of its key, modulo a prime below 2²⁶: products are exact in 53 bits.
@@ -142,12 +142,12 @@ function weights(count: number): [Float64Array, Float64Array] {
   return [draw(0x9e37_79b9), draw(0x85eb_ca6b)];
 }
 
-/** For each shard of queries, its visible pairs, weighted; worked out when asked for. */
+/** For each shard of queries, its visible pairs, weighted; computed on first use. */
 class Fingerprints {
   readonly #queries: Shards;
   readonly #slices: SortedSlices;
   readonly #keys: readonly WeightedKeys[];
-  readonly #known: (readonly number[])[] = [];
+  readonly #cache: (readonly number[])[] = [];
 
   // oxlint-disable-next-line max-params -- rows, columns and what is visible of them
   constructor(queries: Shards, slices: SortedSlices, keys: readonly WeightedKeys[]) {
@@ -157,16 +157,17 @@ class Fingerprints {
   }
 
   /** Whether all spans have a step of 1, and keys are cut into shards without gaps: else sums are not worked out. */
-  get isKnown(): boolean {
-    return this.#keys.every(({ isKnown }) => isKnown) && this.#queries.piecesOfStep(1) !== undefined;
+  get isDefined(): boolean {
+    return this.#keys.every(({ isDefined }) => isDefined) && this.#queries.spansWithStep(1) !== undefined;
   }
 
   of(shard: number): readonly number[] {
-    return (this.#known[shard] ??= this.#keys.map((keys) => {
+    return (this.#cache[shard] ??= this.#keys.map((keys) => {
       let sum = 0;
       for (const span of this.#queries.spans(shard)) {
         if (span.length === 0) continue;
-        for (const slice of this.#slices.meeting(span.start, span.start + span.length)) sum += keys.pairs(span, slice);
+        for (const slice of this.#slices.intersecting(span.start, span.start + span.length))
+          sum += keys.pairs(span, slice);
       }
       return sum % PRIME;
     }));
@@ -175,14 +176,14 @@ class Fingerprints {
 
 /** Σ of weights over keys: over those before x, C(x), and Σ C(y) over y < x. The latter are quadratic in x within a piece. */
 class WeightedKeys {
-  readonly isKnown: boolean;
+  readonly isDefined: boolean;
   readonly #starts: Float64Array;
   readonly #weight: Float64Array;
   readonly #sum: Float64Array;
   readonly #sumOfSums: Float64Array;
 
   constructor(keys: Shards, weight: Float64Array) {
-    const pieces = keys.piecesOfStep(1) ?? [];
+    const pieces = keys.spansWithStep(1) ?? [];
     const n = pieces.length;
     this.#starts = new Float64Array(n + 1);
     this.#weight = new Float64Array(n + 1);
@@ -197,9 +198,9 @@ class WeightedKeys {
       this.#weight[i] = weight[shard]!;
       this.#starts[i + 1] = end;
       this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % PRIME)) % PRIME;
-      this.#sumOfSums[i + 1] = this.#sumBefore(i, length);
+      this.#sumOfSums[i + 1] = this.#prefixSum(i, length);
     }
-    this.isKnown = dense && n > 0 && end === keys.layout.length;
+    this.isDefined = dense && n > 0 && end === keys.layout.length;
   }
 
   /** Weighted pairs of these queries in a slice. */
@@ -207,23 +208,23 @@ class WeightedKeys {
     const { q0, q1, k0, k1, type } = slice;
     const rows = rowsWithin(queries, slice);
     if (rows.length === 0) return 0;
-    const right = slantsRight(type) ? this.#along(rows, k1 - q1 + 1) : this.#flat(rows, k1);
-    const left = slantsLeft(type) ? this.#along(rows, k0 - q0) : this.#flat(rows, k0);
+    const right = slantsRight(type) ? this.#sumOverRows(rows, k1 - q1 + 1) : this.#sumConstant(rows, k1);
+    const left = slantsLeft(type) ? this.#sumOverRows(rows, k0 - q0) : this.#sumConstant(rows, k0);
     return right - left + PRIME;
   }
 
   /** Σ C(q + shift) over the rows q. */
-  #along({ start, length }: Span, shift: number): number {
-    return (this.#before(start + length + shift).sums - this.#before(start + shift).sums + PRIME) % PRIME;
+  #sumOverRows({ start, length }: Span, shift: number): number {
+    return (this.#prefixSums(start + length + shift).sums - this.#prefixSums(start + shift).sums + PRIME) % PRIME;
   }
 
   /** As often C(x) as there are rows. */
-  #flat({ length }: Span, x: number): number {
-    return (this.#before(x).sum * (length % PRIME)) % PRIME;
+  #sumConstant({ length }: Span, x: number): number {
+    return (this.#prefixSums(x).sum * (length % PRIME)) % PRIME;
   }
 
   /** C(x), and Σ C(y) over y < x. */
-  #before(x: number): { readonly sum: number; readonly sums: number } {
+  #prefixSums(x: number): { readonly sum: number; readonly sums: number } {
     let [low, high] = [0, this.#starts.length];
     while (high - low > 1) {
       const middle = (low + high) >> 1;
@@ -232,10 +233,10 @@ class WeightedKeys {
     }
     const rows = x - this.#starts[low]!;
     const sum = (this.#sum[low]! + this.#weight[low]! * (rows % PRIME)) % PRIME;
-    return { sum, sums: this.#sumBefore(low, rows) };
+    return { sum, sums: this.#prefixSum(low, rows) };
   }
 
-  #sumBefore(piece: number, rows: number): number {
+  #prefixSum(piece: number, rows: number): number {
     // Of rows and rows − 1 one is even.
     const half =
       rows % 2 === 0

@@ -34,7 +34,7 @@ export class Quotient {
    * sender's representative has it. Equal for a message and all that are translations of it.
    */
   channel(family: number, from: number, to: number): { readonly sender: number; readonly key: number } {
-    const receiver = this.classes.isTrivial ? to : this.classes.seenFrom(from, to);
+    const receiver = this.classes.isTrivial ? to : this.classes.relativeTo(from, to);
     return { sender: this.index(from), key: family * this.size + receiver };
   }
 

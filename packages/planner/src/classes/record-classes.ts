@@ -1,9 +1,9 @@
 import { type Coordinate, OptionError } from "@mosaic/core";
 import { checkCount, checkFields } from "../options.ts";
-import { sendAlike } from "../prove/rank-check.ts";
+import { sendEqualMessages } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
-import { behaveAlike } from "./behaviour.ts";
+import { isEquivalent } from "./equivalence.ts";
 import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
 import { Action, type Digit, digitsOf, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
@@ -83,7 +83,7 @@ class ClassSearch {
   /** Ranks that were recorded to be compared. */
   readonly #recorded = new Map<number, RecordedRank>();
   /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
-  readonly #kept = new Map<string, boolean>();
+  readonly #preserved = new Map<string, boolean>();
   #difference: Difference = "behaviour";
 
   constructor(where: string, options: RecordOptions, ranksPerNode: number | undefined) {
@@ -103,12 +103,12 @@ class ClassSearch {
     if (size > maxRecordedRanks) this.checkShards();
     const translations = this.#translations();
     if (!translations.isTrivial) {
-      if (translations.classes > maxRecordedRanks) throw this.#refusal(translations.classes);
+      if (translations.classes > maxRecordedRanks) throw this.#noClassesError(translations.classes);
       const ranks = translations.representatives().map((rank) => this.#rank(rank));
       const record = this.#recorder.recordOf(ranks, translations);
-      if (this.#isAlike(record)) return record;
+      if (this.#matchesSamples(record)) return record;
     }
-    if (size > maxRecordedRanks) throw this.#refusal(size);
+    if (size > maxRecordedRanks) throw this.#noClassesError(size);
     return this.#recorder.recordOf(Array.from({ length: size }, (_, rank) => this.#rank(rank)));
   }
 
@@ -116,7 +116,7 @@ class ClassSearch {
   checkShards(): void {
     const digits = digitsOf(this.#mesh).map((digit) => this.#smallestStep(digit));
     const { classes } = new Translations(digits, this.#recorder.size);
-    if (classes > maxRecordedRanks) throw this.#refusal(classes);
+    if (classes > maxRecordedRanks) throw this.#noClassesError(classes);
   }
 
   get #mesh(): Coordinate {
@@ -125,14 +125,14 @@ class ClassSearch {
 
   /** The largest group for each axis under which the backend does the same, all others at rest. */
   #translations(): Translations {
-    const digits = digitsOf(this.#mesh).flatMap((axis) => this.#digitsAlong(axis));
+    const digits = digitsOf(this.#mesh).flatMap((axis) => this.#candidateDigits(axis));
     return new Translations(digits, this.#recorder.size);
   }
 
-  #digitsAlong(axis: Digit): Digit[] {
+  #candidateDigits(axis: Digit): Digit[] {
     let [best, most] = [[{ ...axis, step: axis.length }], 1];
     // No grid has more translations than the axis itself could have.
-    const enough = axis.length / divisorsOf(axis.length).find((step) => this.#onNodes({ ...axis, step }))!;
+    const enough = axis.length / divisorsOf(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
     for (const candidate of [[axis], ...gridsOf(axis)]) {
       if (most >= enough) break;
       const digits = candidate.map((digit) => this.#smallestStep(digit));
@@ -147,31 +147,33 @@ class ClassSearch {
   /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
   #smallestStep(digit: Digit): Digit {
     const steps = divisorsOf(digit.length).map((step) => ({ ...digit, step }));
-    return steps.find((each) => each.step === each.length || (this.#onNodes(each) && this.#keepsShards(each)))!;
+    return steps.find(
+      (each) => each.step === each.length || (this.#alignsWithNodes(each) && this.#preservesShards(each)),
+    )!;
   }
 
-  #onNodes(digit: Digit): boolean {
+  #alignsWithNodes(digit: Digit): boolean {
     const { step, length } = digit;
     return step === length || this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
   }
 
-  #keepsShards(digit: Digit): boolean {
+  #preservesShards(digit: Digit): boolean {
     const { axis, stride, step, length } = digit;
     const key = `${axis} ${stride} ${length} ${step}`;
-    let kept = this.#kept.get(key);
-    if (kept === undefined) this.#kept.set(key, (kept = this.#findKept(digit)));
+    let kept = this.#preserved.get(key);
+    if (kept === undefined) this.#preserved.set(key, (kept = this.#checkPreserved(digit)));
     return kept;
   }
 
-  #findKept(digit: Digit): boolean {
+  #checkPreserved(digit: Digit): boolean {
     const { size, queries } = this.#recorder;
     const action = new Action(new Translations([digit], size), this.#mesh, queries.axes);
     const moved = (shard: number): number => action.apply(digit.step * digit.stride, shard);
-    if (!this.#invariance.keepsRows(moved)) {
+    if (!this.#invariance.preservesRows(moved)) {
       this.#difference = "rows";
       return false;
     }
-    if (this.#invariance.keepsPairs(moved)) return true;
+    if (this.#invariance.preservesPairs(moved)) return true;
     // Backends derive from pairs only whether there are any.
     if (!this.#pairs && this.#invariance.allVisible) return true;
     this.#difference = "pairs";
@@ -190,15 +192,15 @@ class ClassSearch {
         const rank = (by % count) * step * stride;
         if (rank === 0) continue;
         const other = this.#rank(rank);
-        if (!behaveAlike(first, other, comparison)) return false;
+        if (!isEquivalent(first, other, comparison)) return false;
         others.push(other);
       }
     }
-    return sendAlike(first, others, this.#recorder.recordOf([first], translations));
+    return sendEqualMessages(first, others, this.#recorder.recordOf([first], translations));
   }
 
   /** Whether ranks all over the mesh do what the representatives of their classes do. */
-  #isAlike(record: AttentionRecord): boolean {
+  #matchesSamples(record: AttentionRecord): boolean {
     const { classes } = record;
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
     const comparison = { record, translations: classes, pairs: this.#pairs };
@@ -206,7 +208,7 @@ class ClassSearch {
     return sampledRanks(classes.ranks, events).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
-      return behaveAlike(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
+      return isEquivalent(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
     });
   }
 
@@ -216,13 +218,13 @@ class ClassSearch {
     return recorded;
   }
 
-  #refusal(classes: number): OptionError {
+  #noClassesError(classes: number): OptionError {
     const { size, options, queries } = this.#recorder;
     const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
     const what = `${options.mask.name}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
-      expected: `at most ${maxRecordedRanks} classes of ranks that do the same`,
+      expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
       received: `${size} ranks in ${classes} (${what})`,
       remedy: remedies[this.#difference](shards),
     });

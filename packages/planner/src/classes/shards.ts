@@ -8,7 +8,7 @@ export interface Segment {
 }
 
 /** A span of some shard, and the number of its first row there. */
-interface Piece extends Span {
+interface ShardSpan extends Span {
   readonly shard: number;
   readonly row: number;
 }
@@ -23,7 +23,7 @@ export class Shards {
   readonly #shape: Coordinate;
   readonly #rows: number[] = [];
   /** Pieces from left to right, by step and by the remainder of their positions. */
-  #pieces: Map<number, Map<number, Piece[]>> | undefined;
+  #spansByStep: Map<number, Map<number, ShardSpan[]>> | undefined;
 
   constructor(layout: Layout, mesh: Coordinate) {
     this.layout = layout;
@@ -40,7 +40,7 @@ export class Shards {
   }
 
   /** All pieces of a step, from left to right; undefined if there are pieces of others. */
-  piecesOfStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
+  spansWithStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
     const all = this.#index();
     if (all.size !== 1 || !all.has(step)) return undefined;
     return [...all.get(step)!.values()].flat();
@@ -52,7 +52,7 @@ export class Shards {
     for (const { start, length, step } of spans) {
       let [position, left] = [start, length];
       while (left > 0) {
-        const piece = this.#at(position);
+        const piece = this.#find(position);
         if (!piece) return undefined;
         const row = (position - piece.start) / piece.step;
         // Rows of one step go on together; others are looked up one by one.
@@ -82,7 +82,7 @@ export class Shards {
     return found;
   }
 
-  #at(position: number): Piece | undefined {
+  #find(position: number): ShardSpan | undefined {
     for (const [step, byRemainder] of this.#index()) {
       const pieces = byRemainder.get(position % step);
       if (!pieces) continue;
@@ -98,9 +98,9 @@ export class Shards {
     return undefined;
   }
 
-  #index(): Map<number, Map<number, Piece[]>> {
-    if (this.#pieces) return this.#pieces;
-    const pieces = new Map<number, Map<number, Piece[]>>();
+  #index(): Map<number, Map<number, ShardSpan[]>> {
+    if (this.#spansByStep) return this.#spansByStep;
+    const pieces = new Map<number, Map<number, ShardSpan[]>>();
     for (let shard = 0; shard < this.count; shard++) {
       let row = 0;
       for (const span of this.spans(shard)) {
@@ -108,8 +108,8 @@ export class Shards {
         // A step of a single position is any.
         const step = length > 1 ? span.step : 1;
         if (length > 0) {
-          const byRemainder = getOr(pieces, step, () => new Map<number, Piece[]>());
-          getOr(byRemainder, span.start % step, (): Piece[] => []).push({ ...span, step, shard, row });
+          const byRemainder = getOr(pieces, step, () => new Map<number, ShardSpan[]>());
+          getOr(byRemainder, span.start % step, (): ShardSpan[] => []).push({ ...span, step, shard, row });
         }
         row += length;
       }
@@ -117,7 +117,7 @@ export class Shards {
     for (const byRemainder of pieces.values()) {
       for (const list of byRemainder.values()) list.sort((a, b) => a.start - b.start);
     }
-    this.#pieces = pieces;
+    this.#spansByStep = pieces;
     return pieces;
   }
 }

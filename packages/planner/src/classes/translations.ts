@@ -24,18 +24,18 @@ export class Translations {
   /** Translations, which are as many as the ranks of a class. */
   readonly order: number;
   /** Those digits that move. */
-  readonly #moving: readonly Digit[];
+  readonly #movingDigits: readonly Digit[];
 
   constructor(digits: readonly Digit[], ranks: number) {
     this.digits = digits;
     this.ranks = ranks;
-    this.#moving = digits.filter(({ length, step }) => step < length);
-    this.order = this.#moving.reduce((order, { length, step }) => (order * length) / step, 1);
+    this.#movingDigits = digits.filter(({ length, step }) => step < length);
+    this.order = this.#movingDigits.reduce((order, { length, step }) => (order * length) / step, 1);
   }
 
   /** Whether every rank is in a class of its own. */
   get isTrivial(): boolean {
-    return this.#moving.length === 0;
+    return this.#movingDigits.length === 0;
   }
 
   /** How many classes there are. */
@@ -44,9 +44,9 @@ export class Translations {
   }
 
   /** The translation that takes the representative of a rank's class to the rank. */
-  to(rank: number): number {
+  translationTo(rank: number): number {
     let translation = 0;
-    for (const { stride, length, step } of this.#moving) {
+    for (const { stride, length, step } of this.#movingDigits) {
       const value = Math.floor(rank / stride) % length;
       translation += (value - (value % step)) * stride;
     }
@@ -55,13 +55,13 @@ export class Translations {
 
   /** The least rank of a rank's class. */
   representative(rank: number): number {
-    return rank - this.to(rank);
+    return rank - this.translationTo(rank);
   }
 
   /** Where a translation takes a rank. */
   apply(translation: number, rank: number): number {
     let moved = rank;
-    for (const { stride, length } of this.#moving) {
+    for (const { stride, length } of this.#movingDigits) {
       const by = Math.floor(translation / stride) % length;
       const value = Math.floor(rank / stride) % length;
       moved += (value + by < length ? by : by - length) * stride;
@@ -72,7 +72,7 @@ export class Translations {
   /** What undoes a translation. */
   inverse(translation: number): number {
     let back = 0;
-    for (const { stride, length } of this.#moving) {
+    for (const { stride, length } of this.#movingDigits) {
       const by = Math.floor(translation / stride) % length;
       if (by > 0) back += (length - by) * stride;
     }
@@ -80,8 +80,8 @@ export class Translations {
   }
 
   /** A rank as the representative of `of`'s class has it: moved back by the translation that leads to `of`. */
-  seenFrom(of: number, rank: number): number {
-    return this.apply(this.inverse(this.to(of)), rank);
+  relativeTo(of: number, rank: number): number {
+    return this.apply(this.inverse(this.translationTo(of)), rank);
   }
 
   /** The representatives, in order. */
@@ -96,7 +96,7 @@ export class Translations {
 
   /** All translations: where they take rank 0, from 0 on. */
   *all(): Generator<number, void, undefined> {
-    const steps = this.#moving.map(({ stride, length, step }) => ({ by: step * stride, count: length / step }));
+    const steps = this.#movingDigits.map(({ stride, length, step }) => ({ by: step * stride, count: length / step }));
     for (let i = 0; i < this.order; i++) {
       let [rest, translation] = [i, 0];
       for (const { by, count } of steps) {
@@ -112,7 +112,7 @@ export class Translations {
  * Whether translations take nodes to nodes, and each but the one that moves nothing takes every node to another: ranks of one
  * class then have the same place in different nodes, and the representatives are the ranks of whole nodes.
  */
-export function keepsNodes({ digits }: Translations, ranksPerNode: number): boolean {
+export function preservesNodes({ digits }: Translations, ranksPerNode: number): boolean {
   return digits.every((digit) => digit.step === digit.length || stepsOverNodes(digit, ranksPerNode));
 }
 
@@ -172,13 +172,13 @@ export class Action {
 }
 
 /** Events of ranks that are recorded or replayed only to be compared with the representatives of their classes. */
-const MOST_EVENTS = 600_000;
+const MAX_EVENTS = 600_000;
 /** Ranks that are compared: at least, and at most. */
-const [FEWEST_RANKS, MOST_RANKS] = [4, 16];
+const [MIN_RANKS, MAX_RANKS] = [4, 16];
 
 /** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
 export function sampledRanks(size: number, events: number): number[] {
-  return spreadRanks(size, Math.min(MOST_RANKS, Math.max(FEWEST_RANKS, Math.floor(MOST_EVENTS / events))));
+  return spreadRanks(size, Math.min(MAX_RANKS, Math.max(MIN_RANKS, Math.floor(MAX_EVENTS / events))));
 }
 
 /** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */

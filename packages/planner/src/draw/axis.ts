@@ -1,4 +1,4 @@
-import { ink, page, short, text } from "./svg.ts";
+import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
 export interface Scale {
@@ -7,31 +7,31 @@ export interface Scale {
 }
 
 /** Puts 0 to `seconds` between the page's margins. */
-export function scaleOf(seconds: number): Scale {
+export function timeScale(seconds: number): Scale {
   const whole = Math.max(seconds, 1e-9);
   return { seconds: whole, x: (time) => page.left + (time / whole) * (page.width - page.left - page.right) };
 }
 
 /** Lines at round times from `top` to `bottom`, with the times below. */
 export function timeAxis({ seconds, x }: Scale, top: number, bottom: number): string {
-  const step = niceStep(seconds / 8);
+  const step = tickStep(seconds / 8);
   const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
   return ticks
     .map((time) => {
-      const at = short(x(time));
-      const line = `<line x1="${at}" x2="${at}" y1="${short(top)}" y2="${short(bottom)}" stroke="${ink.rule}" stroke-width="1"/>`;
+      const at = formatCoordinate(x(time));
+      const line = `<line x1="${at}" x2="${at}" y1="${formatCoordinate(top)}" y2="${formatCoordinate(bottom)}" stroke="${theme.rule}" stroke-width="1"/>`;
       return (
         line +
-        text(x(time), bottom + 18, formatSeconds(time), `text-anchor="middle" font-size="12" fill="${ink.faint}"`)
+        text(x(time), bottom + 18, formatSeconds(time), `text-anchor="middle" font-size="12" fill="${theme.faint}"`)
       );
     })
     .join("\n");
 }
 
 /** 1, 2 or 5 times a power of ten, not below `least`. */
-function niceStep(least: number): number {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
+function tickStep(min: number): number {
+  const power = 10 ** Math.floor(Math.log10(min));
+  return power * (min <= power ? 1 : min <= 2 * power ? 2 : min <= 5 * power ? 5 : 10);
 }
 
 /**

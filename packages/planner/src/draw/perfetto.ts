@@ -29,16 +29,16 @@ interface TraceEntry {
  */
 export function perfettoTrace(timeline: Timeline): string {
   const entries = timeline.ranks.flatMap(({ rank, at, pieces }) => [
-    ...namesOf(rank, at),
-    ...tracksOf(rank, "compute", pieces),
-    ...tracksOf(rank, "communication", pieces),
+    ...metadataEvents(rank, at),
+    ...trackEvents(rank, "compute", pieces),
+    ...trackEvents(rank, "communication", pieces),
   ]);
   // One event a line: half the size of indented JSON, and still readable.
   const lines = entries.map((entry) => JSON.stringify(entry));
   return `{"displayTimeUnit":"ms","traceEvents":[\n${lines.join(",\n")}\n]}\n`;
 }
 
-function namesOf(rank: number, at: Coordinate): readonly TraceEntry[] {
+function metadataEvents(rank: number, at: Coordinate): readonly TraceEntry[] {
   const place = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
   const name = place.length === 0 ? `rank ${rank}` : `rank ${rank} (${place.join(", ")})`;
   return [
@@ -48,7 +48,7 @@ function namesOf(rank: number, at: Coordinate): readonly TraceEntry[] {
 }
 
 /** The slices of a track must nest: what overlaps without nesting goes to a track of its own. */
-function tracksOf(pid: number, lane: Piece["lane"], pieces: readonly Piece[]): readonly TraceEntry[] {
+function trackEvents(pid: number, lane: Piece["lane"], pieces: readonly Piece[]): readonly TraceEntry[] {
   const ends: number[] = [];
   const first = lane === "compute" ? 0 : 100;
   const slices: TraceEntry[] = [];
@@ -56,7 +56,7 @@ function tracksOf(pid: number, lane: Piece["lane"], pieces: readonly Piece[]): r
     const free = ends.findIndex((end) => end <= piece.start);
     const track = free < 0 ? ends.length : free;
     ends[track] = piece.end;
-    slices.push(sliceOf(piece, pid, first + track));
+    slices.push(sliceEvent(piece, pid, first + track));
   }
   const names = ends.map((_, track): TraceEntry => {
     const name = track === 0 ? lane : `${lane} ${track + 1}`;
@@ -65,7 +65,7 @@ function tracksOf(pid: number, lane: Piece["lane"], pieces: readonly Piece[]): r
   return [...names, ...slices];
 }
 
-function sliceOf(
+function sliceEvent(
   { lane, name, label, start, end, bytesSent, bytesReceived }: Piece,
   pid: number,
   tid: number,

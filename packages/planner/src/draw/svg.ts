@@ -1,5 +1,11 @@
 /** Colours of everything that is not data. */
-export const ink = { text: "#1c2430", faint: "#5f6875", track: "#eef1f5", rule: "#d9dee5", paper: "#ffffff" } as const;
+export const theme = {
+  text: "#1c2430",
+  faint: "#5f6875",
+  track: "#eef1f5",
+  rule: "#d9dee5",
+  paper: "#ffffff",
+} as const;
 
 /** Width of every picture, and its margins. */
 export const page = { width: 1120, left: 200, right: 36, edge: 32 } as const;
@@ -19,11 +25,11 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 export function document({ title, description, height, body, definitions = "" }: Document): string {
   const { width } = page;
   const tall = Math.ceil(height);
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${ink.text}">
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${theme.text}">
 <title id="title">${escape(title)}</title>
 <desc id="description">${escape(description)}</desc>
 ${definitions}
-<rect width="${width}" height="${tall}" fill="${ink.paper}"/>
+<rect width="${width}" height="${tall}" fill="${theme.paper}"/>
 ${body.filter((part) => part !== "").join("\n")}
 </svg>
 `;
@@ -31,17 +37,17 @@ ${body.filter((part) => part !== "").join("\n")}
 
 /** Title and subtitle at the top of the page. */
 export function heading(title: string, subtitle: string): string {
-  const first = text(page.edge, 44, fitted(title, 22, across), `font-size="22" font-weight="650"`);
+  const first = text(page.edge, 44, truncate(title, 22, contentWidth), `font-size="22" font-weight="650"`);
   if (subtitle === "") return first;
-  return `${first}\n${text(page.edge, 70, fitted(subtitle, 14, across), `font-size="14" fill="${ink.faint}"`)}`;
+  return `${first}\n${text(page.edge, 70, truncate(subtitle, 14, contentWidth), `font-size="14" fill="${theme.faint}"`)}`;
 }
 
 /** Between the margins. */
-const across = page.width - 2 * page.edge;
+const contentWidth = page.width - 2 * page.edge;
 
 /** Facts at the foot of the page, one a line. */
 export function footnotes(facts: readonly string[], top: number): string {
-  return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${ink.faint}"`)).join("\n");
+  return facts.map((fact, i) => text(page.edge, top + i * 20, fact, `font-size="13" fill="${theme.faint}"`)).join("\n");
 }
 
 /** A rectangle in pixels: x to the right, y downward. */
@@ -62,21 +68,21 @@ export interface Box {
  * ```
  */
 export function rect({ x, y, width, height }: Box, rest: string): string {
-  return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${rest}/>`;
+  return `<rect x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" width="${formatCoordinate(width)}" height="${formatCoordinate(height)}" ${rest}/>`;
 }
 
 /** Words whose baseline begins at (x, y), or ends there, or has its middle there, by `text-anchor`. */
 export function text(x: number, y: number, words: string, rest: string): string {
-  return `<text x="${short(x)}" y="${short(y)}" ${rest}>${escape(words)}</text>`;
+  return `<text x="${formatCoordinate(x)}" y="${formatCoordinate(y)}" ${rest}>${escape(words)}</text>`;
 }
 
 /** The tooltip of `content`. */
-export function tip(words: string, content: string): string {
+export function tooltip(words: string, content: string): string {
   return `<g><title>${escape(words)}</title>${content}</g>`;
 }
 
 /** A coordinate, to a hundredth. */
-export function short(value: number): string {
+export function formatCoordinate(value: number): string {
   return String(Math.round(value * 100) / 100);
 }
 
@@ -92,7 +98,7 @@ export function escape(words: string): string {
 }
 
 /** Width that a line of text takes, about: fonts differ. */
-export function widthOf(words: string, size: number): number {
+export function textWidth(words: string, size: number): number {
   return words.length * size * 0.6;
 }
 
@@ -100,8 +106,8 @@ export function widthOf(words: string, size: number): number {
  * Words cut where they would leave their room: they stand whole in the document's title or description, or where one points.
  * Letters of most fonts are half as wide as high: what would just fit is not cut.
  */
-export function fitted(words: string, size: number, room: number): string {
-  const most = Math.floor(room / (size * 0.53));
+export function truncate(words: string, size: number, maxWidth: number): string {
+  const most = Math.floor(maxWidth / (size * 0.53));
   const letters = [...words];
   if (letters.length <= most) return words;
   return `${letters

@@ -1,8 +1,8 @@
 import { checkOptionNames, type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
-import { colourOf, inkOn } from "./colouring.ts";
-import { type Box, document, fitted, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
-import { type TileMap, tilesOf } from "./tiles.ts";
+import { paletteColor, contrastColor } from "./color-scheme.ts";
+import { type Box, document, truncate, footnotes, heading, theme, page, rect, text, tooltip } from "./svg.ts";
+import { type TileMap, tileMap } from "./tiles.ts";
 
 export interface TileMapSvgOptions {
   /** "Who computes what" if absent. */
@@ -12,13 +12,13 @@ export interface TileMapSvgOptions {
   readonly ranks?: readonly number[];
 }
 
-const ALL = 28;
-const SOME = 8;
+const MAX_RANKS_SHOWN = 28;
+const SAMPLED_RANKS = 8;
 const SIDE = 640;
 const TOP = 130;
 const LEFT = 120;
 /** Between the lines of the legend. */
-const LINE = 22;
+const LINE_HEIGHT = 22;
 const GREY = "#c3cad4";
 
 /**
@@ -38,28 +38,28 @@ const GREY = "#c3cad4";
 export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
   checkOptionNames("tileMapSvg", options, ["title", "subtitle", "ranks"]);
   const { title = "Who computes what", subtitle = "" } = options;
-  const map = tilesOf(record);
-  const counts = countsOf(map);
-  const coloured = chosen([...counts.keys()], options.ranks);
-  const colours = new Map(coloured.map((rank, i) => [rank, colourOf(i)]));
-  const [rows, columns] = [edgesOf(map.queries, TOP), edgesOf(map.keys, LEFT)];
+  const map = tileMap(record);
+  const counts = tileCounts(map);
+  const coloured = selectRanks([...counts.keys()], options.ranks);
+  const colours = new Map(coloured.map((rank, i) => [rank, paletteColor(i)]));
+  const [rows, columns] = [edgePositions(map.queries, TOP), edgePositions(map.keys, LEFT)];
   const cells = map.queries.flatMap((_, query) =>
-    runsOf(map, query, colours).map(({ from, to, ranks }) => {
+    cellRuns(map, query, colours).map(({ from, to, ranks }) => {
       const box = {
         x: columns[from]!,
         y: rows[query]!,
         width: columns[to]! - columns[from]!,
         height: rows[query + 1]! - rows[query]!,
       };
-      return cellOf(ranks, box, { colours, name: nameOf(map, query, from, to - 1) });
+      return drawCell(ranks, box, { colours, name: cellTitle(map, query, from, to - 1) });
     }),
   );
-  const notes = notesOf(map, counts.size - coloured.length);
+  const notes = drawNotes(map, counts.size - coloured.length);
   const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
-  const faint = `font-size="13" fill="${ink.faint}"`;
+  const faint = `font-size="13" fill="${theme.faint}"`;
   const square = { x: LEFT, y: TOP, width: SIDE, height: SIDE };
-  // Whoever asks for many ranks gets as long a list of them.
-  const bottom = Math.max(TOP + SIDE, TOP + 12 + (coloured.length + 1) * LINE);
+  // Many selected ranks make as long a list of them.
+  const bottom = Math.max(TOP + SIDE, TOP + 12 + (coloured.length + 1) * LINE_HEIGHT);
   return document({
     title,
     description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
@@ -68,19 +68,19 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
       heading(title, subtitle),
       text(LEFT + SIDE / 2, TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
       text(LEFT - 14, TOP + SIDE / 2, "queries ↓", `text-anchor="end" ${faint}`),
-      rect(square, `fill="${ink.track}"`),
+      rect(square, `fill="${theme.track}"`),
       `<g shape-rendering="crispEdges">`,
       ...cells,
       "</g>",
-      rect(square, `fill="none" stroke="${ink.rule}"`),
-      legendOf(record, counts, colours),
+      rect(square, `fill="none" stroke="${theme.rule}"`),
+      drawLegend(record, counts, colours),
       footnotes(notes, bottom + 32),
     ],
   });
 }
 
 /** How many tiles each rank computes, by rank. */
-function countsOf(map: TileMap): ReadonlyMap<number, number> {
+function tileCounts(map: TileMap): ReadonlyMap<number, number> {
   const tiles = new Map<number, number>();
   for (const query of map.queries.keys()) {
     for (const key of map.keys.keys()) {
@@ -90,28 +90,31 @@ function countsOf(map: TileMap): ReadonlyMap<number, number> {
   return new Map([...tiles].toSorted(([a], [b]) => a - b));
 }
 
-function chosen(known: readonly number[], wanted: readonly number[] | undefined): readonly number[] {
-  if (wanted) return wanted.filter((rank) => known.includes(rank));
-  if (known.length <= ALL) return known;
-  return Array.from({ length: SOME }, (_, i) => known[Math.round((i * (known.length - 1)) / (SOME - 1))]!);
+function selectRanks(known: readonly number[], requested: readonly number[] | undefined): readonly number[] {
+  if (requested) return requested.filter((rank) => known.includes(rank));
+  if (known.length <= MAX_RANKS_SHOWN) return known;
+  return Array.from(
+    { length: SAMPLED_RANKS },
+    (_, i) => known[Math.round((i * (known.length - 1)) / (SAMPLED_RANKS - 1))]!,
+  );
 }
 
 /** Where pieces begin and the last one ends, as wide as they are long. */
-function edgesOf(pieces: readonly Span[], from: number): readonly number[] {
+function edgePositions(pieces: readonly Span[], from: number): readonly number[] {
   const whole = Math.max(1, spansLength(pieces));
   let end = from;
   return [from, ...pieces.map(({ length }) => (end += (length / whole) * SIDE))];
 }
 
-interface Cells {
+interface CellRun {
   readonly from: number;
   readonly to: number;
   readonly ranks: readonly number[];
 }
 
 /** Neighbours in a row that the same ranks compute, or ranks without a colour. */
-function runsOf(map: TileMap, query: number, colours: ReadonlyMap<number, string>): readonly Cells[] {
-  const runs: Cells[] = [];
+function cellRuns(map: TileMap, query: number, colours: ReadonlyMap<number, string>): readonly CellRun[] {
+  const runs: CellRun[] = [];
   for (const key of map.keys.keys()) {
     const all = map.ranksOf(query, key);
     const ranks = all.filter((rank) => colours.has(rank));
@@ -129,42 +132,42 @@ interface CellStyle {
   readonly name: string;
 }
 
-function cellOf(ranks: readonly number[], { x, y, width, height }: Box, { colours, name }: CellStyle): string {
+function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colours, name }: CellStyle): string {
   const gap = Math.min(width, height) < 6 ? 0 : 1;
   if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${GREY}"`);
   const share = (height - gap) / ranks.length;
   const bars = ranks.map((rank, i) => {
     const bar = { x, y: y + i * share, width: width - gap, height: share };
-    const label = share >= 16 && width >= 20 ? labelOf(rank, bar, colours.get(rank)!) : "";
+    const label = share >= 16 && width >= 20 ? drawLabel(rank, bar, colours.get(rank)!) : "";
     return rect(bar, `fill="${colours.get(rank)}"`) + label;
   });
-  const who = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, for their heads`;
-  return tip(`${name}: computed by ${who}`, bars.join(""));
+  const computedBy = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, for their heads`;
+  return tooltip(`${name}: computed by ${computedBy}`, bars.join(""));
 }
 
-function labelOf(rank: number, { x, y, width, height }: Box, colour: string): string {
+function drawLabel(rank: number, { x, y, width, height }: Box, colour: string): string {
   const size = Math.min(13, height * 0.6);
   const place = `text-anchor="middle" font-size="${size.toFixed(1)}"`;
-  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${inkOn(colour)}"`);
+  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${contrastColor(colour)}"`);
 }
 
-function nameOf(map: TileMap, query: number, firstKey: number, lastKey: number): string {
+function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: number): string {
   const [q, a, b] = [map.queries[query]!, map.keys[firstKey]!, map.keys[lastKey]!];
   return `queries from ${q.start}, keys from ${a.start} to ${b.start + (b.length - 1) * b.step}`;
 }
 
 /** Ranks, their colours and how many tiles each computes, beside the map. */
-function legendOf(
+function drawLegend(
   record: AttentionRecord,
   counts: ReadonlyMap<number, number>,
   colours: ReadonlyMap<number, string>,
 ): string {
   const left = LEFT + SIDE + 28;
   const entry = (words: string, fill: string, i: number): string => {
-    const y = TOP + 12 + i * LINE;
+    const y = TOP + 12 + i * LINE_HEIGHT;
     return (
       rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`) +
-      text(left + 20, y, fitted(words, 13, page.width - left - 24), `font-size="13"`)
+      text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`)
     );
   };
   const shown = [...colours].map(([rank, fill], i) => {
@@ -175,7 +178,7 @@ function legendOf(
   return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, GREY, colours.size)] : [])].join("\n");
 }
 
-function notesOf(map: TileMap, others: number): readonly string[] {
+function drawNotes(map: TileMap, others: number): readonly string[] {
   const several = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
   return [
     ...(several ? ["Several ranks compute a tile, each for its share of the heads."] : []),

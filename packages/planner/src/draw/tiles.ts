@@ -11,16 +11,16 @@ export interface TileMap {
 }
 
 /** Reads from a record's tapes who computed what. */
-export function tilesOf(record: AttentionRecord): TileMap {
-  const queries = piecesOf(record, "queries");
-  const keys = piecesOf(record, "keys");
+export function tileMap(record: AttentionRecord): TileMap {
+  const queries = shardSpans(record, "queries");
+  const keys = shardSpans(record, "keys");
   const tiles = new Map<number, number[]>();
   const covered = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
   const within = (side: "queries" | "keys", rows: number): readonly number[] => {
     const known = covered[side].get(rows);
     if (known) return known;
     const pieces = side === "queries" ? queries : keys;
-    const found = pieces.flatMap((piece, i) => (meets(record.names.rows[rows]!, piece) ? [i] : []));
+    const found = pieces.flatMap((piece, i) => (includesSample(record.names.rows[rows]!, piece) ? [i] : []));
     covered[side].set(rows, found);
     return found;
   };
@@ -36,7 +36,7 @@ export function tilesOf(record: AttentionRecord): TileMap {
           const place = row * keys.length + column;
           const ranks = tiles.get(place);
           if (ranks && ranks.at(-1) !== tape.rank) ranks.push(tape.rank);
-          else if (!ranks && sees(record.slices, queries[row]!, keys[column]!)) tiles.set(place, [tape.rank]);
+          else if (!ranks && isVisible(record.slices, queries[row]!, keys[column]!)) tiles.set(place, [tape.rank]);
         }
       }
     }
@@ -45,7 +45,7 @@ export function tilesOf(record: AttentionRecord): TileMap {
 }
 
 /** Whether the mask leaves anything of a tile; of strided pieces, of what lies between their ends. */
-function sees(slices: readonly Slice[], query: Span, key: Span): boolean {
+function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
   const [q0, q1] = hull(query);
   const [k0, k1] = hull(key);
   return slices.some((slice) => sliceMeets(slice, { q0, q1, k0, k1 }));
@@ -55,7 +55,7 @@ function hull({ start, length, step }: Span): readonly [number, number] {
   return [start, start + (length - 1) * step + 1];
 }
 
-function piecesOf(record: AttentionRecord, side: "queries" | "keys"): readonly Span[] {
+function shardSpans(record: AttentionRecord, side: "queries" | "keys"): readonly Span[] {
   const spans = record.ranks
     .filter(({ firstSequence }) => firstSequence === 0)
     .flatMap(({ at }) => record[side].spans(at))
@@ -65,7 +65,7 @@ function piecesOf(record: AttentionRecord, side: "queries" | "keys"): readonly S
 }
 
 /** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
-function meets(rows: readonly Span[], { start, length, step }: Span): boolean {
+function includesSample(rows: readonly Span[], { start, length, step }: Span): boolean {
   const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
   return samples.some((position) =>
     rows.some((span) => {

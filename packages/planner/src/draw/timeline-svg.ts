@@ -1,12 +1,12 @@
 import { checkOptionNames } from "@mosaic/core";
 import type { Piece, Timeline } from "../time/timeline.ts";
-import { formatSeconds, formatShare, type Scale, scaleOf, timeAxis } from "./axis.ts";
-import { type Colouring, colouringOf } from "./colouring.ts";
+import { formatSeconds, formatShare, type Scale, timeScale, timeAxis } from "./axis.ts";
+import { type ColorScheme, colorScheme } from "./color-scheme.ts";
 import { aggregateUtilization } from "./utilization.ts";
-import { lanesOf, type Rows, rowsFor } from "./lane.ts";
-import { legendOf, patterns } from "./legend.ts";
-import { document, fitted, footnotes, heading, ink, page, text, widthOf } from "./svg.ts";
-import { timeShares } from "./waiting.ts";
+import { drawLanes, type BandHeights, bandHeights } from "./lane.ts";
+import { drawLegend, patterns } from "./legend.ts";
+import { document, truncate, footnotes, heading, theme, page, text, textWidth } from "./svg.ts";
+import { timeShares } from "./wait-intervals.ts";
 
 /** One run, or what was foretold of it beside what was measured. */
 export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
@@ -23,14 +23,14 @@ export interface TimelineSvgOptions {
   readonly group?: (piece: Piece) => string;
 }
 
-interface Named {
+interface NamedTimeline {
   readonly name: string;
   readonly timeline: Timeline;
 }
 
 /** Ranks that all get a row, and how many of more do. */
-const ALL = 16;
-const SOME = 8;
+const MAX_RANKS_SHOWN = 16;
+const SAMPLED_RANKS = 8;
 const TOP = 112;
 
 /**
@@ -51,21 +51,21 @@ const TOP = 112;
 export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
   checkOptionNames("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
   const { title = "Timeline", subtitle = "", facts = [] } = options;
-  const named = namesOf(timelines);
+  const named = namedTimelines(timelines);
   const runs = named.map(({ timeline }) => timeline);
-  const scale = scaleOf(Math.max(...runs.map(({ seconds }) => seconds)));
-  const colouring = colouringOf(runs, options.group);
-  const rows = chosen(runs, options.ranks);
-  const crowded = runs.some(({ ranks }) => ranks.length > rows.length);
+  const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
+  const colouring = colorScheme(runs, options.group);
+  const rows = selectRanks(runs, options.ranks);
+  const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = TOP;
-  const crowds = (crowded ? named : []).map(({ name, timeline }) => {
-    const crowd = aggregateUtilization(timeline, name, { scale, colouring, top });
-    top = crowd.bottom;
-    return crowd.svg;
+  const aggregates = (isAggregated ? named : []).map(({ name, timeline }) => {
+    const aggregate = aggregateUtilization(timeline, name, { scale, colouring, top });
+    top = aggregate.bottom;
+    return aggregate.svg;
   });
-  const heights = rowsFor(rows.length * named.length);
+  const heights = bandHeights(rows.length * named.length);
   const bands = rows.map((rank, i) => {
-    return bandsOf(rank, named, {
+    return drawBands(rank, named, {
       scale,
       colouring,
       rows: heights,
@@ -74,8 +74,8 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
     });
   });
   const bottom = top + rows.length * named.length * heights.band;
-  const legend = legendOf(colouring, bottom + 52);
-  const notes = [...named.map(spent), ...compared(timelines), ...facts];
+  const legend = drawLegend(colouring, bottom + 52);
+  const notes = [...named.map(describeShares), ...describeError(timelines), ...facts];
   return document({
     title,
     description: [subtitle, ...notes].filter((words) => words !== "").join(" "),
@@ -84,7 +84,7 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
     body: [
       heading(title, subtitle),
       timeAxis(scale, TOP - 12, bottom + 2),
-      ...crowds,
+      ...aggregates,
       ...bands,
       legend.svg,
       footnotes(notes, legend.bottom + 16),
@@ -92,17 +92,20 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
   });
 }
 
-function namesOf(timelines: Timelines): readonly Named[] {
+function namedTimelines(timelines: Timelines): readonly NamedTimeline[] {
   if (!("predicted" in timelines)) return [{ name: "", timeline: timelines }];
   return (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }));
 }
 
 /** Evenly spread ranks, with the last to end among them. */
-function chosen(runs: readonly Timeline[], wanted: readonly number[] | undefined): readonly number[] {
+function selectRanks(runs: readonly Timeline[], requested: readonly number[] | undefined): readonly number[] {
   const known = [...new Set(runs.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted((a, b) => a - b);
-  if (wanted) return wanted.filter((rank) => known.includes(rank));
-  if (known.length * runs.length <= ALL) return known;
-  const spread = Array.from({ length: SOME }, (_, i) => known[Math.round((i * (known.length - 1)) / (SOME - 1))]!);
+  if (requested) return requested.filter((rank) => known.includes(rank));
+  if (known.length * runs.length <= MAX_RANKS_SHOWN) return known;
+  const spread = Array.from(
+    { length: SAMPLED_RANKS },
+    (_, i) => known[Math.round((i * (known.length - 1)) / (SAMPLED_RANKS - 1))]!,
+  );
   const ends = runs
     .flatMap(({ ranks }) => ranks)
     .map(({ rank, pieces }) => ({ rank, end: pieces.reduce((end, each) => Math.max(end, each.end), 0) }));
@@ -110,28 +113,28 @@ function chosen(runs: readonly Timeline[], wanted: readonly number[] | undefined
   return [...new Set([...spread, last.rank])].toSorted((a, b) => a - b);
 }
 
-interface BandPlace {
+interface BandContext {
   readonly scale: Scale;
-  readonly colouring: Colouring;
-  readonly rows: Rows;
+  readonly colouring: ColorScheme;
+  readonly rows: BandHeights;
   readonly top: number;
   /** Whether to label the two lanes. */
   readonly first: boolean;
 }
 
-function bandsOf(rank: number, named: readonly Named[], { rows, top, first, ...place }: BandPlace): string {
-  const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${ink.faint}"`;
+function drawBands(rank: number, named: readonly NamedTimeline[], { rows, top, first, ...place }: BandContext): string {
+  const faint = `font-size="${Math.max(9, rows.font - 2)}" fill="${theme.faint}"`;
   const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
   const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
-  const where = rows.band >= 40 ? fitted(at.join(" · "), rows.font - 2, page.left - page.edge - 8) : "";
-  const room = page.left - page.edge - 76 > widthOf(where, rows.font - 2);
+  const where = rows.band >= 40 ? truncate(at.join(" · "), rows.font - 2, page.left - page.edge - 8) : "";
+  const room = page.left - page.edge - 76 > textWidth(where, rows.font - 2);
   const drawn = named.map(({ name }, i) => {
     const y = top + i * rows.band;
     const right = (words: string, at: number) => text(page.left - 10, at, words, `text-anchor="end" ${faint}`);
     return [
       name !== "" ? right(name, y + rows.compute * 0.72) : first ? right("computes", y + rows.compute * 0.72) : "",
       name === "" && first && room && rows.send >= 8 ? right("transfers", y + rows.compute + 3 + rows.send * 0.9) : "",
-      lanesOf(own[i]?.pieces ?? [], { ...place, rows, top: y }),
+      drawLanes(own[i]?.pieces ?? [], { ...place, rows, top: y }),
     ].join("\n");
   });
   return [
@@ -141,13 +144,13 @@ function bandsOf(rank: number, named: readonly Named[], { rows, top, first, ...p
   ].join("\n");
 }
 
-function spent({ name, timeline }: Named): string {
+function describeShares({ name, timeline }: NamedTimeline): string {
   const { computing, waiting, idle } = timeShares(timeline);
-  const who = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
-  return `${who}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatShare(computing)} computing, ${formatShare(waiting)} waiting for transfers, ${formatShare(idle)} idle.`;
+  const legendText = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
+  return `${legendText}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatShare(computing)} computing, ${formatShare(waiting)} waiting for transfers, ${formatShare(idle)} idle.`;
 }
 
-function compared(timelines: Timelines): readonly string[] {
+function describeError(timelines: Timelines): readonly string[] {
   if (!("predicted" in timelines)) return [];
   const { predicted, measured } = timelines;
   if (measured.seconds <= 0) return [];

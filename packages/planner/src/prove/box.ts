@@ -16,7 +16,7 @@ export function boxAt(offset: number, sizes: readonly number[], strides: readonl
 }
 
 /** The part of a box at a place in it. */
-export function partOf({ offset, strides }: Box, at: readonly number[], sizes: readonly number[]): Box {
+export function subBox({ offset, strides }: Box, at: readonly number[], sizes: readonly number[]): Box {
   let first = offset;
   for (let i = 0; i < 4; i++) first += at[i]! * strides[i]!;
   return boxAt(first, sizes, strides);
@@ -37,18 +37,18 @@ export function isSame(a: Box, b: Box): boolean {
   return true;
 }
 
-// Where `originIn` works: it is asked about millions of pairs of boxes, nearly all of which share nothing.
-const axis = new Int32Array(4);
-const stride = new Float64Array(4);
-const least = new Float64Array(4);
-const most = new Float64Array(4);
-const place = new Float64Array(4);
+// Where `originIn` works: it is called for millions of pairs of boxes, nearly all of which share nothing.
+const axisIndex = new Int32Array(4);
+const axisStride = new Float64Array(4);
+const minCoordinate = new Float64Array(4);
+const maxCoordinate = new Float64Array(4);
+const coordinate = new Float64Array(4);
 
 /** Coordinates of a box's origin in another that it meets; undefined if they share no element or differ in strides. */
 export function originIn(box: Box, other: Box): number[] | undefined {
   let axes = 0;
   for (let i = 0; i < 4; i++) {
-    place[i] = 0;
+    coordinate[i] = 0;
     const [a, b] = [box.sizes[i]!, other.sizes[i]!];
     if (a === 1 && b === 1) continue;
     if (a > 1 && b > 1 && box.strides[i] !== other.strides[i]) return undefined;
@@ -56,35 +56,37 @@ export function originIn(box: Box, other: Box): number[] | undefined {
     if (step <= 0) return undefined;
     // Largest stride first.
     let at = axes++;
-    for (; at > 0 && stride[at - 1]! < step; at--) {
-      axis[at] = axis[at - 1]!;
-      stride[at] = stride[at - 1]!;
-      least[at] = least[at - 1]!;
-      most[at] = most[at - 1]!;
+    for (; at > 0 && axisStride[at - 1]! < step; at--) {
+      axisIndex[at] = axisIndex[at - 1]!;
+      axisStride[at] = axisStride[at - 1]!;
+      minCoordinate[at] = minCoordinate[at - 1]!;
+      maxCoordinate[at] = maxCoordinate[at - 1]!;
     }
-    axis[at] = i;
-    stride[at] = step;
-    least[at] = 1 - a;
-    most[at] = b - 1;
+    axisIndex[at] = i;
+    axisStride[at] = step;
+    minCoordinate[at] = 1 - a;
+    maxCoordinate[at] = b - 1;
   }
-  return solve(0, axes, box.offset - other.offset) ? [place[0]!, place[1]!, place[2]!, place[3]!] : undefined;
+  return solveCoordinates(0, axes, box.offset - other.offset)
+    ? [coordinate[0]!, coordinate[1]!, coordinate[2]!, coordinate[3]!]
+    : undefined;
 }
 
 /** Writes distance as Σ c·stride with every c in its range, if it can be. */
-function solve(depth: number, axes: number, distance: number): boolean {
+function solveCoordinates(depth: number, axes: number, distance: number): boolean {
   if (depth === axes) return distance === 0;
-  const step = stride[depth]!;
+  const step = axisStride[depth]!;
   const low = Math.floor(distance / step);
   for (let c = low; c <= low + 1; c++) {
-    if (c < least[depth]! || c > most[depth]!) continue;
-    place[axis[depth]!] = c;
-    if (solve(depth + 1, axes, distance - c * step)) return true;
+    if (c < minCoordinate[depth]! || c > maxCoordinate[depth]!) continue;
+    coordinate[axisIndex[depth]!] = c;
+    if (solveCoordinates(depth + 1, axes, distance - c * step)) return true;
   }
   return false;
 }
 
 /** Whether strides differ, so that elements may be shared although no box describes which. */
-export function differ(a: Box, b: Box): boolean {
+export function differInStrides(a: Box, b: Box): boolean {
   for (let i = 0; i < 4; i++) {
     if (a.sizes[i]! > 1 && b.sizes[i]! > 1 && a.strides[i] !== b.strides[i]) return true;
   }
@@ -92,27 +94,27 @@ export function differ(a: Box, b: Box): boolean {
 }
 
 /** What two boxes share, as a place in each. */
-export interface Shared {
-  readonly inOne: readonly number[];
-  readonly inOther: readonly number[];
+export interface Intersection {
+  readonly atFirst: readonly number[];
+  readonly atSecond: readonly number[];
   readonly sizes: readonly number[];
 }
 
 /** What a box shares with another in whose coordinates its origin is `from`. */
-export function sharedOf(one: Box, other: Box, from: readonly number[]): Shared {
-  const inOne = from.map((c) => Math.max(0, -c));
-  const sizes = from.map((c, i) => Math.min(one.sizes[i]!, other.sizes[i]! - c) - inOne[i]!);
-  return { inOne, inOther: inOne.map((c, i) => c + from[i]!), sizes };
+export function intersect(one: Box, other: Box, from: readonly number[]): Intersection {
+  const atFirst = from.map((c) => Math.max(0, -c));
+  const sizes = from.map((c, i) => Math.min(one.sizes[i]!, other.sizes[i]! - c) - atFirst[i]!);
+  return { atFirst, atSecond: atFirst.map((c, i) => c + from[i]!), sizes };
 }
 
 /** A place in a box and how much of it. */
-export interface Part {
+export interface BoxRange {
   readonly at: readonly number[];
   readonly sizes: readonly number[];
 }
 
 /** What of a box lies within a range of elements: all of it, or a range of its outermost axis and parts of the slabs beside. */
-export function within(box: Box, low: number, high: number): Part[] {
+export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   if (low <= box.low && box.high <= high) return [{ at: origin, sizes: box.sizes }];
   if (low >= box.high || box.low >= high || low >= high) return [];
   const axes = [0, 1, 2, 3].filter((i) => box.sizes[i]! > 1);
@@ -122,13 +124,13 @@ export function within(box: Box, low: number, high: number): Part[] {
   const inner = box.high - box.low - (count - 1) * step;
   const first = Math.max(0, Math.ceil((low - box.low) / step));
   const end = Math.min(count, Math.floor((high - box.low - inner) / step) + 1);
-  const parts: Part[] =
+  const parts: BoxRange[] =
     end > first ? [{ at: origin.with(outer, first), sizes: box.sizes.with(outer, end - first) }] : [];
   const beside = end > first ? [first - 1, end] : [Math.floor((low - box.low) / step), first];
   for (const slab of new Set(beside)) {
     if (slab < 0 || slab >= count) continue;
     const slabAt = { at: origin.with(outer, slab), sizes: box.sizes.with(outer, 1) };
-    for (const { at, sizes } of within(partOf(box, slabAt.at, slabAt.sizes), low, high)) {
+    for (const { at, sizes } of clipToRange(subBox(box, slabAt.at, slabAt.sizes), low, high)) {
       parts.push({ at: at.with(outer, slab), sizes });
     }
   }
@@ -136,20 +138,20 @@ export function within(box: Box, low: number, high: number): Part[] {
 }
 
 /** The parts of a box around the one at a place in it. */
-export function around(sizes: readonly number[], hole: Part): Part[] {
-  const parts: Part[] = [];
-  let core: Part = { at: origin, sizes };
-  for (let axis = 0; axis < 4; axis++) {
-    const first = hole.at[axis]!;
-    const end = first + hole.sizes[axis]!;
-    if (first > 0) parts.push(slice(core, axis, 0, first));
-    if (end < sizes[axis]!) parts.push(slice(core, axis, end, sizes[axis]!));
-    core = slice(core, axis, first, end);
+export function complement(sizes: readonly number[], hole: BoxRange): BoxRange[] {
+  const parts: BoxRange[] = [];
+  let core: BoxRange = { at: origin, sizes };
+  for (let axisIndex = 0; axisIndex < 4; axisIndex++) {
+    const first = hole.at[axisIndex]!;
+    const end = first + hole.sizes[axisIndex]!;
+    if (first > 0) parts.push(sliceAxis(core, axisIndex, 0, first));
+    if (end < sizes[axisIndex]!) parts.push(sliceAxis(core, axisIndex, end, sizes[axisIndex]!));
+    core = sliceAxis(core, axisIndex, first, end);
   }
   return parts;
 }
 
 // oxlint-disable-next-line max-params -- an axis and a range of it
-function slice({ at, sizes }: Part, axis: number, first: number, end: number): Part {
-  return { at: at.with(axis, first), sizes: sizes.with(axis, end - first) };
+function sliceAxis({ at, sizes }: BoxRange, axisIndex: number, first: number, end: number): BoxRange {
+  return { at: at.with(axisIndex, first), sizes: sizes.with(axisIndex, end - first) };
 }

@@ -2,19 +2,19 @@ import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { origin } from "./box.ts";
 import { type Entry, rowsAt } from "./content.ts";
-import { expectedAt, fits, type Join, joinedHeld, pairsOf, sameRows, sumIn } from "./entries.ts";
+import { expectedRowsAt, hasRows, type CombineMode, combine, pairsOf, sameRows, sumNumber } from "./entries.ts";
 import type { ReplayContext } from "./context.ts";
 import { Operands } from "./operands.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { nothing } from "./sums.ts";
+import { emptySum } from "./sums.ts";
 import {
-  describe,
+  describeValue,
   isDelta,
   isFill,
   kindOf,
   payloadOf,
-  positionsText,
+  formatPositions,
   type Rows,
   type Side,
   type SumName,
@@ -27,12 +27,12 @@ const sides = { out: "queries", lse: "queries", dq: "queries", dk: "keys", dv: "
 >;
 
 /** The rows of what has none: a fill. */
-function nowhere(positions: Positions): Rows {
+function rowsOfFill(positions: Positions): Rows {
   return { batch: 0, head: 0, column: 0, positions };
 }
 
 /** All orders of four axes, their own first: rows may be moved and added through views whose axes are not in attention's order. */
-const orders: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
+const axisOrders: readonly (readonly number[])[] = permutations([0, 1, 2, 3]);
 
 function permutations(axes: readonly number[]): number[][] {
   if (axes.length === 0) return [[]];
@@ -47,24 +47,24 @@ export class Compute {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   readonly #operands: Operands;
-  readonly #nowhere: Rows;
+  readonly #rowsOfFill: Rows;
   /** Sums already reported as used before they are complete. */
   readonly #partials = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
-  #complete: { sum: number; rows: Positions | undefined } = { sum: nothing, rows: undefined };
+  #lastComplete: { sum: number; rows: Positions | undefined } = { sum: emptySum, rows: undefined };
 
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
-  #right: readonly unknown[] = [];
+  #lastStatistics: readonly unknown[] = [];
 
   constructor(context: ReplayContext, recorded: RecordedRank, memory: RankMemory) {
     this.#context = context;
     this.#memory = memory;
     this.#operands = new Operands(context, recorded, memory);
-    this.#nowhere = nowhere(context.positions.of([]));
+    this.#rowsOfFill = rowsOfFill(context.positions.of([]));
   }
 
   /** The phase, and how many tiles were computed in it. */
-  get where(): string {
+  get location(): string {
     return `${this.#operands.phase}, after tile ${this.#operands.number}`;
   }
 
@@ -82,9 +82,9 @@ export class Compute {
     const [out, lse] = [event.arg(0), event.arg(1)];
     const tile = operands.tile(event, 5, { q: event.arg(2), k: event.arg(3) });
     if (tile < 0 || !operands.source("v", event.arg(4), operands.keys)) return;
-    this.#add(tile, out, "out", operands.queries);
-    this.#add(tile, lse, "lse", operands.queries);
-    this.#agree(out, lse);
+    this.#accumulate(tile, out, "out", operands.queries);
+    this.#accumulate(tile, lse, "lse", operands.queries);
+    this.#checkOutMatchesLse(out, lse);
   }
 
   attendBackward(event: Reader): void {
@@ -93,19 +93,19 @@ export class Compute {
     if (tile < 0) return;
     const { queries, keys } = operands;
     if (!operands.source("dOut", event.arg(4), queries) || !operands.source("v", event.arg(8), keys)) return;
-    if (!this.#statistics(event.arg(5), event.arg(6), queries)) return;
-    this.#add(tile, event.arg(0), "dq", queries);
-    this.#add(tile, event.arg(1), "dk", keys);
-    this.#add(tile, event.arg(2), "dv", keys);
+    if (!this.#checkStatistics(event.arg(5), event.arg(6), queries)) return;
+    this.#accumulate(tile, event.arg(0), "dq", queries);
+    this.#accumulate(tile, event.arg(1), "dk", keys);
+    this.#accumulate(tile, event.arg(2), "dv", keys);
   }
 
   /** into ← into and from, which are out and lse of the same queries over other keys. */
   merge(event: Reader): void {
     for (const [i, what] of (["out", "lse"] as const).entries()) {
-      if (this.#join(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
+      if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
       this.#operands.fault(
         "data",
-        `rank ${this.#operands.rank}, ${this.where}: merge: ${what} are not states of the same queries`,
+        `rank ${this.#operands.rank}, ${this.location}: merge: ${what} are not states of the same queries`,
       );
     }
   }
@@ -113,7 +113,7 @@ export class Compute {
   /** Gradients of the same rows become one; of what else is added nothing is known after. */
   add(event: Reader): void {
     const out = event.arg(0);
-    if (!this.#join(out, [event.arg(1), event.arg(2)], "add")) this.#memory.write(out, []);
+    if (!this.#combine(out, [event.arg(1), event.arg(2)], "add")) this.#memory.write(out, []);
   }
 
   copy(event: Reader): void {
@@ -121,16 +121,16 @@ export class Compute {
     const { box } = this.#memory.view(out).layout;
     const from = this.#memory.view(x).layout.box;
     const same = box.sizes.every((size, i) => size === from.sizes[i]);
-    const only = same ? this.#memory.only(x) : undefined;
-    if (only) this.#memory.put(out, only.value, only.rows);
-    else if (!same || !this.#copyTurned(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
+    const only = same ? this.#memory.singlePiece(x) : undefined;
+    if (only) this.#memory.writeSingle(out, only.value, only.rows);
+    else if (!same || !this.#copyPermuted(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
   }
 
   /** A copy through views whose axes are in some other order, as on the way to a message. */
-  #copyTurned(out: number, x: number): boolean {
-    for (const order of orders) {
-      const { whole, entries } = this.#memory.readTurned(x, order);
-      if (whole) this.#memory.writeTurned(out, order, entries);
+  #copyPermuted(out: number, x: number): boolean {
+    for (const order of axisOrders) {
+      const { whole, entries } = this.#memory.readPermuted(x, order);
+      if (whole) this.#memory.writePermuted(out, order, entries);
       if (whole) return true;
     }
     return false;
@@ -138,67 +138,73 @@ export class Compute {
 
   fill(event: Reader): void {
     const out = event.arg(0);
-    this.#memory.put(out, valueOf("fill", event.arg(1)), this.#nowhere);
+    this.#memory.writeSingle(out, valueOf("fill", event.arg(1)), this.#rowsOfFill);
   }
 
   rowDot(event: Reader): void {
     const entries: Entry[] = [];
-    const { zeros } = this.#context;
+    const { initialValues } = this.#context;
     const [a, b] = [this.#memory.read(event.arg(1)), this.#memory.read(event.arg(2))];
     const columns = this.#memory.view(event.arg(1)).layout.box.sizes[3];
     for (const [x, y] of pairsOf(a, b, true)) {
-      const sum = sumIn(y.value, "out", zeros);
+      const sum = sumNumber(y.value, "out", initialValues);
       if (x.value !== valueOf("dOut") || sum === undefined || x.sizes[3] !== columns) continue;
-      if (sum !== nothing && !sameRows(x.rows, y.rows)) continue;
-      const value = sum === nothing ? y.value : valueOf("delta", sum);
+      if (sum !== emptySum && !sameRows(x.rows, y.rows)) continue;
+      const value = sum === emptySum ? y.value : valueOf("delta", sum);
       entries.push({ value, rows: y.rows, at: x.at.with(3, 0), sizes: x.sizes.with(3, 1) });
     }
     this.#memory.write(event.arg(0), entries);
   }
 
   /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
-  #add(tile: number, view: number, name: SumName, expected: Rows): void {
-    const { sums, zeros } = this.#context;
-    const only = this.#memory.only(view);
-    const sum = only ? sumIn(only.value, name, zeros) : undefined;
+  #accumulate(tile: number, view: number, name: SumName, expected: Rows): void {
+    const { sums, initialValues } = this.#context;
+    const only = this.#memory.singlePiece(view);
+    const sum = only ? sumNumber(only.value, name, initialValues) : undefined;
     const { parts } = this.#operands;
-    if (!parts && only && sum !== undefined && (only.rows === expected || isFill(only.value) || fits(only, expected))) {
-      this.#memory.put(view, valueOf(name, sums.add(sum, tile)), expected);
+    if (
+      !parts &&
+      only &&
+      sum !== undefined &&
+      (only.rows === expected || isFill(only.value) || hasRows(only, expected))
+    ) {
+      this.#memory.writeSingle(view, valueOf(name, sums.add(sum, tile)), expected);
       return;
     }
     const read = this.#memory.read(view);
     const problem = read.whole
-      ? read.entries.map((entry) => this.#misfit(entry, name, expected)).find((text) => text !== undefined)
+      ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
       : `${name} is not initialised throughout`;
     if (problem) {
       this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
       return;
     }
     const added = (entry: Entry, of: number): Entry => {
-      const value = valueOf(name, sums.add(sumIn(entry.value, name, zeros)!, of));
-      return { ...entryOf(entry), value, rows: isFill(entry.value) ? expectedAt(entry, expected) : entry.rows };
+      const value = valueOf(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
+      return { ...toEntry(entry), value, rows: isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows };
     };
-    const heads = sides[name] === "keys" ? 1 : this.#operands.each;
+    const heads = sides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
     const entries = parts
       ? parts.flatMap((part, i) =>
-          read.entries.flatMap((entry) => headsOf(entry, i * heads, heads).map((each) => added(each, part))),
+          read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => added(each, part))),
         )
       : read.entries.map((entry) => added(entry, tile));
     this.#memory.write(view, entries);
   }
 
   /** What is wrong with part of an accumulator, if anything. */
-  #misfit(entry: Entry, name: SumName, expected: Rows): string | undefined {
-    const { zeros, record } = this.#context;
-    if (sumIn(entry.value, name, zeros) === undefined) return `${name} holds ${describe(entry.value, record.names)}`;
-    if (isFill(entry.value) || fits(entry, expected)) return undefined;
-    return `${name} has other rows than ${positionsText(expected.positions.spans)}`;
+  #mismatchOf(entry: Entry, name: SumName, expected: Rows): string | undefined {
+    const { initialValues, record } = this.#context;
+    if (sumNumber(entry.value, name, initialValues) === undefined)
+      return `${name} holds ${describeValue(entry.value, record.names)}`;
+    if (isFill(entry.value) || hasRows(entry, expected)) return undefined;
+    return `${name} has other rows than ${formatPositions(expected.positions.spans)}`;
   }
 
   /** out and lse must have seen the same keys. */
-  #agree(out: number, lse: number): void {
+  #checkOutMatchesLse(out: number, lse: number): void {
     const { sums } = this.#context;
-    const [one, two] = [this.#memory.only(out), this.#memory.only(lse)];
+    const [one, two] = [this.#memory.singlePiece(out), this.#memory.singlePiece(lse)];
     if (one && two) {
       if (sums.same(payloadOf(one.value), payloadOf(two.value))) return;
     } else {
@@ -212,69 +218,69 @@ export class Compute {
   }
 
   /** lse must be that of all keys, and delta belong to it. */
-  #statistics(lse: number, delta: number, queries: Rows): boolean {
-    const [one, two] = [this.#memory.only(lse), this.#memory.only(delta)];
+  #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
+    const [one, two] = [this.#memory.singlePiece(lse), this.#memory.singlePiece(delta)];
     if (one && two && one.rows === queries && two.rows === queries) {
       const [sum, other] = [payloadOf(one.value), payloadOf(two.value)];
       if (kindOf(one.value) === "lse" && isDelta(two.value) && this.#context.sums.same(sum, other)) {
-        this.#partial(sum, queries.positions);
+        this.#checkComplete(sum, queries.positions);
         return true;
       }
     }
-    const right = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
-    if (right.every((each, i) => each === this.#right[i])) return true;
+    const statistics = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
+    if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
     let problem = a.whole && b.whole ? undefined : "lse or delta is not there throughout";
-    for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#mismatch(x, y, queries);
+    for (const [x, y] of pairsOf(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
     if (problem) this.#operands.fault("data", `${this.#operands.text}: ${problem}`);
-    else this.#right = right;
+    else this.#lastStatistics = statistics;
     return problem === undefined;
   }
 
-  #mismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
-    const { zeros, record, sums } = this.#context;
-    if (zeros.is(lse.value, "lse") && zeros.is(delta.value, "out")) {
-      this.#partial(nothing, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
+  #statisticsMismatch(lse: Entry, delta: Entry, queries: Rows): string | undefined {
+    const { initialValues, record, sums } = this.#context;
+    if (initialValues.isInitial(lse.value, "lse") && initialValues.isInitial(delta.value, "out")) {
+      this.#checkComplete(emptySum, queries.positions.part(lse.at[2]!, lse.sizes[2]!));
       return undefined;
     }
     if (kindOf(lse.value) !== "lse" || !isDelta(delta.value)) {
-      return `lse holds ${describe(lse.value, record.names)}, delta ${describe(delta.value, record.names)}`;
+      return `lse holds ${describeValue(lse.value, record.names)}, delta ${describeValue(delta.value, record.names)}`;
     }
-    if (!fits(lse, queries) || !fits(delta, queries)) return "lse or delta is of other queries";
+    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta is of other queries";
     if (!sums.same(payloadOf(lse.value), payloadOf(delta.value)))
       return "delta is not of the output that lse belongs to";
-    this.#partial(payloadOf(lse.value), lse.rows.positions);
+    this.#checkComplete(payloadOf(lse.value), lse.rows.positions);
     return undefined;
   }
 
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
-  #partial(sum: number, rows: Positions): void {
-    if (sum === this.#complete.sum && rows === this.#complete.rows) return;
-    const verdict = this.#context.complete.of(sum, "queries", rows);
-    if (!verdict) this.#complete = { sum, rows };
+  #checkComplete(sum: number, rows: Positions): void {
+    if (sum === this.#lastComplete.sum && rows === this.#lastComplete.rows) return;
+    const verdict = this.#context.completeness.verdictOf(sum, "queries", rows);
+    if (!verdict) this.#lastComplete = { sum, rows };
     if (!verdict || this.#partials.has(sum)) return;
     this.#partials.add(sum);
     this.#operands.fault(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
   }
 
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
-  #join(out: number, [a, b]: readonly [number, number], how: Join): boolean {
-    const [one, two] = [this.#memory.only(a), this.#memory.only(b)];
+  #combine(out: number, [a, b]: readonly [number, number], how: CombineMode): boolean {
+    const [one, two] = [this.#memory.singlePiece(a), this.#memory.singlePiece(b)];
     if (one && two) {
-      const held = joinedHeld(one, two, how, this.#context);
-      if (held) this.#memory.put(out, held.value, held.rows);
-      return held !== undefined;
+      const combined = combine(one, two, how, this.#context);
+      if (combined) this.#memory.writeSingle(out, combined.value, combined.rows);
+      return combined !== undefined;
     }
-    for (const order of orders) {
-      const [x, y] = [this.#memory.readTurned(a, order), this.#memory.readTurned(b, order)];
+    for (const order of axisOrders) {
+      const [x, y] = [this.#memory.readPermuted(a, order), this.#memory.readPermuted(b, order)];
       if (!x.whole || !y.whole) continue;
       const entries: Entry[] = [];
       for (const [p, q] of pairsOf(x, y, true)) {
-        const held = joinedHeld(p, q, how, this.#context);
-        if (!held) return false;
-        entries.push({ value: held.value, rows: held.rows, at: p.at, sizes: p.sizes });
+        const combined = combine(p, q, how, this.#context);
+        if (!combined) return false;
+        entries.push({ value: combined.value, rows: combined.rows, at: p.at, sizes: p.sizes });
       }
-      this.#memory.writeTurned(out, order, entries);
+      this.#memory.writePermuted(out, order, entries);
       return true;
     }
     return false;
@@ -282,7 +288,7 @@ export class Compute {
 }
 
 /** What of an entry belongs to some heads of the view. */
-function headsOf(entry: Entry, first: number, count: number): Entry[] {
+function selectHeads(entry: Entry, first: number, count: number): Entry[] {
   const begin = Math.max(first, entry.at[1]!);
   const end = Math.min(first + count, entry.at[1]! + entry.sizes[1]!);
   if (begin >= end) return [];
@@ -291,6 +297,6 @@ function headsOf(entry: Entry, first: number, count: number): Entry[] {
   return [{ value: entry.value, rows: rowsAt(entry, within, sizes), at: entry.at.with(1, begin), sizes }];
 }
 
-function entryOf({ value, rows, at, sizes }: Entry): Entry {
+function toEntry({ value, rows, at, sizes }: Entry): Entry {
   return { value, rows, at, sizes };
 }

@@ -1,17 +1,17 @@
 import type { Box, StridedLayout } from "../symbolic/strided-layout.ts";
 import {
-  around,
+  complement,
   boxAt,
-  differ,
+  differInStrides,
   isDense,
   isSame,
   origin,
   originIn,
-  type Part,
-  partOf,
-  sharedOf,
+  type BoxRange,
+  subBox,
+  intersect,
   volume,
-  within,
+  clipToRange,
 } from "./box.ts";
 import { isFill, isSource, type Rows, type Value } from "./values.ts";
 
@@ -28,7 +28,7 @@ export interface Entry {
 }
 
 /** What a view shows. */
-export interface Read {
+export interface ReadResult {
   readonly entries: readonly Entry[];
   /** Whether every element of the view is known. */
   readonly whole: boolean;
@@ -41,8 +41,8 @@ export interface Content {
   /** Boxes that share no element. */
   readonly pieces: readonly Piece[];
   /** The one piece that a view shows, if it is just that: so it is nearly always. */
-  only(layout: StridedLayout): Piece | undefined;
-  read(layout: StridedLayout): Read;
+  singlePiece(layout: StridedLayout): Piece | undefined;
+  read(layout: StridedLayout): ReadResult;
   /** Entries in the place of what the view showed before. */
   write(layout: StridedLayout, entries: readonly Entry[]): Content;
   /** What a range of elements holds, counted from its first: what a message carries. */
@@ -54,7 +54,7 @@ export interface Content {
 }
 
 /** What holds these pieces. */
-export function contentOf(pieces: readonly Piece[]): Content {
+export function toContent(pieces: readonly Piece[]): Content {
   return pieces.length === 1 ? pieces[0]! : new Pieces(pieces);
 }
 
@@ -62,11 +62,11 @@ export function contentOf(pieces: readonly Piece[]): Content {
  * A box of memory and what lies in it. Also what a storage holds if that is all, and what a view shows that is just this box:
  * nearly everything that is written, sent and read is one of these, and no more objects are made for it.
  */
-export class Piece implements Entry, Read, Content {
+export class Piece implements Entry, ReadResult, Content {
   readonly value: Value;
   readonly rows: Rows;
   readonly box: Box;
-  memo: Read["memo"];
+  memo: ReadResult["memo"];
 
   constructor(value: Value, rows: Rows, box: Box) {
     this.value = value;
@@ -94,23 +94,23 @@ export class Piece implements Entry, Read, Content {
     return this.box.sizes;
   }
 
-  part({ at, sizes }: Part): Piece {
+  part({ at, sizes }: BoxRange): Piece {
     if (at === origin && sizes === this.sizes) return this;
-    return new Piece(this.value, rowsAt(this, at, sizes), partOf(this.box, at, sizes));
+    return new Piece(this.value, rowsAt(this, at, sizes), subBox(this.box, at, sizes));
   }
 
   /** The same, further on by some elements. */
-  moved(by: number): Piece {
+  shiftedBy(by: number): Piece {
     const { offset, sizes, strides } = this.box;
     return by === 0 ? this : new Piece(this.value, this.rows, boxAt(offset + by, sizes, strides));
   }
 
-  only(layout: StridedLayout): Piece | undefined {
+  singlePiece(layout: StridedLayout): Piece | undefined {
     return isSame(this.box, layout.box) ? this : undefined;
   }
 
-  read(layout: StridedLayout): Read {
-    return isSame(this.box, layout.box) ? this : readOf(layout, [this]);
+  read(layout: StridedLayout): ReadResult {
+    return isSame(this.box, layout.box) ? this : readPieces(layout, [this]);
   }
 
   write(layout: StridedLayout, entries: readonly Entry[]): Content {
@@ -122,7 +122,7 @@ export class Piece implements Entry, Read, Content {
   }
 
   shifted(by: number): readonly Piece[] {
-    return [this.moved(by)];
+    return [this.shiftedBy(by)];
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -151,14 +151,14 @@ export function rowsAt(
 /** Several, or none. */
 class Pieces implements Content {
   readonly pieces: readonly Piece[];
-  #last: { readonly layout: StridedLayout; readonly read: Read } | undefined;
-  #reads: Map<StridedLayout, Read> | undefined;
+  #last: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
+  #reads: Map<StridedLayout, ReadResult> | undefined;
 
   constructor(pieces: readonly Piece[]) {
     this.pieces = pieces;
   }
 
-  only(layout: StridedLayout): Piece | undefined {
+  singlePiece(layout: StridedLayout): Piece | undefined {
     const found = this.#find(layout);
     if (found >= 0) return this.pieces[found];
     if (this.pieces.length < 2) return undefined;
@@ -166,15 +166,15 @@ class Pieces implements Content {
     return read instanceof Piece ? read : undefined;
   }
 
-  read(layout: StridedLayout): Read {
+  read(layout: StridedLayout): ReadResult {
     const found = this.#find(layout);
     if (found >= 0) return this.pieces[found]!;
     if (this.#last?.layout === layout) return this.#last.read;
     let read = this.#reads?.get(layout);
     if (!read) {
-      read = readOf(layout, this.pieces);
+      read = readPieces(layout, this.pieces);
       // Most are read through one view only, and need no map.
-      if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, Read>()).set(layout, read);
+      if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
       else this.#last = { layout, read };
     }
     return read;
@@ -182,11 +182,11 @@ class Pieces implements Content {
 
   write(layout: StridedLayout, entries: readonly Entry[]): Content {
     if (layout.size === 0) return this;
-    const made = entries.map((entry) => pieceOf(layout, entry));
+    const made = entries.map((entry) => toPiece(layout, entry));
     const found = this.#find(layout);
-    if (found < 0) return contentOf([...this.#outside(layout), ...made]);
-    if (made.length === 1) return contentOf(this.pieces.with(found, made[0]!));
-    return contentOf([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
+    if (found < 0) return toContent([...this.#outside(layout), ...made]);
+    if (made.length === 1) return toContent(this.pieces.with(found, made[0]!));
+    return toContent([...this.pieces.slice(0, found), ...this.pieces.slice(found + 1), ...made]);
   }
 
   range(low: number, high: number): Content {
@@ -194,9 +194,9 @@ class Pieces implements Content {
     const inside: Piece[] = [];
     for (const piece of this.pieces) {
       if (piece.box.low >= high || low >= piece.box.high) continue;
-      for (const part of within(piece.box, low, high)) inside.push(piece.part(part).moved(-low));
+      for (const part of clipToRange(piece.box, low, high)) inside.push(piece.part(part).shiftedBy(-low));
     }
-    return contentOf(inside);
+    return toContent(inside);
   }
 
   #endsBy(high: number): boolean {
@@ -205,7 +205,7 @@ class Pieces implements Content {
   }
 
   shifted(by: number): readonly Piece[] {
-    return by === 0 ? this.pieces : this.pieces.map((piece) => piece.moved(by));
+    return by === 0 ? this.pieces : this.pieces.map((piece) => piece.shiftedBy(by));
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
@@ -213,7 +213,7 @@ class Pieces implements Content {
     const outside = this.#outside(layout);
     return outside.length === 0 && layout.offset === 0
       ? message
-      : contentOf([...outside, ...message.shifted(layout.offset)]);
+      : toContent([...outside, ...message.shifted(layout.offset)]);
   }
 
   /** Where the piece is that a view shows, and nothing else; −1 if it shows part of one, or several. */
@@ -228,47 +228,47 @@ class Pieces implements Content {
   #outside(layout: StridedLayout): readonly Piece[] {
     const covered = layout.high - layout.low === layout.size;
     const isInside = ({ box: { low, high } }: Piece): boolean => layout.low <= low && high <= layout.high;
-    if (covered && this.pieces.every(isInside)) return none;
+    if (covered && this.pieces.every(isInside)) return noPieces;
     // Messages mostly come to where nothing is yet.
     if (this.pieces.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return this.pieces;
     const outside: Piece[] = [];
     let left = layout.size;
     for (const piece of this.pieces) {
-      if (left > 0) left -= addRest(outside, piece, layout);
+      if (left > 0) left -= addRemainder(outside, piece, layout);
       else outside.push(piece);
     }
     return outside;
   }
 }
 
-const none: readonly Piece[] = [];
+const noPieces: readonly Piece[] = [];
 
-/** Of memory that nobody wrote to. */
-export const nothingHeld: Content = new Pieces(none);
+/** Memory that was never written. */
+export const uninitialized: Content = new Pieces(noPieces);
 
-function pieceOf({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Piece {
-  return new Piece(value, rows, partOf(box, at, sizes));
+function toPiece({ box }: StridedLayout, { value, rows, at, sizes }: Entry): Piece {
+  return new Piece(value, rows, subBox(box, at, sizes));
 }
 
-function readOf(layout: StridedLayout, pieces: readonly Piece[]): Read {
+function readPieces(layout: StridedLayout, pieces: readonly Piece[]): ReadResult {
   const entries: Entry[] = [];
   let known = 0;
   // Pieces are apart: once all of the view is known, no other shows in it.
   for (let i = 0; i < pieces.length && known < layout.size; i++) {
-    const entry = entryOf(layout, pieces[i]!);
+    const entry = visibleEntry(layout, pieces[i]!);
     if (!entry) continue;
     entries.push(entry);
     known += volume(entry.sizes);
   }
   const whole = known === layout.size;
-  const joined = joinedRows(joinedColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
+  const joined = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
   const [only] = joined;
   if (whole && joined.length === 1) return new Piece(only!.value, only!.rows, layout.box);
   return { entries: joined, whole };
 }
 
 /** Rows of an input that were put together again from several ranks' become one. */
-function joinedRows(entries: readonly Entry[], count: number): readonly Entry[] {
+function joinRows(entries: readonly Entry[], count: number): readonly Entry[] {
   const [first] = entries;
   if (!first || entries.length === 1 || !isSource(first.value)) return entries;
   const sorted = entries.toSorted((a, b) => a.at[2]! - b.at[2]!);
@@ -282,12 +282,12 @@ function joinedRows(entries: readonly Entry[], count: number): readonly Entry[] 
   }
   if (next !== count) return entries;
   const [top, ...rest] = sorted.map(({ rows }) => rows.positions);
-  const rows = { ...sorted[0]!.rows, positions: top!.with(rest) };
+  const rows = { ...sorted[0]!.rows, positions: top!.concatenated(rest) };
   return [{ value: first.value, rows, at: origin, sizes: first.sizes.with(2, count) }];
 }
 
 /** What of a piece a view shows. */
-function entryOf(layout: StridedLayout, piece: Piece): Entry | undefined {
+function visibleEntry(layout: StridedLayout, piece: Piece): Entry | undefined {
   const { value, rows, box } = piece;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
@@ -297,23 +297,23 @@ function entryOf(layout: StridedLayout, piece: Piece): Entry | undefined {
   }
   const from = originIn(layout.box, box);
   if (!from) return undefined;
-  const shared = sharedOf(layout.box, box, from);
-  return { value, rows: rowsAt(piece, shared.inOther, shared.sizes), at: shared.inOne, sizes: shared.sizes };
+  const shared = intersect(layout.box, box, from);
+  return { value, rows: rowsAt(piece, shared.atSecond, shared.sizes), at: shared.atFirst, sizes: shared.sizes };
 }
 
 /** Rows that were put together again from ranges of columns become one: the same value of the same rows, side by side. */
-function joinedColumns(entries: Entry[], columns: number): Entry[] {
+function joinColumns(entries: Entry[], columns: number): Entry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: Entry[] = [];
   for (const entry of entries.toSorted((a, b) => a.at[3]! - b.at[3]!)) {
-    const left = result.findIndex((other) => continues(other, entry));
+    const left = result.findIndex((other) => isAdjacentColumns(other, entry));
     if (left < 0) result.push(entry);
     else result[left] = { ...result[left]!, sizes: entry.sizes.with(3, result[left]!.sizes[3]! + entry.sizes[3]!) };
   }
   return result;
 }
 
-function continues(a: Entry, b: Entry): boolean {
+function isAdjacentColumns(a: Entry, b: Entry): boolean {
   for (let i = 0; i < 3; i++) if (a.at[i] !== b.at[i] || a.sizes[i] !== b.sizes[i]) return false;
   if (a.value !== b.value || a.at[3]! + a.sizes[3]! !== b.at[3]) return false;
   if (isFill(a.value)) return true;
@@ -326,7 +326,7 @@ function continues(a: Entry, b: Entry): boolean {
  * Adds what is left of a piece outside a view: nothing when they overlap in a way that no box describes. Returns how many
  * elements of the view were known to be the piece's.
  */
-function addRest(outside: Piece[], piece: Piece, layout: StridedLayout): number {
+function addRemainder(outside: Piece[], piece: Piece, layout: StridedLayout): number {
   const { box } = piece;
   if (layout.low >= box.high || box.low >= layout.high) {
     outside.push(piece);
@@ -335,16 +335,16 @@ function addRest(outside: Piece[], piece: Piece, layout: StridedLayout): number 
   const dense = layout.high - layout.low === layout.size;
   if (dense && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
   if (dense && isDense(box)) {
-    for (const part of within(box, box.low, layout.low)) outside.push(piece.part(part));
-    for (const part of within(box, layout.high, box.high)) outside.push(piece.part(part));
+    for (const part of clipToRange(box, box.low, layout.low)) outside.push(piece.part(part));
+    for (const part of clipToRange(box, layout.high, box.high)) outside.push(piece.part(part));
     return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
   }
   const from = originIn(layout.box, box);
   if (from) {
-    const { inOther, sizes } = sharedOf(layout.box, box, from);
-    for (const part of around(box.sizes, { at: inOther, sizes })) outside.push(piece.part(part));
+    const { atSecond, sizes } = intersect(layout.box, box, from);
+    for (const part of complement(box.sizes, { at: atSecond, sizes })) outside.push(piece.part(part));
     return volume(sizes);
   }
-  if (!differ(layout.box, box)) outside.push(piece);
+  if (!differInStrides(layout.box, box)) outside.push(piece);
   return 0;
 }

@@ -1,8 +1,8 @@
 import type { AttentionRecord } from "../record.ts";
 import { type Positions, PositionsTable } from "./positions.ts";
-import { Relabelling } from "./relabelling.ts";
+import { Relabeling } from "./relabeling.ts";
 import { Sums, Tiles } from "./sums.ts";
-import { type Side, Zeros } from "./values.ts";
+import { type Side, InitialValues } from "./values.ts";
 import { Visibility } from "./visibility.ts";
 
 /** What is wrong with a record, and where. */
@@ -52,17 +52,17 @@ export interface VerifierContext {
   readonly visibility: Visibility;
   readonly tiles: Tiles;
   readonly sums: Sums;
-  readonly zeros: Zeros;
-  readonly relabelling: Relabelling;
+  readonly initialValues: InitialValues;
+  readonly relabeling: Relabeling;
 }
 
 /** A context in which tapes are replayed. */
 export interface ReplayContext extends VerifierContext {
-  readonly complete: Completeness;
+  readonly completeness: Completeness;
   readonly faults: Faults;
 }
 
-/** A sum over the other side of some rows: what is judged. */
+/** A sum over the other side of some rows: what a verdict is about. */
 export interface Query {
   readonly tiles: readonly number[];
   readonly side: Side;
@@ -74,9 +74,9 @@ export type Verdict = Pick<Fault, "kind" | "message"> | undefined;
 
 /** Decides whether sums are complete. */
 export interface Completeness {
-  of(sum: number, side: Side, rows: Positions): Verdict;
+  verdictOf(sum: number, side: Side, rows: Positions): Verdict;
   /** Whether any of these queries sees any of these keys. */
-  sees(queries: Positions, keys: Positions, mask: number): boolean;
+  isVisible(queries: Positions, keys: Positions, mask: number): boolean;
 }
 
 export function verifierContext(record: AttentionRecord): VerifierContext {
@@ -89,7 +89,7 @@ export function verifierContext(record: AttentionRecord): VerifierContext {
     sums,
     tiles: new Tiles(positions, names),
     visibility: new Visibility(names),
-    zeros: new Zeros(names),
-    relabelling: new Relabelling(record, positions, sums),
+    initialValues: new InitialValues(names),
+    relabeling: new Relabeling(record, positions, sums),
   };
 }

@@ -14,31 +14,33 @@ export function findDeadlock(record: AttentionRecord, streams: Streams): Fault[]
   const unmatched = findUnmatched(record);
   if (unmatched.length > 0) return unmatched;
   const byIndex = new Map(heads.map((head) => [head.index, head]));
-  const cycle = findCycle(heads, (head) => next(streams, byIndex, head));
+  const cycle = findCycle(heads, (head) => blockingHeads(streams, byIndex, head));
   if (!cycle)
-    return heads.filter((head) => next(streams, byIndex, head).length === 0).map((head) => unattended(streams, head));
-  const links = cycle.map((head, i) => {
+    return heads
+      .filter((head) => blockingHeads(streams, byIndex, head).length === 0)
+      .map((head) => missingPeerFault(streams, head));
+  const waits = cycle.map((head, i) => {
     const { index } = cycle[(i + 1) % cycle.length]!;
-    const peer = streams.peersOf(head).find((rank) => streams.indexOf(rank) === index);
-    return `${streams.textOf(head)} waits for rank ${peer}`;
+    const peer = streams.pendingPeers(head).find((rank) => streams.indexOf(rank) === index);
+    return `${streams.describe(head)} waits for rank ${peer}`;
   });
-  return [{ kind: "cycle", rank: cycle[0]!.rank, message: links.join("; ") }];
+  return [{ kind: "cycle", rank: cycle[0]!.rank, message: waits.join("; ") }];
 }
 
 /** The collectives whose turn it is on the ranks that one waits for, or on their representatives; none where a rank has none. */
-function next(streams: Streams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
+function blockingHeads(streams: Streams, heads: ReadonlyMap<number, Batch>, head: Batch): Batch[] {
   return streams
-    .peersOf(head)
+    .pendingPeers(head)
     .map((rank) => heads.get(streams.indexOf(rank)))
     .filter((batch) => batch !== undefined);
 }
 
-function unattended(streams: Streams, head: Batch): Fault {
-  const peers = streams.peersOf(head);
+function missingPeerFault(streams: Streams, head: Batch): Fault {
+  const peers = streams.pendingPeers(head);
   return {
     kind: "message",
     rank: head.rank,
-    message: `${streams.textOf(head)}: rank ${peers.join(", ")} does not come to it`,
+    message: `${streams.describe(head)}: rank ${peers.join(", ")} does not come to it`,
   };
 }
 
@@ -77,7 +79,7 @@ interface Channel {
 function findUnmatched(record: AttentionRecord): Fault[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  walk(record, ({ family, from, to, sent }) => {
+  forEachHalf(record, ({ family, from, to, sent }) => {
     const { sender, key } = quotient.channel(family, from, to);
     const name = `${sender},${key}`;
     const channel = channels.get(name) ?? { family, from, to, sends: 0, receives: 0 };
@@ -87,16 +89,16 @@ function findUnmatched(record: AttentionRecord): Fault[] {
   });
   return [...channels.values()]
     .filter(({ sends, receives }) => sends !== receives)
-    .map((each) => surplus(record, quotient, each));
+    .map((each) => unmatchedFault(record, quotient, each));
 }
 
-function surplus(record: AttentionRecord, quotient: Quotient, channel: Channel): Fault {
+function unmatchedFault(record: AttentionRecord, quotient: Quotient, channel: Channel): Fault {
   const { sends, receives } = channel;
   const sent = sends > receives;
   const own = quotient.channel(channel.family, channel.from, channel.to);
   let left = Math.min(sends, receives);
   let [rank, place, peer] = [0, "", 0];
-  walk(record, (half) => {
+  forEachHalf(record, (half) => {
     const { sender, key } = quotient.channel(half.family, half.from, half.to);
     if (sender !== own.sender || key !== own.key || half.sent !== sent || left-- > 0) return false;
     [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
@@ -109,7 +111,7 @@ function surplus(record: AttentionRecord, quotient: Quotient, channel: Channel):
   return { kind: "message", rank, message };
 }
 
-interface Half {
+interface HalfMessage {
   readonly family: number;
   readonly from: number;
   readonly to: number;
@@ -120,7 +122,10 @@ interface Half {
 }
 
 /** Visits the halves of all messages, rank by rank, until `visit` returns true. */
-function walk({ ranks, groups, names: { words } }: AttentionRecord, visit: (half: Half) => boolean): void {
+function forEachHalf(
+  { ranks, groups, names: { words } }: AttentionRecord,
+  visit: (half: HalfMessage) => boolean,
+): void {
   for (const { tape } of ranks) {
     const event = tape.read();
     let phase = "";

@@ -1,8 +1,8 @@
-import { isDense, isSame, originIn, sharedOf, within } from "./box.ts";
-import { type Content, contentOf, type Entry, Piece, type Read, rowsAt } from "./content.ts";
-import { nothing, type Sums } from "./sums.ts";
+import { isDense, isSame, originIn, intersect, clipToRange } from "./box.ts";
+import { type Content, toContent, type Entry, Piece, type ReadResult, rowsAt } from "./content.ts";
+import { emptySum, type Sums } from "./sums.ts";
 import {
-  alike,
+  sameKind,
   isFill,
   isSum,
   type Kind,
@@ -11,20 +11,20 @@ import {
   type Rows,
   type Value,
   valueOf,
-  type Zeros,
+  type InitialValues,
 } from "./values.ts";
 
 /** Something and the rows that it is of. */
-export type Held = Pick<Entry, "value" | "rows">;
+export type ValueRows = Pick<Entry, "value" | "rows">;
 
 /** What sums are made with. */
-export interface Joining {
+export interface SumTables {
   readonly sums: Sums;
-  readonly zeros: Zeros;
+  readonly initialValues: InitialValues;
 }
 
-/** Whether an entry's rows are those that its place in a view asks for: all of the columns of rows that begin at `expected`. */
-export function fits({ at, sizes, rows }: Entry, expected: Rows): boolean {
+/** Whether an entry's rows are those that its place in a view requires: all of the columns of rows that begin at `expected`. */
+export function hasRows({ at, sizes, rows }: Entry, expected: Rows): boolean {
   return (
     rows.batch === expected.batch + at[0]! &&
     rows.head === expected.head + at[1]! &&
@@ -34,7 +34,7 @@ export function fits({ at, sizes, rows }: Entry, expected: Rows): boolean {
 }
 
 /** An entry of nothing, as one of the rows that are expected there. */
-export function expectedAt({ at, sizes }: Entry, expected: Rows): Rows {
+export function expectedRowsAt({ at, sizes }: Entry, expected: Rows): Rows {
   return rowsAt({ value: valueOf("out"), rows: expected }, at, sizes);
 }
 
@@ -46,17 +46,22 @@ export function sameRows(a: Rows, b: Rows): boolean {
 }
 
 /** What two things are when they are put together: parts of a state, or sums of products. */
-export type Join = "out" | "lse" | "add";
+export type CombineMode = "out" | "lse" | "add";
 
 /**
  * Both together, if that means anything. `out`, `lse`: of states of the same queries, which may have seen nothing, both of
  * them. `add`: sums of products, of which only gradients are; out and lse of parts of the keys do not simply add up.
  */
-export function joinedHeld(x: Held, y: Held, how: Join, { sums, zeros }: Joining): Held | undefined {
+export function combine(
+  x: ValueRows,
+  y: ValueRows,
+  how: CombineMode,
+  { sums, initialValues }: SumTables,
+): ValueRows | undefined {
   const kind: Kind = how === "add" ? "dq" : how;
-  if (zeros.is(y.value, kind)) return x;
-  if (zeros.is(x.value, kind)) return y;
-  if (!isSum(x.value) || !alike(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
+  if (initialValues.isInitial(y.value, kind)) return x;
+  if (initialValues.isInitial(x.value, kind)) return y;
+  if (!isSum(x.value) || !sameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
   const found = kindOf(x.value);
   if (how === "add" ? found === "out" || found === "lse" : found !== how) return undefined;
   const sum = sums.join(payloadOf(x.value), payloadOf(y.value));
@@ -64,41 +69,45 @@ export function joinedHeld(x: Held, y: Held, how: Join, { sums, zeros }: Joining
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
-export function sumIn(value: Value, kind: Kind, zeros: Zeros): number | undefined {
-  if (zeros.is(value, kind)) return nothing;
+export function sumNumber(value: Value, kind: Kind, initialValues: InitialValues): number | undefined {
+  if (initialValues.isInitial(value, kind)) return emptySum;
   return kindOf(value) === kind ? payloadOf(value) : undefined;
 }
 
 /** Two views of as many sequences, heads and rows, box by box. If the last axis differs (lse has no D), both keep theirs. */
-export function* pairsOf(a: Read, b: Read, columns: boolean): Generator<readonly [Entry, Entry], void, undefined> {
+export function* pairsOf(
+  a: ReadResult,
+  b: ReadResult,
+  columns: boolean,
+): Generator<readonly [Entry, Entry], void, undefined> {
   const axes = columns ? 4 : 3;
   for (const one of a.entries) {
     for (const two of b.entries) {
-      if (one.at === two.at && same(one.sizes, two.sizes, axes)) {
+      if (one.at === two.at && equalAxes(one.sizes, two.sizes, axes)) {
         yield [one, two];
         continue;
       }
-      if (areApart(one, two, axes)) continue;
+      if (areDisjoint(one, two, axes)) continue;
       const at = one.at.map((c, i) => Math.max(c, two.at[i]!));
       const sizes = at.map((c, i) => Math.min(one.at[i]! + one.sizes[i]!, two.at[i]! + two.sizes[i]!) - c);
-      yield [part(one, at, { sizes, axes }), part(two, at, { sizes, axes })];
+      yield [subEntry(one, at, { sizes, axes }), subEntry(two, at, { sizes, axes })];
     }
   }
 }
 
-function areApart(a: Entry, b: Entry, axes: number): boolean {
+function areDisjoint(a: Entry, b: Entry, axes: number): boolean {
   for (let i = 0; i < axes; i++) {
     if (a.at[i]! >= b.at[i]! + b.sizes[i]! || b.at[i]! >= a.at[i]! + a.sizes[i]!) return true;
   }
   return false;
 }
 
-function same(a: readonly number[], b: readonly number[], axes: number): boolean {
+function equalAxes(a: readonly number[], b: readonly number[], axes: number): boolean {
   for (let i = 0; i < axes; i++) if (a[i] !== b[i]) return false;
   return true;
 }
 
-function part(
+function subEntry(
   entry: Entry,
   from: readonly number[],
   { sizes: to, axes }: { sizes: readonly number[]; axes: number },
@@ -113,37 +122,37 @@ function part(
  * The sum, element by element, of messages: of gradients of the same rows, one sum; anything else is unknown after, and so is
  * what one of the messages lacks.
  */
-export function summed(messages: readonly Content[], joining: Joining): Content {
+export function sumMessages(messages: readonly Content[], tables: SumTables): Content {
   return messages.reduce((total, message) => {
     const pieces: Piece[] = [];
     for (const a of total.pieces) {
       for (const b of message.pieces) {
-        for (const [x, y] of common(a, b)) {
-          const held = joinedHeld(x, y, "add", joining);
-          if (held) pieces.push(new Piece(held.value, held.rows, x.box));
+        for (const [x, y] of intersectPieces(a, b)) {
+          const combined = combine(x, y, "add", tables);
+          if (combined) pieces.push(new Piece(combined.value, combined.rows, x.box));
         }
       }
     }
-    return contentOf(pieces);
+    return toContent(pieces);
   });
 }
 
 /** The parts of two pieces that are the same elements. */
-function common(a: Piece, b: Piece): (readonly [Piece, Piece])[] {
+function intersectPieces(a: Piece, b: Piece): (readonly [Piece, Piece])[] {
   if (isSame(a.box, b.box)) return [[a, b]];
   const from = originIn(a.box, b.box);
   if (from) {
-    const { inOne, inOther, sizes } = sharedOf(a.box, b.box, from);
-    return [[a.part({ at: inOne, sizes }), b.part({ at: inOther, sizes })]];
+    const { atFirst, atSecond, sizes } = intersect(a.box, b.box, from);
+    return [[a.part({ at: atFirst, sizes }), b.part({ at: atSecond, sizes })]];
   }
   // A fill has no rows to be kept apart: what it shares with the other piece has the other's shape.
   if (isFill(b.value) && isDense(b.box))
-    return within(a.box, b.box.low, b.box.high).map((each) => like(a.part(each), b));
+    return clipToRange(a.box, b.box.low, b.box.high).map((each) => pairWithFill(a.part(each), b));
   if (isFill(a.value) && isDense(a.box))
-    return within(b.box, a.box.low, a.box.high).map((each) => like(b.part(each), a));
+    return clipToRange(b.box, a.box.low, a.box.high).map((each) => pairWithFill(b.part(each), a));
   return [];
 }
 
-function like(piece: Piece, fill: Piece): readonly [Piece, Piece] {
+function pairWithFill(piece: Piece, fill: Piece): readonly [Piece, Piece] {
   return [piece, new Piece(fill.value, fill.rows, piece.box)];
 }

@@ -1,17 +1,17 @@
 import type { RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import type { Fault, ReplayContext } from "./context.ts";
-import type { Entry, Read } from "./content.ts";
-import { fits } from "./entries.ts";
+import type { Entry, ReadResult } from "./content.ts";
+import { hasRows } from "./entries.ts";
 import type { Positions } from "./positions.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import { type Tile, tileText } from "./sums.ts";
-import { describe, isFill, isSource, positionsText, type Rows, type SourceName, valueOf } from "./values.ts";
+import { type Tile, describeTile } from "./sums.ts";
+import { describeValue, isFill, isSource, formatPositions, type Rows, type SourceName, valueOf } from "./values.ts";
 
 /** Which rows of an input a view holds, and the entries that are something else. */
-interface Source {
+interface InputRows {
   readonly rows: Rows;
-  readonly odd: readonly Entry[];
+  readonly mismatched: readonly Entry[];
 }
 
 /** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
@@ -26,7 +26,7 @@ export class Operands implements Tile {
   firstHead = 0;
   endHead = 0;
   /** Query heads that each key head of the call meets. */
-  each = 1;
+  headsPerKvHead = 1;
   /** Where key heads meet different heads of their groups, a tile for each of them; else one is that of all. */
   parts: readonly number[] | undefined;
   pairs = 0;
@@ -50,7 +50,7 @@ export class Operands implements Tile {
 
   /** As messages name the last tile. */
   get text(): string {
-    return tileText(this);
+    return describeTile(this);
   }
 
   /** The number of the tile that a kernel call computes; −1 if nothing of it is visible, or if its operands are not what they are named. */
@@ -69,44 +69,44 @@ export class Operands implements Tile {
     if (!queries || !keys) return -1;
     this.queries = queries;
     this.keys = keys;
-    const each = this.#headsEach(views);
-    if (each === 0) {
+    const headsPerKvHead = this.#countHeadsPerKvHead(views);
+    if (headsPerKvHead === 0) {
       this.fault("data", `${this.text}: the query heads do not belong to the key heads`);
       return -1;
     }
-    this.each = each;
+    this.headsPerKvHead = headsPerKvHead;
     this.parts = undefined;
     const count = this.#memory.view(views.k).layout.box.sizes[1]!;
-    if (count === 1 || each === this.#group) return this.#added(0);
+    if (count === 1 || headsPerKvHead === this.#group) return this.#addTile(0);
     // Shares of heads that begin within a group: each key head meets others of its own.
-    this.parts = Array.from({ length: count }, (_, head) => this.#added(head));
+    this.parts = Array.from({ length: count }, (_, head) => this.#addTile(head));
     return this.parts[0]!;
   }
 
   /** A tile of the heads that meet one of the call's key heads, and of as many for all others if it is the only one. */
-  #added(head: number): number {
-    this.firstHead = this.queries.head + head * this.each - (this.keys.head + head) * this.#group;
-    this.endHead = this.firstHead + this.each;
+  #addTile(head: number): number {
+    this.firstHead = this.queries.head + head * this.headsPerKvHead - (this.keys.head + head) * this.#group;
+    this.endHead = this.firstHead + this.headsPerKvHead;
     return this.#context.tiles.add(this);
   }
 
   /**
-   * The rows that a view holds, if they are those of an input that are expected, of whatever heads if none are asked for.
+   * The rows that a view holds, if they are those of an input that are expected, of any heads if none are expected.
    * Keys that no query of the tile sees may be anything.
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
-    const only = this.#memory.only(view);
+    const only = this.#memory.singlePiece(view);
     if (only && only.value === valueOf(name) && only.sizes[3] === this.#headDim) {
       const { rows } = only;
       const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
       if (like && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
     }
     const read = this.#memory.read(view);
-    const found = this.#sourceOf(read, name, expected.positions);
-    if (found && this.#isGood(found, name, expected)) return found.rows;
+    const found = this.#inputRows(read, name, expected.positions);
+    if (found && this.#checkSource(found, name, expected)) return found.rows;
     const held =
-      [...new Set(read.entries.map((entry) => this.#entryText(entry)))].join(", ") || "nothing that is known";
-    const rows = positionsText(expected.positions.spans);
+      [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "nothing that is known";
+    const rows = formatPositions(expected.positions.spans);
     this.fault("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
     return undefined;
   }
@@ -115,51 +115,57 @@ export class Operands implements Tile {
     this.#context.faults.report({ kind, rank: this.rank, message });
   }
 
-  #isGood({ rows, odd }: Source, name: SourceName, expected: Pick<Rows, "positions"> & Partial<Rows>): boolean {
+  #checkSource(
+    { rows, mismatched }: InputRows,
+    name: SourceName,
+    expected: Pick<Rows, "positions"> & Partial<Rows>,
+  ): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
-    if (odd.length === 0) return true;
+    if (mismatched.length === 0) return true;
     const isSeen = ({ at, sizes }: Entry): boolean =>
-      this.#context.complete.sees(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask);
-    return (name === "k" || name === "v") && !odd.some(isSeen);
+      this.#context.completeness.isVisible(this.q, expected.positions.part(at[2]!, sizes[2]!), this.mask);
+    return (name === "k" || name === "v") && !mismatched.some(isSeen);
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
-  #sourceOf(read: Read, name: SourceName, positions: Positions): Source | undefined {
+  #inputRows(read: ReadResult, name: SourceName, positions: Positions): InputRows | undefined {
     const { memo } = read;
-    if (memo?.name === name && memo.positions === positions) return memo.answer as Source | undefined;
+    if (memo?.name === name && memo.positions === positions) return memo.answer as InputRows | undefined;
     const value = valueOf(name);
     const first = read.entries.find((entry) => entry.value === value);
-    let answer: Source | undefined;
+    let answer: InputRows | undefined;
     if (read.whole && first) {
       const { at } = first;
       const rows = { batch: first.rows.batch - at[0]!, head: first.rows.head - at[1]!, column: 0, positions };
       const isOdd = (entry: Entry): boolean =>
-        entry.value !== value || entry.sizes[3] !== this.#headDim || !fits(entry, rows);
-      answer = { rows, odd: read.entries.filter(isOdd) };
+        entry.value !== value || entry.sizes[3] !== this.#headDim || !hasRows(entry, rows);
+      answer = { rows, mismatched: read.entries.filter(isOdd) };
     }
     read.memo = { name, positions, answer };
     return answer;
   }
 
   /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
-  #headsEach({ q, k }: { readonly q: number; readonly k: number }): number {
+  #countHeadsPerKvHead({ q, k }: { readonly q: number; readonly k: number }): number {
     const a = this.#memory.view(q).layout.box.sizes;
     const b = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
-    const each = a[1]! / b[1]!;
+    const headsPerKvHead = a[1]! / b[1]!;
     // Where the first and the last key head's are, in their groups; those between lie between.
     const first = queries.head - keys.head * this.#group;
-    const last = first + (b[1]! - 1) * (each - this.#group);
-    const fit = Math.min(first, last) >= 0 && Math.max(first, last) + each <= this.#group;
-    return fit && Number.isInteger(each) && queries.batch === keys.batch && a[0] === b[0] ? each : 0;
+    const last = first + (b[1]! - 1) * (headsPerKvHead - this.#group);
+    const fit = Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#group;
+    return fit && Number.isInteger(headsPerKvHead) && queries.batch === keys.batch && a[0] === b[0]
+      ? headsPerKvHead
+      : 0;
   }
 
-  #entryText({ value, rows, sizes }: Entry): string {
+  #describeEntry({ value, rows, sizes }: Entry): string {
     const { names } = this.#context.record;
-    if (isFill(value)) return describe(value, names);
+    if (isFill(value)) return describeValue(value, names);
     const { column, positions } = rows;
     const end = column + sizes[3]!;
     const columns = sizes[3] === this.#headDim || !isSource(value) ? "" : ` (columns ${column} to ${end - 1})`;
-    return `${describe(value, names)} ${positionsText(positions.spans)}${columns}`;
+    return `${describeValue(value, names)} ${formatPositions(positions.spans)}${columns}`;
   }
 }

@@ -2,7 +2,7 @@ import type { Batch } from "./batch.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
 /** Of so many messages each is compared with each; of more, with its neighbours in order. */
-const FEW = 8;
+const MAX_PAIRWISE = 8;
 
 /**
  * Whether a collective writes where it also reads, or twice to one place. Its messages move side by side, in no order and
@@ -11,14 +11,14 @@ const FEW = 8;
 export function overlapsItself(batch: Batch, memory: RankMemory, place: number): boolean {
   switch (batch.op) {
     case "sendRecv":
-      return batch.uses > FEW ? meetInOrder(batch, memory) : meetPairwise(batch, memory);
+      return batch.uses > MAX_PAIRWISE ? overlapSorted(batch, memory) : overlapPairwise(batch, memory);
     case "allToAll":
       return overlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
-      return overlap(memory, batch.output, batch.input) && !isShare(batch, memory, place, batch.output, batch.input);
+      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.output, batch.input);
     case "reduceScatter":
-      return overlap(memory, batch.output, batch.input) && !isShare(batch, memory, place, batch.input, batch.output);
+      return overlap(memory, batch.output, batch.input) && !isOwnShare(batch, memory, place, batch.input, batch.output);
     default:
       return false;
   }
@@ -32,12 +32,12 @@ function overlap(memory: RankMemory, a: number, b: number): boolean {
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
-function isShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
+function isOwnShare({ counts }: Batch, memory: RankMemory, place: number, whole: number, share: number): boolean {
   const before = counts.subarray(0, place).reduce((sum, count) => sum + count, 0);
   return memory.view(share).layout.low === memory.view(whole).layout.low + before;
 }
 
-function meetPairwise(batch: Batch, memory: RankMemory): boolean {
+function overlapPairwise(batch: Batch, memory: RankMemory): boolean {
   for (let i = 0; i < batch.uses; i++) {
     if (!batch.writes(i)) continue;
     for (let j = 0; j < batch.uses; j++) {
@@ -47,7 +47,7 @@ function meetPairwise(batch: Batch, memory: RankMemory): boolean {
   return false;
 }
 
-function meetInOrder(batch: Batch, memory: RankMemory): boolean {
+function overlapSorted(batch: Batch, memory: RankMemory): boolean {
   const uses = Array.from({ length: batch.uses }, (_, i) => {
     const view = batch.view(i);
     const { low, high } = memory.view(view).layout;

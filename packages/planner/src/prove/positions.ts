@@ -32,31 +32,31 @@ export class Positions {
     const key = first * (this.length + 1) + count;
     let part = this.#parts?.get(key);
     if (!part) {
-      part = this.#table.of(cut(this.spans, first, count));
+      part = this.#table.of(sliceSpans(this.spans, first, count));
       (this.#parts ??= new Map<number, Positions>()).set(key, part);
     }
     return part;
   }
 
   /** These, and others after them. */
-  with(others: readonly Positions[]): Positions {
-    return this.#table.of(neighboursJoined([this, ...others].flatMap(({ spans }) => spans)));
+  concatenated(others: readonly Positions[]): Positions {
+    return this.#table.of(mergeAdjacentSpans([this, ...others].flatMap(({ spans }) => spans)));
   }
 
   /** Whether the other ones are the same, in the same order, however both are cut into spans. */
   equals(other: Positions): boolean {
-    return this === other || (this.length === other.length && this.#asRuns() === other.#asRuns());
+    return this === other || (this.length === other.length && this.#canonicalRuns() === other.#canonicalRuns());
   }
 
-  #asRuns(): string {
-    return (this.#runs ??= runs(this.spans));
+  #canonicalRuns(): string {
+    return (this.#runs ??= canonicalRuns(this.spans));
   }
 }
 
 /** All positions that a proof speaks of, by the numbers that tapes use. */
 export class PositionsTable {
   readonly #names: Names;
-  readonly #known: (Positions | undefined)[] = [];
+  readonly #cache: (Positions | undefined)[] = [];
 
   constructor(names: Names) {
     this.#names = names;
@@ -68,13 +68,13 @@ export class PositionsTable {
 
   /** By number. */
   at(id: number): Positions {
-    let positions = this.#known[id];
-    if (!positions) this.#known[id] = positions = new Positions(this, id, this.#names.rows[id]!);
+    let positions = this.#cache[id];
+    if (!positions) this.#cache[id] = positions = new Positions(this, id, this.#names.rows[id]!);
     return positions;
   }
 }
 
-function cut(spans: readonly Span[], first: number, count: number): Span[] {
+function sliceSpans(spans: readonly Span[], first: number, count: number): Span[] {
   const found: Span[] = [];
   let row = 0;
   for (const { start, length, step } of spans) {
@@ -87,11 +87,11 @@ function cut(spans: readonly Span[], first: number, count: number): Span[] {
 }
 
 function sortedSpans(spans: readonly Span[]): readonly Span[] {
-  return spans.length < 2 ? spans : neighboursJoined(spans.toSorted((a, b) => a.start - b.start));
+  return spans.length < 2 ? spans : mergeAdjacentSpans(spans.toSorted((a, b) => a.start - b.start));
 }
 
 /** The same positions in as few spans as neighbours make, as layouts have them. */
-export function neighboursJoined(spans: readonly Span[]): readonly Span[] {
+export function mergeAdjacentSpans(spans: readonly Span[]): readonly Span[] {
   const found: Span[] = [];
   for (const span of spans) {
     const last = found.at(-1);
@@ -104,7 +104,7 @@ export function neighboursJoined(spans: readonly Span[]): readonly Span[] {
 }
 
 /** The positions as runs of one step each, which begin and end where no cut between spans can make a difference. */
-function runs(spans: readonly Span[]): string {
+function canonicalRuns(spans: readonly Span[]): string {
   const found: number[][] = [];
   let [start, length, step] = [0, 0, 0];
   const close = (): void => {

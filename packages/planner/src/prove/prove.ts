@@ -2,13 +2,13 @@ import { Quotient } from "../classes/quotient.ts";
 import { sampledRanks } from "../classes/translations.ts";
 import { checkCount, checkFields } from "../options.ts";
 import { type AttentionRecord, maxRecordedRanks, record } from "../record.ts";
-import { SumCompleteness } from "./complete.ts";
+import { SumCompleteness } from "./completeness.ts";
 import { type Completeness, type Fault, Faults, type VerifierContext, verifierContext } from "./context.ts";
 import { Coverage } from "./coverage.ts";
 import { findDeadlock } from "./deadlock.ts";
-import { Journal } from "./journal.ts";
+import { MessageLog } from "./message-log.ts";
 import { checkRank } from "./rank-check.ts";
-import { givenMemory, Replay } from "./replay.ts";
+import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { Streams } from "./streams.ts";
 
@@ -36,7 +36,7 @@ export interface Proof {
  *   memory is followed through copies, messages and sums, so that stale, foreign or scrambled rows are found where used;
  * - every send meets a receive of as many bytes, in order, between the same ranks of the same group;
  * - no ranks wait for each other in a circle, on an engine where a message moves only when both sides have their turn;
- * - compute, and whoever gets the results, touches nothing that a collective under way uses, and no collective writes where
+ * - compute, and the caller that reads results, touches nothing that a collective under way uses, and no collective writes where
  *   it also reads;
  * - inputs, which are the caller's, end as they were.
  *
@@ -51,7 +51,7 @@ export interface Proof {
 export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
   checkFields("prove", options, ["limit"]);
   const { limit = 10 } = options;
-  checkCount("prove", "limit", limit, { least: 0 });
+  checkCount("prove", "limit", limit, { min: 0 });
   if (run.classes.isTrivial) return proveRanks(run, limit);
   // Where every rank can be recorded, that is the stronger proof, and takes as long as checking each against its class.
   return run.classes.ranks > maxRecordedRanks ? proveClasses(run, limit) : proveRanks(record(run.options), limit);
@@ -60,8 +60,8 @@ export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
 function proveRanks(run: AttentionRecord, limit: number): Proof {
   const faults = new Faults(limit);
   const context = verifierContext(run);
-  replayAll(context, { faults, complete: new SumCompleteness(context) });
-  return { faults: faults.list, total: faults.total, peakBytes: peaksOf(run), replayed: run.ranks.length };
+  replayAll(context, { faults, completeness: new SumCompleteness(context) });
+  return { faults: faults.list, total: faults.total, peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
 }
 
 /** As `prove`, by the representatives of classes and `compared` other ranks, or as many as take some seconds. */
@@ -71,39 +71,39 @@ export function proveClasses(run: AttentionRecord, limit: number, compared?: rea
   const faults = new Faults(limit, order);
   const context = verifierContext(run);
   const quotient = new Quotient(run);
-  const journal = new Journal(quotient);
-  const memories = replayAll(context, { faults, complete: new Coverage(context, "class"), journal });
-  const proof = { peakBytes: peaksOf(run), replayed: run.ranks.length };
+  const messageLog = new MessageLog(quotient);
+  const memories = replayAll(context, { faults, completeness: new Coverage(context, "class"), messageLog });
+  const proof = { peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
   if (faults.total > 0) return { faults: faults.list, total: faults.total, ...proof };
-  const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.to(rank) > 0);
+  const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.translationTo(rank) > 0);
   const found = new Faults(limit);
-  const complete = new Coverage(context, "rank");
-  const solved = { context: { ...context, complete, faults: found }, quotient, journal, memories };
+  const completeness = new Coverage(context, "rank");
+  const classProof = { context: { ...context, completeness, faults: found }, quotient, messageLog, memories };
   for (const rank of others) {
-    const difference = checkRank(run.recordRank(rank), solved);
+    const difference = checkRank(run.recordRank(rank), classProof);
     if (difference) found.report({ kind: "class", rank, message: difference });
   }
   return { faults: found.list, total: found.total, ...proof, replayed: run.ranks.length + others.length };
 }
 
-interface Judges {
+interface ReplayChecks {
   readonly faults: Faults;
-  readonly complete: Completeness;
-  readonly journal?: Journal;
+  readonly completeness: Completeness;
+  readonly messageLog?: MessageLog;
 }
 
 /** Replays all ranks of a record with one another; their memories in the end. */
-function replayAll(verifier: VerifierContext, judges: Judges): ReturnType<typeof givenMemory>[] {
+function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof initialMemory>[] {
   const { record: run, positions } = verifier;
-  const memories = run.ranks.map((recorded) => givenMemory(run, recorded, positions));
-  const context = { ...verifier, ...judges, memories };
+  const memories = run.ranks.map((recorded) => initialMemory(run, recorded, positions));
+  const context = { ...verifier, ...checks, memories };
   const streams = new Streams(context);
   const replays = run.ranks.map((recorded, index) => {
     return new Replay(context, recorded, { index, memory: memories[index]!, streams });
   });
-  for (const index of [...replays.keys()].toReversed()) streams.free(index); // what is free last goes on first
-  for (let index = streams.takeFree(); index !== undefined; index = streams.takeFree()) replays[index]!.run();
-  for (const fault of findDeadlock(run, streams)) judges.faults.report(fault);
+  for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
+  for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
+  for (const fault of findDeadlock(run, streams)) checks.faults.report(fault);
   for (const [index, recorded] of run.ranks.entries()) {
     if (replays[index]!.ended) checkResults(context, recorded, memories[index]!);
   }
@@ -111,7 +111,7 @@ function replayAll(verifier: VerifierContext, judges: Judges): ReturnType<typeof
 }
 
 /** By rank: each holds what its representative does. */
-function peaksOf(run: AttentionRecord): number[] {
+function peakBytesByRank(run: AttentionRecord): number[] {
   const quotient = new Quotient(run);
   return Array.from({ length: run.classes.ranks }, (_, rank) => run.ranks[quotient.index(rank)]!.peakBytes);
 }

@@ -1,29 +1,29 @@
-import { behaveAlike } from "../classes/behaviour.ts";
+import { isEquivalent } from "../classes/equivalence.ts";
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
 import { isSame } from "./box.ts";
-import { type Content, nothingHeld, type Piece } from "./content.ts";
-import { SumCompleteness } from "./complete.ts";
+import { type Content, uninitialized, type Piece } from "./content.ts";
+import { SumCompleteness } from "./completeness.ts";
 import { Faults, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
-import { exchange, memberOf } from "./exchange.ts";
-import { Journal } from "./journal.ts";
+import { runCollective, memberOf } from "./collective.ts";
+import { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { Positions } from "./positions.ts";
 import { RankMemory } from "./rank-memory.ts";
-import { givenMemory, Replay } from "./replay.ts";
+import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
-import { type Addend, nothing } from "./sums.ts";
-import { alike, isDelta, isSum, payloadOf, type Value } from "./values.ts";
+import { type Addend, emptySum } from "./sums.ts";
+import { sameKind, isDelta, isSum, payloadOf, type Value } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
-export interface Solved {
+export interface ClassProof {
   readonly context: ReplayContext;
   readonly quotient: Quotient;
   /** What they sent, and their memories by number. */
-  readonly journal: Journal;
+  readonly messageLog: MessageLog;
   readonly memories: readonly RankMemory[];
 }
 
@@ -33,17 +33,17 @@ export interface Solved {
  * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
  * their order, the one that was supposed. Its own faults are reported to the context. Returns what differs, if anything.
  */
-export function checkRank(recorded: RecordedRank, solved: Solved): string | undefined {
-  const { context, quotient } = solved;
+export function checkRank(recorded: RecordedRank, classProof: ClassProof): string | undefined {
+  const { context, quotient } = classProof;
   const { record } = context;
   const { rank } = recorded.tape;
   const representative = record.ranks[quotient.index(rank)]!;
   const comparison = { record, translations: quotient.classes, pairs: undefined };
   const where = `rank ${rank}`;
   const whose = `rank ${representative.tape.rank}, which stands for its class`;
-  if (!behaveAlike(representative, recorded, comparison)) return `${where} does other than ${whose}`;
-  const memory = givenMemory(record, recorded, context.positions);
-  const streams = new LoneStreams(recorded, memory, solved, new Supply(solved));
+  if (!isEquivalent(representative, recorded, comparison)) return `${where} does other than ${whose}`;
+  const memory = initialMemory(record, recorded, context.positions);
+  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativePeers(classProof));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
@@ -56,20 +56,29 @@ export function checkRank(recorded: RecordedRank, solved: Solved): string | unde
  * Whether a rank sends what its representative, the only rank of the record, does: of its inputs, and of what it makes of them.
  * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
  */
-export function sendAlike(one: RecordedRank, others: readonly RecordedRank[], record: AttentionRecord): boolean {
+export function sendEqualMessages(
+  one: RecordedRank,
+  others: readonly RecordedRank[],
+  record: AttentionRecord,
+): boolean {
   const faults = new Faults(0);
   const verifier = verifierContext(record);
-  const context = { ...verifier, faults, complete: new SumCompleteness(verifier) };
+  const context = { ...verifier, faults, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
-  const journal = new Journal(quotient);
-  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): LoneStreams => {
-    const memory = givenMemory(record, recorded, context.positions);
-    const streams = new LoneStreams(recorded, memory, { context, quotient, journal, memories: [] }, peers(memory));
+  const messageLog = new MessageLog(quotient);
+  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => Peers): SingleRankStreams => {
+    const memory = initialMemory(record, recorded, context.positions);
+    const streams = new SingleRankStreams(
+      recorded,
+      memory,
+      { context, quotient, messageLog, memories: [] },
+      peers(memory),
+    );
     new Replay(context, recorded, { index: 0, memory, streams }).run();
     return streams;
   };
-  run(one, () => new Writer(journal));
-  return others.every((other) => run(other, () => noSupply).difference === undefined);
+  run(one, () => new LoggingPeers(messageLog));
+  return others.every((other) => run(other, () => emptyPeers).difference === undefined);
 }
 
 /** What becomes of the collectives of a rank whose peers are not there. */
@@ -77,116 +86,116 @@ interface Peers {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
   readonly compares: boolean;
   send(batch: Batch, to: number, content: Content): void;
-  join(batch: Batch, input: Content): void;
+  joinCollective(batch: Batch, input: Content): void;
   /** The message of that number from a rank. */
-  arriving(batch: Batch, from: number, number: number): Content;
+  receive(batch: Batch, from: number, number: number): Content;
   /** Carries a collective out for the rank. */
-  exchange(batch: Batch, memory: RankMemory, input: Content): void;
+  runCollective(batch: Batch, memory: RankMemory, input: Content): void;
 }
 
 /** Nothing arrives. */
-const noSupply: Peers = {
+const emptyPeers: Peers = {
   compares: true,
   send() {},
-  join() {},
-  arriving: () => nothingHeld,
-  exchange() {},
+  joinCollective() {},
+  receive: () => uninitialized,
+  runCollective() {},
 };
 
 /** Writes down what is sent; nothing arrives. */
-class Writer implements Peers {
+class LoggingPeers implements Peers {
   readonly compares = false;
-  readonly #journal: Journal;
+  readonly #log: MessageLog;
 
-  constructor(journal: Journal) {
-    this.#journal = journal;
+  constructor(messageLog: MessageLog) {
+    this.#log = messageLog;
   }
 
   send({ rank, group }: Batch, to: number, content: Content): void {
-    this.#journal.send(group, { from: rank, to }, content);
+    this.#log.addMessage(group, { from: rank, to }, content);
   }
 
-  join(batch: Batch, input: Content): void {
-    this.#journal.join(batch, input);
+  joinCollective(batch: Batch, input: Content): void {
+    this.#log.addCollectiveInput(batch, input);
   }
 
-  arriving(): Content {
-    return nothingHeld;
+  receive(): Content {
+    return uninitialized;
   }
 
-  exchange(): void {}
+  runCollective(): void {}
 }
 
 /** What arrives if all ranks do what their representatives did. */
-class Supply implements Peers {
+class RepresentativePeers implements Peers {
   readonly compares = true;
-  readonly #solved: Solved;
+  readonly #classProof: ClassProof;
 
-  constructor(solved: Solved) {
-    this.#solved = solved;
+  constructor(classProof: ClassProof) {
+    this.#classProof = classProof;
   }
 
   send(): void {}
 
-  join(): void {}
+  joinCollective(): void {}
 
-  arriving({ rank, group }: Batch, from: number, number: number): Content {
-    const { context, journal, quotient } = this.#solved;
-    const message = journal.sent(group, { from, to: rank })[number] ?? nothingHeld;
-    return context.relabelling.content(message, quotient.classes.to(from));
+  receive({ rank, group }: Batch, from: number, number: number): Content {
+    const { context, messageLog, quotient } = this.#classProof;
+    const message = messageLog.messages(group, { from, to: rank })[number] ?? uninitialized;
+    return context.relabeling.content(message, quotient.classes.translationTo(from));
   }
 
-  exchange(batch: Batch, memory: RankMemory, input: Content): void {
-    const { quotient, context, journal, memories } = this.#solved;
+  runCollective(batch: Batch, memory: RankMemory, input: Content): void {
+    const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const me = quotient.place(group, rank);
     const members = context.record.groups[group]!.ranks.map((other) => {
-      const joined = journal.joined(other, group, call)!;
+      const joined = messageLog.collectiveInput(other, group, call)!;
       return memberOf(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
     });
-    members[me] = { batch, memory, input, translation: 0, place: (i) => i, at: (i) => i };
-    exchange({ members, receivers: [me] }, context);
+    members[me] = { batch, memory, input, translation: 0, place: (i) => i, member: (i) => i };
+    runCollective({ members, receivers: [me] }, context);
   }
 }
 
 /** The communication of a rank whose peers are not there: what it posts is done at once. */
-class LoneStreams {
+class SingleRankStreams {
   /** Where it first sent something else than was supposed. */
   difference: string | undefined;
   readonly #recorded: RecordedRank;
   readonly #memory: RankMemory;
-  readonly #solved: Solved;
+  readonly #classProof: ClassProof;
   readonly #peers: Peers;
   readonly #comparison: ContentComparison;
   /** How many messages went each way so far, by family and peer. */
   readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
   // oxlint-disable-next-line max-params -- whose, and who is there
-  constructor(recorded: RecordedRank, memory: RankMemory, solved: Solved, peers: Peers) {
+  constructor(recorded: RecordedRank, memory: RankMemory, classProof: ClassProof, peers: Peers) {
     this.#recorded = recorded;
     this.#memory = memory;
-    this.#solved = solved;
+    this.#classProof = classProof;
     this.#peers = peers;
-    this.#comparison = new ContentComparison(solved.context);
+    this.#comparison = new ContentComparison(classProof.context);
   }
 
   post(_: number, event: Reader, phase: string): void {
-    const { quotient, context } = this.#solved;
+    const { quotient, context } = this.#classProof;
     const { rank } = this.#recorded.tape;
     const batch = new Batch(rank, quotient.index(rank), event, phase);
-    this.#memory.hold(batch);
+    this.#memory.acquire(batch);
     const place = batch.op === "sendRecv" ? -1 : quotient.place(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
       const message = `rank ${rank}, ${phase}: a collective writes where it also reads, or twice to one place`;
       context.faults.report({ kind: "race", rank, message });
     }
     if (batch.op === "sendRecv") this.#transfer(batch);
-    else this.#meet(batch);
+    else this.#collective(batch);
     batch.isDone = true;
   }
 
   #transfer(batch: Batch): void {
-    const { context, journal, quotient } = this.#solved;
+    const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
     for (let i = 0; i < batch.uses; i++) {
       if (!batch.sends(i)) continue;
@@ -195,53 +204,57 @@ class LoneStreams {
       const number = this.#count("sent", group, to);
       this.#peers.send(batch, to, content);
       if (!this.#peers.compares) continue;
-      const supposed = journal.sent(group, { from: rank, to })[number];
-      this.#compare(batch, content, supposed && context.relabelling.content(supposed, quotient.classes.to(rank)));
+      const expected = messageLog.messages(group, { from: rank, to })[number];
+      this.#compare(
+        batch,
+        content,
+        expected && context.relabeling.content(expected, quotient.classes.translationTo(rank)),
+      );
     }
     for (let i = 0; i < batch.uses; i++) {
       if (batch.sends(i)) continue;
       const from = batch.peer(i);
-      this.#memory.receive(batch.view(i), this.#peers.arriving(batch, from, this.#count("received", group, from)));
+      this.#memory.receive(batch.view(i), this.#peers.receive(batch, from, this.#count("received", group, from)));
     }
   }
 
   #count(way: "sent" | "received", group: number, peer: number): number {
     const counts = this.#counts[way];
-    const key = this.#solved.quotient.family(group) * this.#solved.quotient.size + peer;
+    const key = this.#classProof.quotient.family(group) * this.#classProof.quotient.size + peer;
     const count = counts.get(key) ?? 0;
     counts.set(key, count + 1);
     return count;
   }
 
   /** What it brings for each member is compared with what its representative brings for the one in that place. */
-  #meet(batch: Batch): void {
-    const { quotient, context, journal, memories } = this.#solved;
+  #collective(batch: Batch): void {
+    const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
-    const input = batch.input < 0 ? nothingHeld : this.#memory.message(batch.input);
-    this.#peers.join(batch, input);
-    const joined = this.#peers.compares ? journal.joined(rank, group, call) : undefined;
+    const input = batch.input < 0 ? uninitialized : this.#memory.message(batch.input);
+    this.#peers.joinCollective(batch, input);
+    const joined = this.#peers.compares ? messageLog.collectiveInput(rank, group, call) : undefined;
     if (joined) {
       const { length } = context.record.groups[group]!.ranks;
-      const supposed = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
-      for (const [from, end, start] of sharesOf(batch, joined.batch, length, supposed.place)) {
-        const moved = context.relabelling.content(joined.input.range(from, end), supposed.translation);
+      const expected = memberOf(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
+      for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.place)) {
+        const moved = context.relabeling.content(joined.input.range(from, end), expected.translation);
         this.#compare(batch, input.range(start, start + end - from), moved);
       }
     }
-    this.#peers.exchange(batch, this.#memory, input);
+    this.#peers.runCollective(batch, this.#memory, input);
   }
 
-  #compare(batch: Batch, content: Content, supposed: Content | undefined): void {
-    if (this.difference !== undefined || (supposed && this.#comparison.same(content, supposed))) return;
-    this.difference = `${batch.phase}, ${this.#solved.context.record.names.words[batch.label]} #${batch.work}`;
+  #compare(batch: Batch, content: Content, expected: Content | undefined): void {
+    if (this.difference !== undefined || (expected && this.#comparison.same(content, expected))) return;
+    this.difference = `${batch.phase}, ${this.#classProof.context.record.names.words[batch.label]} #${batch.work}`;
   }
 }
 
 /** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
 // oxlint-disable-next-line max-params -- two inputs, and which member is which
-function* sharesOf(
+function* shareRanges(
   own: Batch,
-  supposed: Batch,
+  expected: Batch,
   size: number,
   place: (i: number) => number,
 ): Generator<readonly [number, number, number], void, undefined> {
@@ -250,7 +263,7 @@ function* sharesOf(
     return;
   }
   const begins = new Float64Array(size + 1);
-  for (let i = 0; i < size; i++) begins[i + 1] = begins[i]! + supposed.counts[i]!;
+  for (let i = 0; i < size; i++) begins[i + 1] = begins[i]! + expected.counts[i]!;
   let start = 0;
   for (let i = 0; i < size; i++) {
     const at = place(i);
@@ -260,14 +273,14 @@ function* sharesOf(
 }
 
 /** Numbers of tiles that may be looked at where sums are not alike at first sight. */
-const MOST_TILES = 2 ** 24;
+const MAX_TILES = 2 ** 24;
 
 /** Whether memory holds the same, though its sums were made in other ways: of the same tiles, whatever their order. */
 class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
   readonly #sorted = new Map<Positions, number>();
-  #left = MOST_TILES;
+  #budget = MAX_TILES;
 
   constructor(context: ReplayContext) {
     this.#context = context;
@@ -277,7 +290,7 @@ class ContentComparison {
     if (a === b) return true;
     if (a.pieces.length !== b.pieces.length) return false;
     if (a.pieces.length === 1) return this.#samePiece(a.pieces[0]!, b.pieces[0]!);
-    const [one, two] = [inOrder(a.pieces), inOrder(b.pieces)];
+    const [one, two] = [sortByOffset(a.pieces), sortByOffset(b.pieces)];
     return one.every((piece, i) => this.#samePiece(piece, two[i]!));
   }
 
@@ -287,20 +300,20 @@ class ContentComparison {
 
   #sameValue(a: Value, b: Value): boolean {
     if (a === b) return true;
-    if (!alike(a, b) || !(isSum(a) || isDelta(a))) return false;
+    if (!sameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
     return this.#sameSum(payloadOf(a), payloadOf(b));
   }
 
   /** Most sums are one tile after another, of which all but a few are one sum, translated. */
   #sameSum(a: number, b: number): boolean {
-    const { sums, relabelling } = this.#context;
-    const { translations } = relabelling;
+    const { sums, relabeling } = this.#context;
+    const { translations } = relabeling;
     const open = [{ a, b, ta: 0, tb: 0 }];
     for (let next = open.pop(); next !== undefined; next = open.pop()) {
       const [one, two] = [sums.origin(next.a), sums.origin(next.b)];
       const ta = translations.apply(next.ta, one.translation);
       const tb = translations.apply(next.tb, two.translation);
-      if (one.sum === two.sum && (ta === tb || one.sum === nothing)) continue;
+      if (one.sum === two.sum && (ta === tb || one.sum === emptySum)) continue;
       const [x, y] = [sums.lastOf(one.sum), sums.lastOf(two.sum)];
       if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#sameTiles(a, b);
       if (x.tile !== undefined) {
@@ -315,18 +328,18 @@ class ContentComparison {
   #sameTiles(a: number, b: number): boolean {
     const { sums } = this.#context;
     const [one, two] = [sums.addendsOf(a), sums.addendsOf(b)];
-    this.#left -= one.length + two.length;
-    if (one.length !== two.length || this.#left < 0) return false;
+    this.#budget -= one.length + two.length;
+    if (one.length !== two.length || this.#budget < 0) return false;
     const keys = (addends: readonly Addend[]): string[] => addends.map((addend) => this.#keyOf(addend)).toSorted();
     const others = keys(two);
     return keys(one).every((key, i) => key === others[i]);
   }
 
   #keyOf({ tile, translation }: Addend): string {
-    const { tiles, relabelling } = this.#context;
+    const { tiles, relabeling } = this.#context;
     const { q, k, mask, firstHead, endHead } = tiles.at(tile);
-    const queries = this.#sortedId(relabelling.positions(q, "queries", translation));
-    const keys = this.#sortedId(relabelling.positions(k, "keys", translation));
+    const queries = this.#sortedId(relabeling.positions(q, "queries", translation));
+    const keys = this.#sortedId(relabeling.positions(k, "keys", translation));
     return `${queries},${keys},${mask},${firstHead},${endHead}`;
   }
 
@@ -337,6 +350,6 @@ class ContentComparison {
   }
 }
 
-function inOrder(pieces: readonly Piece[]): readonly Piece[] {
+function sortByOffset(pieces: readonly Piece[]): readonly Piece[] {
   return pieces.toSorted((a, b) => a.box.offset - b.box.offset);
 }

@@ -2,7 +2,7 @@ import type { StridedLayout, View } from "../symbolic/strided-layout.ts";
 import type { Names } from "../symbolic/names.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Batch } from "./batch.ts";
-import { type Content, type Entry, nothingHeld, Piece, type Read } from "./content.ts";
+import { type Content, type Entry, uninitialized, Piece, type ReadResult } from "./content.ts";
 import type { Rows, Value } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
@@ -23,7 +23,7 @@ export class RankMemory {
     this.#views = views;
     this.#storageOf = storageOf;
     this.#sizes = storages;
-    this.#contents = storages.map(() => nothingHeld);
+    this.#contents = storages.map(() => uninitialized);
     this.#readers = new Int32Array(storages.length);
     this.#writers = new Int32Array(storages.length);
   }
@@ -38,8 +38,8 @@ export class RankMemory {
   }
 
   /** What a view shows, if it is one thing. */
-  only(id: number): Piece | undefined {
-    return this.content(id).only(this.#views[id]!.layout);
+  singlePiece(id: number): Piece | undefined {
+    return this.content(id).singlePiece(this.#views[id]!.layout);
   }
 
   /** What the storage of a view holds. */
@@ -47,7 +47,7 @@ export class RankMemory {
     return this.#contents[this.#storageOf[id]!]!;
   }
 
-  read(id: number): Read {
+  read(id: number): ReadResult {
     return this.content(id).read(this.#views[id]!.layout);
   }
 
@@ -56,24 +56,24 @@ export class RankMemory {
   }
 
   /** As `read`, of the view with its four axes in another order. */
-  readTurned(id: number, order: readonly number[]): Read {
-    return this.content(id).read(this.#turned(id, order));
+  readPermuted(id: number, order: readonly number[]): ReadResult {
+    return this.content(id).read(this.#permuted(id, order));
   }
 
   /** As `write`, through the view with its four axes in another order. */
-  writeTurned(id: number, order: readonly number[], entries: readonly Entry[]): void {
-    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#turned(id, order), entries);
+  writePermuted(id: number, order: readonly number[], entries: readonly Entry[]): void {
+    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#permuted(id, order), entries);
   }
 
   /** Writes one thing in the place of all that a view shows. */
-  put(id: number, value: Value, rows: Rows): void {
+  writeSingle(id: number, value: Value, rows: Rows): void {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
     const before = this.#contents[storage]!;
     const piece = new Piece(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before instanceof Piece ? before.only(layout) !== undefined : before.pieces.length === 0;
+    const alone = before instanceof Piece ? before.singlePiece(layout) !== undefined : before.pieces.length === 0;
     this.#contents[storage] = alone ? piece : before.write(layout, [piece]);
   }
 
@@ -88,20 +88,20 @@ export class RankMemory {
     this.#contents[storage] = this.#contents[storage]!.receive(this.#views[id]!.layout, message, this.#sizes[storage]!);
   }
 
-  forget(storage: number): void {
-    this.#contents[storage] = nothingHeld;
+  invalidate(storage: number): void {
+    this.#contents[storage] = uninitialized;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
-  hold(batch: Batch): void {
+  acquire(batch: Batch): void {
     this.#pending.push(batch);
-    this.#count(batch, 1);
+    this.#countUses(batch, 1);
   }
 
   release(batch: Batch): void {
     const last = this.#pending.pop()!;
     if (last !== batch) this.#pending[this.#pending.indexOf(batch)] = last;
-    this.#count(batch, -1);
+    this.#countUses(batch, -1);
   }
 
   /** A collective under way by its number. */
@@ -111,7 +111,7 @@ export class RankMemory {
   }
 
   /** The collective under way that a use by compute gets in the way of, if any. */
-  rival(id: number, written: boolean): number | undefined {
+  conflictingWork(id: number, written: boolean): number | undefined {
     const storage = this.#storageOf[id]!;
     if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
     const { layout } = this.#views[id]!;
@@ -126,7 +126,7 @@ export class RankMemory {
     return undefined;
   }
 
-  #turned(id: number, order: readonly number[]): StridedLayout {
+  #permuted(id: number, order: readonly number[]): StridedLayout {
     const { layout } = this.#views[id]!;
     const { offset, sizes, strides } = layout.box;
     if (order.every((axis, i) => axis === i)) return layout;
@@ -134,7 +134,7 @@ export class RankMemory {
     return this.#names.layouts.layout(pick(sizes), pick(strides), offset);
   }
 
-  #count(batch: Batch, by: number): void {
+  #countUses(batch: Batch, by: number): void {
     for (let i = 0; i < batch.uses; i++) {
       const counts = batch.writes(i) ? this.#writers : this.#readers;
       counts[this.#storageOf[batch.view(i)]!]! += by;

@@ -9,7 +9,7 @@ import { RankMemory } from "./rank-memory.ts";
 import { type Rows, type Side, valueOf } from "./values.ts";
 
 /** What a rank replays on. */
-export interface Own {
+export interface ReplayState {
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly memory: RankMemory;
@@ -18,21 +18,21 @@ export interface Own {
 }
 
 /** A rank's memory with its inputs in it. */
-export function givenMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
-  const { tape, at, firstSequence, ends } = recorded;
+export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionsTable): RankMemory {
+  const { tape, at, firstSequence, tensorViews } = recorded;
   const memory = new RankMemory(tape);
   const rowsOf = (side: Side): Rows => {
     return { batch: firstSequence, head: 0, column: 0, positions: table.of(record[side].spans(at)) };
   };
   // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
   const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
-  for (const name of ["q", "dOut"] as const) memory.put(ends[name], valueOf(name), queries);
-  for (const name of ["k", "v"] as const) memory.put(ends[name], valueOf(name), keys);
+  for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], valueOf(name), queries);
+  for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], valueOf(name), keys);
   return memory;
 }
 
 /** What stands in the events of a kernel: how many views, and how many of them, the first ones, it mutates. */
-interface Operands {
+interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
   readonly first?: number;
   readonly written: number;
@@ -40,16 +40,16 @@ interface Operands {
 }
 
 const operands = {
-  attend: operandsIn("attend"),
-  attendBackward: operandsIn("attendBackward"),
-  merge: operandsIn("merge"),
-  rowDot: operandsIn("rowDot"),
-  fill: operandsIn("fill"),
-  copy: operandsIn("copy"),
-  add: operandsIn("binary"),
+  attend: operandCounts("attend"),
+  attendBackward: operandCounts("attendBackward"),
+  merge: operandCounts("merge"),
+  rowDot: operandCounts("rowDot"),
+  fill: operandCounts("fill"),
+  copy: operandCounts("copy"),
+  add: operandCounts("binary"),
 };
 
-function operandsIn(kernel: KernelName): Operands {
+function operandCounts(kernel: KernelName): OperandCounts {
   const all = operandsOf(kernel).filter(({ feature }) => feature === undefined);
   return { written: all.filter(({ isMutated }) => isMutated).length, count: all.length };
 }
@@ -61,24 +61,24 @@ export class Replay {
   readonly #reader: Reader;
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
-  readonly #streams: Own["streams"];
+  readonly #streams: ReplayState["streams"];
   readonly #index: number;
   readonly #compute: Compute;
-  readonly #ends: RecordedRank["ends"];
+  readonly #tensorViews: RecordedRank["tensorViews"];
   /** The collective that this rank waits for. */
   #awaited: Batch | undefined;
   #ended = false;
 
-  constructor(context: ReplayContext, recorded: RecordedRank, own: Own) {
+  constructor(context: ReplayContext, recorded: RecordedRank, state: ReplayState) {
     this.rank = recorded.tape.rank;
     this.#names = context.record.names;
     this.#reader = recorded.tape.read();
     this.#context = context;
-    this.#memory = own.memory;
-    this.#streams = own.streams;
-    this.#index = own.index;
-    this.#compute = new Compute(context, recorded, own.memory);
-    this.#ends = recorded.ends;
+    this.#memory = state.memory;
+    this.#streams = state.streams;
+    this.#index = state.index;
+    this.#compute = new Compute(context, recorded, state.memory);
+    this.#tensorViews = recorded.tensorViews;
   }
 
   /** Whether all results are there; what follows only frees memory. */
@@ -105,40 +105,40 @@ export class Replay {
       case "empty":
         return;
       case "free":
-        return this.#memory.forget(event.arg(0));
+        return this.#memory.invalidate(event.arg(0));
       case "mark": {
         const phase = this.#names.words[event.arg(0)]!;
         this.#ended = phase === "end";
-        if (phase === "backward") this.#handOver("out");
-        if (phase === "end") this.#handOver("dq", "dk", "dv");
+        if (phase === "backward") this.#checkResultsWritten("out");
+        if (phase === "end") this.#checkResultsWritten("dq", "dk", "dv");
         return compute.begin(phase);
       }
       case "wait":
         this.#awaited = this.#memory.pending(event.arg(0));
         return;
       case "attend":
-        this.#guard(event, operands.attend);
+        this.#checkRace(event, operands.attend);
         return compute.attend(event);
       case "attendBackward":
-        this.#guard(event, operands.attendBackward);
+        this.#checkRace(event, operands.attendBackward);
         return compute.attendBackward(event);
       case "merge":
-        this.#guard(event, operands.merge);
+        this.#checkRace(event, operands.merge);
         return compute.merge(event);
       case "rowDot":
-        this.#guard(event, operands.rowDot);
+        this.#checkRace(event, operands.rowDot);
         return compute.rowDot(event);
       case "fill":
-        this.#guard(event, operands.fill);
+        this.#checkRace(event, operands.fill);
         return compute.fill(event);
       case "copy":
-        this.#guard(event, operands.copy);
+        this.#checkRace(event, operands.copy);
         return compute.copy(event);
       case "add":
-        this.#guard(event, operands.add);
+        this.#checkRace(event, operands.add);
         return compute.add(event);
       case "compute":
-        this.#guard(event, { first: 2, written: event.arg(1), count: event.count - 2 });
+        this.#checkRace(event, { first: 2, written: event.arg(1), count: event.count - 2 });
         for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
@@ -147,28 +147,28 @@ export class Replay {
   }
 
   /** The caller gets results, to compute on them: no collective may still be writing them. */
-  #handOver(...names: readonly (keyof RecordedRank["ends"])[]): void {
+  #checkResultsWritten(...names: readonly (keyof RecordedRank["tensorViews"])[]): void {
     for (const name of names) {
-      const rival = this.#memory.rival(this.#ends[name], false);
-      if (rival === undefined) continue;
+      const conflict = this.#memory.conflictingWork(this.#tensorViews[name], false);
+      if (conflict === undefined) continue;
       this.#context.faults.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.where}: ${name} is handed over before collective #${rival}, which writes it, is waited for`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is handed over before collective #${conflict}, which writes it, is waited for`,
       });
     }
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #guard(event: Reader, { first = 0, written, count }: Operands): void {
+  #checkRace(event: Reader, { first = 0, written, count }: OperandCounts): void {
     for (let i = 0; i < count; i++) {
-      const rival = this.#memory.rival(event.arg(first + i), i < written);
-      if (rival === undefined) continue;
+      const conflict = this.#memory.conflictingWork(event.arg(first + i), i < written);
+      if (conflict === undefined) continue;
       const what = event.op === "compute" ? this.#names.words[event.arg(0)] : event.op;
       this.#context.faults.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.where}: ${what} touches memory of collective #${rival} before it is waited for`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${what} touches memory of collective #${conflict} before it is waited for`,
       });
       return;
     }

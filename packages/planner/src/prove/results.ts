@@ -1,12 +1,12 @@
 import type { RecordedRank } from "../record.ts";
 import type { Entry } from "./content.ts";
-import { expectedAt, fits, sumIn } from "./entries.ts";
+import { expectedRowsAt, hasRows, sumNumber } from "./entries.ts";
 import type { ReplayContext, Verdict } from "./context.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import {
-  describe,
+  describeValue,
   isFill,
-  positionsText,
+  formatPositions,
   type Rows,
   type Side,
   type SourceName,
@@ -26,14 +26,14 @@ const inputs = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as const 
  */
 export function checkResults(context: ReplayContext, recorded: RecordedRank, memory: RankMemory): void {
   const { record, positions, faults } = context;
-  const { tape, at, firstSequence, ends } = recorded;
+  const { tape, at, firstSequence, tensorViews } = recorded;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
     const own = positions.of(record[sides[name]].spans(at));
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
-    const { entries, whole } = memory.read(ends[name]);
+    const { entries, whole } = memory.read(tensorViews[name]);
     let problem: Verdict = whole ? undefined : { kind: "data", message: "not all of it is known" };
-    for (const entry of entries) problem ??= problemOf(entry, { name, expected, context });
+    for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
       faults.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
   }
@@ -41,25 +41,25 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     const own = positions.of(record[inputs[name]].spans(at));
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
-    const { entries, whole } = memory.read(ends[name]);
-    if (whole && entries.every((entry) => entry.value === valueOf(name) && fits(entry, expected))) continue;
+    const { entries, whole } = memory.read(tensorViews[name]);
+    if (whole && entries.every((entry) => entry.value === valueOf(name) && hasRows(entry, expected))) continue;
     const message = `rank ${tape.rank}, ${name}: what the caller passed was overwritten`;
     faults.report({ kind: "data", rank: tape.rank, message });
   }
 }
 
-interface Wanted {
+interface ExpectedResult {
   readonly name: keyof typeof sides;
   readonly expected: Rows;
   readonly context: ReplayContext;
 }
 
-function problemOf(entry: Entry, { name, expected, context }: Wanted): Verdict {
-  const { zeros, complete, record } = context;
-  const sum = sumIn(entry.value, name, zeros);
-  if (sum === undefined) return { kind: "data", message: `holds ${describe(entry.value, record.names)}` };
-  const rows = isFill(entry.value) ? expectedAt(entry, expected) : entry.rows;
-  if (isFill(entry.value) || fits(entry, expected)) return complete.of(sum, sides[name], rows.positions);
-  const held = positionsText(entry.rows.positions.spans);
+function resultVerdict(entry: Entry, { name, expected, context }: ExpectedResult): Verdict {
+  const { initialValues, completeness, record } = context;
+  const sum = sumNumber(entry.value, name, initialValues);
+  if (sum === undefined) return { kind: "data", message: `holds ${describeValue(entry.value, record.names)}` };
+  const rows = isFill(entry.value) ? expectedRowsAt(entry, expected) : entry.rows;
+  if (isFill(entry.value) || hasRows(entry, expected)) return completeness.verdictOf(sum, sides[name], rows.positions);
+  const held = formatPositions(entry.rows.positions.spans);
   return { kind: "data", message: `holds ${held} in the place of other rows` };
 }

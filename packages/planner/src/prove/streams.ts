@@ -4,10 +4,10 @@ import type { AttentionRecord } from "../record.ts";
 import type { View } from "../symbolic/strided-layout.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Batch } from "./batch.ts";
-import { type Content, nothingHeld } from "./content.ts";
+import { type Content, uninitialized } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
-import { exchange, memberOf } from "./exchange.ts";
-import type { Journal } from "./journal.ts";
+import { runCollective, memberOf } from "./collective.ts";
+import type { MessageLog } from "./message-log.ts";
 import { overlapsItself } from "./overlaps.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
@@ -44,7 +44,7 @@ class Queue<T> {
 }
 
 /** One half of a message whose rank's turn has come, while the other half's has not. */
-interface Half {
+interface PostedHalf {
   readonly batch: Batch;
   /** World rank of the other side, and the view that is sent or written. */
   readonly peer: number;
@@ -55,28 +55,28 @@ interface Half {
 
 /** The messages from one rank to another in one group; they meet in order, so that only one side ever waits. */
 interface Channel {
-  readonly sends: Queue<Half>;
-  readonly receives: Queue<Half>;
+  readonly sends: Queue<PostedHalf>;
+  readonly receives: Queue<PostedHalf>;
 }
 
 /** The ranks of a group that have come to one of its collectives, by number. */
-interface Meeting {
+interface PendingCollective {
   readonly batches: Map<number, Batch>;
   missing: number;
 }
 
 /**
- * Neighbours mostly wait for one another only, so they can go on for a while without the rest: what a cache holds of a few
+ * Neighbours mostly wait for one another only, so a block of them can run for a while without the rest: what a cache holds of a few
  * ranks is used many times before others push it out.
  */
-const NEIGHBOURS = 32;
+const RANKS_PER_BLOCK = 32;
 
 /** What streams work on. */
 interface StreamContext extends ReplayContext {
   /** By number of the rank. */
   readonly memories: readonly RankMemory[];
   /** Where what ranks of a record of classes send is written down. */
-  readonly journal?: Journal;
+  readonly messageLog?: MessageLog;
 }
 
 /**
@@ -95,12 +95,12 @@ export class Streams {
   /** By number of the sending rank. */
   readonly #channels: Map<number, Channel>[];
   /** By group, or all groups that are translations of one. */
-  readonly #meetings = new Map<number, Map<number, Meeting>>();
+  readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
   readonly #ready: Batch[] = [];
-  /** By neighbourhood: ranks that may go on since somebody last looked. */
-  readonly #freed: number[][];
-  #here = 0;
+  /** By block of ranks: those that became runnable. */
+  readonly #runnable: number[][];
+  #block = 0;
 
   constructor(context: StreamContext) {
     const { record } = context;
@@ -108,7 +108,7 @@ export class Streams {
     this.#context = context;
     this.#quotient = new Quotient(record);
     this.queues = record.ranks.map(() => new Queue<Batch>());
-    this.#freed = Array.from({ length: Math.ceil(record.ranks.length / NEIGHBOURS) }, () => []);
+    this.#runnable = Array.from({ length: Math.ceil(record.ranks.length / RANKS_PER_BLOCK) }, () => []);
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
   }
 
@@ -117,9 +117,9 @@ export class Streams {
     const { rank } = this.#record.ranks[index]!.tape;
     const batch = new Batch(rank, index, event, phase);
     const memory = this.#context.memories[index]!;
-    memory.hold(batch);
+    memory.acquire(batch);
     if (overlapsItself(batch, memory, batch.op === "sendRecv" ? -1 : this.#quotient.place(batch.group, rank))) {
-      const message = `${this.textOf(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
+      const message = `${this.describe(batch)} writes where it also reads, or twice to one place: what it moves has no order`;
       this.#context.faults.report({ kind: "race", rank, message });
     }
     const queue = this.queues[index]!;
@@ -128,27 +128,27 @@ export class Streams {
     for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
   }
 
-  /** Lets a rank go on. */
-  free(index: number): void {
-    this.#freed[Math.floor(index / NEIGHBOURS)]!.push(index);
+  /** Marks a rank as runnable. */
+  makeRunnable(index: number): void {
+    this.#runnable[Math.floor(index / RANKS_PER_BLOCK)]!.push(index);
   }
 
-  /** A rank that may go on, a neighbour of the last one if there is one; undefined if none may. */
-  takeFree(): number | undefined {
-    for (let i = 0; i < this.#freed.length; i++) {
-      const index = this.#freed[this.#here]!.pop();
+  /** A runnable rank, of the same block as the last one if there is one; undefined if there is none. */
+  nextRunnable(): number | undefined {
+    for (let i = 0; i < this.#runnable.length; i++) {
+      const index = this.#runnable[this.#block]!.pop();
       if (index !== undefined) return index;
-      this.#here = (this.#here + 1) % this.#freed.length;
+      this.#block = (this.#block + 1) % this.#runnable.length;
     }
     return undefined;
   }
 
   /** The ranks that a batch still needs. */
-  peersOf(batch: Batch): number[] {
+  pendingPeers(batch: Batch): number[] {
     const { ranks, family } = this.#record.groups[batch.group]!;
     if (batch.op !== "sendRecv") {
-      const met = this.#meetings.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
-      return ranks.filter((rank) => !met?.has(this.#quotient.index(rank)));
+      const joined = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
+      return ranks.filter((rank) => !joined?.has(this.#quotient.index(rank)));
     }
     const peers = new Set<number>();
     for (let i = 0; i < batch.uses; i++) {
@@ -166,14 +166,14 @@ export class Streams {
   }
 
   /** As messages name it. */
-  textOf({ rank, phase, label, work }: Batch): string {
+  describe({ rank, phase, label, work }: Batch): string {
     return `rank ${rank}, ${phase}, ${this.#record.names.words[label]} #${work}`;
   }
 
   /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
   #begin(batch: Batch): void {
     if (batch.op !== "sendRecv") {
-      this.#meet(batch);
+      this.#joinCollective(batch);
       return;
     }
     if (batch.uses === 0) this.#finish(batch);
@@ -198,32 +198,32 @@ export class Streams {
   #send(channel: Channel, batch: Batch, i: number): void {
     const [peer, view] = [batch.peer(i), batch.view(i)];
     const message = this.#context.memories[batch.index]!.message(view);
-    this.#context.journal?.send(batch.group, { from: batch.rank, to: peer }, message);
+    this.#context.messageLog?.addMessage(batch.group, { from: batch.rank, to: peer }, message);
     const half = { batch, peer, view, message };
     const other = channel.receives.shift();
     if (!other) channel.sends.push(half);
-    else this.#meetHalves(half, other);
+    else this.#deliver(half, other);
   }
 
   #receive(channel: Channel, batch: Batch, i: number): void {
     const half = { batch, peer: batch.peer(i), view: batch.view(i), message: undefined };
     const other = channel.sends.shift();
     if (!other) channel.receives.push(half);
-    else this.#meetHalves(other, half);
+    else this.#deliver(other, half);
   }
 
   /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
-  #meetHalves(send: Half, receive: Half): void {
-    const { memories, relabelling, record } = this.#context;
+  #deliver(send: PostedHalf, receive: PostedHalf): void {
+    const { memories, relabeling, record } = this.#context;
     const [sending, receiving] = [send.batch, receive.batch];
-    const message = relabelling.content(send.message!, record.classes.to(receive.peer));
+    const message = relabeling.content(send.message!, record.classes.translationTo(receive.peer));
     memories[receiving.index]!.receive(receive.view, message);
     const a = memories[sending.index]!.view(send.view);
     const b = memories[receiving.index]!.view(receive.view);
     if (a.layout.size !== b.layout.size || a.dtype !== b.dtype) {
       const bytes = ({ layout, dtype }: View): string => `${layout.size * dtypeBytes[dtype]} bytes of ${dtype}`;
-      const sizes = `sends ${bytes(a)}, ${this.textOf(receiving)} expects ${bytes(b)}`;
-      const text = `${this.textOf(sending)} to rank ${send.peer} ${sizes}`;
+      const sizes = `sends ${bytes(a)}, ${this.describe(receiving)} expects ${bytes(b)}`;
+      const text = `${this.describe(sending)} to rank ${send.peer} ${sizes}`;
       this.#context.faults.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
@@ -231,36 +231,36 @@ export class Streams {
   }
 
   /** The last to come to a collective carries it out. */
-  #meet(batch: Batch): void {
+  #joinCollective(batch: Batch): void {
     const orbit = this.#quotient.orbit(batch.group);
-    let meetings = this.#meetings.get(orbit);
-    if (!meetings) this.#meetings.set(orbit, (meetings = new Map<number, Meeting>()));
-    let meeting = meetings.get(batch.call);
-    if (!meeting) {
+    let pending = this.#pendingCollectives.get(orbit);
+    if (!pending) this.#pendingCollectives.set(orbit, (pending = new Map<number, PendingCollective>()));
+    let collective = pending.get(batch.call);
+    if (!collective) {
       const missing = this.#quotient.classesOf(batch.group).length;
-      meetings.set(batch.call, (meeting = { batches: new Map<number, Batch>(), missing }));
+      pending.set(batch.call, (collective = { batches: new Map<number, Batch>(), missing }));
     }
-    meeting.batches.set(batch.index, batch);
-    if (--meeting.missing > 0) return;
-    meetings.delete(batch.call);
+    collective.batches.set(batch.index, batch);
+    if (--collective.missing > 0) return;
+    pending.delete(batch.call);
     const { ranks } = this.#record.groups[batch.group]!;
-    const met = [...new Set(ranks.map((rank) => meeting.batches.get(this.#quotient.index(rank))!))];
-    const odd = met.find(({ op }) => op !== batch.op);
-    const problem = odd
-      ? `${this.textOf(odd)} is ${odd.op} where ${this.textOf(batch)} is ${batch.op}`
-      : this.#exchange(meeting.batches, met);
-    if (problem) this.#context.faults.report({ kind: "message", rank: (odd ?? batch).rank, message: problem });
-    for (const each of met) this.#finish(each);
+    const joined = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
+    const mismatched = joined.find(({ op }) => op !== batch.op);
+    const problem = mismatched
+      ? `${this.describe(mismatched)} is ${mismatched.op} where ${this.describe(batch)} is ${batch.op}`
+      : this.#runCollective(collective.batches, joined);
+    if (problem) this.#context.faults.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
+    for (const each of joined) this.#finish(each);
   }
 
   /** Each group whose ranks have met, once: of translations of one group, those of the ranks that were recorded. */
-  #exchange(batches: ReadonlyMap<number, Batch>, met: readonly Batch[]): string | undefined {
-    const { memories, journal } = this.#context;
+  #runCollective(batches: ReadonlyMap<number, Batch>, joined: readonly Batch[]): string | undefined {
+    const { memories, messageLog } = this.#context;
     const inputs = new Map(
-      met.map((batch) => [batch, batch.input < 0 ? nothingHeld : memories[batch.index]!.message(batch.input)]),
+      joined.map((batch) => [batch, batch.input < 0 ? uninitialized : memories[batch.index]!.message(batch.input)]),
     );
-    for (const [batch, input] of inputs) journal?.join(batch, input);
-    for (const group of new Set(met.map((each) => each.group))) {
+    for (const [batch, input] of inputs) messageLog?.addCollectiveInput(batch, input);
+    for (const group of new Set(joined.map((each) => each.group))) {
       const { ranks } = this.#record.groups[group]!;
       const members = ranks.map((rank) => {
         const batch = batches.get(this.#quotient.index(rank))!;
@@ -270,8 +270,10 @@ export class Streams {
           input: inputs.get(batch)!,
         });
       });
-      const receivers = met.filter((each) => each.group === group).map(({ rank }) => this.#quotient.place(group, rank));
-      const problem = exchange({ members, receivers }, this.#context);
+      const receivers = joined
+        .filter((each) => each.group === group)
+        .map(({ rank }) => this.#quotient.place(group, rank));
+      const problem = runCollective({ members, receivers }, this.#context);
       if (problem) return problem;
     }
     return undefined;
@@ -282,7 +284,7 @@ export class Streams {
     batch.isDone = true;
     const queue = this.queues[batch.index]!;
     queue.shift();
-    this.free(batch.index);
+    this.makeRunnable(batch.index);
     const next = queue.first;
     if (next) this.#ready.push(next);
   }
@@ -291,7 +293,7 @@ export class Streams {
     const { sender, key } = this.#quotient.channel(family, from, to);
     const channels = this.#channels[sender]!;
     let channel = channels.get(key);
-    if (!channel) channels.set(key, (channel = { sends: new Queue<Half>(), receives: new Queue<Half>() }));
+    if (!channel) channels.set(key, (channel = { sends: new Queue<PostedHalf>(), receives: new Queue<PostedHalf>() }));
     return channel;
   }
 }

@@ -1,7 +1,7 @@
 import type { Translations } from "../classes/translations.ts";
 import type { Positions, PositionsTable } from "./positions.ts";
 import type { Names } from "../symbolic/names.ts";
-import { positionsText, type Side } from "./values.ts";
+import { formatPositions, type Side } from "./values.ts";
 
 /** A block of queries on a block of keys, as some kernel call computed it, and where. */
 export interface Tile {
@@ -42,8 +42,8 @@ export class Tiles {
   add({ rank, phase, number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
     const id = this.#length++;
     if (id === this.#pairs.length) {
-      this.#fields = grown(this.#fields);
-      this.#pairs = grown(this.#pairs);
+      this.#fields = doubled(this.#fields);
+      this.#pairs = doubled(this.#pairs);
     }
     const at = id * FIELDS;
     const fields = this.#fields;
@@ -104,25 +104,25 @@ export class Tiles {
 }
 
 /** Where a tile was computed, and which. */
-export function tileText({
+export function describeTile({
   rank,
   phase,
   number,
   q,
   k,
 }: Omit<Tile, "mask" | "firstHead" | "endHead" | "pairs">): string {
-  const what = `(queries ${positionsText(q.spans)}, keys ${positionsText(k.spans)})`;
+  const what = `(queries ${formatPositions(q.spans)}, keys ${formatPositions(k.spans)})`;
   return `rank ${rank}, ${phase}, tile ${number} ${what}`;
 }
 
 /** The sum of nothing. */
-export const nothing = 0;
+export const emptySum = 0;
 
 /** Values keep a few bits for their kind. */
-const MOST = 2 ** 27;
+const MAX_SUMS = 2 ** 27;
 
 /** Sums that were made last are found again by a hash of their parts, in one of so many places. */
-const PLACES = 2 ** 14;
+const CACHE_SIZE = 2 ** 14;
 
 /** A tile of a sum, and where a translation took the rank that computed it. */
 export interface Addend {
@@ -139,7 +139,7 @@ export class Sums {
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
   #parts = new Int32Array(128);
   #length = 1;
-  readonly #recent = new Int32Array(PLACES);
+  readonly #recent = new Int32Array(CACHE_SIZE);
   /** Of translations of sums. */
   readonly #translationOf = new Map<number, number>();
   readonly #translated = new Map<number, number>();
@@ -149,25 +149,25 @@ export class Sums {
   }
 
   add(sum: number, tile: number): number {
-    return this.#make(sum, -1 - tile);
+    return this.#intern(sum, -1 - tile);
   }
 
   join(a: number, b: number): number {
-    if (a === nothing) return b;
-    if (b === nothing) return a;
-    return this.#make(a, b);
+    if (a === emptySum) return b;
+    if (b === emptySum) return a;
+    return this.#intern(a, b);
   }
 
   /** The same sum of the ranks that a translation leads to: all of its tiles, translated. */
   translate(sum: number, translation: number): number {
-    if (sum === nothing || translation === 0) return sum;
+    if (sum === emptySum || translation === 0) return sum;
     const origin = this.origin(sum);
     const by = this.#translations.apply(translation, origin.translation);
     if (by === 0) return origin.sum;
     const key = origin.sum * this.#translations.ranks + by;
     let known = this.#translated.get(key);
     if (known === undefined) {
-      known = this.#push(origin.sum, nothing);
+      known = this.#push(origin.sum, emptySum);
       this.#translationOf.set(known, by);
       this.#translated.set(key, known);
     }
@@ -183,7 +183,7 @@ export class Sums {
   /** What a sum was made of last: one sum and a tile, or two sums; undefined for nothing and for translations. */
   lastOf(sum: number): { readonly left: number; readonly right?: number; readonly tile?: number } | undefined {
     const [left, right] = [this.#parts[2 * sum]!, this.#parts[2 * sum + 1]!];
-    if (sum === nothing || right === nothing) return undefined;
+    if (sum === emptySum || right === emptySum) return undefined;
     return right < 0 ? { left, tile: -1 - right } : { left, right };
   }
 
@@ -208,10 +208,10 @@ export class Sums {
     for (let next = open.pop(); next !== undefined; next = open.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
       let { sum: one, translation } = next;
-      while (one !== nothing) {
+      while (one !== emptySum) {
         const left = this.#parts[2 * one]!;
         const right = this.#parts[2 * one + 1]!;
-        if (right === nothing) translation = this.#translations.apply(translation, this.#translationOf.get(one)!);
+        if (right === emptySum) translation = this.#translations.apply(translation, this.#translationOf.get(one)!);
         else if (right > 0) open.push({ sum: left, translation });
         else found.push({ tile: -1 - right, translation });
         one = right > 0 ? right : left;
@@ -220,9 +220,9 @@ export class Sums {
     return found.reverse();
   }
 
-  #make(left: number, right: number): number {
+  #intern(left: number, right: number): number {
     const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
-    const place = (hash ^ (hash >>> 15)) & (PLACES - 1);
+    const place = (hash ^ (hash >>> 15)) & (CACHE_SIZE - 1);
     const known = this.#recent[place]!;
     if (known !== 0 && this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
     const id = this.#push(left, right);
@@ -232,15 +232,15 @@ export class Sums {
 
   #push(left: number, right: number): number {
     const id = this.#length++;
-    if (id >= MOST) throw new RangeError(`prove: more than ${MOST} sums of tiles`);
-    if (2 * id === this.#parts.length) this.#parts = grown(this.#parts);
+    if (id >= MAX_SUMS) throw new RangeError(`prove: more than ${MAX_SUMS} sums of tiles`);
+    if (2 * id === this.#parts.length) this.#parts = doubled(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;
     return id;
   }
 }
 
-function grown<T extends Int32Array | Float64Array>(full: T): T {
+function doubled<T extends Int32Array | Float64Array>(full: T): T {
   const larger = new (full.constructor as new (length: number) => T)(2 * full.length);
   larger.set(full);
   return larger;

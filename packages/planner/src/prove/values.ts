@@ -51,23 +51,23 @@ export function isFill(value: Value): boolean {
 }
 
 /** Whether both are of the same kind. */
-export function alike(a: Value, b: Value): boolean {
+export function sameKind(a: Value, b: Value): boolean {
   return (a & MASK) === (b & MASK);
 }
 
 /** What sums begin with, as a record calls it: −Infinity for lse, 0 for the others. */
-export class Zeros {
+export class InitialValues {
   readonly #zero: Value;
-  readonly #least: Value;
+  readonly #negativeInfinity: Value;
 
   constructor(names: Names) {
     this.#zero = valueOf("fill", names.word("0"));
-    this.#least = valueOf("fill", names.word("-Infinity"));
+    this.#negativeInfinity = valueOf("fill", names.word("-Infinity"));
   }
 
   /** Whether a value is what sums of a kind begin with. */
-  is(value: Value, name: Kind): boolean {
-    return value === (name === "lse" ? this.#least : this.#zero);
+  isInitial(value: Value, name: Kind): boolean {
+    return value === (name === "lse" ? this.#negativeInfinity : this.#zero);
   }
 }
 
@@ -88,12 +88,12 @@ export interface Rows {
 }
 
 /** As messages call it. */
-export function describe(value: Value, { words }: Names): string {
+export function describeValue(value: Value, { words }: Names): string {
   return isFill(value) ? `a fill with ${words[payloadOf(value)]}` : kindOf(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */
-export function positionsText(spans: readonly Span[]): string {
+export function formatPositions(spans: readonly Span[]): string {
   const texts = spans.map(({ start, length, step }) => {
     if (length <= 1) return length === 1 ? `${start}` : "none";
     return step === 1 ? `${start}..${start + length - 1}` : `${start},${start + step}..${start + (length - 1) * step}`;

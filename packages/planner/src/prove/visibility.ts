@@ -14,7 +14,7 @@ export class Visibility {
   pairs(queries: Positions, keys: Positions, mask: number): number {
     let sorted = this.#masks[mask];
     if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#names.masks[mask]!);
-    return visiblePairs(queries.sorted, keys.sorted, sorted.meeting(queries.first, queries.end));
+    return visiblePairs(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));
   }
 }
 
@@ -31,15 +31,15 @@ export class SortedSlices {
   }
 
   /** Those that may have a query of [first, end). */
-  meeting(first: number, end: number): readonly Slice[] {
+  intersecting(first: number, end: number): readonly Slice[] {
     if (this.#slices.length === 1) return this.#slices;
-    const begin = this.#firstEndingAfter(first);
+    const begin = this.#lowerBound(first);
     let last = begin;
     while (last < this.#slices.length && this.#slices[last]!.q0 < end) last++;
     return this.#slices.slice(begin, last);
   }
 
-  #firstEndingAfter(position: number): number {
+  #lowerBound(position: number): number {
     let [low, high] = [0, this.#slices.length];
     while (low < high) {
       const middle = (low + high) >> 1;
@@ -54,15 +54,15 @@ export class SortedSlices {
 export class PairCounts {
   readonly #names: Names;
   /** By mask, rows of queries, rows of keys. */
-  readonly #known: number[][][] = [];
+  readonly #cache: number[][][] = [];
 
   constructor(names: Names) {
     this.#names = names;
   }
 
-  of(queries: number, keys: number, mask: number): number {
+  count(queries: number, keys: number, mask: number): number {
     const { rows, masks } = this.#names;
-    const known = ((this.#known[mask] ??= [])[queries] ??= []);
+    const known = ((this.#cache[mask] ??= [])[queries] ??= []);
     return (known[keys] ??= visiblePairs(rows[queries]!, rows[keys]!, masks[mask]!));
   }
 }

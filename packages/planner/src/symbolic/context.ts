@@ -11,13 +11,13 @@ import {
 } from "@mosaic/core";
 import type { SymbolicDevice } from "./device.ts";
 
-interface Parts {
+interface SymbolicContextOptions {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;
   readonly backends: readonly AttentionBackend[];
 }
 
-/** What `init` would have made, at once: the groups are known, nobody needs to be met. */
+/** What `init` would have made, at once: the groups are known, and there is no rendezvous. */
 export class SymbolicContext implements Context {
   readonly device: SymbolicDevice;
   readonly mesh: DeviceMesh;
@@ -26,7 +26,7 @@ export class SymbolicContext implements Context {
   readonly #backends: readonly AttentionBackend[];
   #closed = false;
 
-  constructor({ device, mesh, backends }: Parts) {
+  constructor({ device, mesh, backends }: SymbolicContextOptions) {
     this.device = device;
     this.mesh = mesh;
     this.#backends = [local(), ...backends];
@@ -81,7 +81,7 @@ export class SymbolicContext implements Context {
 }
 
 /** The mesh as one rank sees it. */
-export function meshOf(
+export function symbolicMesh(
   shape: Coordinate,
   coordinate: Coordinate,
   groups: ReadonlyMap<string, ProcessGroup>,

@@ -28,7 +28,7 @@ export class SymbolicDevice implements Device {
   readonly record: RankRecord;
   #allocated = 0;
   #peak = 0;
-  readonly #freed = (bytes: number): void => {
+  readonly #onFree = (bytes: number): void => {
     this.#allocated -= bytes;
   };
 
@@ -43,7 +43,7 @@ export class SymbolicDevice implements Device {
     const size = sizeOf(shape);
     this.#allocated += size * dtypeBytes[dtype];
     this.#peak = Math.max(this.#peak, this.#allocated);
-    const storage = this.record.allocate(size, dtype, this.#freed);
+    const storage = this.record.allocate(size, dtype, this.#onFree);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 

@@ -12,21 +12,25 @@ import {
 import type { RankRecord } from "./rank-record.ts";
 import { codeOf } from "./tape.ts";
 
-/** Whose features `checkFeatures` asks for. */
-type Featured = Pick<Device, "type" | "index" | "features">;
+/** A device whose features `checkFeatures` reads. */
+type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
 /** Names that the source of recorders uses, beside the parameters of the kernel. */
-const free = ["device", "record", "names", "checkFeatures"] as const;
+const capturedNames = ["device", "record", "names", "checkFeatures"] as const;
 
 // Kernels that move or sum rows of attention have events of their own: their operands, in the order of the schema, and what
 // a tile states of rows. A thousand ranks make millions of them, so that what writes them is compiled.
-const attend = compileKernel("attend", eventSource("attend", codeOf.attend), free);
-const attendBackward = compileKernel("attendBackward", eventSource("attendBackward", codeOf.attendBackward), free);
-const merge = compileKernel("merge", eventSource("merge", codeOf.merge), free);
-const rowDot = compileKernel("rowDot", eventSource("rowDot", codeOf.rowDot), free);
-const copy = compileKernel("copy", eventSource("copy", codeOf.copy), free);
-const fill = compileKernel("fill", eventSource("fill", codeOf.fill), free);
-const add = compileKernel("binary", eventSource("binary", codeOf.add), free);
+const attend = compileKernel("attend", eventSource("attend", codeOf.attend), capturedNames);
+const attendBackward = compileKernel(
+  "attendBackward",
+  eventSource("attendBackward", codeOf.attendBackward),
+  capturedNames,
+);
+const merge = compileKernel("merge", eventSource("merge", codeOf.merge), capturedNames);
+const rowDot = compileKernel("rowDot", eventSource("rowDot", codeOf.rowDot), capturedNames);
+const copy = compileKernel("copy", eventSource("copy", codeOf.copy), capturedNames);
+const fill = compileKernel("fill", eventSource("fill", codeOf.fill), capturedNames);
+const add = compileKernel("binary", eventSource("binary", codeOf.add), capturedNames);
 
 const computeRecorders = (Object.keys(kernelSchema) as KernelName[]).map(
   (kernel) => [kernel, computeRecorder(kernel)] as const,
@@ -50,7 +54,7 @@ function eventSource(kernel: KernelName, code: number): string {
 }
 
 /** Kernels that write down their operands, as the schema lists them. */
-export function symbolicKernels(device: Featured, record: RankRecord): Kernels {
+export function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
   const values = { device, record, names: record.names, checkFeatures };
   const kernels = Object.fromEntries(
     computeRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),

@@ -1,8 +1,8 @@
 import type { Slice, Span } from "@mosaic/core";
-import { mixed, StridedLayouts } from "./strided-layout.ts";
+import { combineHash, StridedLayouts } from "./strided-layout.ts";
 
 /** Lists of so many spans are hashed each time: that takes less than a weak map of hundreds of thousands of them. */
-const FEW_SPANS = 4;
+const MAX_HASHED_SPANS = 4;
 
 /** What tapes refer to by number: the same on all ranks, so that equal things need be looked at once. */
 export class Names {
@@ -10,29 +10,30 @@ export class Names {
   readonly masks: (readonly Slice[])[] = [];
   readonly words: string[] = [];
   readonly layouts: StridedLayouts = new StridedLayouts();
-  readonly #lists = new WeakMap<readonly Span[], number>();
-  readonly #rows = new Lists<readonly Span[]>(this.rows, sameRows);
-  readonly #masks = new Lists<readonly Slice[]>(this.masks, sameMask);
+  readonly #rowIds = new WeakMap<readonly Span[], number>();
+  readonly #rows = new InternTable<readonly Span[]>(this.rows, sameRows);
+  readonly #masks = new InternTable<readonly Slice[]>(this.masks, sameMask);
   readonly #words = new Map<string, number>();
-  #mask: readonly Slice[] | undefined;
-  #maskNumber = -1;
+  #lastMask: readonly Slice[] | undefined;
+  #lastMaskNumber = -1;
 
   rowsOf(spans: readonly Span[]): number {
-    if (spans.length <= FEW_SPANS) return this.#rows.numberOf(spans, hashOf(spans));
+    if (spans.length <= MAX_HASHED_SPANS) return this.#rows.numberOf(spans, hashSpans(spans));
     // Layouts return the same list for the same coordinate.
-    let number = this.#lists.get(spans);
-    if (number === undefined) this.#lists.set(spans, (number = this.#rows.numberOf(spans, hashOf(spans))));
+    let number = this.#rowIds.get(spans);
+    if (number === undefined) this.#rowIds.set(spans, (number = this.#rows.numberOf(spans, hashSpans(spans))));
     return number;
   }
 
   maskOf(mask: readonly Slice[]): number {
     // Nearly always that of the call before.
-    if (mask === this.#mask) return this.#maskNumber;
+    if (mask === this.#lastMask) return this.#lastMaskNumber;
     let hash = mask.length;
-    for (const { q0, q1, k0, k1 } of mask) hash = mixed(mixed(mixed(mixed(hash, q0), q1), k0), k1);
-    this.#mask = mask;
-    this.#maskNumber = this.#masks.numberOf(mask, hash);
-    return this.#maskNumber;
+    for (const { q0, q1, k0, k1 } of mask)
+      hash = combineHash(combineHash(combineHash(combineHash(hash, q0), q1), k0), k1);
+    this.#lastMask = mask;
+    this.#lastMaskNumber = this.#masks.numberOf(mask, hash);
+    return this.#lastMaskNumber;
   }
 
   word(word: string): number {
@@ -45,28 +46,28 @@ export class Names {
   }
 }
 
-function hashOf(spans: readonly Span[]): number {
+function hashSpans(spans: readonly Span[]): number {
   let hash = spans.length;
-  for (const { start, length, step } of spans) hash = mixed(mixed(mixed(hash, start), length), step);
+  for (const { start, length, step } of spans) hash = combineHash(combineHash(combineHash(hash, start), length), step);
   return hash;
 }
 
 /** Numbers values: equal ones have one number. */
-class Lists<T extends object> {
+class InternTable<T extends object> {
   readonly #values: T[];
-  readonly #same: (a: T, b: T) => boolean;
+  readonly #isEqual: (a: T, b: T) => boolean;
   readonly #byHash = new Map<number, number[]>();
 
   constructor(values: T[], same: (a: T, b: T) => boolean) {
     this.#values = values;
-    this.#same = same;
+    this.#isEqual = same;
   }
 
   numberOf(value: T, hash: number): number {
     let candidates = this.#byHash.get(hash);
     if (!candidates) this.#byHash.set(hash, (candidates = []));
     for (const number of candidates) {
-      if (this.#values[number] === value || this.#same(this.#values[number]!, value)) return number;
+      if (this.#values[number] === value || this.#isEqual(this.#values[number]!, value)) return number;
     }
     const number = this.#values.push(value) - 1;
     candidates.push(number);

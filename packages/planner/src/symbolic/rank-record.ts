@@ -9,10 +9,10 @@ export class SymbolicStorage extends Storage {
   /** Nothing is lost with it, and a record must not depend on when garbage is collected. */
   override readonly leakRegistry = undefined;
   /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
-  last: Tensor | undefined;
+  lastTensor: Tensor | undefined;
   lastView = -1;
   /** Where among its views to look first. */
-  next = 0;
+  nextView = 0;
   /** Numbers of the views of it that events used: few, so that a walk finds one sooner than a hash would. */
   readonly views: number[] = [];
 
@@ -34,7 +34,7 @@ export class RankRecord {
   readonly storages: number[] = [];
   readonly #tape = new Tape();
   /** Storages that were freed, by number and size of elements. */
-  readonly #free = new Map<number, SymbolicStorage[]>();
+  readonly #freeLists = new Map<number, SymbolicStorage[]>();
   #works = 0;
 
   constructor(rank: number, names: Names) {
@@ -44,7 +44,7 @@ export class RankRecord {
 
   /** Nothing more will be enqueued: lets go of what only that would need. */
   close(): void {
-    this.#free.clear();
+    this.#freeLists.clear();
   }
 
   /** As `Tape.push`. */
@@ -75,45 +75,45 @@ export class RankRecord {
     return this.#works++;
   }
 
-  /** Memory for so many elements; `freed` is called, with its bytes, when nobody uses it any more. */
-  allocate(size: number, dtype: DType, freed: (bytes: number) => void): SymbolicStorage {
+  /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
+  allocate(size: number, dtype: DType, onFree: (bytes: number) => void): SymbolicStorage {
     const bytes = dtypeBytes[dtype];
     const kind = 8 * size + bytes;
-    let free = this.#free.get(kind);
-    if (!free) this.#free.set(kind, (free = []));
-    const storage = free.pop() ?? this.#made(size, size * bytes, { free, freed });
+    let free = this.#freeLists.get(kind);
+    if (!free) this.#freeLists.set(kind, (free = []));
+    const storage = free.pop() ?? this.#newStorage(size, size * bytes, { free, onFree });
     this.#tape.set(this.#tape.open(codeOf.empty, 1), storage.id);
     return storage;
   }
 
-  #made(size: number, byteLength: number, { free, freed }: Shelf): SymbolicStorage {
+  #newStorage(size: number, byteLength: number, { free, onFree }: FreeList): SymbolicStorage {
     const id = this.storages.push(size) - 1;
     return new SymbolicStorage(id, byteLength, (storage) => {
       this.#tape.set(this.#tape.open(codeOf.free, 1), id);
-      storage.last = undefined;
+      storage.lastTensor = undefined;
       free.push(storage);
-      freed(byteLength);
+      onFree(byteLength);
     });
   }
 
-  /** The number of the view that a tensor is; throws a DisposedError if its memory may be somebody else's by now. */
+  /** The number of the view that a tensor is; throws a DisposedError if its memory may have been reused. */
   viewOf(tensor: Tensor): number {
     if (tensor.isDisposed) tensor.assertUsable("symbolic device");
     const storage = tensor.storage as SymbolicStorage;
-    if (storage.last === tensor) return storage.lastView;
-    storage.last = tensor;
+    if (storage.lastTensor === tensor) return storage.lastView;
+    storage.lastTensor = tensor;
     storage.lastView = this.#findView(tensor, storage);
     return storage.lastView;
   }
 
   #findView({ shape, strides, offset, dtype }: Tensor, storage: SymbolicStorage): number {
-    const { id, views, next } = storage;
-    // Views are mostly asked for again in the order in which they were first: the next one is looked at first.
-    for (let i = 0, at = next; i < views.length; i++, at++) {
+    const { id, views, nextView } = storage;
+    // Views are mostly used again in the same order: the next one is tried first.
+    for (let i = 0, at = nextView; i < views.length; i++, at++) {
       if (at >= views.length) at -= views.length;
       const view = this.views[views[at]!]!;
       if (view.dtype !== dtype || !isLayout(view.layout, shape, strides, offset)) continue;
-      storage.next = at + 1;
+      storage.nextView = at + 1;
       return views[at]!;
     }
     const { layouts } = this.names;
@@ -125,7 +125,7 @@ export class RankRecord {
 }
 
 /** Where a storage goes when it is free, and who is notified of it. */
-interface Shelf {
+interface FreeList {
   readonly free: SymbolicStorage[];
-  readonly freed: (bytes: number) => void;
+  readonly onFree: (bytes: number) => void;
 }

@@ -7,7 +7,7 @@ export interface StridedLayout {
   readonly offset: number;
   /** Number of elements. */
   readonly size: number;
-  /** Whether elements lie side by side, the last axis first: what messages ask for. */
+  /** Whether elements lie side by side, the last axis first: what messages require. */
   readonly dense: boolean;
   /** First and last element touched, the latter exclusive; equal when empty. */
   readonly low: number;
@@ -40,12 +40,12 @@ export class StridedLayouts {
   readonly #views = new Map<StridedLayout, View[]>();
 
   layout(shape: Shape, strides: Shape, offset: number): StridedLayout {
-    let hash = mixed(shape.length, offset);
-    for (let i = 0; i < shape.length; i++) hash = mixed(mixed(hash, shape[i]!), strides[i]!);
+    let hash = combineHash(shape.length, offset);
+    for (let i = 0; i < shape.length; i++) hash = combineHash(combineHash(hash, shape[i]!), strides[i]!);
     let layouts = this.#layouts.get(hash);
     if (!layouts) this.#layouts.set(hash, (layouts = []));
     for (const layout of layouts) if (isLayout(layout, shape, strides, offset)) return layout;
-    // Copies: whoever made the view may change its lists.
+    // Copies: the owner of the view may change its lists.
     const layout = layoutOfView([...shape], [...strides], offset);
     layouts.push(layout);
     return layout;
@@ -62,7 +62,7 @@ export class StridedLayouts {
 }
 
 /** Whether a layout is this one. */
-// oxlint-disable-next-line max-params -- asked millions of times, for which an object each would be made
+// oxlint-disable-next-line max-params -- called millions of times, for which an object each would be made
 export function isLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
   if (layout.offset !== offset || layout.shape.length !== shape.length) return false;
   for (let i = 0; i < shape.length; i++) {
@@ -90,7 +90,7 @@ function fourAxes({
 }
 
 /** A hash and one more number, as a hash of both. */
-export function mixed(hash: number, number: number): number {
+export function combineHash(hash: number, number: number): number {
   const high = Math.imul(hash ^ (hash >>> 15) ^ (number | 0), 0x2c1b_3c6d);
   return (high ^ (high >>> 13)) >>> 2;
 }

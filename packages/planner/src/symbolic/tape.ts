@@ -54,13 +54,13 @@ export interface Cursor {
 }
 
 /** Numbers in a piece of tape: the first has few, for most ranks of small worlds fill no more, and the longest this many. */
-const [FEWEST, MOST] = [256, 2 ** 14];
+const [MIN_CHUNK, MAX_CHUNK] = [256, 2 ** 14];
 
 /** Events in the order in which a rank's host enqueued them, 4 bytes a number: a thousand ranks make millions. */
 export class Tape {
   /** Pieces, each of whole events, so that nothing is copied when a tape grows. */
-  readonly #full: Int32Array[] = [];
-  #code = new Int32Array(FEWEST);
+  readonly #fullChunks: Int32Array[] = [];
+  #code = new Int32Array(MIN_CHUNK);
   #length = 0;
   #events = 0;
 
@@ -92,21 +92,21 @@ export class Tape {
   }
 
   #grow(event: number): void {
-    this.#full.push(this.#code.subarray(0, this.#length));
-    this.#code = new Int32Array(Math.max(event, Math.min(MOST, 2 * this.#code.length)));
+    this.#fullChunks.push(this.#code.subarray(0, this.#length));
+    this.#code = new Int32Array(Math.max(event, Math.min(MAX_CHUNK, 2 * this.#code.length)));
     this.#length = 0;
   }
 
   /** A reader that stands before the first event. */
   reader(): Reader {
-    return new Reader([...this.#full, this.#code.subarray(0, this.#length)]);
+    return new Reader([...this.#fullChunks, this.#code.subarray(0, this.#length)]);
   }
 }
 
 /** Walks along a tape. */
 export class Reader implements Cursor {
-  readonly #pieces: readonly Int32Array[];
-  #piece = 0;
+  readonly #chunks: readonly Int32Array[];
+  #chunk = 0;
   #next = 0;
   code: Int32Array;
   op: Op = "mark";
@@ -114,15 +114,15 @@ export class Reader implements Cursor {
   count = 0;
 
   constructor(pieces: readonly Int32Array[]) {
-    this.#pieces = pieces;
+    this.#chunks = pieces;
     this.code = pieces[0]!;
   }
 
   /** Steps to the next event; false at the end. */
   next(): boolean {
     while (this.#next >= this.code.length) {
-      if (this.#piece + 1 >= this.#pieces.length) return false;
-      this.code = this.#pieces[++this.#piece]!;
+      if (this.#chunk + 1 >= this.#chunks.length) return false;
+      this.code = this.#chunks[++this.#chunk]!;
       this.#next = 0;
     }
     this.op = ops[this.code[this.#next]!]!;

@@ -8,7 +8,7 @@ import {
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
 import { checkMesh } from "../options.ts";
-import { meshOf, SymbolicContext } from "./context.ts";
+import { symbolicMesh, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type Members, type SplitCall, SymbolicGroup } from "./group.ts";
 import { Names } from "./names.ts";
@@ -56,7 +56,7 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   return { contexts, groups: world.groups, names: world.names };
 }
 
-/** A world whose ranks are made when they are asked for, and no groups but theirs. */
+/** A world whose ranks are created on first use, and no groups but theirs. */
 export class LazyWorld {
   /** Number of ranks. */
   readonly size: number;
@@ -64,9 +64,9 @@ export class LazyWorld {
   readonly #mesh: Coordinate;
   readonly #backends: readonly AttentionBackend[];
   readonly #axes: readonly Digit[];
-  readonly #registry = new Registry();
+  readonly #registry = new GroupRegistry();
   /** By axis and the first rank of the line along it. */
-  readonly #lines = new Map<string, Members>();
+  readonly #groupsByLine = new Map<string, Members>();
 
   /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
   constructor(where: string, mesh: Coordinate, backends: readonly AttentionBackend[] = []) {
@@ -77,7 +77,7 @@ export class LazyWorld {
         where,
         expected: `a mesh of at most ${maxRanks} ranks`,
         received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
-        remedy: "take fewer ranks; those along axes that attention does not use are all alike",
+        remedy: "take fewer ranks; those along axes that attention does not use are equivalent",
       });
     }
     this.#mesh = mesh;
@@ -92,45 +92,45 @@ export class LazyWorld {
   /** A context of a rank: a new one each time. */
   context(rank: number): SymbolicContext {
     const device = new SymbolicDevice(new RankRecord(rank, this.names));
-    const world = new SymbolicGroup(device, this.#line("", { stride: 1, length: this.size }, rank));
+    const world = new SymbolicGroup(device, this.#groupAlong("", { stride: 1, length: this.size }, rank));
     const groups = new Map<string, ProcessGroup>([["", world]]);
     for (const digit of this.#axes) {
       // As `init` has it: an axis that joins all ranks is the world.
       const whole = digit.length === this.size;
-      groups.set(digit.axis, whole ? world : new SymbolicGroup(device, this.#line(digit.axis, digit, rank)));
+      groups.set(digit.axis, whole ? world : new SymbolicGroup(device, this.#groupAlong(digit.axis, digit, rank)));
     }
-    const mesh = meshOf(this.#mesh, coordinateOf(rank, this.#mesh), groups);
+    const mesh = symbolicMesh(this.#mesh, coordinateOf(rank, this.#mesh), groups);
     return new SymbolicContext({ device, mesh, backends: this.#backends });
   }
 
-  #line(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): Members {
+  #groupAlong(axis: string, { stride, length }: Pick<Digit, "stride" | "length">, rank: number): Members {
     const first = rank - (Math.floor(rank / stride) % length) * stride;
     const key = `${axis}:${first}`;
-    let members = this.#lines.get(key);
+    let members = this.#groupsByLine.get(key);
     if (!members) {
       const ranks = Array.from({ length }, (_, i) => first + i * stride);
       members = this.#registry.add(axis === "" ? "world" : axis, axis, ranks);
-      this.#lines.set(key, members);
+      this.#groupsByLine.set(key, members);
     }
     return members;
   }
 }
 
-function push<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
+function appendTo<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
   const list = lists.get(key);
   if (list) list.push(value);
   else lists.set(key, [value]);
 }
 
-interface Waiting extends SplitCall {
+interface PendingSplit extends SplitCall {
   readonly resolve: (members: Members) => void;
 }
 
 /** Numbers groups, and makes those that ranks split off: when the last member has called, all are notified of it. */
-class Registry {
+class GroupRegistry {
   readonly groups: Members[] = [];
   readonly #families = new Map<string, number>();
-  readonly #waiting = new Map<Members, Waiting[]>();
+  readonly #pendingSplits = new Map<Members, PendingSplit[]>();
 
   /** `family`: what groups along one axis have in common. */
   add(name: string, family: string, ranks: readonly number[]): Members {
@@ -144,15 +144,15 @@ class Registry {
 
   #split(call: SplitCall): Promise<Members> {
     return new Promise((resolve) => {
-      push(this.#waiting, call.parent, { ...call, resolve });
-      const all = this.#waiting.get(call.parent)!;
+      appendTo(this.#pendingSplits, call.parent, { ...call, resolve });
+      const all = this.#pendingSplits.get(call.parent)!;
       if (all.length < call.parent.ranks.length) return;
-      this.#waiting.delete(call.parent);
-      const colors = new Map<number, Waiting[]>();
-      for (const each of all.toSorted((a, b) => a.rank - b.rank)) push(colors, each.color, each);
+      this.#pendingSplits.delete(call.parent);
+      const colors = new Map<number, PendingSplit[]>();
+      for (const each of all.toSorted((a, b) => a.rank - b.rank)) appendTo(colors, each.color, each);
       for (const team of colors.values()) {
         const ranks = team.map(({ rank }) => call.parent.ranks[rank]!);
-        // A family of its own: nobody else has it.
+        // A family of its own: no other group has it.
         const made = this.add(team[0]!.name, `split ${this.groups.length}`, ranks);
         for (const { resolve } of team) resolve(made);
       }

@@ -2,12 +2,12 @@ import { availableParallelism } from "node:os";
 import { checkOptionNames, type Context, type DType, dtypeBytes, fromArray, OptionError } from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
 import {
-  type Crew,
+  type MeasuredRanks,
   timeCopies,
   timeEnqueue,
   timeExchanges,
   timeTiles,
-  timeTogether,
+  timeConcurrentTiles,
   type TileShape,
 } from "./measure.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
@@ -65,14 +65,14 @@ const shapes = [
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
-  const legal = ["contexts", "name", "dtypes", "headDims", "repetitions", "threads", "cores"] as const;
-  checkOptionNames("calibrate", options, legal satisfies readonly (keyof CalibrateOptions)[]);
+  const optionNames = ["contexts", "name", "dtypes", "headDims", "repetitions", "threads", "cores"] as const;
+  checkOptionNames("calibrate", options, optionNames satisfies readonly (keyof CalibrateOptions)[]);
   const [first] = contexts;
   if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
   checkOptions({ ...options, name, dtypes, headDims });
-  const crew: Crew = { contexts, repetitions: options.repetitions ?? 4 };
-  const copies = fitBytes(await timeCopies(crew, [8 * KIB, 1024 * KIB, 8192 * KIB]));
-  const speeds = await attentionSpeeds(crew, { dtypes, headDims, launch: copies.latency });
+  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 4 };
+  const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
+  const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
   const probe: TileShape = {
     kind: "attend",
     dtype: dtypes[0]!,
@@ -81,10 +81,10 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     keys: 768,
     headDim: headDims[0]!,
   };
-  const parallel = first.size > 1 ? await timeTogether(crew, probe) : 1;
+  const parallel = first.size > 1 ? await timeConcurrentTiles(measured, probe) : 1;
   // As many ranks as this machine has cores for.
   const here = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
-  // Ranks that leave cores idle tell only of the cores that they use.
+  // Ranks that leave cores idle measure only the cores that they use.
   const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {
@@ -92,11 +92,14 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     name,
     ranksPerNode: first.size,
     kernels: { ...base.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
-    links: { ...base.links, "intra-node": first.size > 1 ? await linkOf(crew, perNode) : base.links["intra-node"] },
-    enqueue: await timeEnqueue(crew),
+    links: {
+      ...base.links,
+      "intra-node": first.size > 1 ? await measureLink(measured, perNode) : base.links["intra-node"],
+    },
+    enqueue: await timeEnqueue(measured),
     cores: { perNode },
   };
-  return await reported(contexts, profile);
+  return await broadcastProfile(contexts, profile);
 }
 
 function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
@@ -113,15 +116,15 @@ function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions
   demand(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 
-interface Kinds {
+interface KernelCases {
   readonly dtypes: readonly DType[];
   readonly headDims: readonly number[];
   readonly launch: number;
 }
 
-async function attentionSpeeds(
-  crew: Crew,
-  { dtypes, headDims, launch }: Kinds,
+async function measureAttention(
+  measured: MeasuredRanks,
+  { dtypes, headDims, launch }: KernelCases,
 ): Promise<Pick<KernelSpeeds, "attend" | "attendBackward">> {
   const kinds = dtypes.flatMap((dtype) => (["attend", "attendBackward"] as const).map((kind) => ({ dtype, kind })));
   const tiles = kinds.flatMap(({ dtype, kind }) =>
@@ -132,7 +135,7 @@ async function attentionSpeeds(
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
   const square = { numHeads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
-  const all = await timeTiles(crew, [...tiles, ...pairs]);
+  const all = await timeTiles(measured, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);
   const speeds = { attend: {}, attendBackward: {} } as Record<
     "attend" | "attendBackward",
@@ -148,21 +151,21 @@ async function attentionSpeeds(
 }
 
 /** In an exchange a rank's thread sends and receives, in turns, and shares the cores with those of all others. */
-async function linkOf(crew: Crew, perNode: number): Promise<Link> {
-  const samples = await timeExchanges(crew, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
-  const share = Math.min(1, perNode / crew.contexts[0]!.size);
+async function measureLink(measured: MeasuredRanks, perNode: number): Promise<Link> {
+  const samples = await timeExchanges(measured, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
+  const share = Math.min(1, perNode / measured.contexts[0]!.size);
   const { latency, bandwidth } = fitBytes(samples.map(({ bytes, seconds }) => ({ bytes: 2 * bytes, seconds })));
   return { latency, bandwidth: bandwidth / share, sharedBy: 1, duplex: false };
 }
 
 /** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */
-async function reported(contexts: readonly Context[], profile: Profile): Promise<Profile> {
+async function broadcastProfile(contexts: readonly Context[], profile: Profile): Promise<Profile> {
   const text = JSON.stringify(profile);
-  const texts = await Promise.all(contexts.map((ctx) => broadcast(ctx, text)));
+  const texts = await Promise.all(contexts.map((ctx) => broadcastText(ctx, text)));
   return JSON.parse(texts[0]!) as Profile;
 }
 
-async function broadcast(ctx: Context, text: string): Promise<string> {
+async function broadcastText(ctx: Context, text: string): Promise<string> {
   using length = fromArray(ctx, [text.length], [1]);
   ctx.world.broadcast(length, 0).wait();
   const [count] = await length.read();

@@ -3,7 +3,7 @@ import type { Profile } from "./profile.ts";
 import { linkClass } from "./profile.ts";
 
 /** What one member of a collective brings. Counts are elements, by rank in the group. */
-export interface Part {
+export interface CollectiveArguments {
   readonly op: Op;
   /** Rank in the group of the broadcast's root. */
   readonly root: number;
@@ -31,12 +31,17 @@ export interface Traffic {
  * allReduce goes round twice.
  */
 // oxlint-disable-next-line max-params -- the machine, the group, and what one of its members brings
-export function trafficFrom(profile: Profile, ranks: readonly number[], me: number, part: Part): Traffic {
+export function collectiveTraffic(
+  profile: Profile,
+  ranks: readonly number[],
+  me: number,
+  part: CollectiveArguments,
+): Traffic {
   const { op } = part;
   const n = ranks.length;
   if (op === "barrier") return { loads: [], steps: Math.ceil(Math.log2(n)) };
   if (profile.collectives === "ring" && op !== "allToAll") {
-    return { loads: [around(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+    return { loads: [ringLoad(ranks, me, part)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
   }
   const loads: Load[] = [];
   for (let other = 0; other < n; other++) {
@@ -47,7 +52,12 @@ export function trafficFrom(profile: Profile, ranks: readonly number[], me: numb
 }
 
 // oxlint-disable-next-line max-params -- of what, from whom to whom, of how many
-function directBytes({ op, root, counts, size, elementBytes }: Part, i: number, j: number, n: number): number {
+function directBytes(
+  { op, root, counts, size, elementBytes }: CollectiveArguments,
+  i: number,
+  j: number,
+  n: number,
+): number {
   switch (op) {
     case "allGather":
       return counts[i]! * elementBytes;
@@ -62,7 +72,11 @@ function directBytes({ op, root, counts, size, elementBytes }: Part, i: number, 
 }
 
 /** Every rank passes on all but one share, of an allReduce twice, of a broadcast the whole. */
-function around(ranks: readonly number[], me: number, { op, root, counts, size, elementBytes }: Part): Load {
+function ringLoad(
+  ranks: readonly number[],
+  me: number,
+  { op, root, counts, size, elementBytes }: CollectiveArguments,
+): Load {
   const n = ranks.length;
   const next = (me + 1) % n;
   const to = ranks[next]!;
@@ -75,7 +89,7 @@ function around(ranks: readonly number[], me: number, { op, root, counts, size, 
 }
 
 /** Seconds of the longest latency among the links that a collective uses. */
-export function latencyOf(profile: Profile, ranks: readonly number[]): number {
+export function maxLatency(profile: Profile, ranks: readonly number[]): number {
   const [first] = ranks as [number];
   const far = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
   return profile.links[far ? "inter-node" : "intra-node"].latency;

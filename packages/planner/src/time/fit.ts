@@ -32,7 +32,7 @@ export function fitAttention(samples: readonly AttentionSample[], operations: nu
       samples.map(({ seconds }) => seconds),
     );
   };
-  const halfDim = sizes.size > 1 ? least((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
+  const halfDim = sizes.size > 1 ? minimize((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
   const [perPair, perRow, perKey] = fitted(halfDim).factors as [number, number, number];
   if (perPair === 0) {
     const rates = samples.map(
@@ -71,18 +71,18 @@ export function leastSquares(
   measures: readonly number[] = values,
 ): Fit {
   const weighed = rows.map((row, i) => row.map((x) => x / measures[i]!));
-  const wanted = values.map((value, i) => value / measures[i]!);
+  const targets = values.map((value, i) => value / measures[i]!);
   let used = weighed[0]!.map((_, column) => column);
   for (;;) {
     const columns = weighed.map((row) => used.map((column) => row[column]!));
-    const found = solve(columns, wanted);
+    const found = solve(columns, targets);
     const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
     if (found[worst]! < 0 && used.length > 1) {
       used = used.filter((_, i) => i !== worst);
       continue;
     }
     const factors = weighed[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
-    const error = weighed.reduce((sum, row, i) => sum + (dot(row, factors) - wanted[i]!) ** 2, 0);
+    const error = weighed.reduce((sum, row, i) => sum + (dot(row, factors) - targets[i]!) ** 2, 0);
     return { factors, error };
   }
 }
@@ -97,7 +97,7 @@ function solve(a: readonly (readonly number[])[], b: readonly number[]): number[
     scaled.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
   ]);
   for (let i = 0; i < n; i++) {
-    const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === maxOf(system, i));
+    const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));
     [system[i], system[pivot]] = [system[pivot]!, system[i]!];
     const head = system[i]!;
     for (const [j, row] of system.entries()) {
@@ -109,7 +109,7 @@ function solve(a: readonly (readonly number[])[], b: readonly number[]): number[
   return system.map((row, i) => (row[i] === 0 ? 0 : row[n]! / row[i]!) / scale[i]!);
 }
 
-function maxOf(system: readonly (readonly number[])[], column: number): number {
+function pivotRow(system: readonly (readonly number[])[], column: number): number {
   return system.slice(column).reduce((max, row) => Math.max(max, Math.abs(row[column]!)), 0);
 }
 
@@ -118,7 +118,7 @@ function dot(a: readonly number[], b: readonly number[]): number {
 }
 
 /** Where a function of one valley is least: golden section. */
-function least(f: (x: number) => number, [low, high]: readonly [number, number]): number {
+function minimize(f: (x: number) => number, [low, high]: readonly [number, number]): number {
   const ratio = (Math.sqrt(5) - 1) / 2;
   let [a, b] = [low, high];
   while (b - a > 1e-4 * high) {

@@ -9,35 +9,35 @@ import type { Machine, Work } from "./machine.ts";
 export class Host {
   readonly #machine: Machine;
   readonly #rank: number;
-  readonly #each: number;
+  readonly #secondsPerOperation: number;
   readonly #operations: number;
   #work: Work | undefined;
   /** Seconds of work that follow the stretch under way. */
-  #rest = 0;
+  #remaining = 0;
 
   // oxlint-disable-next-line max-params -- where, whose, and how much of what
   constructor(machine: Machine, rank: number, operations: number, each: number) {
     this.#machine = machine;
     this.#rank = rank;
     this.#operations = operations;
-    this.#each = each;
+    this.#secondsPerOperation = each;
     if (each > 0) this.#work = machine.host(rank, operations * each, this);
   }
 
   /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
-  has(operation: number): boolean {
+  isReached(operation: number): boolean {
     if (!this.#work) return true;
-    const after = (this.#operations - operation) * this.#each;
-    if (this.#machine.left(this.#work) + this.#rest <= after) return true;
-    this.#machine.shorten(this.#work, after - this.#rest);
-    this.#rest = after;
+    const after = (this.#operations - operation) * this.#secondsPerOperation;
+    if (this.#machine.remainingSeconds(this.#work) + this.#remaining <= after) return true;
+    this.#machine.truncate(this.#work, after - this.#remaining);
+    this.#remaining = after;
     return false;
   }
 
   /** A stretch is over. */
   next(): void {
-    this.#work = this.#rest > 0 ? this.#machine.host(this.#rank, this.#rest, this) : undefined;
-    this.#rest = 0;
+    this.#work = this.#remaining > 0 ? this.#machine.host(this.#rank, this.#remaining, this) : undefined;
+    this.#remaining = 0;
   }
 }
 
@@ -47,7 +47,7 @@ export function isEnqueued(op: Op): boolean {
 }
 
 /** What a rank's host enqueues until the end. */
-export function operationsOf({ tape }: RecordedRank): number {
+export function countOperations({ tape }: RecordedRank): number {
   let operations = 0;
   const event = tape.read();
   while (event.next()) if (isEnqueued(event.op)) operations++;

@@ -27,22 +27,22 @@ export function attentionSeconds(
   { dtype, headDim, pairs, rows, keys, numHeads, interleaved = false }: AttentionWork,
 ): number {
   if (pairs === 0 || numHeads === 0) return kernels.launch;
-  const speed = kernels[kind][dtype] ?? unknownSpeed(kernels, kind, dtype);
+  const speed = kernels[kind][dtype] ?? missingSpeed(kernels, kind, dtype);
   const { halfRows, halfKeys, halfDim } = speed;
   const each = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
   const flops = each * numHeads * (pairs + halfKeys * rows + halfRows * keys);
   const slower = interleaved ? (speed.interleaved ?? 1) : 1;
-  return kernels.launch + (slower * flops) / speed.flops / filled(kernels, numHeads, rows);
+  return kernels.launch + (slower * flops) / speed.flops / waveUtilization(kernels, numHeads, rows);
 }
 
 /** The share of the device that a call fills: its last wave may leave units idle. */
-function filled({ waves }: KernelSpeeds, numHeads: number, rows: number): number {
+function waveUtilization({ waves }: KernelSpeeds, numHeads: number, rows: number): number {
   if (!waves) return 1;
   const blocks = numHeads * Math.ceil(rows / waves.rows);
   return blocks / (Math.ceil(blocks / waves.units) * waves.units);
 }
 
-function unknownSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", dtype: DType): AttentionSpeed {
+function missingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", dtype: DType): AttentionSpeed {
   throw new OptionError({
     where: `profile: kernels.${kind}`,
     expected: dtype,
@@ -71,12 +71,12 @@ export class KernelTimes {
       case "attendBackward":
         return this.#attention(event, "attendBackward", views[event.arg(3)]!, views[event.arg(7)]!, 9);
       case "fill":
-        return kernels.launch + bytesOf(views[event.arg(0)]!) / kernels.bandwidth;
+        return kernels.launch + viewBytes(views[event.arg(0)]!) / kernels.bandwidth;
       case "compute":
-        return kernels.launch + this.#other(event, views);
+        return kernels.launch + this.#nonAttention(event, views);
       default: {
         let bytes = 0;
-        for (let i = 0; i < event.count; i++) bytes += bytesOf(views[event.arg(i)]!);
+        for (let i = 0; i < event.count; i++) bytes += viewBytes(views[event.arg(i)]!);
         return kernels.launch + bytes / kernels.bandwidth;
       }
     }
@@ -85,7 +85,7 @@ export class KernelTimes {
   // oxlint-disable-next-line max-params -- the event, and where its parts lie
   #attention(event: Reader, kind: "attend" | "attendBackward", q: View, k: View, first: number): number {
     const [batch, numHeads, rows, headDim] = q.layout.box.sizes as [number, number, number, number];
-    const pairs = this.#pairs.of(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const pairs = this.#pairs.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.layout.box;
     const interleaved = strides[2]! > headDim;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };
@@ -93,11 +93,11 @@ export class KernelTimes {
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
-  #other(event: Reader, views: readonly View[]): number {
+  #nonAttention(event: Reader, views: readonly View[]): number {
     const { kernels } = this.#profile;
     const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
     if (this.#names.words[event.arg(0)] !== "matmul") {
-      return used.reduce((sum, view) => sum + bytesOf(view), 0) / kernels.bandwidth;
+      return used.reduce((sum, view) => sum + viewBytes(view), 0) / kernels.bandwidth;
     }
     const inner = used[1]!.layout.shape.at(-1)!;
     return (2 * used[0]!.layout.size * inner) / kernels.matmul;
@@ -105,6 +105,6 @@ export class KernelTimes {
 }
 
 /** Bytes of a view's elements. */
-export function bytesOf({ layout, dtype }: View): number {
+export function viewBytes({ layout, dtype }: View): number {
   return layout.size * dtypeBytes[dtype];
 }

@@ -9,7 +9,7 @@ interface Port {
   isChanged: boolean;
 }
 
-/** The cores of a node. Messages go first: whoever moves them wakes seldom and briefly, and schedulers favour that. */
+/** The cores of a node. Messages go first: threads that move them wake rarely and briefly, and schedulers favour such threads. */
 interface Node {
   /** Ranks that move bytes, and kernels and hosts that run. */
   moving: number;
@@ -35,7 +35,7 @@ export class Work implements Task {
   remaining = 0;
   rate = 0;
   since = 0;
-  isUnderWay = false;
+  isRunning = false;
   isChanged = false;
   /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
   link: LinkClass = "self";
@@ -90,7 +90,7 @@ export class Machine {
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
     const idle = { moving: 0, busy: 0, messageRate: 1, kernelRate: 1, isChanged: false };
     this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, works: new Set<Work>() }));
-    this.#ports = portsOf(profile, ranks);
+    this.#ports = createPorts(profile, ranks);
     this.#moving = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Work("compute", rank, rank, undefined));
   }
@@ -108,15 +108,15 @@ export class Machine {
   }
 
   /** Seconds, at full rate, that are left of something under way. */
-  left(work: Work): number {
-    return work.isUnderWay ? Math.max(0, work.remaining - (this.now - work.since) * work.rate) : 0;
+  remainingSeconds(work: Work): number {
+    return work.isRunning ? Math.max(0, work.remaining - (this.now - work.since) * work.rate) : 0;
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
-  shorten(work: Work, rest: number): void {
-    this.#settle(work);
+  truncate(work: Work, rest: number): void {
+    this.#advance(work);
     work.remaining = Math.max(0, work.remaining - rest);
-    this.#change(work);
+    this.#markWork(work);
   }
 
   /** Sends a message: after the latency, its bytes move. */
@@ -124,8 +124,8 @@ export class Machine {
     const work = new Work("flow", from, to, owner);
     work.remaining = bytes;
     work.link = link;
-    work.from = this.#ports[portOf(from, link, 0)]!;
-    const into = this.#ports[portOf(to, link, 1)]!;
+    work.from = this.#ports[portIndex(from, link, 0)]!;
+    const into = this.#ports[portIndex(to, link, 1)]!;
     // What a rank sends to itself passes a port of both ways once.
     if (into !== work.from || link !== "self") work.into = into;
     work.isLatent = true;
@@ -143,86 +143,86 @@ export class Machine {
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
   next(): Work | undefined {
     for (;;) {
-      if (this.#queue.first?.at !== this.now && this.#flush()) continue;
+      if (this.#queue.first?.at !== this.now && this.#updateRates()) continue;
       const work = this.#queue.pop();
       if (!work) return undefined;
       this.now = work.at;
       if (work.isLatent) {
         work.isLatent = false;
-        this.#move(work);
+        this.#beginTransfer(work);
         continue;
       }
-      if (work.kind === "flow") this.#arrive(work);
-      else if (work.kind !== "timer") this.#leave(work);
+      if (work.kind === "flow") this.#endTransfer(work);
+      else if (work.kind !== "timer") this.#finish(work);
       return work;
     }
   }
 
   #run(work: Work, seconds: number): void {
     work.remaining = seconds;
-    this.#occupy(work.rank, "busy", 1);
-    this.#enter(work);
+    this.#countBusy(work.rank, "busy", 1);
+    this.#start(work);
   }
 
-  #enter(work: Work): void {
+  #start(work: Work): void {
     if (this.#profile.cores) {
       this.#nodeOf(work.rank).works.add(work);
       this.#nodeOf(work.peer).works.add(work);
     }
     work.rate = 0;
     work.since = this.now;
-    work.isUnderWay = true;
-    this.#change(work);
+    work.isRunning = true;
+    this.#markWork(work);
   }
 
   /** A kernel ends, or a host is done. */
-  #leave(work: Work): void {
-    this.#forget(work);
-    this.#occupy(work.rank, "busy", -1);
+  #finish(work: Work): void {
+    this.#cancel(work);
+    this.#countBusy(work.rank, "busy", -1);
   }
 
   /** A message begins to move. */
-  #move(work: Work): void {
+  #beginTransfer(work: Work): void {
     const { from, into, rank, peer, link } = work;
     work.fromPlace = from!.flows.push(work) - 1;
     if (into) work.intoPlace = into.flows.push(work) - 1;
-    this.#moves(rank, 1);
-    if (link !== "self") this.#moves(peer, 1);
-    this.#enter(work);
-    this.#share(from!);
-    if (into) this.#share(into);
+    this.#countMoving(rank, 1);
+    if (link !== "self") this.#countMoving(peer, 1);
+    this.#start(work);
+    this.#markPort(from!);
+    if (into) this.#markPort(into);
   }
 
   /** A message ends. */
-  #arrive(work: Work): void {
+  #endTransfer(work: Work): void {
     const { from, into, rank, peer, link } = work;
-    drop(from!, work.fromPlace);
-    if (into) drop(into, work.intoPlace);
-    this.#forget(work);
-    this.#moves(rank, -1);
-    if (link !== "self") this.#moves(peer, -1);
-    this.#share(from!);
-    if (into) this.#share(into);
+    removeFlow(from!, work.fromPlace);
+    if (into) removeFlow(into, work.intoPlace);
+    this.#cancel(work);
+    this.#countMoving(rank, -1);
+    if (link !== "self") this.#countMoving(peer, -1);
+    this.#markPort(from!);
+    if (into) this.#markPort(into);
   }
 
-  #forget(work: Work): void {
-    work.isUnderWay = false;
+  #cancel(work: Work): void {
+    work.isRunning = false;
     if (!this.#profile.cores) return;
     this.#nodeOf(work.rank).works.delete(work);
     this.#nodeOf(work.peer).works.delete(work);
   }
 
   /** A rank moves bytes or no longer does: its kernel feels it, and so do all on its cores. */
-  #moves(rank: number, change: 1 | -1): void {
+  #countMoving(rank: number, change: 1 | -1): void {
     const before = this.#moving[rank]!;
     this.#moving[rank] = before + change;
     if (before > 0 && before + change > 0) return;
-    this.#occupy(rank, "moving", change);
+    this.#countBusy(rank, "moving", change);
     const kernel = this.#kernels[rank]!;
-    if (kernel.isUnderWay && this.#profile.communicationTax > 0) this.#change(kernel);
+    if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markWork(kernel);
   }
 
-  #occupy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
+  #countBusy(rank: number, what: "moving" | "busy", change: 1 | -1): void {
     if (!this.#profile.cores) return;
     const node = this.#nodeOf(rank);
     node[what] += change;
@@ -232,34 +232,34 @@ export class Machine {
   }
 
   /** What passes at a port has more company than before, or less. */
-  #share(port: Port): void {
+  #markPort(port: Port): void {
     if (port.isChanged) return;
     port.isChanged = true;
     this.#changedPorts.push(port);
   }
 
-  #change(work: Work): void {
+  #markWork(work: Work): void {
     if (work.isChanged) return;
     work.isChanged = true;
     this.#changedWorks.push(work);
   }
 
   /** Works out the rates of all that changed; false if nothing did. */
-  #flush(): boolean {
+  #updateRates(): boolean {
     const works = this.#changedWorks;
     if (works.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0) return false;
     for (const node of this.#changedNodes) {
       node.isChanged = false;
-      if (this.#rateNode(node)) for (const work of node.works) this.#rate(work);
+      if (this.#updateNodeRates(node)) for (const work of node.works) this.#updateRate(work);
     }
     for (const port of this.#changedPorts) {
       port.isChanged = false;
-      for (const flow of port.flows) this.#rate(flow);
+      for (const flow of port.flows) this.#updateRate(flow);
     }
     for (const work of works) {
       work.isChanged = false;
-      if (!work.isUnderWay) continue;
-      this.#rate(work);
+      if (!work.isRunning) continue;
+      this.#updateRate(work);
       // Its end may have moved though its rate has not.
       this.#schedule(work);
     }
@@ -270,7 +270,7 @@ export class Machine {
   }
 
   /** Whether the rates on the cores of a node are others than before. */
-  #rateNode(node: Node): boolean {
+  #updateNodeRates(node: Node): boolean {
     const { perNode } = this.#profile.cores!;
     const messageRate = Math.min(1, perNode / node.moving);
     const kernelRate = Math.min(1, Math.max(0, perNode - node.moving) / Math.max(1, node.busy));
@@ -281,15 +281,15 @@ export class Machine {
   }
 
   /** Does what was done so far, and sets how fast it goes on. */
-  #rate(work: Work): void {
+  #updateRate(work: Work): void {
     const rate = this.#rateOf(work);
     if (rate === work.rate) return;
-    this.#settle(work);
+    this.#advance(work);
     work.rate = rate;
     this.#schedule(work);
   }
 
-  #settle(work: Work): void {
+  #advance(work: Work): void {
     work.remaining = Math.max(0, work.remaining - (this.now - work.since) * work.rate);
     work.since = this.now;
   }
@@ -316,31 +316,31 @@ export class Machine {
   }
 }
 
-const kinds: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
+const linkIndex: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
 
-function portOf(rank: number, kind: LinkClass, way: 0 | 1): number {
-  return (rank * 3 + kinds[kind]) * 2 + way;
+function portIndex(rank: number, kind: LinkClass, way: 0 | 1): number {
+  return (rank * 3 + linkIndex[kind]) * 2 + way;
 }
 
 /** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */
-function portsOf({ links, ranksPerNode }: Profile, ranks: number): Port[] {
+function createPorts({ links, ranksPerNode }: Profile, ranks: number): Port[] {
   const ports: Port[] = [];
   for (const kind of linkClasses) {
     const { bandwidth, sharedBy, duplex } = links[kind];
     const made = (): Port => ({ bandwidth, flows: [], isChanged: false });
     for (let rank = 0; rank < ranks; rank++) {
       const first = rank - ((rank % ranksPerNode) % sharedBy);
-      const out = first === rank ? made() : ports[portOf(first, kind, 0)]!;
-      const into = first === rank ? (duplex ? made() : out) : ports[portOf(first, kind, 1)]!;
-      ports[portOf(rank, kind, 0)] = out;
-      ports[portOf(rank, kind, 1)] = into;
+      const out = first === rank ? made() : ports[portIndex(first, kind, 0)]!;
+      const into = first === rank ? (duplex ? made() : out) : ports[portIndex(first, kind, 1)]!;
+      ports[portIndex(rank, kind, 0)] = out;
+      ports[portIndex(rank, kind, 1)] = into;
     }
   }
   return ports;
 }
 
 /** Takes a message out of a port: the last one there takes its place. */
-function drop({ flows }: Port, place: number): void {
+function removeFlow({ flows }: Port, place: number): void {
   const end = flows.length - 1;
   const last = flows.pop()!;
   if (place === end) return;

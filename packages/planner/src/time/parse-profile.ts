@@ -12,12 +12,12 @@ import { linkClasses, type Profile } from "./profile.ts";
  * ```
  * @throws OptionError that names the first field that is missing, unknown, or not what it should be.
  */
-export function parseProfile(given: string | Profile): Profile {
-  const profile = typeof given === "string" ? read(given) : given;
-  return new Checker(fields("profile", profile)["name"]).profile(profile);
+export function parseProfile(profile: string | Profile): Profile {
+  const parsed = typeof profile === "string" ? parseJson(profile) : profile;
+  return new Checker(fields("profile", parsed)["name"]).profile(parsed);
 }
 
-function read(text: string): Profile {
+function parseJson(text: string): Profile {
   try {
     return JSON.parse(text) as Profile;
   } catch (error) {
@@ -28,14 +28,14 @@ function read(text: string): Profile {
 /** What a number may be. */
 type Range = "> 0" | "≥ 0" | "0 to 1" | "whole, ≥ 1";
 
-const within: Readonly<Record<Range, (x: number) => boolean>> = {
+const inRange: Readonly<Record<Range, (x: number) => boolean>> = {
   "> 0": (x) => x > 0,
   "≥ 0": (x) => x >= 0,
   "0 to 1": (x) => x >= 0 && x < 1,
   "whole, ≥ 1": (x) => Number.isSafeInteger(x) && x >= 1,
 };
 
-/** StridedLayouts at every field of a profile; what it complains of bears the profile's name. */
+/** Checks every field of a profile; its errors name the profile. */
 class Checker {
   readonly #name: string;
 
@@ -46,7 +46,7 @@ class Checker {
     this.#name = name;
   }
 
-  profile(given: Profile): Profile {
+  profile(profile: Profile): Profile {
     const known = [
       "name",
       "ranksPerNode",
@@ -57,19 +57,19 @@ class Checker {
       "collectives",
       "channels",
     ];
-    checkOptionNames(this.#where(""), given, [...known, "cores"]);
-    this.#number("ranksPerNode", given.ranksPerNode, "whole, ≥ 1");
-    this.#number("enqueue", given.enqueue, "≥ 0");
-    this.#number("communicationTax", given.communicationTax, "0 to 1");
-    this.#word("collectives", given.collectives, ["direct", "ring"]);
-    this.#word("channels", given.channels, ["rank", "group"]);
-    this.#links(given.links);
-    this.#kernels(given.kernels);
-    if (given.cores !== undefined) {
-      this.#names("cores", given.cores, ["perNode"]);
-      this.#number("cores.perNode", given.cores.perNode, "> 0");
+    checkOptionNames(this.#where(""), profile, [...known, "cores"]);
+    this.#number("ranksPerNode", profile.ranksPerNode, "whole, ≥ 1");
+    this.#number("enqueue", profile.enqueue, "≥ 0");
+    this.#number("communicationTax", profile.communicationTax, "0 to 1");
+    this.#oneOf("collectives", profile.collectives, ["direct", "ring"]);
+    this.#oneOf("channels", profile.channels, ["rank", "group"]);
+    this.#links(profile.links);
+    this.#kernels(profile.kernels);
+    if (profile.cores !== undefined) {
+      this.#names("cores", profile.cores, ["perNode"]);
+      this.#number("cores.perNode", profile.cores.perNode, "> 0");
     }
-    return given;
+    return profile;
   }
 
   #links(links: Profile["links"]): void {
@@ -80,7 +80,7 @@ class Checker {
       this.#number(`${path}.latency`, link.latency, "≥ 0");
       this.#number(`${path}.bandwidth`, link.bandwidth, "> 0");
       this.#number(`${path}.sharedBy`, link.sharedBy, "whole, ≥ 1");
-      if (typeof link.duplex !== "boolean") this.#refuse(`${path}.duplex`, "true or false", link.duplex);
+      if (typeof link.duplex !== "boolean") this.#fail(`${path}.duplex`, "true or false", link.duplex);
     }
   }
 
@@ -107,21 +107,21 @@ class Checker {
     this.#number("kernels.waves.rows", kernels.waves.rows, "whole, ≥ 1");
   }
 
-  #names(path: string, value: unknown, legal: readonly string[]): void {
-    checkOptionNames(this.#where(path), fields(this.#where(path), value), legal);
+  #names(path: string, value: unknown, allowed: readonly string[]): void {
+    checkOptionNames(this.#where(path), fields(this.#where(path), value), allowed);
   }
 
   #number(path: string, value: unknown, range: Range): void {
-    if (typeof value !== "number" || !Number.isFinite(value) || !within[range](value)) {
-      this.#refuse(path, `a number ${range}`, value);
+    if (typeof value !== "number" || !Number.isFinite(value) || !inRange[range](value)) {
+      this.#fail(path, `a number ${range}`, value);
     }
   }
 
-  #word(path: string, value: unknown, legal: readonly string[]): void {
-    if (!legal.includes(value as string)) this.#refuse(path, legal.map((word) => `"${word}"`).join(" or "), value);
+  #oneOf(path: string, value: unknown, allowed: readonly string[]): void {
+    if (!allowed.includes(value as string)) this.#fail(path, allowed.map((word) => `"${word}"`).join(" or "), value);
   }
 
-  #refuse(path: string, expected: string, value: unknown): never {
+  #fail(path: string, expected: string, value: unknown): never {
     throw new OptionError({ where: this.#where(path), expected, received: JSON.stringify(value) ?? "nothing" });
   }
 

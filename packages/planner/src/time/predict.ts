@@ -47,7 +47,7 @@ export function predict(options: RecordOptions, profile: Profile, simulation: Si
     backwardSeconds,
     computeSeconds,
     exposedCommunicationSeconds,
-    sent: mostSent(run, profile),
+    sent: maxSent(run, profile),
     peakBytes: Math.max(...run.ranks.map(({ peakBytes }) => peakBytes)),
     simulation: result,
     record: run,
@@ -55,7 +55,7 @@ export function predict(options: RecordOptions, profile: Profile, simulation: Si
 }
 
 /** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
-export function mostSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
+export function maxSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, Flow>> {
   const ranks = countLinks(run, profile);
   const most = (kind: LinkClass, what: keyof Flow): number =>
     ranks.reduce(
@@ -96,7 +96,7 @@ export function countLinks(
   nodes: { readonly ranksPerNode: number },
 ): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
   return record.ranks.map((recorded) => {
-    const phases = { forward: empty(), backward: empty() };
+    const phases = { forward: emptyVolume(), backward: emptyVolume() };
     for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {
       const tally: Tally = phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
       tally.elements += elements;
@@ -107,9 +107,9 @@ export function countLinks(
   });
 }
 
-function empty(): Record<LinkClass, { readonly sent: Tally; readonly received: Tally }> {
+function emptyVolume(): Record<LinkClass, { readonly sent: Tally; readonly received: Tally }> {
   const none = (): Tally => ({ bytes: 0, elements: 0, messages: 0 });
   return Object.fromEntries(linkClasses.map((kind) => [kind, { sent: none(), received: none() }])) as ReturnType<
-    typeof empty
+    typeof emptyVolume
   >;
 }

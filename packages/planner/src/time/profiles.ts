@@ -2,11 +2,11 @@ import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 
 // Where the numbers come from. What is published as a peak is never what programs reach, so measured numbers are taken
 // wherever there are any. `attend` and `attendBackward` are fitted to the tables of the papers: the flops, halfKeys +
-// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot tell rows from
+// halfRows and halfDim that come nearest to them for heads of 64 and 128. The tables, of square tiles, cannot distinguish rows from
 // keys: nearly all of the loss is given to keys, for what a kernel does besides pairs it does mostly for every block of rows.
 
 /** Half-speed sizes: of keys and rows together, and of heads. */
-function speed(flops: number, half: number, halfDim: number): AttentionSpeed {
+function attentionSpeed(flops: number, half: number, halfDim: number): AttentionSpeed {
   return { flops, halfKeys: 0.85 * half, halfRows: 0.15 * half, halfDim };
 }
 
@@ -17,8 +17,8 @@ function speed(flops: number, half: number, halfDim: number): AttentionSpeed {
  * 367 to 498 forward; 330 to 566 backward. For heads of 256 the paper has 642 where this has 770: that kernel lacks registers.
  */
 const flashAttention3 = {
-  attend: { bfloat16: speed(982e12, 190, 57), float16: speed(982e12, 190, 57) },
-  attendBackward: { bfloat16: speed(744e12, 390, 31), float16: speed(744e12, 390, 31) },
+  attend: { bfloat16: attentionSpeed(982e12, 190, 57), float16: attentionSpeed(982e12, 190, 57) },
+  attendBackward: { bfloat16: attentionSpeed(744e12, 390, 31), float16: attentionSpeed(744e12, 390, 31) },
 };
 
 /**
@@ -26,12 +26,12 @@ const flashAttention3 = {
  * backward. How speed falls with lengths and heads, from the same kernels in FlashAttention-3's figures.
  */
 const flashAttention2 = {
-  attend: { bfloat16: speed(268e12, 100, 21), float16: speed(268e12, 100, 21) },
-  attendBackward: { bfloat16: speed(228e12, 265, 18), float16: speed(228e12, 265, 18) },
+  attend: { bfloat16: attentionSpeed(268e12, 100, 21), float16: attentionSpeed(268e12, 100, 21) },
+  attendBackward: { bfloat16: attentionSpeed(228e12, 265, 18), float16: attentionSpeed(228e12, 265, 18) },
 };
 
 /** A port of each rank's own, both ways at once. */
-function rail(latency: number, bandwidth: number): Link {
+function dedicatedLink(latency: number, bandwidth: number): Link {
   return { latency, bandwidth, sharedBy: 1, duplex: true };
 }
 
@@ -46,17 +46,17 @@ const LAUNCH = 1e-6;
 const ENQUEUE = 10e-6;
 
 /** 20 of 132 multiprocessors carry NVLink and InfiniBand at full speed (DeepSeek-V3, 2024, arXiv 2412.19437, 3.2.2). */
-const LENT = 20 / 132;
+const COMMUNICATION_SHARE = 20 / 132;
 
 const h100: Profile = {
   name: "h100-ib400",
   ranksPerNode: 8,
   links: {
-    self: rail(LAUNCH, 1.28e12),
+    self: dedicatedLink(LAUNCH, 1.28e12),
     // 376 to 380 GB/s of 450 between two GPUs of a node (NVIDIA/nccl, issue 1264).
-    "intra-node": rail(NVLINK_LATENCY, 376e9),
+    "intra-node": dedicatedLink(NVLINK_LATENCY, 376e9),
     // "For NDR @ 400Gbps you should see 46-48GB/s per NIC" (NVIDIA/nccl-tests, issue 290).
-    "inter-node": rail(NETWORK_LATENCY, 47e9),
+    "inter-node": dedicatedLink(NETWORK_LATENCY, 47e9),
   },
   kernels: {
     launch: LAUNCH,
@@ -69,7 +69,7 @@ const h100: Profile = {
     waves: { units: 132, rows: 128 },
   },
   enqueue: ENQUEUE,
-  communicationTax: LENT,
+  communicationTax: COMMUNICATION_SHARE,
   collectives: "ring",
   channels: "rank",
 };
@@ -78,7 +78,7 @@ const h100: Profile = {
 const h200: Profile = {
   ...h100,
   name: "h200-ib400",
-  links: { ...h100.links, self: rail(LAUNCH, 1.84e12) },
+  links: { ...h100.links, self: dedicatedLink(LAUNCH, 1.84e12) },
   kernels: { ...h100.kernels, bandwidth: 3.68e12 },
 };
 
@@ -86,11 +86,11 @@ const a100: Profile = {
   ...h100,
   name: "a100-ib200",
   links: {
-    self: rail(LAUNCH, 0.78e12),
+    self: dedicatedLink(LAUNCH, 0.78e12),
     // 430 to 520 GB/s both ways together (NVIDIA/nccl-tests, issue 149).
-    "intra-node": rail(NVLINK_LATENCY, 240e9),
+    "intra-node": dedicatedLink(NVLINK_LATENCY, 240e9),
     // "24GB/s is the peak performance per 200G NIC" (NVIDIA/nccl-tests, issue 119).
-    "inter-node": rail(NETWORK_LATENCY, 24e9),
+    "inter-node": dedicatedLink(NETWORK_LATENCY, 24e9),
   },
   kernels: {
     launch: LAUNCH,
@@ -111,7 +111,7 @@ const cpu: Profile = {
   name: "cpu-local",
   ranksPerNode: 64,
   links: {
-    self: rail(1e-6, 10e9),
+    self: dedicatedLink(1e-6, 10e9),
     // One thread of each rank copies in and out of shared memory.
     "intra-node": { latency: 50e-6, bandwidth: 10e9, sharedBy: 1, duplex: false },
     "inter-node": { latency: 60e-6, bandwidth: 1.1e9, sharedBy: 64, duplex: true },

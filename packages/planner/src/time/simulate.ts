@@ -1,21 +1,21 @@
 import { OptionError } from "@mosaic/core";
-import { keepsNodes } from "../classes/translations.ts";
+import { preservesNodes } from "../classes/translations.ts";
 import { checkFields } from "../options.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
-import { Host, isEnqueued, operationsOf } from "./host.ts";
+import { Host, isEnqueued, countOperations } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
 import { parseProfile } from "./parse-profile.ts";
 import type { Profile } from "./profile.ts";
-import { Batch, type Flow, type Meeting, refusal, Streams } from "./streams.ts";
+import { Batch, type Flow, type RunningCollective, notSimulatable, Streams } from "./streams.ts";
 import type { Piece, Timeline } from "./timeline.ts";
 
 /** One rank of a simulation, with what it spent its time on, in seconds. */
 export interface SimulatedRank {
   readonly rank: number;
   readonly at: Timeline["ranks"][number]["at"];
-  /** In order of their starts. Empty where they were not asked for. */
+  /** In order of their starts. Empty unless `keep` selects the rank. */
   readonly pieces: readonly Piece[];
   /** When its forward ended, and when all did. */
   readonly forwardSeconds: number;
@@ -66,40 +66,40 @@ export function simulate(record: AttentionRecord, profile: Profile, options: Sim
   checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);
   const times = new KernelTimes(checked, record.names);
-  const streams = new Streams(record, checked, machine, (batch) => runs[batch.index]!.finished(batch));
+  const streams = new Streams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
   const runs = record.ranks.map((recorded, index) => {
-    const keeps = keep(recorded.tape.rank);
-    return new RankRun(record, recorded, { index, machine, times, streams, enqueue: checked.enqueue, keeps });
+    const keepPieces = keep(recorded.tape.rank);
+    return new RankRun(record, recorded, { index, machine, times, streams, enqueue: checked.enqueue, keepPieces });
   });
-  for (const run of runs) run.go();
+  for (const run of runs) run.resume();
   for (let work = machine.next(); work; work = machine.next()) {
-    if (work.kind === "compute") runs[work.rank]!.computed();
-    else if (work.kind === "host") runs[work.rank]!.enqueued();
-    else if ("members" in (work.owner as Flow | Meeting)) streams.loaded(work.owner as Meeting);
-    else streams.arrived(work.owner as Flow);
+    if (work.kind === "compute") runs[work.rank]!.kernelDone();
+    else if (work.kind === "host") runs[work.rank]!.hostReady();
+    else if ("members" in (work.owner as Flow | RunningCollective)) streams.loadDone(work.owner as RunningCollective);
+    else streams.flowDone(work.owner as Flow);
   }
   const stuck = runs.find(({ ended }) => !ended);
   if (stuck) {
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw refusal(heads.join("; ") || `rank ${stuck.rank} waits for what it never posted`);
+    throw notSimulatable(heads.join("; ") || `rank ${stuck.rank} waits for what it never posted`);
   }
-  return summary(runs.map((run) => run.result()));
+  return summarize(runs.map((run) => run.result()));
 }
 
 /** Ranks of one class must be alike to the machine too. */
 function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profile): void {
-  if (keepsNodes(classes, ranksPerNode)) return;
+  if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
     where: "simulate",
-    expected: `classes of ranks at the same places of nodes of ${ranksPerNode}, as the profile ${name} has them`,
+    expected: `classes whose ranks have equal places in nodes of ${ranksPerNode}, as the profile ${name} has them`,
     received: `${classes.classes} classes of ${classes.order} ranks`,
     remedy: `recordClasses(options, { ranksPerNode: ${ranksPerNode} })`,
   });
 }
 
-function summary(ranks: readonly SimulatedRank[]): Simulation {
+function summarize(ranks: readonly SimulatedRank[]): Simulation {
   const most = (of: (rank: SimulatedRank) => number): number => ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
   const seconds = most((rank) => rank.seconds);
   const forwardSeconds = most((rank) => rank.forwardSeconds);
@@ -113,14 +113,14 @@ function summary(ranks: readonly SimulatedRank[]): Simulation {
   };
 }
 
-interface Means {
+interface SimulationState {
   /** The rank's number among those of the record. */
   readonly index: number;
   readonly machine: Machine;
   readonly times: KernelTimes;
   readonly streams: Streams;
   readonly enqueue: number;
-  readonly keeps: boolean;
+  readonly keepPieces: boolean;
 }
 
 /** One rank's compute stream, on its way along the tape. */
@@ -128,7 +128,7 @@ class RankRun {
   readonly rank: number;
   readonly #record: AttentionRecord;
   readonly #recorded: RecordedRank;
-  readonly #means: Means;
+  readonly #state: SimulationState;
   readonly #reader: Reader;
   readonly #done = new Set<number>();
   readonly #pieces: Piece[] = [];
@@ -138,20 +138,20 @@ class RankRun {
   readonly #host: Host;
   /** Operations that it came to, and whether the last of them is still to be run. */
   #operations = 0;
-  #held = false;
+  #isPending = false;
   #forward = 0;
   #end = 0;
   #busy = 0;
   #exposed = 0;
   #ended = false;
 
-  constructor(record: AttentionRecord, recorded: RecordedRank, means: Means) {
+  constructor(record: AttentionRecord, recorded: RecordedRank, state: SimulationState) {
     this.rank = recorded.tape.rank;
     this.#record = record;
     this.#recorded = recorded;
-    this.#means = means;
+    this.#state = state;
     this.#reader = recorded.tape.read();
-    this.#host = new Host(means.machine, means.index, operationsOf(recorded), means.enqueue);
+    this.#host = new Host(state.machine, state.index, countOperations(recorded), state.enqueue);
   }
 
   get ended(): boolean {
@@ -159,35 +159,35 @@ class RankRun {
   }
 
   /** Goes on until a kernel runs, or a collective is not done, or the end. */
-  go(): void {
+  resume(): void {
     while (!this.#ended && this.#awaited === undefined) {
-      if (!this.#held && !this.#step()) return;
-      if (!this.#held) continue;
-      if (!this.#host.has(this.#operations)) return;
-      this.#held = false;
+      if (!this.#isPending && !this.#step()) return;
+      if (!this.#isPending) continue;
+      if (!this.#host.isReached(this.#operations)) return;
+      this.#isPending = false;
       if (this.#run()) return;
     }
   }
 
   /** The host has come to where compute waits for it, or to its end. */
-  enqueued(): void {
+  hostReady(): void {
     this.#host.next();
-    if (this.#held) this.go();
+    if (this.#isPending) this.resume();
   }
 
   /** The kernel that ran is done. */
-  computed(): void {
-    const { now } = this.#means.machine;
+  kernelDone(): void {
+    const { now } = this.#state.machine;
     this.#busy += now - this.#since;
-    if (this.#means.keeps && now > this.#since) {
+    if (this.#state.keepPieces && now > this.#since) {
       this.#pieces.push({ lane: "compute", name: this.#kernelName(), start: this.#since, end: now });
     }
-    this.go();
+    this.resume();
   }
 
-  finished(batch: Batch): void {
-    const { now } = this.#means.machine;
-    if (this.#means.keeps) {
+  collectiveDone(batch: Batch): void {
+    const { now } = this.#state.machine;
+    if (this.#state.keepPieces) {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
       this.#pieces.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
     }
@@ -197,7 +197,7 @@ class RankRun {
     }
     this.#awaited = undefined;
     this.#exposed += now - this.#since;
-    this.go();
+    this.resume();
   }
 
   result(): SimulatedRank {
@@ -222,12 +222,12 @@ class RankRun {
       return true;
     }
     this.#operations++;
-    this.#held = true;
+    this.#isPending = true;
     return true;
   }
 
   #mark(phase: string): void {
-    const { now } = this.#means.machine;
+    const { now } = this.#state.machine;
     if (phase === "backward") this.#forward = now;
     if (phase !== "end") return;
     this.#end = now;
@@ -236,7 +236,7 @@ class RankRun {
 
   /** Runs the event that it stands at; true if that takes time. */
   #run(): boolean {
-    const { index, machine, streams, times } = this.#means;
+    const { index, machine, streams, times } = this.#state;
     const event = this.#reader;
     switch (event.op) {
       case "wait":

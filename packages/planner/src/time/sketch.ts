@@ -4,7 +4,7 @@ import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRank
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
-import { mostSent } from "./predict.ts";
+import { maxSent } from "./predict.ts";
 import { parseProfile } from "./parse-profile.ts";
 import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
 
@@ -38,21 +38,21 @@ export function sketch(options: RecordOptions, profile: Profile, ranks?: readonl
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
-  const site = { profile: checked, times, record, rates: ratesOf(checked, size) };
-  const alone = record.ranks.map((recorded) => paceOf(recorded, site));
-  const most = (of: (pace: Pace) => number): number => Math.max(...alone.map(of));
+  const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
+  const alone = record.ranks.map((recorded) => rankTimes(recorded, context));
+  const most = (of: (pace: RankTimes) => number): number => Math.max(...alone.map(of));
   return {
     seconds: most(({ seconds }) => seconds),
     forwardSeconds: most(({ forward }) => forward),
     computeSeconds: most(({ compute }) => compute),
     exposedCommunicationSeconds: most(({ exposed }) => exposed),
-    sent: mostSent(record, checked),
+    sent: maxSent(record, checked),
     peakBytes: Math.max(...record.ranks.map(({ peakBytes }) => peakBytes)),
     events: most(({ events }) => events),
   };
 }
 
-interface Pace {
+interface RankTimes {
   seconds: number;
   forward: number;
   compute: number;
@@ -60,7 +60,7 @@ interface Pace {
   events: number;
 }
 
-interface Site {
+interface SketchContext {
   readonly profile: Profile;
   readonly times: KernelTimes;
   readonly record: AttentionRecord;
@@ -68,9 +68,9 @@ interface Site {
 }
 
 /** One rank's streams, as `simulate` runs them, but for peers. */
-function paceOf({ tape }: RecordedRank, site: Site): Pace {
-  const { profile, times, rates } = site;
-  const { words } = site.record.names;
+function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
+  const { profile, times, rates } = context;
+  const { words } = context.record.names;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
   const ends = new Map<number, number>();
   const free = new Map<number, number>();
@@ -89,9 +89,9 @@ function paceOf({ tape }: RecordedRank, site: Site): Pace {
       const late = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
       pace.exposed += late;
       pace.seconds += late;
-    } else if (moves.has(event.op)) {
+    } else if (collectiveOps.has(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
-      const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, site);
+      const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
       free.set(channel, end);
       ends.set(event.arg(0), end);
       busy = Math.max(busy, end);
@@ -106,7 +106,7 @@ function paceOf({ tape }: RecordedRank, site: Site): Pace {
   return pace;
 }
 
-const moves: ReadonlySet<string> = new Set([
+const collectiveOps: ReadonlySet<string> = new Set([
   "sendRecv",
   "allGather",
   "reduceScatter",
@@ -123,14 +123,14 @@ interface Rates {
   readonly transfer: number;
 }
 
-function ratesOf({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
+function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
   const sharers = Math.min(size, ranksPerNode);
   const share = (demand: number): number => (cores ? Math.min(1, cores.perNode / demand) : 1);
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 
-function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, record }: Site): number {
-  const bytes = bytesOf(event, tape, { profile, record });
+function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
+  const bytes = linkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
     const { out, into, messages } = bytes[kind];
@@ -142,16 +142,16 @@ function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, reco
   return seconds;
 }
 
-type Bytes = Record<LinkClass, { out: number; into: number; messages: number }>;
+type LinkBytes = Record<LinkClass, { out: number; into: number; messages: number }>;
 
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
-function bytesOf(
+function linkBytes(
   event: Reader,
   { rank, views }: RankRecord,
-  { profile, record }: Pick<Site, "profile" | "record">,
-): Bytes {
+  { profile, record }: Pick<SketchContext, "profile" | "record">,
+): LinkBytes {
   const none = () => ({ out: 0, into: 0, messages: 0 });
-  const bytes: Bytes = { self: none(), "intra-node": none(), "inter-node": none() };
+  const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };
   const size = (view: number): number => (view < 0 ? 0 : views[view]!.layout.size * dtypeBytes[views[view]!.dtype]);
   if (event.op === "sendRecv") {
     for (let i = 3; i < event.count; i += 3) {

@@ -2,8 +2,8 @@ import { dtypeBytes, MosaicError } from "@mosaic/core";
 import { Quotient } from "../classes/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import type { Op, Reader } from "../symbolic/tape.ts";
-import { bytesOf } from "./kernel-time.ts";
-import { latencyOf, type Part, trafficFrom } from "./collective.ts";
+import { viewBytes } from "./kernel-time.ts";
+import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
 import type { Machine } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
 
@@ -60,12 +60,12 @@ export interface Flow {
 }
 
 /** All ranks of a collective, at once: how many loads are not through. */
-export interface Meeting {
+export interface RunningCollective {
   readonly members: readonly Batch[];
   loads: number;
 }
 
-interface Half {
+interface PostedHalf {
   readonly batch: Batch;
   readonly peer: number;
   readonly bytes: number;
@@ -73,8 +73,8 @@ interface Half {
 
 /** Messages of one way between two ranks of a group whose other halves are not there yet. */
 interface Channel {
-  readonly sends: Half[];
-  readonly receives: Half[];
+  readonly sends: PostedHalf[];
+  readonly receives: PostedHalf[];
   /** What a batch that begins has put together here so far. */
   flow: Flow | undefined;
 }
@@ -92,7 +92,7 @@ export class Streams {
   readonly #queues = new Map<number, Batch[]>();
   /** By the rank that sends, then by family of groups and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
-  readonly #meetings = new Map<string, Batch[]>();
+  readonly #pendingCollectives = new Map<string, Batch[]>();
   readonly #sizes: readonly number[][];
 
   // oxlint-disable-next-line max-params -- what it stands between
@@ -116,15 +116,15 @@ export class Streams {
   }
 
   /** Messages are through. */
-  arrived({ from, to, count, bytes }: Flow): void {
+  flowDone({ from, to, count, bytes }: Flow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
-    this.#close(from, count);
-    this.#close(to, count);
+    this.#countDown(from, count);
+    this.#countDown(to, count);
   }
 
   /** A load of a collective is through; with the last one it is done everywhere. */
-  loaded(meeting: Meeting): void {
+  loadDone(meeting: RunningCollective): void {
     if (--meeting.loads > 0) return;
     for (const member of meeting.members) this.#finish(member);
   }
@@ -143,39 +143,39 @@ export class Streams {
 
   #begin(batch: Batch): void {
     batch.start = this.#machine.now;
-    if (batch.op !== "sendRecv") return this.#meet(batch);
+    if (batch.op !== "sendRecv") return this.#joinCollective(batch);
     const { rank, index, group, count } = batch;
     batch.open = count / 3;
     if (batch.open === 0) return this.#finish(batch);
     const { family } = this.#record.groups[group]!;
     const channels: Channel[] = [];
     for (let i = 0; i < count; i += 3) {
-      const half = { batch, peer: batch.arg(i), bytes: this.#bytes(index, batch.arg(i + 2)) };
+      const half = { batch, peer: batch.arg(i), bytes: this.#viewBytes(index, batch.arg(i + 2)) };
       const sent = batch.arg(i + 1) === 1;
       const channel = sent ? this.#channel(family, rank, half.peer) : this.#channel(family, half.peer, rank);
       const other = (sent ? channel.receives : channel.sends).shift();
       if (!other) (sent ? channel.sends : channel.receives).push(half);
-      else if (sent) this.#join(channel, half, other);
-      else this.#join(channel, other, half);
+      else if (sent) this.#addToFlow(channel, half, other);
+      else this.#addToFlow(channel, other, half);
       channels.push(channel);
     }
-    for (const channel of channels) this.#send(channel);
+    for (const channel of channels) this.#startFlow(channel);
   }
 
   /** Adds a message whose halves have met to those that move with it: between the same two batches. */
-  #join(channel: Channel, send: Half, receive: Half): void {
-    if (send.bytes !== receive.bytes) throw misfit(send, receive);
+  #addToFlow(channel: Channel, send: PostedHalf, receive: PostedHalf): void {
+    if (send.bytes !== receive.bytes) throw sizeMismatch(send, receive);
     const { flow } = channel;
     if (flow?.from === send.batch && flow.to === receive.batch) {
       flow.count++;
       flow.bytes += send.bytes;
       return;
     }
-    this.#send(channel);
+    this.#startFlow(channel);
     channel.flow = { from: send.batch, to: receive.batch, peer: send.peer, count: 1, bytes: send.bytes };
   }
 
-  #send(channel: Channel): void {
+  #startFlow(channel: Channel): void {
     const { flow } = channel;
     if (!flow) return;
     channel.flow = undefined;
@@ -185,26 +185,31 @@ export class Streams {
   }
 
   /** The last to come to a collective sets it going. */
-  #meet(batch: Batch): void {
+  #joinCollective(batch: Batch): void {
     const name = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
-    const met = this.#meetings.get(name) ?? [];
+    const met = this.#pendingCollectives.get(name) ?? [];
     met.push(batch);
-    this.#meetings.set(name, met);
+    this.#pendingCollectives.set(name, met);
     const group = this.#record.groups[batch.group]!;
     if (met.length < this.#quotient.classesOf(batch.group).length) return;
-    this.#meetings.delete(name);
+    this.#pendingCollectives.delete(name);
     const odd = met.find(({ op }) => op !== batch.op);
     if (odd) {
-      throw refusal(
+      throw notSimulatable(
         `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, where rank ${batch.rank}'s is ${batch.op}`,
       );
     }
     const byIndex = new Map(met.map((each) => [each.index, each]));
-    const meeting: Meeting = { members: met, loads: 1 };
+    const meeting: RunningCollective = { members: met, loads: 1 };
     let steps = 0;
     for (const member of met) {
       const { ranks } = this.#record.groups[member.group]!;
-      const traffic = trafficFrom(this.#profile, ranks, ranks.indexOf(member.rank), this.#part(member));
+      const traffic = collectiveTraffic(
+        this.#profile,
+        ranks,
+        ranks.indexOf(member.rank),
+        this.#collectiveArguments(member),
+      );
       ({ steps } = traffic);
       for (const { to, bytes } of traffic.loads) {
         const index = this.#quotient.index(to);
@@ -216,10 +221,10 @@ export class Streams {
       }
     }
     // Loads have one latency; a ring has as many as steps.
-    this.#machine.timer(batch.index, this.#machine.now + steps * latencyOf(this.#profile, group.ranks), meeting);
+    this.#machine.timer(batch.index, this.#machine.now + steps * maxLatency(this.#profile, group.ranks), meeting);
   }
 
-  #part(batch: Batch): Part {
+  #collectiveArguments(batch: Batch): CollectiveArguments {
     const { index, op, count } = batch;
     const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
     const whole = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
@@ -234,12 +239,12 @@ export class Streams {
   }
 
   /** Views are many and far apart: their sizes are looked up once. */
-  #bytes(index: number, view: number): number {
+  #viewBytes(index: number, view: number): number {
     const known = this.#sizes[index]!;
-    return (known[view] ??= bytesOf(this.#record.ranks[index]!.tape.views[view]!));
+    return (known[view] ??= viewBytes(this.#record.ranks[index]!.tape.views[view]!));
   }
 
-  #close(batch: Batch, count: number): void {
+  #countDown(batch: Batch, count: number): void {
     batch.open -= count;
     if (batch.open === 0) this.#finish(batch);
   }
@@ -263,16 +268,16 @@ export class Streams {
   }
 }
 
-function misfit({ batch: from, bytes }: Half, { batch: to, bytes: expected }: Half): MosaicError {
+function sizeMismatch({ batch: from, bytes }: PostedHalf, { batch: to, bytes: expected }: PostedHalf): MosaicError {
   const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return refusal(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
+  return notSimulatable(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
 }
 
 /** Why a record cannot be timed. */
-export function refusal(reason: string): MosaicError {
+export function notSimulatable(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record that comes to its end",
+    expected: "a record that runs to completion",
     received: reason,
     remedy: "prove(record) lists its faults",
   });

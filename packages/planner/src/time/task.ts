@@ -23,7 +23,7 @@ export class TaskQueue<T extends Task> {
   /** Puts a task in, or moves it to where its time belongs. */
   set(task: T): void {
     if (task.place < 0) task.place = this.#heap.push(task) - 1;
-    this.#down(this.#up(task));
+    this.#siftDown(this.#siftUp(task));
   }
 
   /** Takes out the task that ends first. */
@@ -33,13 +33,13 @@ export class TaskQueue<T extends Task> {
     const last = this.#heap.pop()!;
     if (last !== first) {
       this.#put(last, 0);
-      this.#down(last);
+      this.#siftDown(last);
     }
     first.place = -1;
     return first;
   }
 
-  #up(task: T): T {
+  #siftUp(task: T): T {
     let { place } = task;
     while (place > 0) {
       const above = (place - 1) >> 1;
@@ -52,7 +52,7 @@ export class TaskQueue<T extends Task> {
     return task;
   }
 
-  #down(task: T): void {
+  #siftDown(task: T): void {
     const heap = this.#heap;
     let { place } = task;
     for (;;) {

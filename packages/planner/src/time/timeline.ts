@@ -8,7 +8,7 @@ export interface RankTrace {
 }
 
 /** What compute streams do for collectives, which is no computing: predicted timelines have none of it. */
-const marks: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
+const streamMarks: ReadonlySet<string> = new Set(["collective ready", "collective wait"]);
 
 /**
  * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank.
@@ -28,7 +28,7 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
     .toSorted((a, b) => a.rank - b.rank)
     .map(({ rank, at, events }) => {
       const pieces = events
-        .filter(({ name }) => !marks.has(name))
+        .filter(({ name }) => !streamMarks.has(name))
         .map((event) => ({ ...event, start: seconds(event.start), end: seconds(event.end) }))
         .toSorted((a, b) => a.start - b.start);
       return { rank, at, pieces };

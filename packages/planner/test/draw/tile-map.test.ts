@@ -4,7 +4,7 @@ import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, contiguous, type Coordinate, masks, striped, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { record, tileMapSvg } from "../../src/index.ts";
-import { tilesOf } from "../../src/draw/tiles.ts";
+import { tileMap } from "../../src/draw/tiles.ts";
 import { all, parse } from "./xml.ts";
 
 const sizes = { tokens: 64, numHeads: 4, headDim: 8 };
@@ -19,7 +19,7 @@ test.each([
   ["mesh2d, overlapped", mesh2d({ shape: [2, 4], schedule: "overlapped" }), { sp: 8 }],
 ] as const)("%s: one rank computes each tile that is seen, none those that are not", (_, backend, mesh) => {
   for (const placement of [contiguous(), zigzag()]) {
-    const map = tilesOf(made(backend, mesh, placement));
+    const map = tileMap(made(backend, mesh, placement));
     for (const [i, query] of map.queries.entries()) {
       for (const [j, key] of map.keys.entries()) {
         expect(map.ranksOf(i, j), `${placement.name} ${i} ${j}`).toHaveLength(
@@ -31,7 +31,7 @@ test.each([
 });
 
 test("a ring's ranks compute the rows of their own queries", () => {
-  const map = tilesOf(made(ring(), { sp: 4 }, contiguous()));
+  const map = tileMap(made(ring(), { sp: 4 }, contiguous()));
   expect(map.queries.map(({ start }) => start)).toEqual([0, 16, 32, 48]);
   expect(map.keys.map((_, key) => map.ranksOf(3, key))).toEqual([[3], [3], [3], [3]]);
   expect(map.keys.map((_, key) => map.ranksOf(1, key))).toEqual([[1], [1], [], []]);
@@ -40,7 +40,7 @@ test("a ring's ranks compute the rows of their own queries", () => {
 test("where heads are shared out, each tile has as many ranks", () => {
   const backend = ulysses({ axis: "head", inner: ring({ axis: "seq" }) });
   const run = made(backend, { seq: 2, head: 2 });
-  const map = tilesOf(run);
+  const map = tileMap(run);
   const last = map.queries.length - 1;
   expect(map.ranksOf(last, 0)).toHaveLength(2);
   const svg = tileMapSvg(run);
@@ -49,7 +49,7 @@ test("where heads are shared out, each tile has as many ranks", () => {
 });
 
 test("striped pieces are in the order of their first rows; ranks with sequences of their own are left out", () => {
-  const map = tilesOf(made(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
+  const map = tileMap(made(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
   expect(map.queries.map(({ start, step }) => [start, step])).toEqual([
     [0, 4],
     [1, 4],
@@ -62,7 +62,7 @@ test("striped pieces are in the order of their first rows; ranks with sequences 
 
 test("the picture has a cell for each run of tiles, and a legend that counts them", () => {
   const run = made(mesh2d({ shape: [2, 2] }), { sp: 4 });
-  const map = tilesOf(run);
+  const map = tileMap(run);
   const svg = parse(tileMapSvg(run, { title: "Tiles", subtitle: "of four" }));
   expect(svg.children[0]!.text).toBe("Tiles");
   const legend = all(svg, "text").filter(({ text }) => /^rank \d \(sp \d\): \d+ tiles$/.test(text));
@@ -92,7 +92,7 @@ test("of many ranks, eight are coloured and the others grey", () => {
   expect(all(asked, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
 });
 
-test("as many ranks as one asks for have a line in the legend, on the page", () => {
+test("all selected ranks have a line in the legend, on the page", () => {
   const run = made(ring(), { sp: 32 }, contiguous());
   const svg = parse(tileMapSvg(run, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
   const lines = all(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));

@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { type Piece, type Timeline, timelineSvg, timeShares } from "../../src/index.ts";
-import { waits } from "../../src/draw/waiting.ts";
+import { waitIntervals } from "../../src/draw/wait-intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { all, type Element, parse } from "./xml.ts";
 
-/** What pointing at each bar would tell. */
+/** The tooltip of each bar. */
 function tips(svg: Element): readonly string[] {
   return all(svg, "g").flatMap((group) => {
     const [first] = group.children;
@@ -63,7 +63,7 @@ test("of many ranks, all together and eight or nine of them are drawn, in a pict
   expect(text.length).toBeLessThan(2e6);
 });
 
-test("the ranks that are asked for are drawn", () => {
+test("the selected ranks are drawn", () => {
   const svg = parse(timelineSvg(ringTimeline(64, 4), { ranks: [5, 17, 99] }));
   const rows = all(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
   expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
@@ -122,7 +122,7 @@ test("waiting is when transfers are under way and nothing computes", () => {
       const done: Piece[] = made.map((piece) => ({ ...piece, end: piece.start + piece.end }));
       const within = (time: number) => (piece: { start: number; end: number }) =>
         piece.start <= time && time < piece.end;
-      const waited = waits(done);
+      const waited = waitIntervals(done);
       for (let time = 0; time < 72; time++) {
         const busy = (lane: Piece["lane"]) => done.some((piece) => piece.lane === lane && within(time)(piece));
         expect(waited.some(within(time))).toBe(busy("communication") && !busy("compute"));

@@ -54,7 +54,7 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
   expect(times.simulation.ranks.length).toBe(16);
 });
 
-test("more ranks take less time, slower links more, and pieces are kept where asked for", () => {
+test("more ranks take less time, slower links more, and pieces are kept where `keep` selects the rank", () => {
   const call = { tokens: 1_048_576, numHeads: 8, headDim: 128, backend: ring() } as const;
   const at = (sp: number, bandwidth: number): number => {
     const { links } = profiles["h100-ib400"];

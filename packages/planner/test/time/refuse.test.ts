@@ -8,10 +8,12 @@ import { play, toy } from "./toy.ts";
 const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "float32" } as const;
 const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toy);
 
-test("a send that nobody receives is refused, with the place", () => {
+test("a send without a receive is refused, with the place", () => {
   const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
-  expect(timed(tappedRing(lose))).toThrow(/simulate: expected a record that comes to its end, received rank \d waits/);
+  expect(timed(tappedRing(lose))).toThrow(
+    /simulate: expected a record that runs to completion, received rank \d waits/,
+  );
 });
 
 test("messages of two sizes are refused", () => {
@@ -25,7 +27,7 @@ test("messages of two sizes are refused", () => {
 test("a circle of waiting ranks is refused", () => {
   const script = (): unknown =>
     play({ sp: 2 }, toy, ({ ctx, rank, tensor }) => {
-      // Each sends first and receives after, one after the other: nobody's receive ever has its turn.
+      // Each sends first and receives after, one after the other: no receive is ever reached.
       ctx.world.sendRecv([{ tensor: tensor(1), to: 1 - rank }]);
       ctx.world.sendRecv([{ tensor: tensor(1), from: 1 - rank }]).wait();
     });

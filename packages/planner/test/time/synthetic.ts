@@ -11,7 +11,7 @@ interface Took {
 
 /**
  * Gives contexts a clock that is made up: kernels that calibration times are noted instead of run, and their traces state what
- * they would take on the machine that a profile describes. For contexts that nobody needs for anything else after.
+ * they would take on the machine that a profile describes. For contexts that are used for nothing else afterwards.
  */
 export function synthesize(contexts: readonly Context[], profile: Profile): readonly Context[] {
   const logs = contexts.map(() => [] as Took[]);

@@ -189,9 +189,9 @@ describe("the socket", () => {
   test("of an agent that was killed is replaced, that of a living one is not", async () => {
     const path = join(socketDirectory(), "agent");
     const dead = await startAgent({ path });
-    dead.hide();
+    dead.unlink();
     expect(existsSync(path)).toBe(false);
-    await dead.show();
+    await dead.relink();
     await expect(startAgent({ path })).rejects.toMatchObject({ code: "EADDRINUSE" });
     const { path: other } = await startAgent();
     const ranks = await startWorld([dead], 1);

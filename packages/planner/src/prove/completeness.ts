@@ -2,77 +2,77 @@ import { clipKeys, clipQueries, type Slice, slicesOverlap, type Span } from "@mo
 import type { Names } from "../symbolic/names.ts";
 import type { Completeness, Query, Verdict, VerifierContext } from "./context.ts";
 import { commonPositions, type Positions } from "./positions.ts";
-import { type Tile, tileText } from "./sums.ts";
-import { positionsText, type Side } from "./values.ts";
+import { type Tile, describeTile } from "./sums.ts";
+import { formatPositions, type Side } from "./values.ts";
 
-/** Lists with more spans in all are looked at sum by sum. */
-const MOST_SPANS = 10_000;
+/** Lists with more spans in all are compared sum by sum. */
+const MAX_SPANS = 10_000;
 
 /**
  * Sums are mostly over the shards of one layout, each once. Whether the lists of positions that tiles have are pairwise
  * apart is found out once for all tiles; a sum then only has to have none twice.
  */
-class Families {
+class DisjointTiles {
   readonly #context: VerifierContext;
-  readonly #sides: Readonly<Record<Side, Family>>;
+  readonly #sides: Readonly<Record<Side, PositionLists>>;
   #sums = 0;
 
   constructor(context: VerifierContext) {
     this.#context = context;
-    this.#sides = { queries: new Family(context, "queries"), keys: new Family(context, "keys") };
+    this.#sides = { queries: new PositionLists(context, "queries"), keys: new PositionLists(context, "keys") };
   }
 
   /** Whether no two tiles of a sum share a position on the other side; if not, they may. */
-  areApart({ tiles: ids, side }: Query): boolean {
+  areDisjoint({ tiles: ids, side }: Query): boolean {
     const { tiles } = this.#context;
     const keys = side === "queries";
-    const { seen, isApart } = keys ? this.#sides.keys : this.#sides.queries;
+    const { lastSum, isDisjoint } = keys ? this.#sides.keys : this.#sides.queries;
     const sum = ++this.#sums;
     for (const id of ids) {
       const number = keys ? tiles.keysOf(id) : tiles.queriesOf(id);
-      if (seen[number] === sum) return false;
-      seen[number] = sum;
+      if (lastSum[number] === sum) return false;
+      lastSum[number] = sum;
     }
-    return ids.length < 2 || isApart();
+    return ids.length < 2 || isDisjoint();
   }
 }
 
 /** The positions that tiles have on one side. */
-class Family {
+class PositionLists {
   /** For each list of positions, the last sum that had it. */
-  readonly seen: number[] = [];
+  readonly lastSum: number[] = [];
   readonly #context: VerifierContext;
   readonly #side: Side;
   readonly #spans: Span[] = [];
   #compared = 0;
-  #apart = true;
+  #disjoint = true;
 
   constructor(context: VerifierContext, side: Side) {
     this.#context = context;
     this.#side = side;
   }
 
-  /** Whether no two lists share a position. Compares only those that are new since it was last asked. */
-  readonly isApart = (): boolean => {
+  /** Whether no two lists share a position. Compares only those that are new since the last call. */
+  readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinct[this.#side];
-    for (; this.#apart && this.#compared < ids.length; this.#compared++) {
+    for (; this.#disjoint && this.#compared < ids.length; this.#compared++) {
       const { sorted: spans } = this.#context.positions.at(ids[this.#compared]!);
-      this.#apart =
-        this.#spans.length < MOST_SPANS && !spans.some((span) => this.#spans.some((known) => meet(known, span)));
+      this.#disjoint =
+        this.#spans.length < MAX_SPANS && !spans.some((span) => this.#spans.some((known) => intersect(known, span)));
       this.#spans.push(...spans);
     }
-    return this.#apart;
+    return this.#disjoint;
   };
 }
 
-function meet(a: Span, b: Span): boolean {
+function intersect(a: Span, b: Span): boolean {
   const first = Math.max(a.start, b.start);
   const last = Math.min(a.start + (a.length - 1) * a.step, b.start + (b.length - 1) * b.step);
   return first <= last && commonPositions(a, b) !== undefined;
 }
 
-/** A verdict, and what it was asked of. */
-interface Known {
+/** A verdict, and the query it answers. */
+interface CachedVerdict {
   readonly side: Side;
   readonly rows: Positions;
   readonly verdict: Verdict;
@@ -81,61 +81,61 @@ interface Known {
 /** Decides whether sums are complete. Many ranks hold the same sum, so verdicts are kept. */
 export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
-  readonly #families: Families;
-  readonly #known = new Map<number, Known[]>();
+  readonly #disjointTiles: DisjointTiles;
+  readonly #verdicts = new Map<number, CachedVerdict[]>();
   readonly #group: number;
   readonly #all: Readonly<Record<Side, Positions>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
-  readonly #parts = new Map<number, boolean>();
+  readonly #submasks = new Map<number, boolean>();
 
   constructor(context: VerifierContext) {
     const { record, positions } = context;
     const { queries, keys, options, slices, names } = record;
     this.#context = context;
-    this.#families = new Families(context);
+    this.#disjointTiles = new DisjointTiles(context);
     this.#group = options.numHeads / options.numKvHeads;
     const whole = (length: number): Positions => positions.of(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
     this.#mask = names.maskOf(slices);
   }
 
-  of(sum: number, side: Side, rows: Positions): Verdict {
-    let known = this.#known.get(sum);
-    if (!known) this.#known.set(sum, (known = []));
+  verdictOf(sum: number, side: Side, rows: Positions): Verdict {
+    let known = this.#verdicts.get(sum);
+    if (!known) this.#verdicts.set(sum, (known = []));
     for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
-    const verdict = this.#judge({ tiles: this.#context.sums.tilesOf(sum), side, rows });
+    const verdict = this.#evaluate({ tiles: this.#context.sums.tilesOf(sum), side, rows });
     known.push({ side, rows, verdict });
     return verdict;
   }
 
-  sees(queries: Positions, keys: Positions, mask: number): boolean {
+  isVisible(queries: Positions, keys: Positions, mask: number): boolean {
     return this.#context.visibility.pairs(queries, keys, mask) > 0;
   }
 
-  #judge(query: Query): Verdict {
+  #evaluate(query: Query): Verdict {
     const { side, rows, tiles: ids } = query;
     const { tiles } = this.#context;
-    const foreign = ids.find((id) => !this.#isPart(tiles.maskOf(id)));
+    const foreign = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
     if (foreign !== undefined) {
-      return { kind: "data", message: `${tileText(tiles.at(foreign))} has a mask that is no part of the call's` };
+      return { kind: "data", message: `${describeTile(tiles.at(foreign))} has a mask that is no part of the call's` };
     }
-    const double = this.#families.areApart(query) ? undefined : findDuplicate(this.#context, query);
-    if (double) {
+    const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
+    if (duplicate) {
       return {
         kind: "duplicate",
-        message: `${tileText(tiles.at(double[1]))} repeats pairs of ${tileText(tiles.at(double[0]))}`,
+        message: `${describeTile(tiles.at(duplicate[1]))} repeats pairs of ${describeTile(tiles.at(duplicate[0]))}`,
       };
     }
-    const expected = this.#pairs(rows, side) * (side === "keys" ? this.#group : 1);
+    const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#group : 1);
     let found = 0;
-    for (const id of ids) found += this.#share(id, side, rows);
+    for (const id of ids) found += this.#pairsOfTile(id, side, rows);
     if (found === expected) return undefined;
-    const short = expected - found;
-    return { kind: "missing", message: missingText(this.#context, query, { short, mask: this.#mask }) };
+    const missingPairs = expected - found;
+    return { kind: "missing", message: describeMissing(this.#context, query, { missingPairs, mask: this.#mask }) };
   }
 
-  #pairs(rows: Positions, side: Side): number {
+  #expectedPairs(rows: Positions, side: Side): number {
     const { visibility } = this.#context;
     return side === "queries"
       ? visibility.pairs(rows, this.#all.keys, this.#mask)
@@ -143,7 +143,7 @@ export class SumCompleteness implements Completeness {
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a key head's group where rows are keys. */
-  #share(id: number, side: Side, rows: Positions): number {
+  #pairsOfTile(id: number, side: Side, rows: Positions): number {
     const { tiles, positions, visibility } = this.#context;
     const queries = side === "queries";
     const heads = queries ? 1 : tiles.headsOf(id);
@@ -154,15 +154,16 @@ export class SumCompleteness implements Completeness {
   }
 
   /** Whether every slice of a tile's mask is a slice of the call's, cut to some queries and keys. */
-  #isPart(mask: number): boolean {
+  #isSubmask(mask: number): boolean {
     if (mask === this.#mask) return true;
-    let isPart = this.#parts.get(mask);
-    if (isPart === undefined) this.#parts.set(mask, (isPart = isPartOf(this.#context.record.names, mask, this.#mask)));
+    let isPart = this.#submasks.get(mask);
+    if (isPart === undefined)
+      this.#submasks.set(mask, (isPart = isSubmask(this.#context.record.names, mask, this.#mask)));
     return isPart;
   }
 }
 
-function isPartOf({ masks }: Names, mask: number, whole: number): boolean {
+function isSubmask({ masks }: Names, mask: number, whole: number): boolean {
   const equal = (a: Slice, b: Slice): boolean =>
     a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
   return masks[mask]!.every((part) =>
@@ -173,7 +174,7 @@ function isPartOf({ masks }: Names, mask: number, whole: number): boolean {
   );
 }
 
-interface Held {
+interface TileSpan {
   readonly span: Span;
   readonly end: number;
   readonly id: number;
@@ -182,18 +183,18 @@ interface Held {
 
 /** The first two tiles of a sum that compute some pair of its rows both, if any: by their numbers. */
 function findDuplicate(context: VerifierContext, query: Query): readonly [number, number] | undefined {
-  const held: Held[] = query.tiles.flatMap((id) => {
+  const spansOfTiles: TileSpan[] = query.tiles.flatMap((id) => {
     const tile = context.tiles.at(id);
     const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
     const filled = spans.filter(({ length }) => length > 0);
     return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
   // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
-  let open: Held[] = [];
-  for (const next of held.toSorted((a, b) => a.span.start - b.span.start)) {
+  let open: TileSpan[] = [];
+  for (const next of spansOfTiles.toSorted((a, b) => a.span.start - b.span.start)) {
     open = open.filter(({ end }) => end > next.span.start);
-    const double = open.find((other) => collide(context, query, other, next));
-    if (double) return [double.id, next.id];
+    const duplicate = open.find((other) => overlapInPairs(context, query, other, next));
+    if (duplicate) return [duplicate.id, next.id];
     open.push(next);
   }
   return undefined;
@@ -201,7 +202,12 @@ function findDuplicate(context: VerifierContext, query: Query): readonly [number
 
 /** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
 // oxlint-disable-next-line max-params -- of what sum, and what with what
-function collide({ record, positions, visibility }: VerifierContext, { side, rows }: Query, a: Held, b: Held): boolean {
+function overlapInPairs(
+  { record, positions, visibility }: VerifierContext,
+  { side, rows }: Query,
+  a: TileSpan,
+  b: TileSpan,
+): boolean {
   const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
   const common = heads ? commonPositions(a.span, b.span) : undefined;
   if (!common) return false;
@@ -214,32 +220,32 @@ function collide({ record, positions, visibility }: VerifierContext, { side, row
 }
 
 /** Names the shards whose pairs with some rows are missing. */
-function missingText(
+function describeMissing(
   context: VerifierContext,
   query: Query,
-  { short, mask }: { readonly short: number; readonly mask: number },
+  { missingPairs, mask }: { readonly missingPairs: number; readonly mask: number },
 ): string {
-  const { record, tiles, relabelling } = context;
+  const { record, tiles, relabeling } = context;
   const { side } = query;
   const other = side === "queries" ? "keys" : "queries";
   const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
-  const shards = relabelling.shards[other];
+  const shards = relabeling.shards[other];
   const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
   const missing = spans.filter((span) => {
     let found = 0;
     for (const id of query.tiles) {
       const own = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
       const common = own.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
-      found += (side === "keys" ? tiles.headsOf(id) : 1) * pairs(context, query, common, tiles.maskOf(id));
+      found += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, common, tiles.maskOf(id));
     }
-    return found < group * pairs(context, query, [span], mask);
+    return found < group * countPairs(context, query, [span], mask);
   });
-  const rows = positionsText(query.rows.spans);
-  return `${side} ${rows} and ${other} ${positionsText(missing)} do not meet: ${short} pairs are missing`;
+  const rows = formatPositions(query.rows.spans);
+  return `${side} ${rows} and ${other} ${formatPositions(missing)} do not meet: ${missingPairs} pairs are missing`;
 }
 
 // oxlint-disable-next-line max-params -- of what sum, and what with what
-function pairs(
+function countPairs(
   { positions, visibility }: VerifierContext,
   query: Query,
   others: readonly Span[],

@@ -1,4 +1,4 @@
-// Which keys the rows of a tile see, in local indices: masks meet placements here, and nowhere else.
+// Which keys are visible to the rows of a tile, in local indices: masks meet placements here, and nowhere else.
 //
 // Through one slice, the keys of one span that a row sees are one interval of local indices, whatever the type of the
 // slice and the placement of rows and keys. A panel therefore carries, per slice and span, an interval per row. Where
@@ -35,12 +35,12 @@ struct PanelRows {
 
 /// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys: what they
 /// state is an index into them.
-void expectFits(const Tile& tile, int64_t rows, int64_t keys);
+void checkSpans(const Tile& tile, int64_t rows, int64_t keys);
 
 /// Where a tile puts its rows and keys and which of them meet.
-class Plan {
+class TileVisibility {
  public:
-  explicit Plan(const Tile& tile);
+  explicit TileVisibility(const Tile& tile);
 
   /// Appends the segments of a panel, by increasing begin. Their row intervals live in `arena`.
   void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
@@ -52,11 +52,11 @@ class Plan {
   struct KeySpan {
     Span span;
     int64_t offset;   // local index of its first key
-    int64_t reached;  // the largest end of this and all spans that start earlier
+    int64_t maxEnd;  // the largest end of this and all spans that start earlier
   };
   struct SortedSlice {
     Slice slice;
-    int64_t reached;  // the largest q1 of this and all slices that start earlier
+    int64_t maxEnd;  // the largest q1 of this and all slices that start earlier
   };
   /// Consecutive rows within one span: local [first, end), at positions `position`, + step, …
   struct Run {
@@ -78,10 +78,10 @@ class Plan {
 };
 
 /// The segments of every panel of a tile, found once for all heads.
-class PanelPlan {
+class PanelSegments {
  public:
-  /// `arena` must outlive the plan.
-  PanelPlan(const Plan& plan, int64_t rows, int32_t width, Arena& arena);
+  /// `arena` must outlive the segments.
+  PanelSegments(const TileVisibility& visibility, int64_t rows, int32_t width, Arena& arena);
 
   /// By increasing begin; empty past the last panel.
   std::span<const Segment> segments(int64_t panel) const;

@@ -2,8 +2,8 @@ import { omitAxes } from "@mosaic/core";
 import { Shards } from "../classes/shards.ts";
 import { Action, type Translations } from "../classes/translations.ts";
 import type { AttentionRecord } from "../record.ts";
-import { type Content, contentOf, Piece } from "./content.ts";
-import { neighboursJoined, type Positions, type PositionsTable } from "./positions.ts";
+import { type Content, toContent, Piece } from "./content.ts";
+import { mergeAdjacentSpans, type Positions, type PositionsTable } from "./positions.ts";
 import type { Sums } from "./sums.ts";
 import {
   isDelta,
@@ -22,7 +22,7 @@ import {
  * What memory holds, as it is where a translation leads: rows of the shards that it takes shards to, of the sequences that
  * it takes sequences to, and sums over translated tiles. Heads and columns stay.
  */
-export class Relabelling {
+export class Relabeling {
   readonly translations: Translations;
   readonly shards: Readonly<Record<Side, Shards>>;
   readonly #positions: PositionsTable;
@@ -31,7 +31,7 @@ export class Relabelling {
   readonly #onSequences: Action;
   /** Sequences of a rank. */
   readonly #batch: number;
-  readonly #known: Readonly<Record<Side, Map<Positions, Map<number, Positions>>>>;
+  readonly #cache: Readonly<Record<Side, Map<Positions, Map<number, Positions>>>>;
 
   constructor(record: AttentionRecord, positions: PositionsTable, sums: Sums) {
     const { classes, queries, keys, options } = record;
@@ -44,13 +44,13 @@ export class Relabelling {
     this.#onShards = new Action(classes, mesh, queries.axes);
     this.#onSequences = new Action(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
     this.#batch = batch;
-    this.#known = { queries: new Map(), keys: new Map() };
+    this.#cache = { queries: new Map(), keys: new Map() };
   }
 
   content(content: Content, translation: number): Content {
     if (translation === 0) return content;
     if (content instanceof Piece) return this.#piece(content, translation);
-    return contentOf(content.pieces.map((piece) => this.#piece(piece, translation)));
+    return toContent(content.pieces.map((piece) => this.#piece(piece, translation)));
   }
 
   #piece({ value, rows, box }: Piece, translation: number): Piece {
@@ -81,21 +81,21 @@ export class Relabelling {
 
   positions(positions: Positions, side: Side, translation: number): Positions {
     if (translation === 0 || positions.length === 0) return positions;
-    const all = this.#known[side];
+    const all = this.#cache[side];
     let known = all.get(positions);
     if (!known) all.set(positions, (known = new Map<number, Positions>()));
     let moved = known.get(translation);
-    if (!moved) known.set(translation, (moved = this.#moved(positions, side, translation)));
+    if (!moved) known.set(translation, (moved = this.#translatePositions(positions, side, translation)));
     return moved;
   }
 
-  #moved(positions: Positions, side: Side, translation: number): Positions {
+  #translatePositions(positions: Positions, side: Side, translation: number): Positions {
     const shards = this.shards[side];
     const segments = shards.segments(positions.spans);
     if (!segments) throw new RangeError("prove: rows that belong to no shard");
     const spans = segments.flatMap((segment) =>
       shards.positions({ ...segment, shard: this.shard(segment.shard, translation) }),
     );
-    return this.#positions.of(neighboursJoined(spans));
+    return this.#positions.of(mergeAdjacentSpans(spans));
   }
 }

@@ -3,7 +3,7 @@ import { check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 
 /** Ranks of one process, for things to go wrong on. */
-export interface Stage extends AsyncDisposable {
+export interface TestWorld extends AsyncDisposable {
   readonly contexts: readonly Context[];
   readonly groups: readonly ProcessGroup[];
   readonly devices: readonly Device[];
@@ -13,7 +13,7 @@ export interface Stage extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-export interface StageOptions {
+export interface TestWorldOptions {
   readonly size: number;
   /** Seconds that a collective may take. */
   readonly timeout?: number;
@@ -23,12 +23,12 @@ export interface StageOptions {
 /** What becomes of a rank that reads: values, or its error. */
 export type Outcome = Float32Array | Error;
 
-export async function openStage(
+export async function openTestWorld(
   makeWorld: MakeWorld,
-  { size, timeout = 20, ...options }: StageOptions,
-): Promise<Stage> {
-  const contexts = await makeWorld(size, { ...options, timeout, wrapDevice: asItIs });
-  const gates: Gate[] = [];
+  { size, timeout = 20, ...options }: TestWorldOptions,
+): Promise<TestWorld> {
+  const contexts = await makeWorld(size, { ...options, timeout, wrapDevice: identity });
+  const gates: StreamGate[] = [];
   const close = async (): Promise<void> => {
     await Promise.all(contexts.map((context) => context.close()));
   };
@@ -38,7 +38,7 @@ export async function openStage(
     devices: contexts.map((context) => context.device),
     close,
     async hold(devices) {
-      const gate = await shut(makeWorld, devices);
+      const gate = await blockStreams(makeWorld, devices);
       gates.push(gate);
       return gate.open;
     },
@@ -50,14 +50,14 @@ export async function openStage(
   };
 }
 
-interface Gate {
+interface StreamGate {
   open(): void;
   close(): Promise<void>;
 }
 
 /** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
-async function shut(makeWorld: MakeWorld, devices: readonly Device[]): Promise<Gate> {
-  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: asItIs })) as [Context, Context];
+async function blockStreams(makeWorld: MakeWorld, devices: readonly Device[]): Promise<StreamGate> {
+  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: identity })) as [Context, Context];
   held.world.barrier().wait();
   const fence = held.device.stream.record();
   for (const device of devices) device.stream.wait(fence);
@@ -73,12 +73,12 @@ async function shut(makeWorld: MakeWorld, devices: readonly Device[]): Promise<G
   };
 }
 
-function asItIs(device: Device): Device {
+function identity(device: Device): Device {
   return device;
 }
 
 /** Posts, then reads. The error may come at the call already. */
-export async function outcomeOf(x: Tensor, post: () => void = () => {}): Promise<Outcome> {
+export async function readOutcome(x: Tensor, post: () => void = () => {}): Promise<Outcome> {
   try {
     post();
     return await x.read();
@@ -88,7 +88,7 @@ export async function outcomeOf(x: Tensor, post: () => void = () => {}): Promise
 }
 
 /** The error of a rank that goes on until the failure reaches it. */
-export async function errorOf(group: ProcessGroup, post: () => void, goOn: () => void = post): Promise<Error> {
+export async function waitForError(group: ProcessGroup, post: () => void, goOn: () => void = post): Promise<Error> {
   const limit = performance.now() + 10_000;
   try {
     post();
@@ -103,7 +103,7 @@ export async function errorOf(group: ProcessGroup, post: () => void, goOn: () =>
 }
 
 /** The message of an outcome that must be an error of this class. */
-export function messageOf(outcome: Outcome | undefined, kind: new (...args: never[]) => Error): string {
+export function expectError(outcome: Outcome | undefined, kind: new (...args: never[]) => Error): string {
   const received =
     outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;
   check(outcome instanceof kind, `expected ${kind.name}, received ${received}`);

@@ -1,4 +1,4 @@
-#include "attention/plan.h"
+#include "attention/tile_visibility.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -21,7 +21,7 @@ int64_t countBefore(const Span& span, int64_t position) {
 
 }  // namespace
 
-void expectFits(const Tile& tile, int64_t rows, int64_t keys) {
+void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
   const auto count = [](std::span<const Span> spans) {
     int64_t sum = 0;
     for (const Span& span : spans) sum += span.length;
@@ -31,7 +31,7 @@ void expectFits(const Tile& tile, int64_t rows, int64_t keys) {
   throw std::invalid_argument("attention: the spans of a tile do not have as many positions as its tensors have rows");
 }
 
-Plan::Plan(const Tile& tile) : q_(tile.q) {
+TileVisibility::TileVisibility(const Tile& tile) : q_(tile.q) {
   int64_t offset = 0;
   for (const Span& span : tile.q) {
     qOffset_.push_back(offset);
@@ -48,14 +48,14 @@ Plan::Plan(const Tile& tile) : q_(tile.q) {
   std::sort(k_.begin(), k_.end(), [](auto& a, auto& b) { return a.span.start < b.span.start; });
   std::sort(slices_.begin(), slices_.end(), [](auto& a, auto& b) { return a.slice.q0 < b.slice.q0; });
 
-  int64_t reached = INT64_MIN;
-  for (KeySpan& k : k_) k.reached = reached = std::max(reached, k.span.start + (k.span.length - 1) * k.span.step + 1);
-  reached = INT64_MIN;
-  for (SortedSlice& s : slices_) s.reached = reached = std::max(reached, s.slice.q1);
+  int64_t maxEnd = INT64_MIN;
+  for (KeySpan& k : k_) k.maxEnd = maxEnd = std::max(maxEnd, k.span.start + (k.span.length - 1) * k.span.step + 1);
+  maxEnd = INT64_MIN;
+  for (SortedSlice& s : slices_) s.maxEnd = maxEnd = std::max(maxEnd, s.slice.q1);
 }
 
 template <class Fn>
-void Plan::forRuns(Range rows, Fn fn) const {
+void TileVisibility::forRuns(Range rows, Fn fn) const {
   auto at = std::upper_bound(qOffset_.begin(), qOffset_.end(), rows.begin);
   size_t i = at == qOffset_.begin() ? 0 : static_cast<size_t>(at - qOffset_.begin()) - 1;
   for (; i < q_.size() && qOffset_[i] < rows.end; ++i) {
@@ -66,24 +66,24 @@ void Plan::forRuns(Range rows, Fn fn) const {
 
 /// Calls fn(index) for slices with rows between the first and the last of the run.
 template <class Fn>
-void Plan::forSlices(const Run& run, Fn fn) const {
+void TileVisibility::forSlices(const Run& run, Fn fn) const {
   const int64_t last = run.position + (run.end - run.first - 1) * run.step;
   auto past = std::upper_bound(slices_.begin(), slices_.end(), last,
                                [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
-  for (auto i = past; i != slices_.begin() && (i - 1)->reached > run.position; --i) {
+  for (auto i = past; i != slices_.begin() && (i - 1)->maxEnd > run.position; --i) {
     if ((i - 1)->slice.q1 > run.position) fn(static_cast<size_t>(i - 1 - slices_.begin()));
   }
 }
 
 /// Calls fn(span) for spans that may have keys at positions [begin, end).
 template <class Fn>
-void Plan::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
+void TileVisibility::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
   auto past = std::lower_bound(k_.begin(), k_.end(), end,
                                [](const KeySpan& k, int64_t position) { return k.span.start < position; });
-  for (auto i = past; i != k_.begin() && (i - 1)->reached > begin; --i) fn(*(i - 1));
+  for (auto i = past; i != k_.begin() && (i - 1)->maxEnd > begin; --i) fn(*(i - 1));
 }
 
-void Plan::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
+void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
   const auto old = static_cast<int64_t>(found.size());
   std::vector<size_t> met;
   forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
@@ -95,7 +95,8 @@ void Plan::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>
   std::stable_sort(found.begin() + old, found.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
 }
 
-void Plan::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
+void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena,
+                                 std::vector<Segment>& found) const {
   Range* seen = arena.take<Range>(rows.count);  // global positions, per row
   Range hull{INT64_MAX, INT64_MIN};
   std::fill(seen, seen + rows.count, Range{0, 0});
@@ -133,7 +134,7 @@ void Plan::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, 
   });
 }
 
-double Plan::work(Range rows, Range keys) const {
+double TileVisibility::work(Range rows, Range keys) const {
   double pairs = 0;
   forRuns(rows, [&](const Run& run) {
     forSlices(run, [&](size_t index) {
@@ -154,21 +155,22 @@ double Plan::work(Range rows, Range keys) const {
   return pairs;
 }
 
-PanelPlan::PanelPlan(const Plan& plan, int64_t rows, int32_t width, Arena& arena) : rows_(rows), width_(width) {
+PanelSegments::PanelSegments(const TileVisibility& visibility, int64_t rows, int32_t width, Arena& arena)
+    : rows_(rows), width_(width) {
   for (int64_t panel = 0; panel * width < rows; ++panel) {
     offset_.push_back(segments_.size());
-    plan.addSegments(this->rows(panel), arena, segments_);
+    visibility.addSegments(this->rows(panel), arena, segments_);
   }
   offset_.push_back(segments_.size());
 }
 
-std::span<const Segment> PanelPlan::segments(int64_t panel) const {
+std::span<const Segment> PanelSegments::segments(int64_t panel) const {
   if (panel * width_ >= rows_) return {};
   const size_t first = offset_[static_cast<size_t>(panel)], end = offset_[static_cast<size_t>(panel) + 1];
   return {segments_.data() + first, end - first};
 }
 
-PanelRows PanelPlan::rows(int64_t panel) const {
+PanelRows PanelSegments::rows(int64_t panel) const {
   const int64_t first = panel * width_;
   return {first, static_cast<int32_t>(std::clamp<int64_t>(rows_ - first, 0, width_)), width_};
 }

@@ -1,12 +1,12 @@
-import { Batch, type Branches } from "./branches.ts";
+import { DebouncedFlush, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
-import { ranksOf, runsOf } from "./runs.ts";
+import { ranksOf, toRuns } from "./runs.ts";
 
-const UP_MS = 10;
-const DOWN_MS = 20;
+const TO_PARENT_MS = 10;
+const TO_CHILDREN_MS = 20;
 
 /** Ranks by a text that they share. */
-class Grouped {
+class RanksByText {
   readonly #groups = new Map<string, number[]>();
 
   add(text: string, ranks: Iterable<number>): void {
@@ -27,20 +27,20 @@ class Grouped {
  * How the ranks of a world end: in order (`leave`), by a failure that they report, or without notice (`lost`). Collected
  * towards the root, which decides and distributes to all. What a rank reported itself wins over its loss.
  */
-export class Departures {
+export class ExitTracker {
   readonly #branches: Branches;
-  readonly #leaving = new Grouped();
-  readonly #losing = new Grouped();
-  readonly #batch: Batch;
+  readonly #exiting = new RanksByText();
+  readonly #pendingLost = new RanksByText();
+  readonly #batch: DebouncedFlush;
   // What follows is kept at the root.
   readonly #exited = new Map<number, string>();
   readonly #lost = new Set<number>();
   #failed: number | undefined;
-  #fresh: number[] = [];
+  #unsentExits: number[] = [];
 
   constructor(branches: Branches) {
     this.#branches = branches;
-    this.#batch = new Batch(branches.isRoot ? DOWN_MS : UP_MS, () => this.#flush());
+    this.#batch = new DebouncedFlush(branches.isRoot ? TO_CHILDREN_MS : TO_PARENT_MS, () => this.#flush());
   }
 
   /** At the root: ranks that have closed in order, and their last operations. */
@@ -54,32 +54,32 @@ export class Departures {
   }
 
   /** Ranks below have closed in order. */
-  leave(exits: FrameOf<"leave">["exits"]): void {
+  recordExits(exits: FrameOf<"leave">["exits"]): void {
     for (const { runs, last } of exits) {
       const ranks = [...ranksOf(runs)];
       for (const rank of ranks) this.#branches.release(rank);
-      if (!this.#branches.isRoot) this.#leaving.add(last, ranks);
+      if (!this.#branches.isRoot) this.#exiting.add(last, ranks);
       for (const rank of this.#branches.isRoot ? ranks : []) {
         this.#exited.set(rank, last);
-        this.#fresh.push(rank);
+        this.#unsentExits.push(rank);
       }
     }
     this.#batch.schedule();
   }
 
   /** Ranks below are gone without notice. */
-  lose(ranks: readonly number[], reason: string): void {
+  recordLost(ranks: readonly number[], reason: string): void {
     for (const rank of ranks) this.#branches.release(rank);
     if (this.#branches.isRoot) for (const rank of ranks) this.#lost.add(rank);
     const unknown = ranks.filter((rank) => rank !== this.#failed);
     if (unknown.length === 0) return;
-    this.#losing.add(reason, unknown);
+    this.#pendingLost.add(reason, unknown);
     this.#batch.schedule();
   }
 
   /** A rank below has failed. Only the first failure of a world is distributed: others follow from it. */
-  fail(frame: FrameOf<"failed">): void {
-    this.#batch.now();
+  recordFailure(frame: FrameOf<"failed">): void {
+    this.#batch.flushNow();
     if (!this.#branches.isRoot) return this.#branches.sendUp(frame);
     if (this.#failed !== undefined) return;
     this.#failed = frame.rank;
@@ -88,7 +88,7 @@ export class Departures {
 
   /** Sends what is collected. */
   flush(): void {
-    this.#batch.now();
+    this.#batch.flushNow();
   }
 
   dispose(): void {
@@ -96,11 +96,11 @@ export class Departures {
   }
 
   #flush(): void {
-    const exits = this.#leaving.take((last, ranks) => ({ runs: runsOf(ranks), last }));
-    const losses = this.#losing.take((reason, ranks) => ({ runs: runsOf(ranks), reason }));
+    const exits = this.#exiting.take((last, ranks) => ({ runs: toRuns(ranks), last }));
+    const losses = this.#pendingLost.take((reason, ranks) => ({ runs: toRuns(ranks), reason }));
     if (this.#branches.isRoot) {
-      const runs = runsOf(this.#fresh);
-      this.#fresh = [];
+      const runs = toRuns(this.#unsentExits);
+      this.#unsentExits = [];
       if (runs.length > 0) this.#branches.broadcast({ kind: "exited", runs });
       if (losses.length > 0) this.#branches.broadcast({ kind: "lost", losses });
     } else {

@@ -2,10 +2,10 @@ import { type DType, reduceOps } from "@mosaic/core";
 import type { Quotient } from "../classes/quotient.ts";
 import type { Op } from "../symbolic/tape.ts";
 import type { Batch } from "./batch.ts";
-import { type Content, contentOf, nothingHeld, type Piece } from "./content.ts";
-import { type Joining, summed } from "./entries.ts";
+import { type Content, toContent, uninitialized, type Piece } from "./content.ts";
+import { type SumTables, sumMessages } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
-import type { Relabelling } from "./relabelling.ts";
+import type { Relabeling } from "./relabeling.ts";
 
 /**
  * One member of a collective: what the representative of its class brings, and the translation that leads to the member. What
@@ -21,11 +21,11 @@ export interface Member {
   /** The place, in the representative's group, of the rank that the translation takes to member i. */
   place(i: number): number;
   /** The member that the translation takes the rank at a place of the representative's group to. */
-  at(place: number): number;
+  member(place: number): number;
 }
 
 /** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
-export interface Meeting {
+export interface MatchedCollective {
   readonly members: readonly Member[];
   readonly receivers: readonly number[];
 }
@@ -38,15 +38,15 @@ export function memberOf(
   group: number,
   own: Pick<Member, "batch" | "memory" | "input">,
 ): Member {
-  const translation = quotient.classes.to(rank);
-  if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, at: (i) => i };
+  const translation = quotient.classes.translationTo(rank);
+  if (own.batch.group === group && translation === 0) return { ...own, translation, place: (i) => i, member: (i) => i };
   const { classes } = quotient;
   const back = classes.inverse(translation);
   return {
     ...own,
     translation,
     place: (i) => quotient.place(own.batch.group, classes.apply(back, quotient.rankAt(group, i))),
-    at: (place) => quotient.place(group, classes.apply(translation, quotient.rankAt(own.batch.group, place))),
+    member: (place) => quotient.place(group, classes.apply(translation, quotient.rankAt(own.batch.group, place))),
   };
 }
 
@@ -54,22 +54,22 @@ export function memberOf(
  * Carries a collective out on what the memories of its ranks hold. Sums are followed; what means and maxima make of rows is
  * unknown after. Returns what does not fit, if anything.
  */
-export function exchange(
-  meeting: Meeting,
-  context: Joining & { readonly relabelling: Relabelling },
+export function runCollective(
+  meeting: MatchedCollective,
+  context: SumTables & { readonly relabeling: Relabeling },
 ): string | undefined {
-  return new Exchange(meeting, context).run();
+  return new CollectiveReplay(meeting, context).run();
 }
 
-class Exchange {
+class CollectiveReplay {
   readonly #members: readonly Member[];
   readonly #receivers: readonly number[];
-  readonly #context: Joining & { readonly relabelling: Relabelling };
+  readonly #context: SumTables & { readonly relabeling: Relabeling };
   readonly #op: Op;
   /** Of each batch, where what it has for each member begins. */
   readonly #offsets = new Map<Batch, Float64Array>();
 
-  constructor({ members, receivers }: Meeting, context: Joining & { readonly relabelling: Relabelling }) {
+  constructor({ members, receivers }: MatchedCollective, context: SumTables & { readonly relabeling: Relabeling }) {
     this.#members = members;
     this.#receivers = receivers;
     this.#context = context;
@@ -77,7 +77,7 @@ class Exchange {
   }
 
   run(): string | undefined {
-    const mixed = this.#differentDTypes();
+    const mixed = this.#dtypeMismatch();
     if (mixed) return mixed;
     switch (this.#op) {
       case "allGather":
@@ -94,7 +94,7 @@ class Exchange {
     }
   }
 
-  #differentDTypes(): string | undefined {
+  #dtypeMismatch(): string | undefined {
     const dtypeOf = ({ batch, memory }: Member): DType | undefined =>
       batch.output < 0 ? undefined : memory.view(batch.output).dtype;
     const first = dtypeOf(this.#members[0]!);
@@ -103,34 +103,34 @@ class Exchange {
   }
 
   #allGather(): string | undefined {
-    const sizes = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.input));
+    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
     let all: Content | undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== sizes[j]);
       if (wrong >= 0) return `allGather: member ${receiver} expects ${batch.counts[wrong]} elements of member ${wrong}`;
       // All counts are right, so all members get the same.
-      all ??= this.#side(sizes);
+      all ??= this.#concatenated(sizes);
       memory.receive(batch.output, all);
     }
     return undefined;
   }
 
   /** What all members send, one after the other. */
-  #side(sizes: readonly number[]): Content {
+  #concatenated(sizes: readonly number[]): Content {
     const pieces: Piece[] = [];
     let start = 0;
     for (const [j, size] of sizes.entries()) {
-      pieces.push(...this.#sent(j).shifted(start));
+      pieces.push(...this.#inputOf(j).shifted(start));
       start += size;
     }
-    return contentOf(pieces);
+    return toContent(pieces);
   }
 
   /** What member j sends, or a range of it. */
-  #sent(j: number, from = 0, end = Number.POSITIVE_INFINITY): Content {
+  #inputOf(j: number, from = 0, end = Number.POSITIVE_INFINITY): Content {
     const { input, translation } = this.#members[j]!;
-    return this.#context.relabelling.content(
+    return this.#context.relabeling.content(
       from === 0 && end === Infinity ? input : input.range(from, end),
       translation,
     );
@@ -151,28 +151,28 @@ class Exchange {
           return `allToAll: member ${receiver} expects ${count} elements of ${j}, which sends ${theirs}`;
         }
         const from = this.#offsetOf(other.batch, place);
-        pieces.push(...this.#sent(j, from, from + count).shifted(start));
+        pieces.push(...this.#inputOf(j, from, from + count).shifted(start));
         start += count;
       }
-      memory.receive(batch.output, contentOf(pieces));
+      memory.receive(batch.output, toContent(pieces));
     }
     return undefined;
   }
 
   #broadcast(): string | undefined {
-    const roots = this.#members.map((member) => member.at(member.batch.root));
+    const roots = this.#members.map((member) => member.member(member.batch.root));
     const [root] = roots as [number];
     const odd = roots.findIndex((each) => each !== root);
     if (odd >= 0) return `broadcast: member ${odd} expects it from ${roots[odd]}, member 0 from ${root}`;
     const { batch: rooted, memory: rootMemory } = this.#members[root]!;
-    const size = sizeOf(rootMemory, rooted.output);
+    const size = viewSize(rootMemory, rooted.output);
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const expected = sizeOf(memory, batch.output);
+      const expected = viewSize(memory, batch.output);
       if (expected !== size) {
         return `broadcast: member ${receiver} expects ${expected} elements of ${root}, which sends ${size}`;
       }
-      if (receiver !== root) memory.receive(batch.output, this.#sent(root));
+      if (receiver !== root) memory.receive(batch.output, this.#inputOf(root));
     }
     return undefined;
   }
@@ -182,15 +182,15 @@ class Exchange {
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
     if (odd >= 0) return `${this.#op}: member ${odd} takes the ${nameOf(odd)}, member 0 the ${nameOf(0)}`;
-    const size = sizeOf(firstMemory, first.input);
-    const sizes = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.input));
+    const size = viewSize(firstMemory, first.input);
+    const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
     const other = sizes.findIndex((each) => each !== size);
     if (other >= 0) return `${this.#op}: member ${other} has ${sizes[other]} elements, member 0 ${size}`;
     return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
   }
 
   #allReduce(): undefined {
-    const sum = this.#summed((j) => this.#sent(j));
+    const sum = this.#sumTerms((j) => this.#inputOf(j));
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       memory.receive(batch.output, sum);
@@ -198,10 +198,10 @@ class Exchange {
   }
 
   #reduceScatter(): string | undefined {
-    const shares = this.#members.map(({ batch, memory }) => sizeOf(memory, batch.output));
-    // Where nobody is a translation of another, the sum is cut, not the terms.
+    const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.output));
+    // Where no rank is a translation of another, the sum is cut, not the terms.
     const plain = this.#members.every(({ translation }) => translation === 0);
-    const whole = plain ? this.#summed((j) => this.#sent(j)) : undefined;
+    const whole = plain ? this.#sumTerms((j) => this.#inputOf(j)) : undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== shares[j]);
@@ -211,22 +211,22 @@ class Exchange {
       const share = (j: number): Content => {
         const other = this.#members[j]!;
         const from = this.#offsetOf(other.batch, other.place(receiver));
-        return this.#sent(j, from, from + shares[receiver]!);
+        return this.#inputOf(j, from, from + shares[receiver]!);
       };
       const from = this.#offsetOf(batch, receiver);
-      memory.receive(batch.output, whole?.range(from, from + shares[receiver]!) ?? this.#summed(share));
+      memory.receive(batch.output, whole?.range(from, from + shares[receiver]!) ?? this.#sumTerms(share));
     }
     return undefined;
   }
 
-  #summed(term: (j: number) => Content): Content {
+  #sumTerms(term: (j: number) => Content): Content {
     const isSum = reduceOps[this.#members[0]!.batch.root] === "sum";
     return isSum
-      ? summed(
+      ? sumMessages(
           this.#members.map((_, j) => term(j)),
           this.#context,
         )
-      : nothingHeld;
+      : uninitialized;
   }
 
   #offsetOf(batch: Batch, place: number): number {
@@ -241,6 +241,6 @@ class Exchange {
   }
 }
 
-function sizeOf(memory: RankMemory, view: number): number {
+function viewSize(memory: RankMemory, view: number): number {
   return view < 0 ? 0 : memory.view(view).layout.size;
 }

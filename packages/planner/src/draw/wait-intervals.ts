@@ -16,11 +16,11 @@ export interface Shares {
 }
 
 /** When a rank had nothing to compute while its transfers were under way. */
-export function waits(pieces: readonly Piece[]): readonly Interval[] {
-  const computing = union(pieces.filter(({ lane }) => lane === "compute"));
+export function waitIntervals(pieces: readonly Piece[]): readonly Interval[] {
+  const computing = mergeIntervals(pieces.filter(({ lane }) => lane === "compute"));
   const waited: Interval[] = [];
   let from = 0;
-  for (const transfer of union(pieces.filter(({ lane }) => lane === "communication"))) {
+  for (const transfer of mergeIntervals(pieces.filter(({ lane }) => lane === "communication"))) {
     let { start } = transfer;
     while (from < computing.length && computing[from]!.end <= start) from++;
     for (let i = from; i < computing.length && computing[i]!.start < transfer.end; i++) {
@@ -51,8 +51,8 @@ export function timeShares({ seconds, ranks }: Timeline): Shares {
   let computing = 0;
   let waiting = 0;
   for (const { pieces } of ranks) {
-    computing += lengthOf(union(pieces.filter(({ lane }) => lane === "compute")));
-    waiting += lengthOf(waits(pieces));
+    computing += totalLength(mergeIntervals(pieces.filter(({ lane }) => lane === "compute")));
+    waiting += totalLength(waitIntervals(pieces));
   }
   return {
     computing: computing / whole,
@@ -61,12 +61,12 @@ export function timeShares({ seconds, ranks }: Timeline): Shares {
   };
 }
 
-function lengthOf(intervals: readonly Interval[]): number {
+function totalLength(intervals: readonly Interval[]): number {
   return intervals.reduce((sum, { start, end }) => sum + end - start, 0);
 }
 
 /** The same moments as intervals in order, disjoint. */
-export function union(intervals: readonly Interval[]): readonly Interval[] {
+export function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const merged: { start: number; end: number }[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {
     const last = merged.at(-1);

@@ -10,34 +10,34 @@ import {
   type Timeline,
 } from "@mosaic/attention/planner";
 import { arrange, maskFor, placementFor } from "./backends.ts";
-import { type Script, scriptsOf } from "./script.ts";
+import { type RankSchedule, rankSchedules } from "./script.ts";
 import type { Settings } from "./settings.ts";
-import { watched } from "./watched.ts";
+import { withProgress } from "./watched.ts";
 
 /** What a run will do, found out before it. */
-export interface Plan {
+export interface ExpectedRun {
   /** Bytes that all ranks together will send. */
   readonly bytesSent: number;
   /** What each rank will do. */
-  readonly scripts: readonly Script[];
+  readonly scripts: readonly RankSchedule[];
   /** When, if the machine was measured. */
   readonly prediction?: Timeline;
 }
 
 /** Runs the very same call on the planner's symbolic devices, which have shapes and no data, and reads what they wrote down. */
-export function planOf(settings: Settings): Plan {
+export function predictRun(settings: Settings): ExpectedRun {
   const { backward, profile } = settings;
-  const written = recordOf(settings);
+  const written = recordAttention(settings);
   const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
   return {
     bytesSent: sent.reduce((a, b) => a + b, 0),
-    scripts: scriptsOf(written, backward),
-    ...(profile && { prediction: predictionOf(simulate(written, profile), backward) }),
+    scripts: rankSchedules(written, backward),
+    ...(profile && { prediction: predictTimeline(simulate(written, profile), backward) }),
   };
 }
 
 /** The planner always predicts forward and backward. */
-function predictionOf(simulation: Simulation, backward: boolean): Timeline {
+function predictTimeline(simulation: Simulation, backward: boolean): Timeline {
   if (backward) return simulation;
   const ranks = simulation.ranks.map(({ rank, at, pieces, forwardSeconds }) => {
     return { rank, at, pieces: pieces.filter(({ start }) => start < forwardSeconds) };
@@ -45,12 +45,12 @@ function predictionOf(simulation: Simulation, backward: boolean): Timeline {
   return { seconds: simulation.forwardSeconds, ranks };
 }
 
-function recordOf(settings: Settings): AttentionRecord {
+function recordAttention(settings: Settings): AttentionRecord {
   const { tokens, numHeads, dim, dtype } = settings;
   // Head by head, as the ranks will go.
   const { backend, mesh } = arrange(settings);
   return record({
-    backend: watched(backend, () => {}),
+    backend: withProgress(backend, () => {}),
     mesh,
     tokens,
     numHeads,
@@ -62,7 +62,7 @@ function recordOf(settings: Settings): AttentionRecord {
 }
 
 /** Measures this machine for about a second, with as many ranks as will run: what the planner predicts times from. */
-export async function measureMachine({ ranks, dtype, dim }: Settings): Promise<Profile> {
+export async function measureProfile({ ranks, dtype, dim }: Settings): Promise<Profile> {
   const contexts = await world(ranks);
   try {
     return await calibrate({ contexts, name: "this machine", dtypes: [dtype], headDims: [dim] });

@@ -5,7 +5,7 @@ import type { View } from "../symbolic/strided-layout.ts";
 import type { Translations } from "./translations.ts";
 
 /** What two ranks are compared by. */
-export interface Comparison {
+export interface TapeComparison {
   readonly record: Pick<AttentionRecord, "names" | "groups">;
   readonly translations: Translations;
   /** Where kernels must have as many visible pairs, and so take as long; undefined where that does not matter. */
@@ -17,42 +17,42 @@ export interface Comparison {
  * the same messages to and from the peers that the translation leads to, and as much memory. Where in memory operands lie, and
  * in which order a batch names its peers, may differ: neither takes time, nor makes a difference to what arrives.
  */
-export function behaveAlike(one: RecordedRank, other: RecordedRank, comparison: Comparison): boolean {
+export function isEquivalent(one: RecordedRank, other: RecordedRank, comparison: TapeComparison): boolean {
   if (one.peakBytes !== other.peakBytes) return false;
-  return new Compared(one, other, comparison).alike();
+  return new Equivalence(one, other, comparison).holds();
 }
 
-class Compared {
+class Equivalence {
   readonly #one: RecordedRank;
   readonly #other: RecordedRank;
-  readonly #comparison: Comparison;
+  readonly #comparison: TapeComparison;
   readonly #translation: number;
 
-  constructor(one: RecordedRank, other: RecordedRank, comparison: Comparison) {
+  constructor(one: RecordedRank, other: RecordedRank, comparison: TapeComparison) {
     const { translations } = comparison;
     this.#one = one;
     this.#other = other;
     this.#comparison = comparison;
-    const back = translations.inverse(translations.to(one.tape.rank));
-    this.#translation = translations.apply(translations.to(other.tape.rank), back);
+    const back = translations.inverse(translations.translationTo(one.tape.rank));
+    this.#translation = translations.apply(translations.translationTo(other.tape.rank), back);
   }
 
-  alike(): boolean {
+  holds(): boolean {
     const [a, b] = [this.#one.tape.read(), this.#other.tape.read()];
     for (;;) {
-      const [more, too] = [nextOf(a), nextOf(b)];
+      const [more, too] = [nextOperation(a), nextOperation(b)];
       if (!more || !too) return more === too;
-      if (a.op !== b.op || a.count !== b.count || !this.#same(a, b)) return false;
+      if (a.op !== b.op || a.count !== b.count || !this.#sameOperation(a, b)) return false;
     }
   }
 
-  #same(a: Reader, b: Reader): boolean {
+  #sameOperation(a: Reader, b: Reader): boolean {
     switch (a.op) {
       case "mark":
       case "wait":
         return a.arg(0) === b.arg(0);
       case "sendRecv":
-        return this.#sameGroup(a, b) && (this.#inOrder(a, b) || this.#byPeer(a, b));
+        return this.#sameGroup(a, b) && (this.#sameTransfers(a, b) || this.#sameTransfersByPeer(a, b));
       case "attend":
         return this.#sameViews(a, b, 0, 5) && this.#sameTile(a, b, { q: 2, k: 3, rows: 5 });
       case "attendBackward":
@@ -73,7 +73,7 @@ class Compared {
 
   // oxlint-disable-next-line max-params -- two events, and which of their arguments
   #sameViews(a: Reader, b: Reader, first: number, end: number): boolean {
-    for (let i = first; i < end; i++) if (!sameSize(this.#view(a, i), this.#view(b, i, this.#other))) return false;
+    for (let i = first; i < end; i++) if (!sameShape(this.#view(a, i), this.#view(b, i, this.#other))) return false;
     return true;
   }
 
@@ -90,7 +90,7 @@ class Compared {
       if (one.strides[row]! > width !== other.strides[row]! > width) return false;
     }
     const { pairs } = this.#comparison;
-    const of = (event: Reader) => pairs?.of(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
+    const of = (event: Reader) => pairs?.count(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
     return of(a) === of(b);
   }
 
@@ -100,19 +100,19 @@ class Compared {
     return a.arg(0) === b.arg(0) && groups[a.arg(1)]!.family === groups[b.arg(1)]!.family && a.arg(2) === b.arg(2);
   }
 
-  #inOrder(a: Reader, b: Reader): boolean {
+  #sameTransfers(a: Reader, b: Reader): boolean {
     for (let i = 3; i < a.count; i += 3) if (!this.#sameMessage(a, i, b, i)) return false;
     return true;
   }
 
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
   #sameMessage(a: Reader, i: number, b: Reader, j: number): boolean {
-    if (b.arg(j) !== this.#moved(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
-    return sameSize(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
+    if (b.arg(j) !== this.#translated(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
+    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#other));
   }
 
-  /** As `inOrder`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
-  #byPeer(a: Reader, b: Reader): boolean {
+  /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
+  #sameTransfersByPeer(a: Reader, b: Reader): boolean {
     const places = new Map<number, number[]>();
     const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
     for (let j = 3; j < b.count; j += 3) {
@@ -122,7 +122,7 @@ class Compared {
       else places.set(key, [j]);
     }
     for (let i = 3; i < a.count; i += 3) {
-      const j = places.get(keyOf(this.#moved(a.arg(i)), a.arg(i + 1)))?.shift();
+      const j = places.get(keyOf(this.#translated(a.arg(i)), a.arg(i + 1)))?.shift();
       if (j === undefined || !this.#sameMessage(a, i, b, j)) return false;
     }
     return true;
@@ -133,7 +133,7 @@ class Compared {
     if (a.arg(3) !== b.arg(3) || !this.#sameViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
     const [one, other] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
-    const place = one.map((rank) => other.indexOf(this.#moved(rank)));
+    const place = one.map((rank) => other.indexOf(this.#translated(rank)));
     const isRooted = a.op === "broadcast";
     if (isRooted ? place[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
     for (let i = 7; i < a.count; i++) {
@@ -143,17 +143,17 @@ class Compared {
     return true;
   }
 
-  #moved(rank: number): number {
+  #translated(rank: number): number {
     return this.#comparison.translations.apply(this.#translation, rank);
   }
 }
 
 /** The next event that is an operation: memory is had and given back in ways of its own. */
-function nextOf(event: Reader): boolean {
+function nextOperation(event: Reader): boolean {
   while (event.next()) if (event.op !== "empty" && event.op !== "free") return true;
   return false;
 }
 
-function sameSize(a: View | undefined, b: View | undefined): boolean {
+function sameShape(a: View | undefined, b: View | undefined): boolean {
   return a === b || (a?.dtype === b?.dtype && a?.layout.size === b?.layout.size);
 }

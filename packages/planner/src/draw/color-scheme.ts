@@ -4,40 +4,40 @@ import type { Piece, Timeline } from "../time/timeline.ts";
  * Colours that readers without red or green distinguish, too (after Okabe and Ito 2008; darker where white text stands
  * on them). Beyond them, hues a golden angle apart.
  */
-const colours = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#7a4b2a", "#999933"] as const;
+const palette = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00", "#56b4e9", "#7a4b2a", "#999933"] as const;
 
 /** What compute is drawn with, and what communication is: the two are never side by side in one lane. */
-const families = {
+const paletteByLane = {
   compute: ["#0072b2", "#009e73", "#56b4e9", "#332288"],
   communication: ["#d55e00", "#e69f00", "#aa4499", "#7a4b2a"],
   rest: "#8a93a0",
 } as const;
 
 /** The colour of the i-th of many like things: ranks, for example. */
-export function colourOf(i: number): string {
-  return colours[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
+export function paletteColor(i: number): string {
+  return palette[i] ?? `hsl(${Math.round((i * 137.508) % 360)} ${[58, 44][i % 2]}% ${[38, 52, 66][i % 3]}%)`;
 }
 
-/** Black or white, whichever can be read on a colour of `families` or `colourOf`. */
-export function inkOn(colour: string): string {
+/** Black or white, whichever can be read on a colour of `paletteByLane` or `paletteColor`. */
+export function contrastColor(colour: string): string {
   return luminance(colour) > 0.36 ? "#1c2430" : "#ffffff";
 }
 
 /** Relative luminance after WCAG 2. */
 function luminance(colour: string): number {
-  const [red, green, blue] = colour.startsWith("#") ? ofHex(colour) : ofHsl(colour);
+  const [red, green, blue] = colour.startsWith("#") ? parseHex(colour) : parseHsl(colour);
   const linear = (part: number): number => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
   return 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
 }
 
 type Rgb = readonly [red: number, green: number, blue: number];
 
-function ofHex(colour: string): Rgb {
+function parseHex(colour: string): Rgb {
   const part = (at: number): number => Number.parseInt(colour.slice(at, at + 2), 16) / 255;
   return [part(1), part(3), part(5)];
 }
 
-function ofHsl(colour: string): Rgb {
+function parseHsl(colour: string): Rgb {
   const [hue, saturation, lightness] = colour.match(/\d+/g)!.map(Number) as [number, number, number];
   const reach = (saturation / 100) * Math.min(lightness / 100, 1 - lightness / 100);
   const part = (n: number): number => {
@@ -54,7 +54,7 @@ export interface Style {
 }
 
 /** How every piece of a picture is drawn, and what the legend states. */
-export interface Colouring {
+export interface ColorScheme {
   styleOf(piece: Piece): Style;
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
@@ -74,7 +74,7 @@ export function isBackward({ lane, name }: Piece): boolean {
  * Gives each group a colour: those with most time get the lane's own, what is left over is grey. With a caller's `group`,
  * equal groups have equal colours in both lanes, in the order of their names.
  */
-export function colouringOf(timelines: readonly Timeline[], group?: (piece: Piece) => string): Colouring {
+export function colorScheme(timelines: readonly Timeline[], group?: (piece: Piece) => string): ColorScheme {
   const totals = { compute: new Map<string, number>(), communication: new Map<string, number>() };
   for (const { ranks } of timelines) {
     for (const { pieces } of ranks) {
@@ -85,8 +85,8 @@ export function colouringOf(timelines: readonly Timeline[], group?: (piece: Piec
     }
   }
   const styles = group
-    ? shared(totals)
-    : { compute: ranked(totals, "compute"), communication: ranked(totals, "communication") };
+    ? stylesByLane(totals)
+    : { compute: rankByTime(totals, "compute"), communication: rankByTime(totals, "communication") };
   return {
     styleOf: (piece) => styles[piece.lane].get((group ?? groupOf)(piece))!,
     compute: [...new Set(styles.compute.values())],
@@ -98,26 +98,26 @@ type Lane = Piece["lane"];
 type Totals = Readonly<Record<Lane, ReadonlyMap<string, number>>>;
 type Styles = ReadonlyMap<string, Style>;
 
-function shared({ compute, communication }: Totals): Readonly<Record<Lane, Styles>> {
+function stylesByLane({ compute, communication }: Totals): Readonly<Record<Lane, Styles>> {
   const inOrder = new Intl.Collator("en", { numeric: true }).compare;
   const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(inOrder);
-  const all = new Map(names.map((name, i) => [name, { name, fill: colourOf(i) }]));
+  const all = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
   const of = (lane: ReadonlyMap<string, number>): Styles => new Map([...all].filter(([name]) => lane.has(name)));
   return { compute: of(compute), communication: of(communication) };
 }
 
-function ranked(totals: Totals, lane: Lane): Styles {
-  const colours = families[lane];
-  const rest = { name: lane === "compute" ? "other kernels" : "other transfers", fill: families.rest };
+function rankByTime(totals: Totals, lane: Lane): Styles {
+  const palette = paletteByLane[lane];
+  const rest = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.rest };
   // Attention's own kernels first: the same colours in every picture.
   const weight = ([name, seconds]: readonly [string, number]): number =>
     name === "attend" ? Number.POSITIVE_INFINITY : name.startsWith("attendBackward") ? Number.MAX_VALUE : seconds;
   const order = [...totals[lane]].toSorted((a, b) => weight(b) - weight(a) || (a[0] < b[0] ? -1 : 1));
   const all = order.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const small = order.length > colours.length ? 0.002 * all : 0;
+  const small = order.length > palette.length ? 0.002 * all : 0;
   return new Map(
     order.map(([name, seconds], i) => {
-      const fill = colours[i];
+      const fill = palette[i];
       return [name, fill !== undefined && seconds >= small ? { name, fill } : rest];
     }),
   );

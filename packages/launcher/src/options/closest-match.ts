@@ -1,5 +1,5 @@
 /** The candidate closest to `word`, or else one that begins like it, or undefined when none is close enough to be what was meant. */
-export function nearest(word: string, candidates: readonly string[]): string | undefined {
+export function closestMatch(word: string, candidates: readonly string[]): string | undefined {
   const scored = candidates
     .map((candidate) => ({ candidate, distance: editDistance(word, candidate) }))
     .filter(({ candidate, distance }) => distance <= Math.max(2, Math.floor(candidate.length / 3)));
@@ -14,15 +14,15 @@ export function editDistance(a: string, b: string): number {
   for (let i = 1; i <= a.length; i++) {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
-      const change = at(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      const change = valueAt(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
       const swaps = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      const swap = swaps ? at(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
-      row.push(Math.min(at(last, j) + 1, at(row, j - 1) + 1, change, swap));
+      const swap = swaps ? valueAt(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
+      row.push(Math.min(valueAt(last, j) + 1, valueAt(row, j - 1) + 1, change, swap));
     }
     beforeLast = last;
     last = row;
   }
-  return at(last, b.length);
+  return valueAt(last, b.length);
 }
 
-const at = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;
+const valueAt = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;

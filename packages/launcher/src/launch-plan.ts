@@ -4,16 +4,16 @@ import { availableParallelism, hostname } from "node:os";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
-import { nearest } from "./options/nearest.ts";
+import { closestMatch } from "./options/closest-match.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
-export const LONGEST_MS: number = 2 ** 31 - 1;
+export const MAX_TIMER_MS: number = 2 ** 31 - 1;
 
 /** The most threads of a CPU device. */
-export const MOST_THREADS = 1024;
+export const MAX_THREADS = 1024;
 
 /** A job with every choice made: what is started does not depend on anything else. */
-export interface Plan {
+export interface LaunchPlan {
   readonly runId: string;
   readonly node: string;
   readonly command: Command;
@@ -36,7 +36,7 @@ export interface Plan {
   readonly logDir: string | undefined;
 }
 
-const legal: readonly string[] = [
+const optionNames: readonly string[] = [
   ...(["entry", "args", "exec", "cwd", "env", "nodeArgs", "imports", "nprocPerNode", "threads", "role"] as const),
   ...(["rdzvId", "masterPort", "graceMs", "failureGraceMs", "timeoutMs", "maxRestarts", "restartBackoffMs"] as const),
   ...(["minUptimeMs", "logDir", "color", "abort", "onEvent"] as const),
@@ -44,15 +44,15 @@ const legal: readonly string[] = [
 
 /** Nothing is ignored in silence. */
 function checkNames(options: LaunchOptions): void {
-  const wrong = Object.keys(options).find((name) => !legal.includes(name));
+  const wrong = Object.keys(options).find((name) => !optionNames.includes(name));
   if (wrong === undefined) return;
-  const meant = nearest(wrong, legal);
-  const remedy = meant === undefined ? `expected one of ${legal.join(", ")}` : `did you mean "${meant}"?`;
+  const meant = closestMatch(wrong, optionNames);
+  const remedy = meant === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${meant}"?`;
   throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
 }
 
-/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started as asked. */
-export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): Plan {
+/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started with these options. */
+export function resolvePlan(options: LaunchOptions, base: NodeJS.ProcessEnv = process.env): LaunchPlan {
   checkNames(options);
   const cwd = options.cwd ?? workingDirectory();
   if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
@@ -60,7 +60,7 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
     throw new UsageError("--exec: --node-arg and --import belong to Node; leave them out or leave out --exec");
-  const nproc = processesOf(options.nprocPerNode ?? "auto", base);
+  const nproc = resolveProcesses(options.nprocPerNode ?? "auto", base);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
     runId: `${runName(options.rdzvId)}${randomBytes(5).toString("hex")}`,
@@ -68,20 +68,20 @@ export function planOf(options: LaunchOptions, base: NodeJS.ProcessEnv = process
     command: toCommand({ entry, args, cwd, nodeArgs, imports }),
     cwd,
     nproc,
-    threads: threadsOf(options, nproc, base),
+    threads: resolveThreads(options, nproc, base),
     role: options.role ?? "default",
     rdzvId: options.rdzvId ?? "none",
-    masterPort: wholeOf("masterPort", options.masterPort ?? 0, 65_535),
+    masterPort: checkInteger("masterPort", options.masterPort ?? 0, 65_535),
     env: options.env ?? {},
     color: options.color ?? false,
-    graceMs: timeOf("graceMs", options.graceMs ?? 30_000),
+    graceMs: checkTime("graceMs", options.graceMs ?? 30_000),
     // What is no time, as "" or "Unknown", counts as unset.
     jobEndsAt: Number(base.SLURM_JOB_END_TIME) > 0 ? Number(base.SLURM_JOB_END_TIME) * 1000 : Number.POSITIVE_INFINITY,
-    failureGraceMs: timeOf("failureGraceMs", options.failureGraceMs ?? 500),
-    timeoutMs: timeOf("timeoutMs", options.timeoutMs ?? 0) || undefined,
-    maxRestarts: wholeOf("maxRestarts", options.maxRestarts ?? 0),
-    restartBackoffMs: timeOf("restartBackoffMs", options.restartBackoffMs ?? 1000),
-    minUptimeMs: timeOf("minUptimeMs", options.minUptimeMs ?? 10_000),
+    failureGraceMs: checkTime("failureGraceMs", options.failureGraceMs ?? 500),
+    timeoutMs: checkTime("timeoutMs", options.timeoutMs ?? 0) || undefined,
+    maxRestarts: checkInteger("maxRestarts", options.maxRestarts ?? 0),
+    restartBackoffMs: checkTime("restartBackoffMs", options.restartBackoffMs ?? 1000),
+    minUptimeMs: checkTime("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
   };
 }
@@ -96,24 +96,24 @@ export function workingDirectory(): string {
   }
 }
 
-function timeOf(name: string, ms: number): number {
-  if (ms >= 0 && ms <= LONGEST_MS) return ms;
-  throw new UsageError(`${name}: expected milliseconds from 0 to ${LONGEST_MS}, received ${ms}`);
+function checkTime(name: string, ms: number): number {
+  if (ms >= 0 && ms <= MAX_TIMER_MS) return ms;
+  throw new UsageError(`${name}: expected milliseconds from 0 to ${MAX_TIMER_MS}, received ${ms}`);
 }
 
-function wholeOf(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
+function checkInteger(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
   if (Number.isSafeInteger(value) && value >= 0 && value <= most) return value;
   throw new UsageError(`${name}: expected a whole number from 0 to ${most}, received ${value}`);
 }
 
-function processesOf(wanted: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
-  if (typeof wanted === "number") {
-    if (Number.isSafeInteger(wanted) && wanted > 0) return wanted;
-    throw new UsageError(`nproc-per-node: expected a positive integer, received ${wanted}`);
+function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
+  if (typeof requested === "number") {
+    if (Number.isSafeInteger(requested) && requested > 0) return requested;
+    throw new UsageError(`nproc-per-node: expected a positive integer, received ${requested}`);
   }
-  if (wanted === "cpu") return availableParallelism();
+  if (requested === "cpu") return availableParallelism();
   const gpus = countGpus(base);
-  if (wanted === "gpu" && gpus === 0)
+  if (requested === "gpu" && gpus === 0)
     throw new UsageError("--nproc-per-node gpu: this machine shows no NVIDIA GPU; name a number, or use auto or cpu");
   return Math.max(1, gpus);
 }
@@ -127,7 +127,7 @@ function runName(name: string | undefined): string {
   );
 }
 
-function threadsOf(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
+function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
   if (options.threads !== undefined) return checkThreads("threads", String(options.threads));
   if (options.env?.MOSAIC_THREADS) return checkThreads("--env MOSAIC_THREADS", options.env.MOSAIC_THREADS);
   if (base.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", base.MOSAIC_THREADS);
@@ -136,8 +136,8 @@ function threadsOf(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEn
 
 /** What no rank could use is refused here, once, and not by every rank. */
 function checkThreads(where: string, text: string): string {
-  if (/^[1-9]\d*$/.test(text) && Number(text) <= MOST_THREADS) return text;
-  throw new UsageError(`${where}: expected a whole number from 1 to ${MOST_THREADS}, received ${JSON.stringify(text)}`);
+  if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
+  throw new UsageError(`${where}: expected a whole number from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
 }
 
 /**
@@ -149,12 +149,12 @@ export function countGpus(env: NodeJS.ProcessEnv, nodes: number = deviceNodes())
   if (visible === undefined) return nodes;
   const ids = visible.split(",").map((id) => id.trim());
   // CUDA stops at the first unknown id, and -1 is how users write "none".
-  const end = ids.findIndex((id) => id === "" || id.startsWith("-") || isBeyond(id, nodes));
+  const end = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
   return end < 0 ? ids.length : end;
 }
 
 /** Unknown without nodes, as under WSL. */
-function isBeyond(id: string, nodes: number): boolean {
+function isInvalidDevice(id: string, nodes: number): boolean {
   return nodes > 0 && /^\d+$/.test(id) && Number(id) >= nodes;
 }
 

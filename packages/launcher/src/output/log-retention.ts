@@ -14,14 +14,14 @@ import { join } from "node:path";
 
 const PREFIX = "mosaic-logs-";
 /** In a folder whose job has ended: a job under way has none, and keeps its logs however old they are. */
-const ENDED = "ended";
-const KEPT_MS = 7 * 24 * 3_600_000;
+const ENDED_MARKER = "ended";
+const RETENTION_MS = 7 * 24 * 3_600_000;
 /** A launcher that was killed leaves no mark; nothing was logged there for so long that its job is over, too. */
-const ABANDONED_MS = 4 * KEPT_MS;
-const KEPT_BYTES = 1_000_000_000;
+const ABANDONED_AFTER_MS = 4 * RETENTION_MS;
+const RETENTION_BYTES = 1_000_000_000;
 
 /** What is kept, in the words of the report. */
-export const KEPT_FOR = "kept for a week";
+export const RETENTION_TEXT = "kept for a week";
 
 /** The temporary log folder of a run. */
 export const temporaryLogs = (runId: string): string => join(tmpdir(), `${PREFIX}${runId}`);
@@ -36,11 +36,11 @@ export interface Retention {
  * Keeps the logs of a job that failed, and removes what exceeds the limits. Only jobs that fail do that: a start does not
  * wait for a walk over the logs of other jobs.
  */
-export function keepLogs(dir: string, retention: Retention = {}): void {
-  const { bytes = KEPT_BYTES } = retention;
+export function retainLogs(dir: string, retention: Retention = {}): void {
+  const { bytes = RETENTION_BYTES } = retention;
   try {
-    shorten(dir, bytes);
-    writeFileSync(join(dir, ENDED), "");
+    truncateLogs(dir, bytes);
+    writeFileSync(join(dir, ENDED_MARKER), "");
   } catch {
     // A folder that was taken away meanwhile needs no care.
   }
@@ -48,14 +48,14 @@ export function keepLogs(dir: string, retention: Retention = {}): void {
 }
 
 /** Removes this user's temporary logs of jobs that ended a week ago, and the oldest beyond 1 GB. Never throws. */
-export function removeOldLogs({ now = Date.now(), bytes = KEPT_BYTES }: Retention = {}): void {
+export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: Retention = {}): void {
   let left = bytes;
-  for (const folder of youngestFirst()) {
+  for (const folder of logFoldersByAge()) {
     const age = now - folder.changedAt;
-    if (!folder.hasEnded && age < ABANDONED_MS) continue;
+    if (!folder.hasEnded && age < ABANDONED_AFTER_MS) continue;
     left -= folder.bytes;
-    if (age < KEPT_MS && left >= 0) continue;
-    attempt(() => rmSync(folder.path, { recursive: true, force: true }));
+    if (age < RETENTION_MS && left >= 0) continue;
+    ignoreErrors(() => rmSync(folder.path, { recursive: true, force: true }));
   }
 }
 
@@ -66,19 +66,19 @@ interface LogFolder {
   readonly bytes: number;
 }
 
-/** The youngest first. Only folders of this user: names in a shared directory for temporary files are anybody's. */
-function youngestFirst(): readonly LogFolder[] {
+/** The youngest first. Only folders of this user: any user may create names in a shared directory for temporary files. */
+function logFoldersByAge(): readonly LogFolder[] {
   const { uid } = userInfo();
-  const names = attempt(() => readdirSync(tmpdir())) ?? [];
+  const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
   const folders = names
     .filter((name) => name.startsWith(PREFIX))
     .flatMap((name) => {
       const path = join(tmpdir(), name);
-      const stat = attempt(() => lstatSync(path));
+      const stat = ignoreErrors(() => lstatSync(path));
       if (stat === undefined || !stat.isDirectory() || stat.uid !== uid) return [];
       const files = filesOf(path);
       const changedAt = Math.max(stat.mtimeMs, ...files.map((file) => file.changedAt));
-      const hasEnded = files.some((file) => file.path === join(path, ENDED));
+      const hasEnded = files.some((file) => file.path === join(path, ENDED_MARKER));
       return [{ path, hasEnded, changedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
     });
   return folders.toSorted((a, b) => b.changedAt - a.changedAt);
@@ -91,28 +91,28 @@ interface LogFile {
 }
 
 function filesOf(dir: string): readonly LogFile[] {
-  const names = attempt(() => readdirSync(dir)) ?? [];
+  const names = ignoreErrors(() => readdirSync(dir)) ?? [];
   return names.flatMap((name) => {
     const path = join(dir, name);
-    const stat = attempt(() => lstatSync(path));
+    const stat = ignoreErrors(() => lstatSync(path));
     if (stat === undefined) return [];
     return stat.isDirectory() ? filesOf(path) : [{ path, changedAt: stat.mtimeMs, bytes: stat.size }];
   });
 }
 
 /** Cuts the longest files of a folder to their ends, until all of it has at most `most` bytes. */
-function shorten(dir: string, most: number): void {
+function truncateLogs(dir: string, most: number): void {
   const files = filesOf(dir).toSorted((a, b) => a.bytes - b.bytes);
   let left = most;
   for (const [i, { path, bytes }] of files.entries()) {
     const share = Math.floor(left / (files.length - i));
-    if (bytes > share) keepEnd(path, bytes, share);
+    if (bytes > share) truncateToTail(path, bytes, share);
     left -= Math.min(bytes, share);
   }
 }
 
 /** Copies the end of a file to its beginning: there may be no room for a second one. */
-function keepEnd(path: string, size: number, most: number): void {
+function truncateToTail(path: string, size: number, most: number): void {
   const fd = openSync(path, "r+");
   try {
     const note = Buffer.from(`[the first ${size - most} bytes were removed: logs are kept up to 1 GB]\n`);
@@ -132,7 +132,7 @@ function keepEnd(path: string, size: number, most: number): void {
   }
 }
 
-function attempt<T>(work: () => T): T | undefined {
+function ignoreErrors<T>(work: () => T): T | undefined {
   try {
     return work();
   } catch {

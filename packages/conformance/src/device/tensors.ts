@@ -6,17 +6,21 @@ import { epsilon } from "../oracle/numbers.ts";
  * How a tensor lies in memory: densely; with its axes stored in reverse order; or as every other element of a larger
  * tensor, whose remaining elements are NaN.
  */
-export type Lie = "dense" | "reversed" | "gapped";
-export const lies: readonly Lie[] = ["dense", "reversed", "gapped"];
+export type StorageOrder = "dense" | "reversed" | "gapped";
+export const storageOrders: readonly StorageOrder[] = ["dense", "reversed", "gapped"];
 
 /** Uninitialised, but for NaN everywhere. */
-export function room(device: Device, shape: Shape, { dtype = "float32", lie = "dense" }: Place = {}): Tensor {
-  if (lie === "reversed") {
-    using stored = nans(device, shape.toReversed(), dtype);
+export function allocate(
+  device: Device,
+  shape: Shape,
+  { dtype = "float32", storageOrder = "dense" }: TensorOptions = {},
+): Tensor {
+  if (storageOrder === "reversed") {
+    using stored = nanTensor(device, shape.toReversed(), dtype);
     return stored.permute(shape.map((_, axis) => shape.length - 1 - axis));
   }
-  if (lie === "dense") return nans(device, shape, dtype);
-  let view = nans(
+  if (storageOrder === "dense") return nanTensor(device, shape, dtype);
+  let view = nanTensor(
     device,
     shape.map((length) => 2 * length + 1),
     dtype,
@@ -28,27 +32,31 @@ export function room(device: Device, shape: Shape, { dtype = "float32", lie = "d
   return view;
 }
 
-export interface Place {
+export interface TensorOptions {
   readonly dtype?: DType;
-  readonly lie?: Lie;
+  readonly storageOrder?: StorageOrder;
 }
 
 /** A tensor of these values. */
-export function placed(device: Device, values: ArrayLike<number>, place: Place & { readonly shape: Shape }): Tensor {
-  const tensor = room(device, place.shape, place);
+export function tensorFrom(
+  device: Device,
+  values: ArrayLike<number>,
+  place: TensorOptions & { readonly shape: Shape },
+): Tensor {
+  const tensor = allocate(device, place.shape, place);
   check(values.length === sizeOf(place.shape), `${values.length} values for ${place.shape.join("×")}`);
   device.write(tensor, values);
   return tensor;
 }
 
-function nans(device: Device, shape: Shape, dtype: DType): Tensor {
+function nanTensor(device: Device, shape: Shape, dtype: DType): Tensor {
   const tensor = device.empty(shape, dtype);
   device.kernels.fill(tensor, Number.NaN);
   return tensor;
 }
 
 /** How far a result may be off: relative to itself, plus relative to `scale`, the size of what was added up. */
-export interface Allowance {
+export interface Tolerance {
   readonly dtype?: DType;
   /** Roundings of float32 arithmetic that the kernel may be off by. */
   readonly roundings?: number;
@@ -60,15 +68,15 @@ export interface Allowance {
 export function checkRounded(
   actual: Float32Array,
   expected: Float64Array,
-  allowance: Allowance & { what: string },
+  allowance: Tolerance & { what: string },
 ): void {
   const { dtype = "float32", roundings = 4, scale = 0, what } = allowance;
   check(actual.length === expected.length, `${what}: expected ${expected.length} numbers, received ${actual.length}`);
   for (let i = 0; i < expected.length; i++) {
     const e = expected[i]!;
     if (Object.is(actual[i], e) || actual[i] === e || (Number.isNaN(actual[i]) && Number.isNaN(e))) continue;
-    const stored = dtype === "float32" ? 0 : epsilon[dtype] * Math.abs(e) + smallest[dtype];
-    const tolerance = stored + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallest.float32;
+    const stored = dtype === "float32" ? 0 : epsilon[dtype] * Math.abs(e) + smallestSpacing[dtype];
+    const tolerance = stored + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
     check(
       Math.abs(actual[i]! - e) <= tolerance,
       `${what}: element ${i} is ${actual[i]}, expected ${e} ± ${tolerance.toExponential(1)}`,
@@ -77,7 +85,7 @@ export function checkRounded(
 }
 
 /** The spacing of numbers near zero: below the smallest normal number, rounding is absolute. float32 may flush to zero. */
-const smallest: Readonly<Record<DType, number>> = { float32: 2 ** -126, bfloat16: 2 ** -126, float16: 2 ** -24 };
+const smallestSpacing: Readonly<Record<DType, number>> = { float32: 2 ** -126, bfloat16: 2 ** -126, float16: 2 ** -24 };
 
 /** Makes a fresh device. */
 export type MakeDevice = () => Device;

@@ -15,23 +15,23 @@ export async function onRanks(
 }
 
 /** What a rank holds: different on every rank, representable in the dtype. */
-export function valuesOf(rank: number, length: number, dtype: DType): Float64Array {
+export function rankValues(rank: number, length: number, dtype: DType): Float64Array {
   return normals(length, 1000 + rank, dtype);
 }
 
-export function tensorOf(group: ProcessGroup, values: ArrayLike<number>, { dtype, shape }: Kind): Tensor {
+export function makeTensor(group: ProcessGroup, values: ArrayLike<number>, { dtype, shape }: TensorSpec): Tensor {
   const tensor = group.device.empty(shape ?? [values.length], dtype);
   group.device.write(tensor, values);
   return tensor;
 }
 
-interface Kind {
+interface TensorSpec {
   readonly dtype: DType;
   readonly shape?: Shape;
 }
 
 /** Memory to receive into, full of NaN: what is not received shows. */
-export function inbox(group: ProcessGroup, length: number, dtype: DType): Tensor {
+export function recvBuffer(group: ProcessGroup, length: number, dtype: DType): Tensor {
   const tensor = group.device.empty([length], dtype);
   group.device.kernels.fill(tensor, Number.NaN);
   return tensor;
@@ -42,12 +42,12 @@ export async function checkHolds(tensor: Tensor, expected: ArrayLike<number>, wh
 }
 
 /** Ranks of a group. */
-export function everyone(group: ProcessGroup): number[] {
+export function groupRanks(group: ProcessGroup): number[] {
   return Array.from({ length: group.size }, (_, rank) => rank);
 }
 
 /** Uneven shares, some of them empty; for one rank alone, everything. */
-export function shares(size: number): number[] {
+export function unevenCounts(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (size > 1 && rank % 3 === 1 ? 0 : 3 * rank + 2));
 }
 
