@@ -1,5 +1,12 @@
 import "./methods.ts";
 
+export {
+  checkContext,
+  checkFunction,
+  checkNullableTensor,
+  checkShape,
+  checkTensor,
+} from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
@@ -19,7 +26,18 @@ export {
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
-export * from "./creation.ts";
+export {
+  empty,
+  fromArray,
+  full,
+  type On,
+  ones,
+  rand,
+  randn,
+  type RandnOptions,
+  type RandOptions,
+  zeros,
+} from "./creation.ts";
 export type * from "./device.ts";
 export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
@@ -67,7 +85,15 @@ export { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
-export { checkOptionNames } from "./options.ts";
+export * as option from "./option.ts";
+export type { Option } from "./option.ts";
+export {
+  checkArgument,
+  defineOptions,
+  type OptionsDeclaration,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+} from "./options.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";

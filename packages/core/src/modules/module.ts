@@ -109,7 +109,7 @@ export abstract class Module implements Disposable {
    *
    * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
-  loadStateDict(state: StateDict, options: LoadOptions = {}): LoadReport {
+  loadStateDict(state: StateDict, options?: LoadOptions): LoadReport {
     return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
   }
 

@@ -1,22 +1,24 @@
 import { OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "./layout.ts";
-import { contiguous, type Placement } from "./placement.ts";
+import { placementOf } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
 import { resolveShards, trustLayout } from "./verify.ts";
 
-/** What `layoutOf` takes. */
-export interface LayoutOptions {
+export const layoutOptions = defineOptions("layoutOf", {
   /** Lengths of the mesh's axes. */
-  readonly mesh: Coordinate;
+  mesh: option.meshShape(),
   /** Axes over which the sequence is cut, outermost first; none: every rank holds it all. */
-  readonly axes: readonly string[];
-  /** Default: contiguous. */
-  readonly placement?: Placement;
+  axes: option.array(option.string()),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
   /** Length of the whole sequence. */
-  readonly length: number;
-}
+  length: option.integer({ min: 0 }),
+});
+/** What `layoutOf` takes. */
+export type LayoutOptions = OptionsOf<typeof layoutOptions>;
 
 /**
  * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
@@ -32,8 +34,9 @@ export interface LayoutOptions {
  * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
  */
 export function layoutOf(options: LayoutOptions): Layout {
-  checkOptions(options);
-  const { mesh, axes, placement = contiguous(), length } = options;
+  const { mesh, axes, placement: cut, length } = layoutOptions.parse(options);
+  checkAxes(mesh, axes);
+  const placement = placementOf(cut);
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
@@ -59,8 +62,7 @@ export function layoutOf(options: LayoutOptions): Layout {
   });
 }
 
-function checkOptions({ mesh, axes, length, ...rest }: LayoutOptions): void {
-  checkOptionNames("layoutOf", rest, ["placement"] satisfies (keyof LayoutOptions)[]);
+function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
   for (const [i, axis] of axes.entries()) {
     const twice = axes.indexOf(axis) < i;
     if (Object.hasOwn(mesh, axis) && !twice) continue;
@@ -76,8 +78,6 @@ function checkOptions({ mesh, axes, length, ...rest }: LayoutOptions): void {
     const received = String(mesh[axis]);
     throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "a whole number ≥ 1", received });
   }
-  if (Number.isSafeInteger(length) && length >= 0) return;
-  throw new OptionError({ where: "layoutOf: length", expected: "a whole number ≥ 0", received: String(length) });
 }
 
 /** By number a coordinate outside the mesh would be taken for another one. */
