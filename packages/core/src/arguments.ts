@@ -2,14 +2,14 @@ import type { Context } from "./context.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
 import { DTypeError, formatValue, OptionError, ShapeError } from "./errors.ts";
 import { formatShape, type Shape } from "./shape.ts";
-import { Tensor } from "./tensor.ts";
+import { isTensor, type Tensor } from "./tensor.ts";
 
 // What public functions check of what they are given, before anything else: callers need not have a type checker. Functions
 // within the package trust each other.
 
 /** Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was disposed. */
 export function checkTensor(where: string, x: unknown, rank?: number): asserts x is Tensor {
-  if (!(x instanceof Tensor)) throw notOf(where, "a Tensor", x);
+  if (!isTensor(x)) throw notOf(where, "a Tensor", x);
   if (x.isDisposed) x.assertUsable(where);
   if (rank === undefined || x.rank === rank) return;
   throw new ShapeError({ where, expected: `a tensor of ${rank} axes`, received: formatShape(x.shape) });
@@ -49,6 +49,11 @@ export function checkDType(where: string, dtype: unknown): asserts dtype is DTyp
     expected: `one of ${Object.keys(dtypeBytes).join(", ")}`,
     received: typeof dtype === "string" ? dtype : formatValue(dtype),
   });
+}
+
+/** Throws an OptionError unless `value` is a number, of any kind. */
+export function checkNumber(where: string, value: unknown): asserts value is number {
+  if (typeof value !== "number") throw notOf(where, "a number", value);
 }
 
 /** Throws an OptionError unless `f` is a function. */

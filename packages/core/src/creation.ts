@@ -1,8 +1,9 @@
 import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, OptionError, ShapeError } from "./errors.ts";
+import { checkDType, checkNumber, checkShape } from "./arguments.ts";
+import type { DType } from "./dtype.ts";
+import { formatValue, OptionError, ShapeError } from "./errors.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf } from "./options.ts";
 import { formatShape, type Shape, sizeOf } from "./shape.ts";
@@ -16,6 +17,9 @@ function isContext(on: On): on is Context {
 }
 
 function deviceOf(on: On, where: string): Device {
+  if (typeof on !== "object" || on === null || !("mesh" in on || "kernels" in on)) {
+    throw new OptionError({ where, expected: "a Context or a Device", received: formatValue(on) });
+  }
   if (!isContext(on)) return on;
   on.assertOpen(where);
   return on.device;
@@ -32,12 +36,8 @@ export function empty(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
 
 function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: string }): Tensor {
   const { shape, dtype, where } = wanted;
-  if (!shape.every((length) => Number.isSafeInteger(length) && length >= 0)) {
-    throw new ShapeError({ where, expected: "lengths that are whole numbers ≥ 0", received: formatShape(shape) });
-  }
-  if (!(dtype in dtypeBytes)) {
-    throw new DTypeError({ where, expected: `one of ${Object.keys(dtypeBytes).join(", ")}`, received: String(dtype) });
-  }
+  checkShape(where, shape);
+  checkDType(where, dtype);
   return device.empty(shape, dtype);
 }
 
@@ -57,6 +57,8 @@ function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: s
  */
 export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
   const device = deviceOf(on, "fromArray");
+  checkShape("fromArray", shape);
+  checkArrayLike(values);
   if (sizeOf(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
@@ -70,6 +72,12 @@ export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype
   return out;
 }
 
+function checkArrayLike(values: unknown): void {
+  if (typeof values === "object" && values !== null && Number.isSafeInteger((values as ArrayLike<unknown>).length))
+    return;
+  throw new OptionError({ where: "fromArray: values", expected: "an array of numbers", received: formatValue(values) });
+}
+
 /** Texts and gaps would become NaN. Typed arrays of numbers hold nothing else. */
 function checkNumbers(values: ArrayLike<number>): void {
   const isTyped = ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
@@ -80,7 +88,7 @@ function checkNumbers(values: ArrayLike<number>): void {
     throw new OptionError({
       where: `fromArray: values[${i}]`,
       expected: "a number",
-      received: typeof value === "string" ? JSON.stringify(value) : `${typeof value} ${String(value)}`,
+      received: formatValue(value),
     });
   }
 }
@@ -88,6 +96,7 @@ function checkNumbers(values: ArrayLike<number>): void {
 /** A tensor of one value throughout. */
 export function full(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
   const device = deviceOf(on, "full");
+  checkNumber("full: value", value);
   const out = allocate(device, { shape, dtype, where: "full" });
   device.kernels.fill(out, value);
   return out;

@@ -41,7 +41,7 @@ export {
 export type * from "./device.ts";
 export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
-export { init, type InitOptions } from "./init.ts";
+export { init, initOptions, type InitOptions } from "./init.ts";
 export { compileKernel } from "./kernels/compile.ts";
 export { checkFeatures } from "./kernels/features.ts";
 export type * from "./kernels/fields.ts";
@@ -86,9 +86,10 @@ export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
 export * as option from "./option.ts";
-export type { Option } from "./option.ts";
+export type { Option, OptionSettings, PresenceOf } from "./option.ts";
 export {
   checkArgument,
+  checkOptionNames,
   defineOptions,
   type OptionsDeclaration,
   type OptionsOf,

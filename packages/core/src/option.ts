@@ -6,7 +6,7 @@ import type { Coordinate } from "./mesh.ts";
 import type { OptionsOf } from "./options.ts";
 import type { Layout } from "./placement/layout.ts";
 import type { Placement, PlacementName } from "./placement/placement.ts";
-import { Tensor } from "./tensor.ts";
+import { isTensor, type Tensor } from "./tensor.ts";
 
 // The kinds of options: `option.integer({ min: 1 })`.
 
@@ -139,7 +139,7 @@ export function oneOf<const V extends string | number, const S extends OptionSet
   settings?: S,
 ): Option<V, PresenceOf<S>> {
   const shown = values.map((each) => formatValue(each));
-  const expected = shown.length < 3 ? shown.join(" or ") : `one of ${shown.join(", ")}`;
+  const expected = shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}`;
   return custom(expected, (value): value is V => (values as readonly unknown[]).includes(value), settings);
 }
 
@@ -230,7 +230,7 @@ export function dtype<const S extends OptionSettings<DType>>(settings?: S): Opti
 
 /** A tensor, disposed or not: what uses it checks that. */
 export function tensor<const S extends OptionSettings<Tensor>>(settings?: S): Option<Tensor, PresenceOf<S>> {
-  return instance(Tensor, settings);
+  return custom("a Tensor", isTensor, settings);
 }
 
 /** A mask, and not the name of one. */

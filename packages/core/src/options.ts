@@ -7,11 +7,13 @@ import { acceptsAbsent, type Fields, isObject, type Option, type Presence } from
 type ValueOf<O> = O extends Option<infer Value> ? Value : never;
 type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
 
-/** The type of an options object, as callers write it. */
+/** The type of an options object, as callers write it; undefined is as good as absent. */
 export type OptionsOf<D extends { readonly fields: Fields }> = {
   readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
 } & {
-  readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?: ValueOf<D["fields"][Name]>;
+  readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?:
+    | ValueOf<D["fields"][Name]>
+    | undefined;
 };
 
 /** What `parse` returns: every option, with its default. */
@@ -78,6 +80,20 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
   if (!kind.accepts(value)) throw refusal(where, kind, value);
 }
+
+/** Throws an OptionError that lists the legal names if there is any other. */
+export function checkOptionNames(where: string, options: object, legal: readonly string[]): void {
+  const fields = Object.fromEntries(legal.map((name) => [name, anything]));
+  if (Object.keys(options).some((name) => !Object.hasOwn(fields, name))) throw unknownOptions(where, fields, options);
+}
+
+const anything: Option<unknown> = {
+  expected: "anything",
+  presence: "optional",
+  default: undefined,
+  remedy: undefined,
+  accepts: (value): value is unknown => value !== undefined,
+};
 
 function unknownOptions(where: string, legal: Fields, options: object): OptionError {
   const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));

@@ -22,6 +22,16 @@ export interface TensorParts {
 export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
 
 /**
+ * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
+ */
+const brand: unique symbol = Symbol.for("@mosaic/core: Tensor") as never;
+
+/** Whether a value is a tensor. */
+export function isTensor(value: unknown): value is Tensor {
+  return typeof value === "object" && value !== null && (value as { readonly [brand]?: true })[brand] === true;
+}
+
+/**
  * A strided view of device memory. It belongs to the `scope` that it was created in, or else to whoever received it:
  * `using x = …` or `x[Symbol.dispose]()` gives its memory back in stream order; views share memory and count on their own.
  * Views never copy; `contiguous`, `to` and a `reshape` of elements that are not dense do. Operations are methods, too:
@@ -157,6 +167,7 @@ export class Tensor implements Disposable, TensorParts {
   }
 
   static {
+    Object.defineProperty(this.prototype, brand, { value: true });
     // `console.log` must not print the device behind it.
     Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
   }

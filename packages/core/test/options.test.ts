@@ -23,7 +23,10 @@ type Given = OptionsOf<typeof declared>;
 describe("a declaration", () => {
   test("is the type of what is given, and of what is parsed", () => {
     expectTypeOf<Given["size"]>().toEqualTypeOf<number>();
-    expectTypeOf<Given>().toExtend<{ readonly rate?: number; readonly kind?: "soft" | "exact" }>();
+    expectTypeOf<Given>().toExtend<{
+      readonly rate?: number | undefined;
+      readonly kind?: "soft" | "exact" | undefined;
+    }>();
     expectTypeOf<{ readonly size: number }>().toExtend<Given>();
     expectTypeOf<Record<never, never>>().not.toExtend<Given>();
     type Parsed = ResolvedOptionsOf<typeof declared>;

@@ -1,3 +1,4 @@
+import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { adopt, releaseOnError, track, Tracker, untracked } from "../tracking.ts";
 import { isRecording, noGrad } from "./node.ts";
@@ -61,7 +62,7 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   op: OpDefinition<Inputs, Options, S>,
 ): (inputs: Inputs, options: Options) => Tensor {
   return (inputs, options) => {
-    for (const input of inputs) input?.assertUsable(op.name);
+    for (const input of inputs) checkNullableTensor(op.name, input);
     // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.
     const tracker = new Tracker();
     const { output, saved } = track(tracker, () => noGrad(() => op.forward(inputs, options)));

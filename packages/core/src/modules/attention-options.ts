@@ -35,7 +35,10 @@ export const attentionModuleOptions = defineOptions("attention module", {
    * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
    * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
    */
-  meshShape: option.pair(option.integer(), { optional: true }),
+  meshShape: option.pair(option.integer({ min: 1 }), {
+    expected: "two whole numbers > 0, [rows, columns]",
+    optional: true,
+  }),
   /** Short for mask: masks.causal(). Default false. */
   causal: option.boolean({ default: false }),
   /** Which keys each query sees, in global positions. Default: all. */

@@ -3,7 +3,7 @@ import { formatValue, MosaicError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape, type Shape, sameShape, sizeOf } from "../shape.ts";
-import { Tensor } from "../tensor.ts";
+import { isTensor, Tensor } from "../tensor.ts";
 
 /** A tensor's values on the host, row-major: what a file holds. */
 export interface HostTensor {
@@ -71,7 +71,7 @@ export function loadState(
 /** Throws a StateError unless a state is tensors by name, of a device or of the host. */
 function checkState(where: string, state: unknown): asserts state is StateDict {
   const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
-  const wrong = entries.findIndex((value) => !(value instanceof Tensor || isHostTensor(value)));
+  const wrong = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
   if (wrong < 0) return;
   throw new StateError({
     where,

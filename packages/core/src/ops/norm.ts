@@ -1,3 +1,4 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
@@ -99,11 +100,12 @@ function checkNorm(
   parameters: readonly (Tensor | null)[],
   options: NormOptions | undefined,
 ): number | undefined {
-  x.assertUsable(where);
+  checkTensor(where, x);
   const { epsilon } = normOptions.parse(options, where);
   if (x.rank === 0) throw new ShapeError({ where, expected: "x [..,E], features last", received: "[]" });
   for (const parameter of parameters) {
-    if (!parameter) continue;
+    if (parameter === null) continue;
+    checkTensor(where, parameter);
     checkDevice(where, x, parameter);
     if (parameter.rank === 1 && parameter.shape[0] === x.shape.at(-1)) continue;
     throw new ShapeError({

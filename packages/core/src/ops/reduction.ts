@@ -1,3 +1,4 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { DType } from "../dtype.ts";
 import { ShapeError } from "../errors.ts";
@@ -24,7 +25,7 @@ interface Shapes {
 
 // oxlint-disable-next-line max-params -- what every reduction is called with, and its name
 function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions | undefined): Shapes {
-  x.assertUsable(where);
+  checkTensor(where, x);
   const { keepDims } = reduceOptions.parse(options, where);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
   const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
