@@ -56,11 +56,6 @@ export function checkNumber(where: string, value: unknown): asserts value is num
   if (typeof value !== "number") throw notOf(where, "a number", value);
 }
 
-/** Throws an OptionError unless `f` is a function. */
-export function checkFunction(where: string, f: unknown): void {
-  if (typeof f !== "function") throw notOf(where, "a function", f);
-}
-
 // oxlint-disable-next-line max-params -- the parts of one message
 function notOf(where: string, expected: string, received: unknown, remedy?: string): OptionError {
   return new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });

@@ -9,7 +9,7 @@ export interface ErrorParts {
 
 function sentence({ where, expected, received, remedy }: ErrorParts): string {
   const details = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
-  return `${where}: ${[details, remedy].filter(Boolean).join("; ")}`;
+  return `${typeof where === "string" ? where : formatValue(where)}: ${[details, remedy].filter(Boolean).join("; ")}`;
 }
 
 /**
@@ -85,6 +85,17 @@ export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}
 
+/** Throws an OptionError unless an argument is what was expected: for what callers without types may pass. */
+// oxlint-disable-next-line max-params -- the parts of a message
+export function demand(where: string, fits: boolean, expected: string, received: unknown): void {
+  if (!fits) throw new OptionError({ where, expected, received: formatValue(received) });
+}
+
+/** Throws an OptionError unless `f` is a function. */
+export function checkFunction(where: string, f: unknown): void {
+  demand(where, typeof f === "function", "a function", f);
+}
+
 /** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
 const failures = [
   MosaicError,
@@ -98,5 +109,7 @@ const failures = [
 
 /** Turns a native `MosaicFailure` into the error class that its code stands for. */
 export function errorFromFailure(code: number, message: string): MosaicError {
-  return new (failures[code] ?? DeviceError)(message);
+  return new ((typeof code === "number" ? failures[code] : undefined) ?? DeviceError)(
+    typeof message === "string" ? message : formatValue(message),
+  );
 }

@@ -2,13 +2,21 @@ import "./methods.ts";
 
 export {
   checkContext,
-  checkFunction,
+  checkDType,
   checkNullableTensor,
   checkShape,
   checkTensor,
 } from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
-export { type AttentionBackend, type Call, inParts, type InParts, type PlacedKv, tileOf } from "./attention/backend.ts";
+export {
+  type AttentionBackend,
+  type Call,
+  checkBackend,
+  inParts,
+  type InParts,
+  type PlacedKv,
+  tileOf,
+} from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
 export type * from "./attention/state.ts";
 export * from "./attention/tile.ts";
@@ -63,7 +71,7 @@ export {
   type CrossForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
-export { Module } from "./modules/module.ts";
+export { checkModule, Module } from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
 export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";

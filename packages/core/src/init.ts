@@ -1,4 +1,4 @@
-import type { AttentionBackend } from "./attention/backend.ts";
+import { type AttentionBackend, checkBackend } from "./attention/backend.ts";
 import { local } from "./attention/local.ts";
 import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
@@ -174,7 +174,10 @@ class OpenContext implements Context {
   }
 
   backend(nameOrValue: string | AttentionBackend): AttentionBackend {
-    if (typeof nameOrValue !== "string") return nameOrValue;
+    if (typeof nameOrValue !== "string") {
+      checkBackend("backend", nameOrValue);
+      return nameOrValue;
+    }
     const backend = this.#backends.get(nameOrValue);
     if (backend) return backend;
     const home = packages[nameOrValue];

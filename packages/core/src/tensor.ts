@@ -3,7 +3,7 @@ import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
-import { DisposedError, ShapeError } from "./errors.ts";
+import { checkFunction, demand, DisposedError, ShapeError } from "./errors.ts";
 import { checkWithin, formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
 import type { Storage } from "./storage.ts";
 import { type Tracker, trackTensor } from "./tracking.ts";
@@ -53,6 +53,7 @@ export class Tensor implements Disposable, TensorParts {
   #disposed = false;
 
   constructor(parts: TensorParts) {
+    demand("Tensor", typeof parts?.storage?.retain === "function", "the parts of a tensor, with its storage", parts);
     this.device = parts.device;
     this.dtype = parts.dtype;
     this.storage = parts.storage;
@@ -119,6 +120,14 @@ export class Tensor implements Disposable, TensorParts {
    * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
   record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
+    demand(
+      "record",
+      Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
+      "an array of tensors",
+      inputs,
+    );
+    checkFunction("record: backward", recipe?.backward);
+    checkFunction("record: free", recipe?.free);
     const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
     if (!wanted && !edges.some((edge) => edge !== null)) {
       recipe.free();
@@ -135,8 +144,10 @@ export class Tensor implements Disposable, TensorParts {
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
-  view({ shape = this.shape, strides = this.strides, offset = this.offset }: ViewParts): Tensor {
+  view(parts: ViewParts): Tensor {
     this.assertUsable("view");
+    demand("view", typeof parts === "object" && parts !== null, "{ shape, strides, offset }", parts);
+    const { shape = this.shape, strides = this.strides, offset = this.offset } = parts;
     const { device, dtype, storage } = this;
     checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });

@@ -44,7 +44,7 @@ function bounded(given: number | string, where: string): number {
 
 /** Text is a variable's: a message shows it as it is written there. */
 function positive(given: number | string, where: string): number {
-  const value = Number(given);
+  const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
   throw illegal(where, "a whole number above 0", formatValue(given));
 }

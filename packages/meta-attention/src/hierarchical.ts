@@ -113,7 +113,9 @@ export class HierarchicalMetaAttention extends Module {
     const { reach } = chunks;
     if (call.chosen || call.dryRun) checkChosen(name, call.chosen, { batch, reach });
     const step = call.step ?? (this.training ? this.#steps++ : 0);
-    const topK = this.training ? denseToSparse(step, { ...settings, steps }) : settings.topK;
+    const topK = this.training
+      ? denseToSparse(step, { topK: settings.topK, chunks: settings.chunks, steps })
+      : settings.topK;
     const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
     const noise = this.training && std > 0 ? { std, stream: this.#noiseStream, step } : null;
     using pass = new Pass(parts, x, resumeRecording());

@@ -19,7 +19,9 @@ import { chosenMask, reachMask } from "./route/router.ts";
 /** Throws an OptionError unless `meta` is what a forward returned, a DisposedError if it was disposed. */
 function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   const { chosen, router } = (meta ?? {}) as Partial<Meta>;
-  if (!Array.isArray(chosen) || !router) {
+  const { scores, routing, mass, chunks } = router ?? ({} as Partial<Meta["router"]>);
+  const isChosen = Array.isArray(chosen) && chosen.every((each) => Array.isArray(each) && each.every(Array.isArray));
+  if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.reach?.count !== "function") {
     throw new OptionError({
       where,
       expected: "the meta of a forward of HierarchicalMetaAttention",
@@ -27,7 +29,7 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
       remedy: "const { out, meta } = await module.forward(x)",
     });
   }
-  for (const x of [router.scores, router.routing, router.mass.mean, router.mass.peak]) checkTensor(where, x);
+  for (const x of [scores, routing, mass?.mean, mass?.peak]) checkTensor(where, x);
 }
 
 /** Query chunks of the whole sequence with somewhere to look, over the batch. */

@@ -27,6 +27,21 @@ export function checkCount(
   demand(where, fits, `${name} a whole number ${range}`, value);
 }
 
+/** Throws an OptionError unless a value is what `record` or `recordClasses` returned. */
+export function checkRecord(where: string, record: unknown): void {
+  const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
+  const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
+  demand(where, fits && options !== null && classes !== null, "a record, as record() returns", record);
+}
+
+/** Throws an OptionError unless a value is a timeline, as far as its ranks and pieces go. */
+export function checkTimeline(where: string, timeline: unknown): void {
+  const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
+  const isRank = (rank: unknown): boolean => Array.isArray((rank as { pieces?: unknown } | null)?.pieces);
+  const fits = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  demand(where, fits, "a timeline { seconds, ranks }", timeline);
+}
+
 /** A value as messages name it. */
 function textOf(value: unknown): string {
   if (typeof value === "string") return JSON.stringify(value);

@@ -13,6 +13,10 @@ import {
   dtypeBytes,
   formatShape,
   sizeOf,
+  checkTensor,
+  demand,
+  checkDType,
+  checkShape,
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
 import { nativeKernels } from "./kernel-arguments.ts";
@@ -39,12 +43,16 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
   empty(shape: Shape, dtype: DType): Tensor {
+    checkShape("empty", shape);
+    checkDType("empty", dtype);
     const where = `empty ${formatShape(shape)} ${dtype}`;
     const storage = this.handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 
   write(out: Tensor, values: ArrayLike<number>): void {
+    checkTensor("write", out);
+    demand("write", Number.isSafeInteger((values as ArrayLike<number> | null)?.length), "an array of numbers", values);
     if (values.length !== out.size) {
       throw new ShapeError({
         where: "write",
@@ -52,13 +60,14 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
         received: String(values.length),
       });
     }
-    const floats = values instanceof Float32Array ? values : Float32Array.from(values);
+    const floats = values instanceof Float32Array ? values : Float32Array.from(values, numberOf);
     this.handle.begin("write").view(out);
     this.handle.launch(() => this.handle.native.write(floats));
     out.storage.recordMutation("write");
   }
 
   async read(x: Tensor): Promise<Float32Array> {
+    checkTensor("read", x);
     const values = new Float32Array(x.size);
     await this.handle.expect("read", values, (_, scratch) => {
       scratch.view(x);
@@ -107,4 +116,9 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   [Symbol.dispose](): void {
     this.handle.close();
   }
+}
+
+function numberOf(value: unknown): number {
+  demand("write: values", typeof value === "number", "numbers", value);
+  return value as number;
 }

@@ -14,6 +14,8 @@ const slice = core.masks.causal().slices(4, 4)[0]!;
 const job = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, simulate: 1 };
 const recorded = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
 
+const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8 };
+
 function call({ ctx }: Fixture): core.Call {
   const q = core.zeros(ctx, [1, 2, 4, 8]);
   const lengths = core.layoutOf(layout);
@@ -127,6 +129,16 @@ export const byName: Readonly<Record<string, Arguments>> = {
   errorFromFailure: () => [1, "text"],
   checkArgument: () => ["test", 1, core.option.integer()],
   checkOptionNames: () => ["test", { a: 1 }, ["a"]],
+  Tensor: ({ tensor }) => [{ ...tensor(2, 4) }],
+  checkBackend: () => ["test", ring()],
+  checkDType: () => ["test", "float16"],
+  checkModule: () => ["test", new GELU()],
+  demand: () => ["test", true, "text", 1],
+  formatValue: () => [1],
+  sliceArea: () => [slice],
+  "initOptions.parse": ({ ctx }) => [{ device: ctx.device, mesh: { sp: 1 } }, "test"],
+  "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32" }, "test"],
+  axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
   checkFunction: () => ["test", () => {}],
   checkTensor: ({ tensor }) => ["test", tensor(2), 1],
   checkNullableTensor: ({ tensor }) => ["test", tensor(2)],
@@ -158,7 +170,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "*.addParameter": ({ tensor }) => ["extra", tensor(2)],
   "*.addBuffer": ({ tensor }) => ["extra", tensor(2)],
   "*.addChild": () => ["extra", new GELU()],
-  "*.loadStateDict": ({ tensor }) => [new Map([["weight", tensor(4, 2)]]), { strict: false }],
+  "*.loadStateDict": ({ tensor }) => [new Map([["other", tensor(4, 2)]]), { strict: false }],
   "*.train": () => [true],
   // core: context-parallel
   ChunkBuffers: ({ ctx }) => [{ device: ctx.device, order: "sbhd", slotRows: 4 }],
@@ -227,7 +239,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   GELU: () => [],
   Sequential: () => [new GELU(), new GELU()],
   ModuleList: () => [[new GELU()]],
-  "ModuleList.append": () => [new GELU()],
+  "*.append": () => [new GELU()],
   "ModuleList.at": () => [0],
   RotaryEmbedding: () => [8, { base: 100 }],
   "RotaryEmbedding.encode": ({ tensor }) => [tensor(1, 2, 4, 8), [span]],
@@ -259,6 +271,10 @@ export const byName: Readonly<Record<string, Arguments>> = {
   ChunkSummaryEncoder: ({ ctx }) => [ctx, { embedDim: 8, summaryDim: 8, numHeads: 2 }],
   "ChunkSummaryEncoder.forward": ({ tensor }) => [tensor(1, 4, 8)],
   "ChunkSummaryEncoder.glance": ({ tensor }) => [tensor(1, 4, 8)],
+  "ChunkSummaryEncoder.summarize": ({ tensor }) => [
+    { content: tensor(1, 8), pattern: tensor(1, 4) },
+    new Float32Array(4),
+  ],
   HierarchicalMetaAttention: ({ ctx }) => [ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, chunksPerRank: 2, topK: 1 }],
   MultiAxisHierarchicalAttention: ({ ctx }) => [ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, attentionAxis: 1 }],
   "HierarchicalMetaAttention.forward": ({ tensor }) => [tensor(1, 4, 8), { step: 1, sequenceLength: 4 }],
@@ -269,8 +285,10 @@ export const byName: Readonly<Record<string, Arguments>> = {
   denseToSparse: () => [2, { topK: 1, chunks: 4, steps: 5 }],
   // strategies, planner, backends
   composed: () => [{ meshShape: { head: 2, seq: 2 }, seqParallel: "ring", axes: { head: "h" } }],
+  ComposedAttention: () => [{ meshShape: { head: 2, seq: 2 }, seqParallel: "ring" }],
+  HierarchicalAttention: () => [{ intraNodeSize: 2, interNodeStrategy: "ring" }],
   hierarchical: () => [{ intraNodeSize: 2, interNodeStrategy: "ring" }],
-  plan: () => [{ ...job, mesh: { node: 1, gpu: 2 }, profile: "cpu-local", candidates: [{ backend: ring() }] }],
+  plan: () => [{ ...job, profile: "cpu-local", candidates: [{ backend: ring() }] }],
   auto: () => [{ ...job, batch: 1 }],
   ring: () => [{ axis: "sp", inner: core.local() }],
   ulysses: () => [{ axis: "sp", inner: core.local() }],
@@ -279,7 +297,12 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Backend.withShape": () => [[1, 1]],
   "Backend.inParts": () => [[{ sp: 0 }]],
   "Backend.attend": (f) => [f.ctx, call(f), state(f), kv(f)],
-  "Strategy.meshFor": () => [4],
+  "Backend.attendBackward": (f) => {
+    const { out, lse } = state(f);
+    const rows = { ...call(f), dOut: out, lse, delta: f.tensor(1, 2, 4) };
+    const grads = { dq: f.tensor(1, 2, 4, 8), dk: f.tensor(1, 2, 4, 8), dv: f.tensor(1, 2, 4, 8) };
+    return [f.ctx, rows, grads, kv(f)];
+  },
   record: () => [recorded],
   recordClasses: () => [recorded, { ranksPerNode: 1 }],
   checkClasses: () => ["test", recorded, 1],
@@ -288,8 +311,15 @@ export const byName: Readonly<Record<string, Arguments>> = {
   prove: ({ record }) => [record, { limit: 2 }],
   symbolicWorld: () => [{ mesh: { sp: 2 }, backends: [ring()] }],
   timelineOf: () => [[{ rank: 0, at: { sp: 0 }, events: [] }]],
-  timelineSvg: ({ simulation }) => [{ a: simulation }, { title: "t", ranks: [0] }],
+  timelineSvg: ({ simulation }) => [simulation, { title: "t", ranks: [0] }],
   tileMapSvg: ({ record }) => [record, { title: "t", ranks: [0] }],
+  count: ({ record }) => [record],
+  simulate: ({ record, profile }) => [record, profile, { keep: () => true }],
+  parseProfile: ({ profile }) => [profile],
+  calibrate: ({ ctx }) => [{ contexts: [ctx], dtypes: ["float32"], headDims: [16], repetitions: 1 }],
+  ringTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", width: 8, inner: core.local() }],
+  mesh2dTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
+  ulyssesTraffic: (f) => [{ mesh: { sp: 1 }, call: call(f), dtype: "float32", ...sizes }],
   perfettoTrace: ({ simulation }) => [simulation],
   timeShares: ({ simulation }) => [simulation],
   countLinks: ({ record, profile }) => [record, profile],

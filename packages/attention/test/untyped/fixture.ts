@@ -64,7 +64,12 @@ export async function openFixture(shared: Shared): Promise<Fixture> {
   return {
     ...shared,
     ...{ ctx, disposed },
-    tensor: (...shape) => core.fromArray(ctx, Array.from({ length: core.sizeOf(shape) }, (_, i) => i % 3), shape),
+    tensor: (...shape) =>
+      core.fromArray(
+        ctx,
+        Array.from({ length: core.sizeOf(shape) }, (_, i) => i % 3),
+        shape,
+      ),
     [Symbol.asyncDispose]: () => ctx.close(),
   };
 }

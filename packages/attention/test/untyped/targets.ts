@@ -28,14 +28,24 @@ const objects: Readonly<Record<string, (fixture: Fixture) => object>> = {
   Backend: ({ ctx }) => ctx.backend("ring"),
 };
 
+/** Methods that not every object of a class has a right call of. */
+const instances: Readonly<Record<string, (fixture: Fixture) => object>> = {
+  "Tensor.item": ({ tensor }) => tensor(),
+  "Tensor.backward": ({ tensor }) => {
+    const x = tensor(2, 4);
+    x.requiresGrad = true;
+    return core.square(x);
+  },
+};
+
 /** Every function, constructor and method that modules export, by their names. */
 export async function targetsOf(names: Readonly<Record<string, string>>, fixture: Fixture): Promise<Target[]> {
   const targets = new Map<unknown, Target>();
+  for (const [name, make] of Object.entries(objects)) addMethods(targets, name, { make, sample: make(fixture) });
   for (const [name, path] of Object.entries(names)) {
     const exported = (await import(path)) as Readonly<Record<string, unknown>>;
     for (const [each, value] of Object.entries(exported)) await addValue(targets, `${name}.${each}`, value, fixture);
   }
-  for (const [name, make] of Object.entries(objects)) addMethods(targets, name, { make, sample: make(fixture) });
   return [...targets.values()];
 }
 
@@ -85,10 +95,11 @@ function addMethods(
     for (const [method, { value }] of Object.entries(Object.getOwnPropertyDescriptors(level))) {
       if (typeof value !== "function" || method === "constructor") continue;
       const full = `${name}.${method}`;
-      const key = `${name.split(".").at(-1)}.${method}`;
+      // What classes inherit is called once; a module's `forward` is its own.
+      const key: unknown = level === sample ? full : value;
       if (targets.has(key)) continue;
       const call = (fixture: Fixture, args: readonly unknown[]): unknown => {
-        const object = make(fixture) as Readonly<Record<string, Callable>>;
+        const object = (instances[full] ?? make)(fixture) as Readonly<Record<string, Callable>>;
         return object[method]!(...args);
       };
       targets.set(key, { name: full, right: rightOf(full, value), call });

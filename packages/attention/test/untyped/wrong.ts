@@ -43,7 +43,6 @@ export function wrongValue(random: Random, { ctx, disposed, foreign, closed, ten
     () => new Float32Array(2),
     () => () => {},
     () => () => 1,
-    () => class Wrong {},
     () => Promise.resolve(1),
     () => disposed,
     () => foreign,
@@ -86,7 +85,9 @@ function wrongWithin(random: Random, fixture: Fixture, value: unknown, depth = 0
     const [name] = value.keys() as Iterable<unknown>;
     return new Map(value as ReadonlyMap<unknown, unknown>).set(name, deeper(random, fixture, value.get(name), depth));
   }
-  if (!isPlain(value)) return wrongValue(random, fixture);
+  // What a function returned has no fields that anybody sets.
+  const isOpaque = [fixture.record, fixture.simulation, fixture.meta].includes(value as never);
+  if (isOpaque || !isPlain(value)) return wrongValue(random, fixture);
   const names = [...Object.keys(value), "unknownOption"];
   const name = pick(random, names);
   const copy: Record<string, unknown> = { ...value };

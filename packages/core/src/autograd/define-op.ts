@@ -1,3 +1,4 @@
+import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { adopt, releaseOnError, track, Tracker, untracked } from "../tracking.ts";
@@ -61,6 +62,8 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
 export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S extends Saved>(
   op: OpDefinition<Inputs, Options, S>,
 ): (inputs: Inputs, options: Options) => Tensor {
+  checkFunction("defineOp: forward", op?.forward);
+  checkFunction("defineOp: backward", op.backward);
   return (inputs, options) => {
     for (const input of inputs) checkNullableTensor(op.name, input);
     // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.

@@ -1,3 +1,4 @@
+import { linear } from "../ops/linear.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
@@ -49,6 +50,6 @@ export class Linear extends Module {
   /** x [..,in] → [..,out]. */
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
-    return x.linear(this.weight, this.bias);
+    return linear(x, this.weight, this.bias);
   }
 }

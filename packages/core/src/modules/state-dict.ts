@@ -1,5 +1,5 @@
 import type { DType } from "../dtype.ts";
-import { formatValue, MosaicError } from "../errors.ts";
+import { formatValue, MosaicError, demand } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape, type Shape, sameShape, sizeOf } from "../shape.ts";
@@ -43,6 +43,8 @@ export function loadState(
   options?: LoadOptions,
 ): LoadReport {
   const { strict, cast, dryRun } = loadOptions.parse(options, where);
+  const hasTensors = targets instanceof Map && [...targets.values()].every(isTensor);
+  demand(where, hasTensors, "a Map of tensors by name", targets);
   checkState(where, state);
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));

@@ -1,4 +1,4 @@
-import { checkNumber } from "../arguments.ts";
+import { checkNumber, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { BinaryOp } from "../kernels/kernels.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
@@ -126,6 +126,7 @@ export function div(a: Tensor, b: Tensor): Tensor {
 
 /** x · factor. */
 export function scale(x: Tensor, factor: number): Tensor {
+  checkTensor("scale", x);
   checkNumber("scale: factor", factor);
   return scaleOp([x], factor);
 }

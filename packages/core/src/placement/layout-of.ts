@@ -1,4 +1,4 @@
-import { OptionError } from "../errors.ts";
+import { OptionError, demand, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
@@ -46,10 +46,12 @@ export function layoutOf(options: LayoutOptions): Layout {
     length,
     axes,
     spans(at) {
+      demand("Layout.spans", typeof at === "object" && at !== null, "a coordinate, such as { sp: 0 }", at);
       let number = 0;
       for (let i = 0; i < axes.length; i++) {
         const own = at[axes[i]!];
-        if (own !== undefined && !(own >= 0 && own < radix[i]! - 1)) throw outsideMesh(axes[i]!, own, radix[i]! - 1);
+        if (own !== undefined && !(typeof own === "number" && own >= 0 && own < radix[i]! - 1))
+          throw outsideMesh(axes[i]!, own, radix[i]! - 1);
         number = number * radix[i]! + (own ?? -1) + 1;
       }
       let spans = known.get(number);
@@ -81,11 +83,11 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
 }
 
 /** By number a coordinate outside the mesh would be taken for another one. */
-function outsideMesh(axis: string, received: number, size: number): OptionError {
+function outsideMesh(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
     expected: `${axis}, a whole number from 0 to ${size - 1}`,
-    received: String(received),
+    received: formatValue(received),
   });
 }
 

@@ -1,6 +1,6 @@
 import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { ShapeError } from "../errors.ts";
+import { ShapeError, demand } from "../errors.ts";
 import { releaseOnError } from "../tracking.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
@@ -26,6 +26,7 @@ type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
 /** Every axis of the mesh along which ranks share a sequence: all but "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
+  demand("sequenceAxes", typeof mesh === "object" && mesh !== null, "lengths of axes by name", mesh);
   return Object.keys(mesh).filter((axis) => axis !== "dp");
 }
 

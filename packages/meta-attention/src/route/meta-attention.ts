@@ -158,7 +158,7 @@ export class MetaAttention extends Module {
   }
 
   #checkInput(summaries: Tensor, { chunks }: Reach): void {
-    summaries.assertUsable("MetaAttention");
+    checkTensor("MetaAttention", summaries);
     if (summaries.rank === 3 && summaries.shape[1] === chunks && summaries.shape[2] === this.#size) return;
     throw new ShapeError({
       where: "MetaAttention",

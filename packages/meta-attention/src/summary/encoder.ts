@@ -16,6 +16,8 @@ import {
   defineOptions,
   option,
   type OptionsOf,
+  checkTensor,
+  demand,
 } from "@mosaic/core";
 import type { Chunks } from "../chunks.ts";
 import { Holder } from "../holder.ts";
@@ -169,7 +171,12 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   /** The part after: [B,summaryDim]. `weights` are the pattern's values; null, on a device without values, counts them as unordered. */
-  summarize({ content, pattern }: Glance, weights: Float32Array | null): Tensor {
+  summarize(glance: Glance, weights: Float32Array | null): Tensor {
+    const { content, pattern } = (glance ?? {}) as Partial<Glance>;
+    checkTensor("ChunkSummaryEncoder: content", content, 2);
+    checkTensor("ChunkSummaryEncoder: pattern", pattern, 2);
+    const fits = weights === null || (weights instanceof Float32Array && weights.length === pattern.size);
+    demand("ChunkSummaryEncoder: weights", fits, "the values of the pattern, or null", weights);
     return scope(() => {
       const statistics = this.#statistics(pattern, weights);
       const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
@@ -191,7 +198,7 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   #checkInput(x: Tensor): void {
-    x.assertUsable("ChunkSummaryEncoder");
+    checkTensor("ChunkSummaryEncoder", x);
     if (x.rank === 3 && x.shape[1]! > 0 && x.shape[2] === this.embedDim) return;
     throw new ShapeError({
       where: "ChunkSummaryEncoder",

@@ -13,6 +13,8 @@ import {
   defineOptions,
   option,
   type OptionsOf,
+  checkTensor,
+  demand,
 } from "@mosaic/core";
 
 // x [B,H,S,D]: S rows that stand at the positions of some spans; pairs of features turn together, D/2 pairs.
@@ -148,13 +150,17 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
 
   /** x [B,H,S,D], whose rows stand at the positions of `spans`, turned. */
   encode(x: Tensor, spans: readonly Span[]): Tensor {
-    if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== spansLength(spans)) {
+    checkTensor("RotaryEmbedding: x", x);
+    const length = spansLength(spans);
+    if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== length) {
       throw new ShapeError({
         where: "RotaryEmbedding",
-        expected: `x [B,H,${spansLength(spans)},${this.headDim}]`,
+        expected: `x [B,H,${length},${this.headDim}]`,
         received: formatShape(x.shape),
       });
     }
+    const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
+    demand("RotaryEmbedding: spans", isWhole, "spans of whole numbers", spans);
     return rotaryOp([x], { ...this.#anglesOf(x.device, spans), interleaved: this.#interleaved });
   }
 

@@ -12,6 +12,7 @@ import {
   type OptionsOf,
   StateError,
   Tensor,
+  checkModule,
 } from "@mosaic/core";
 import { FiniteCheck } from "./non-finite.ts";
 import type { Schedule } from "./schedules.ts";
@@ -59,6 +60,8 @@ export const stepOptions = defineOptions("step", {
 /** What one step may be given. */
 export type StepOptions = OptionsOf<typeof stepOptions>;
 
+const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boolean({ default: false }) });
+
 /** What an optimizer remembers: tensors by name, and numbers. */
 export interface OptimizerState {
   /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is refused. */
@@ -100,6 +103,7 @@ export abstract class Optimizer implements Disposable {
     options: OptimizerOptions,
     { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
   ) {
+    checkModule(kind, model);
     // Options beyond these are the subclass's.
     const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);
@@ -172,8 +176,9 @@ export abstract class Optimizer implements Disposable {
    *
    * @throws StateError for another optimizer's state, or that of another model.
    */
-  loadStateDict(state: OptimizerState, { dryRun = false }: Pick<LoadOptions, "dryRun"> = {}): void {
+  loadStateDict(state: OptimizerState, options?: Pick<LoadOptions, "dryRun">): void {
     const where = `${this.#kind}.loadStateDict`;
+    const { dryRun } = optimizerLoadOptions.parse(options, where);
     this.checkState(where, state);
     loadState(where, this.#tensors(), state.tensors, { dryRun });
     if (dryRun) return;
@@ -182,13 +187,17 @@ export abstract class Optimizer implements Disposable {
   }
 
   /** Throws a StateError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
-  protected checkState(where: string, { kind, numbers }: OptimizerState): void {
+  protected checkState(where: string, state: OptimizerState): void {
+    const { kind, numbers, tensors } = (state ?? {}) as OptimizerState;
+    if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
+      throw new StateError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
+    }
     if (kind !== this.#kind) {
       throw new StateError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
     }
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
-      throw new StateError({ where, expected: `a number "${name}"`, received: String(numbers[name]) });
+      throw new StateError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
     }
   }
 

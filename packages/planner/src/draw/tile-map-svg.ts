@@ -1,4 +1,5 @@
-import { checkOptionNames, type Span, spansLength } from "@mosaic/core";
+import { checkRecord, checkFields, demand } from "../options.ts";
+import { type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import { colourOf, inkOn } from "./palette.ts";
 import { type Box, document, fitted, footnotes, heading, ink, page, rect, text, tip } from "./svg.ts";
@@ -36,8 +37,16 @@ const GREY = "#c3cad4";
  * ```
  */
 export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
-  checkOptionNames("tileMapSvg", options, ["title", "subtitle", "ranks"]);
+  checkRecord("tileMapSvg", record);
+  checkFields("tileMapSvg", options, ["title", "subtitle", "ranks"]);
   const { title = "Who computes what", subtitle = "" } = options;
+  for (const words of [title, subtitle]) demand("tileMapSvg", typeof words === "string", "strings", words);
+  demand(
+    "tileMapSvg: ranks",
+    options.ranks === undefined || Array.isArray(options.ranks),
+    "an array of ranks",
+    options.ranks,
+  );
   const map = tilesOf(record);
   const counts = countsOf(map);
   const coloured = chosen([...counts.keys()], options.ranks);

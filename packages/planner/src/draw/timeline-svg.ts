@@ -1,4 +1,4 @@
-import { checkOptionNames } from "@mosaic/core";
+import { checkFields, checkTimeline, demand } from "../options.ts";
 import type { Piece, Timeline } from "../time/timeline.ts";
 import { type Scale, scaleOf, timeAxis } from "./axis.ts";
 import { type Colouring, colouringOf } from "./colouring.ts";
@@ -50,8 +50,21 @@ const TOP = 112;
  * ```
  */
 export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
-  checkOptionNames("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
+  checkFields("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
   const { title = "Timeline", subtitle = "", facts = [] } = options;
+  for (const words of [title, subtitle]) demand("timelineSvg", typeof words === "string", "strings", words);
+  demand(
+    "timelineSvg: ranks",
+    options.ranks === undefined || Array.isArray(options.ranks),
+    "an array of ranks",
+    options.ranks,
+  );
+  demand(
+    "timelineSvg: facts",
+    Array.isArray(facts) && facts.every((each) => typeof each === "string"),
+    "an array of strings",
+    facts,
+  );
   const named = namesOf(timelines);
   const runs = named.map(({ timeline }) => timeline);
   const scale = scaleOf(Math.max(...runs.map(({ seconds }) => seconds)));
@@ -94,8 +107,12 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
 }
 
 function namesOf(timelines: Timelines): readonly Named[] {
-  if (!("predicted" in timelines)) return [{ name: "", timeline: timelines }];
-  return (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }));
+  const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
+  const named = isPair
+    ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
+    : [{ name: "", timeline: timelines as Timeline }];
+  for (const { timeline } of named) checkTimeline("timelineSvg", timeline);
+  return named;
 }
 
 /** Evenly spread ranks, with the last to end among them. */

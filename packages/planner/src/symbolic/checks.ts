@@ -1,9 +1,11 @@
-import { type Coordinate, OptionError, ShapeError } from "@mosaic/core";
+import { demand } from "../options.ts";
+import { type Coordinate, OptionError, ShapeError, option } from "@mosaic/core";
 
 // What groups of real devices refuse is refused here too: a record of it could be proved, and would run nowhere.
 
 /** A mesh of whole ranks, whose axes keep the order in which they are named. */
 export function checkMesh(where: string, mesh: Coordinate): void {
+  demand(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
   const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
   const fits = Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length));
   if (fits) return;

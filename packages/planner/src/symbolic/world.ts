@@ -1,3 +1,4 @@
+import { checkFields, demand } from "../options.ts";
 import {
   type AttentionBackend,
   checkOptionNames,
@@ -5,6 +6,7 @@ import {
   coordinateOf,
   OptionError,
   type ProcessGroup,
+  checkBackend,
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
 import { checkMesh } from "./checks.ts";
@@ -49,8 +51,10 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  checkOptionNames("symbolicWorld", options, ["mesh", "backends"]);
+  checkFields("symbolicWorld", options, ["mesh", "backends"]);
   const { mesh, backends = [] } = options;
+  demand("symbolicWorld: backends", Array.isArray(backends), "an array of backends", backends);
+  for (const each of backends) checkBackend("symbolicWorld: backends", each);
   const world = new LazyWorld("symbolicWorld", mesh, backends);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
   return { contexts, groups: world.groups, names: world.names };

@@ -1,3 +1,4 @@
+import { checkCount, checkRecord } from "../options.ts";
 import type { AttentionRecord } from "../record.ts";
 import { type Flow, messagesOf } from "../count.ts";
 import { type LinkClass, linkClass, linkClasses } from "./profile.ts";
@@ -29,6 +30,8 @@ export function countLinks(
   record: AttentionRecord,
   nodes: { readonly ranksPerNode: number },
 ): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
+  checkRecord("countLinks", record);
+  checkCount("countLinks", "ranksPerNode", nodes?.ranksPerNode);
   return record.ranks.map((recorded) => {
     const phases = { forward: empty(), backward: empty() };
     for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {

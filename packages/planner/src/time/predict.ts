@@ -1,3 +1,4 @@
+import { demand } from "../options.ts";
 import { type Flow } from "../count.ts";
 import { recordClasses } from "../classes/record-classes.ts";
 import { ranksOf } from "../classes/translations.ts";
@@ -39,6 +40,12 @@ export interface Prediction {
  */
 export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
   const { ranksPerNode } = parseProfile(profile);
+  demand(
+    "predict",
+    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
+    "options with a mesh",
+    options,
+  );
   const run = ranksOf(options.mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;

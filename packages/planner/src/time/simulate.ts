@@ -1,6 +1,6 @@
 import { OptionError } from "@mosaic/core";
 import { keepsNodes } from "../classes/translations.ts";
-import { checkFields } from "../options.ts";
+import { checkFields, checkRecord, demand } from "../options.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, operationsOf } from "./host.ts";
@@ -60,8 +60,10 @@ export interface SimulateOptions {
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
 export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
+  checkRecord("simulate", record);
   checkFields("simulate", options, ["keep"]);
   const { keep = () => true } = options;
+  demand("simulate: keep", typeof keep === "function", "a function", keep);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);

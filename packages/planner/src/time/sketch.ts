@@ -1,3 +1,4 @@
+import { demand } from "../options.ts";
 import { dtypeBytes } from "@mosaic/core";
 import type { Flow } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
@@ -35,6 +36,13 @@ export interface Sketch {
  */
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
+  demand(
+    "sketch",
+    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
+    "options with a mesh",
+    options,
+  );
+  demand("sketch: ranks", ranks === undefined || Array.isArray(ranks), "an array of ranks", ranks);
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);

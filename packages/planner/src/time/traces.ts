@@ -1,3 +1,4 @@
+import { demand } from "../options.ts";
 import type { Coordinate, TraceEvent } from "@mosaic/core";
 import type { Timeline } from "./timeline.ts";
 
@@ -22,6 +23,13 @@ const marks: ReadonlySet<string> = new Set(["collective ready", "collective wait
  * ```
  */
 export function timelineOf(traces: readonly RankTrace[]): Timeline {
+  demand(
+    "timelineOf",
+    Array.isArray(traces) &&
+      [...traces].every((trace) => Array.isArray(trace?.events) && [...trace.events].every(isEvent)),
+    "an array of traces",
+    traces,
+  );
   const all = traces.flatMap(({ events }) => events);
   const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
   const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
@@ -35,4 +43,8 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
       return { rank, at, pieces };
     });
   return { seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0), ranks };
+}
+
+function isEvent(event: unknown): boolean {
+  return typeof (event as { start?: unknown } | null)?.start === "number";
 }
