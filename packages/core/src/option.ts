@@ -3,7 +3,6 @@ import { type DType, dtypeBytes } from "./dtype.ts";
 import { formatValue } from "./errors.ts";
 import type { Mask } from "./mask/slice.ts";
 import type { Coordinate } from "./mesh.ts";
-import type { OptionsOf } from "./options.ts";
 import type { Layout } from "./placement/layout.ts";
 import type { Placement, PlacementName } from "./placement/placement.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
@@ -42,6 +41,25 @@ export type PresenceOf<S> = S extends { readonly default: unknown }
   : S extends { readonly optional: true }
     ? "optional"
     : "required";
+
+type ValueOf<O> = O extends Option<infer Value> ? Value : never;
+type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
+
+/** The type of an options object, as callers write it; undefined is as good as absent. */
+export type OptionsOf<D extends { readonly fields: Fields }> = {
+  readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
+} & {
+  readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?:
+    | ValueOf<D["fields"][Name]>
+    | undefined;
+};
+
+/** What `parse` returns: every option, with its default. */
+export type ResolvedOptionsOf<D extends { readonly fields: Fields }> = {
+  readonly [Name in keyof D["fields"]]: D["fields"][Name] extends Option<infer Value, infer P>
+    ? Value | (P extends "optional" ? undefined : never)
+    : never;
+};
 
 export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null && !Array.isArray(value);

@@ -1,27 +1,10 @@
 import { formatValue, OptionError } from "./errors.ts";
-import { acceptsAbsent, type Fields, isObject, type Option, type Presence } from "./option.ts";
+import { acceptsAbsent, type Fields, isObject, type Option, type OptionsOf, type ResolvedOptionsOf } from "./option.ts";
+
+export type { OptionsOf, ResolvedOptionsOf } from "./option.ts";
 
 // An options object is declared once: the declaration is its type, its legal names, its defaults, its checks, and, with the
 // comment above each name, its table in the README of the package (scripts/options-tables.mjs).
-
-type ValueOf<O> = O extends Option<infer Value> ? Value : never;
-type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
-
-/** The type of an options object, as callers write it; undefined is as good as absent. */
-export type OptionsOf<D extends { readonly fields: Fields }> = {
-  readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
-} & {
-  readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?:
-    | ValueOf<D["fields"][Name]>
-    | undefined;
-};
-
-/** What `parse` returns: every option, with its default. */
-export type ResolvedOptionsOf<D extends { readonly fields: Fields }> = {
-  readonly [Name in keyof D["fields"]]: D["fields"][Name] extends Option<infer Value, infer P>
-    ? Value | (P extends "optional" ? undefined : never)
-    : never;
-};
 
 /** An options object: what `defineOptions` makes. */
 export interface OptionsDeclaration<F extends Fields> {

@@ -130,7 +130,7 @@ export interface StridedView {
 
 /** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
 export function checkWithin(view: StridedView, size: number): void {
-  const { shape, strides, offset } = (view ?? {}) as StridedView;
+  const { shape, strides, offset } = view ?? {};
   checkNumbers("view: shape", shape);
   checkNumbers("view: strides", strides);
   demand("view", typeof offset === "number" && typeof size === "number", "a number as offset", offset);

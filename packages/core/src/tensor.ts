@@ -174,6 +174,7 @@ export class Tensor implements Disposable, TensorParts {
 
   /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
   backward(gradient?: Tensor): void {
+    demand("backward: gradient", gradient === undefined || isTensor(gradient), "a Tensor", gradient);
     backward(this, gradient);
   }
 

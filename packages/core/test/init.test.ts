@@ -155,7 +155,7 @@ describe("singleRankGroup", () => {
         { tensor: x, from: 0 },
       ]),
     ).toThrow(/contiguous/);
-    expect(() => world.allReduce(x, "product" as "sum")).toThrow(/sum, mean or max, received product/);
+    expect(() => world.allReduce(x, "product" as "sum")).toThrow(/sum, mean or max, received "product"/);
     expect(() => world.reduceScatter(x, x, "product" as "sum")).toThrow(OptionError);
     expect(() => world.allGather(x, x, { counts: [2] })).toThrow(/out of 2 elements/);
     expect(() => world.allToAll(x, x, { send: [3], receive: [1, 2] })).toThrow(/1 counts/);

@@ -28,7 +28,7 @@ describe("a declaration", () => {
       readonly kind?: "soft" | "exact" | undefined;
     }>();
     expectTypeOf<{ readonly size: number }>().toExtend<Given>();
-    expectTypeOf<Record<never, never>>().not.toExtend<Given>();
+    expectTypeOf<{ readonly rate: number }>().not.toExtend<Given>();
     type Parsed = ResolvedOptionsOf<typeof declared>;
     expectTypeOf<Parsed["rate"]>().toEqualTypeOf<number>();
     expectTypeOf<Parsed["kind"]>().toEqualTypeOf<"soft" | "exact" | undefined>();

@@ -16,7 +16,6 @@ import {
   checkTensor,
   demand,
   checkDType,
-  checkShape,
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
 import { nativeKernels } from "./kernel-arguments.ts";
@@ -43,7 +42,6 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
   empty(shape: Shape, dtype: DType): Tensor {
-    checkShape("empty", shape);
     checkDType("empty", dtype);
     const where = `empty ${formatShape(shape)} ${dtype}`;
     const storage = this.handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);

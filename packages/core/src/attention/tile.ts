@@ -2,7 +2,7 @@ import { checkTensor } from "../arguments.ts";
 import { ShapeError, demand } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import { verifyWellFormed } from "../mask/verify.ts";
-import { checkSpans, type Span, spansLength } from "../placement/span.ts";
+import { type Span, spansLength } from "../placement/span.ts";
 import { verifySpan } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import type { KvBlock } from "./state.ts";
@@ -81,7 +81,7 @@ export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
 }
 
 function checkPositions(where: string, spans: readonly Span[], rows: number): void {
-  checkSpans(where, spans);
+  demand(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
   for (const span of spans) verifySpan(where, span);
   const count = spansLength(spans);
   if (count === rows) return;

@@ -1,7 +1,7 @@
-import { AutogradError, demand } from "../errors.ts";
+import { AutogradError } from "../errors.ts";
 import { releaseOnError, untracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
-import { type Tensor, isTensor } from "../tensor.ts";
+import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type Made, noGrad } from "./node.ts";
 
 /**
@@ -25,7 +25,6 @@ export function backward(root: Tensor, gradient?: Tensor): void {
 
 function seedOf(root: Tensor, gradient: Tensor | undefined): Tensor {
   if (gradient) {
-    demand("backward: gradient", isTensor(gradient), "a Tensor", gradient);
     gradient.assertUsable("backward");
     checkGradient("backward", gradient, root);
     return gradient.detach();

@@ -63,7 +63,7 @@ class CallValidator implements Validator {
   readonly #label: string;
 
   constructor(rules: ValidationRules) {
-    const { name, axis, inner } = (rules ?? {}) as ValidationRules;
+    const { name, axis, inner } = rules ?? {};
     demand("validator", typeof name === "string" && typeof axis === "string", "rules { name, axis }", rules);
     if (inner !== undefined) checkBackend("validator: inner", inner);
     this.#rules = rules;
@@ -85,7 +85,7 @@ class CallValidator implements Validator {
 
   attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void {
     checkContext(this.#label, ctx);
-    const { out, lse } = (state ?? {}) as AttentionState;
+    const { out, lse } = state ?? {};
     const where = `${this.#label}, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
     checkSum(where, { name: "out", x: out, like: "q", of: call.q });
@@ -95,7 +95,7 @@ class CallValidator implements Validator {
   attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void {
     checkContext(this.#label, ctx);
     checkTensor(this.#label, call?.q);
-    const { dq, dk, dv } = (grads ?? {}) as QkvGrads;
+    const { dq, dk, dv } = grads ?? {};
     const where = `${this.#label} backward, rank ${ctx.rank}`;
     const { q, dOut, lse, delta } = call;
     this.#checkCall(where, ctx, call, kv);
@@ -108,8 +108,8 @@ class CallValidator implements Validator {
   }
 
   #checkCall(where: string, ctx: Context, call: Call, kv: PlacedKv): void {
-    const { q, at, queries, keys, mask, scale } = (call ?? {}) as Call;
-    const { k, v, from } = (kv ?? {}) as PlacedKv;
+    const { q, at, queries, keys, mask, scale } = call ?? {};
+    const { k, v, from } = kv ?? {};
     const { sharded = ["keys"] } = this.#rules;
     for (const x of [q, k, v]) checkTensor(where, x, 4);
     for (const each of [at, from]) demand(where, isCoordinate(each), "a coordinate", each);

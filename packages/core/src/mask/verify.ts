@@ -94,6 +94,8 @@ export function verifySlice(where: string, slice: Slice): void {
 }
 
 function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  const [fromQ, toQ, fromK, toK, kind] = [q0, q1, k0, k1, type].map(formatValue);
+  const [fromQ, toQ, fromK, toK, kind] = [q0, q1, k0, k1, type].map((each: unknown) =>
+    typeof each === "string" ? each : formatValue(each),
+  );
   return `queries [${fromQ},${toQ}) × keys [${fromK},${toK}) type ${kind}`;
 }

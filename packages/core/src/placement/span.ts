@@ -22,8 +22,14 @@ function isSpan(value: unknown): value is Span {
 
 /** Number of positions in a list of spans. */
 export function spansLength(spans: readonly Span[]): number {
-  checkSpans("spansLength", spans);
-  return spans.reduce((sum, span) => sum + span.length, 0);
+  demand("spansLength", Array.isArray(spans), "an array of spans { start, length, step }", spans);
+  let sum = 0;
+  for (const span of spans) {
+    const length: unknown = (span as Span | null | undefined)?.length;
+    demand("spansLength", typeof length === "number", "spans { start, length, step }", span);
+    sum += length as number;
+  }
+  return sum;
 }
 
 /** The same positions in the same order, in as few spans as possible: kernels work span by span. */

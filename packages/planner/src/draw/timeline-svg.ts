@@ -110,7 +110,7 @@ function namesOf(timelines: Timelines): readonly Named[] {
   const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
   const named = isPair
     ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
-    : [{ name: "", timeline: timelines as Timeline }];
+    : [{ name: "", timeline: timelines }];
   for (const { timeline } of named) checkTimeline("timelineSvg", timeline);
   return named;
 }

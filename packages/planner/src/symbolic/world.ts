@@ -1,7 +1,6 @@
 import { checkFields, demand } from "../options.ts";
 import {
   type AttentionBackend,
-  checkOptionNames,
   type Coordinate,
   coordinateOf,
   OptionError,
