@@ -13,6 +13,7 @@ const STEPS = [
   ["typecheck", "npm run --silent typecheck"],
   ["lint", "npm run --silent lint"],
   ["packages", "node scripts/check-packages.mjs"],
+  ["options", "node scripts/options-tables.mjs --check"],
   ["test", "npm run --silent test"],
 ];
 

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { checkOptionNames, type Collectives, type Device, OptionError } from "@mosaic/core";
+import { type Collectives, type Device, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import type { CudaSystem } from "@mosaic/kernels-cuda";
 import {
   type CollectivesName,
@@ -88,13 +88,14 @@ export interface Detected {
   readonly note?: string;
 }
 
-/** What to detect for. */
-export interface DetectOptions {
+export const detectOptions = defineOptions("detect", {
   /** Ranks of the whole job. Default: WORLD_SIZE, else 1. */
-  readonly worldSize?: number;
+  worldSize: option.integer({ min: 1, optional: true }),
   /** Ranks on this host. Default: LOCAL_WORLD_SIZE, else 1. */
-  readonly localRanks?: number;
-}
+  localRanks: option.integer({ min: 1, optional: true }),
+});
+/** What to detect for. */
+export type DetectOptions = OptionsOf<typeof detectOptions>;
 
 /** What detection asks of a machine; tests have machines of their own. */
 export interface Machine {
@@ -125,9 +126,9 @@ const thisMachine: Machine = {
  * ```
  * @throws OptionError if those variables name what does not exist, and for options that do not; for nothing else.
  */
-export async function detect(options: DetectOptions = {}): Promise<Detected> {
-  checkOptionNames("detect", options, ["worldSize", "localRanks"]);
-  return detectOn(thisMachine, options);
+export async function detect(options?: DetectOptions): Promise<Detected> {
+  detectOptions.parse(options);
+  return detectOn(thisMachine, options ?? {});
 }
 
 /** `detect` for a machine. */

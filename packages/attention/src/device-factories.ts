@@ -27,6 +27,8 @@ const collectives = {
 
 export type DeviceName = keyof typeof devices;
 export type CollectivesName = keyof typeof collectives;
+export const deviceNames = Object.keys(devices) as readonly DeviceName[];
+export const collectivesNames = Object.keys(collectives) as readonly CollectivesName[];
 
 /** What connects ranks that compute on devices of a type. */
 export const partners: Readonly<Record<DeviceName, CollectivesName>> = { cpu: "local", cuda: "nccl" };
@@ -66,7 +68,7 @@ function nameIn<Name extends string>(
   if (Object.hasOwn(choices, name)) return name as Name;
   throw new OptionError({
     where: `environment variable ${variable}`,
-    expected: `${quoted(choices)} or "auto"`,
+    expected: `${quoted(Object.keys(choices))} or "auto"`,
     received: JSON.stringify(name),
   });
 }
@@ -75,15 +77,14 @@ function pick<T>(where: string, name: string, choices: Readonly<Record<string, T
   if (Object.hasOwn(choices, name)) return choices[name]!;
   throw new OptionError({
     where,
-    expected: `${quoted(choices)} or a value of your own`,
+    expected: `${quoted(Object.keys(choices))} or a value of your own`,
     received: JSON.stringify(name),
   });
 }
 
-function quoted(choices: Readonly<Record<string, unknown>>): string {
-  return Object.keys(choices)
-    .map((each) => `"${each}"`)
-    .join(", ");
+/** Names as messages list them. */
+export function quoted(names: readonly string[]): string {
+  return names.map((each) => `"${each}"`).join(", ");
 }
 
 /** The exports of a package that need not be installed; an OptionError that reports how to install it, if it is not. */

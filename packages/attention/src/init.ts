@@ -3,26 +3,36 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import {
   type AttentionBackend,
-  type Collectives,
   type Context,
-  type InitOptions as CoreOptions,
-  type Device,
+  defineOptions,
   init as initCore,
+  initOptions as coreOptions,
+  option,
+  type OptionsOf,
+  type ResolvedOptionsOf,
   OptionError,
 } from "@mosaic/core";
 import { selectDevice } from "./detect.ts";
-import type { CollectivesName, DeviceName } from "./device-factories.ts";
+import { collectivesNames, deviceNames, quoted } from "./device-factories.ts";
 
-/** As in @mosaic/core, but everything has a default. */
-export interface InitOptions extends Omit<CoreOptions, "device" | "collectives"> {
+export const initOptions = defineOptions("init", {
+  ...coreOptions.fields,
   /**
    * Where this rank computes: "cpu", "cuda" for the GPU of its number on this host, or a device of your own. Default:
    * MOSAIC_DEVICE, else what the collectives serve, else what `detect` finds.
    */
-  readonly device?: Device | DeviceName;
+  device: option.either(option.oneOf(deviceNames), coreOptions.fields.device, {
+    expected: `${quoted(deviceNames)} or a value of your own`,
+    optional: true,
+  }),
   /** How the ranks are connected: "local", "nccl", or your own. Default: MOSAIC_COLLECTIVES, else what serves the device. */
-  readonly collectives?: Collectives | CollectivesName;
-}
+  collectives: option.either(option.oneOf(collectivesNames), coreOptions.fields.collectives, {
+    expected: `${quoted(collectivesNames)} or a value of your own`,
+    optional: true,
+  }),
+});
+/** As in @mosaic/core, but everything has a default. */
+export type InitOptions = OptionsOf<typeof initOptions>;
 
 /**
  * Connects this rank to the others and gives it its context, with what is left out detected: a GPU for each rank and NCCL
@@ -42,10 +52,10 @@ export interface InitOptions extends Omit<CoreOptions, "device" | "collectives">
  * ```
  * @throws OptionError for options that do not exist, do not go together or name a package that is not installed.
  */
-export async function init(options: InitOptions = {}): Promise<Context> {
-  const { device: wanted, collectives: engine, backends = [], ...rest } = options;
-  const size = options.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
-  checkLaunched(options, size);
+export async function init(options?: InitOptions): Promise<Context> {
+  const { device: wanted, collectives: engine, backends = [], ...rest } = initOptions.parse(options);
+  const size = rest.worldSize ?? Number(process.env["WORLD_SIZE"] || 1);
+  checkLaunched(rest, size);
   const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
   const { device, isOurs, collectives } = await selectDevice(requested, size);
   try {
@@ -62,8 +72,10 @@ export function withDefaults(backends: readonly AttentionBackend[]): readonly At
   return [...backends, ...[ring(), mesh2d(), ulysses()].filter(({ name }) => !taken.has(name))];
 }
 
+type Shape = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;
+
 /** The commonest mistake: a program of several ranks started without the launcher. */
-function checkLaunched({ spSize, mesh, worldSize }: InitOptions, size: number): void {
+function checkLaunched({ spSize, mesh, worldSize }: Shape, size: number): void {
   const wanted = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
   if (wanted <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({

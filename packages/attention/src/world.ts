@@ -1,6 +1,6 @@
 import { availableParallelism } from "node:os";
 import { type WorldOptions as LocalOptions, world as worldOf } from "@mosaic/collectives-local";
-import type { Context, Device } from "@mosaic/core";
+import { type Context, type Device, expectValue } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { withDefaults } from "./init.ts";
 
@@ -22,8 +22,10 @@ export interface WorldOptions extends Omit<LocalOptions, "device"> {
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
  */
-export function world(size: number, options: WorldOptions = {}): Promise<readonly Context[]> {
+export async function world(size: number, options: WorldOptions = {}): Promise<readonly Context[]> {
+  expectValue("world", typeof options === "object" && options !== null, "an options object", options);
   const { device = (): Device => cpu({ threads: threadsFor(size) }), backends = [], ...rest } = options;
+  expectValue("world: backends", Array.isArray(backends), "an array of backends", backends);
   return worldOf(size, { ...rest, device, backends: withDefaults(backends) });
 }
 

@@ -10,7 +10,7 @@ import {
 } from "@mosaic/core";
 import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
 import { FusedExecutor } from "./fused.ts";
-import { checkGrid, checkOptions, descriptionOf, type Mesh2DOptions } from "./options.ts";
+import { checkGrid, checkInner, describeOptions, type Mesh2DOptions, mesh2dOptions } from "./options.ts";
 import { OverlappedExecutor } from "./overlapped.ts";
 import {
   backwardPass,
@@ -55,17 +55,18 @@ import { bestGrid, Tiles } from "./tile.ts";
  * mesh2d({ axis: "gpu", shape: [8, 32], schedule: "overlapped", channels: 2 }).name; // => "mesh2d"
  * ```
  */
-export function mesh2d(options: Mesh2DOptions = {}): AttentionBackend {
-  const { axis = "sp", shape, schedule = "auto", inner = local(), halfSpeedRows = 24 } = options;
-  const { channels = 1, computeToTransfer = 1, links = [1, 1] } = options;
+export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
+  const parsed = mesh2dOptions.parse(options);
+  const { axis, shape, schedule, inner = local(), ...costs } = parsed;
+  const { channels, computeToTransfer, links, halfSpeedRows } = costs;
   const label = `mesh2d(${axis})`;
-  checkOptions(label, options);
+  checkInner(label, inner);
   const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
   const tiles = new LayoutCache<Tiles>([axis]);
   const schedules = new Schedules({ channels, computeToTransfer, links });
   return {
     name: "mesh2d",
-    description: descriptionOf(options),
+    description: describeOptions(parsed),
     axes: [axis],
 
     check(ctx) {

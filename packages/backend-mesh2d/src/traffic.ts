@@ -1,26 +1,33 @@
-import { type Coordinate, dtypeBytes } from "@mosaic/core";
+import { type Coordinate, defineOptions, dtypeBytes, option, type OptionsOf } from "@mosaic/core";
 import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
   returned,
-  type TrafficOptions,
+  axisLength,
   trafficOf,
+  trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { checkGrid } from "./options.ts";
+import { checkGrid, mesh2dOptions } from "./options.ts";
 import { bestGrid, joinedPeers, tileOf, type TilePeers } from "./tile.ts";
 
-export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
-  /** The grid, as given to `mesh2d`. */
-  readonly shape?: readonly [rows: number, columns: number];
-  /** Where its keys come from; `call.at` if absent. A list: the parts in which another backend brings them. */
-  readonly from?: Coordinate | readonly Coordinate[];
-  /** B, H, Hkv and D. */
-  readonly batch: number;
-  readonly numHeads: number;
-  readonly numKvHeads: number;
-  readonly headDim: number;
-}
+export const mesh2dTrafficOptions = defineOptions("mesh2dTraffic", {
+  ...trafficOptions.fields,
+  /** The grid, as given to `mesh2d`. Default: the one that sends least. */
+  shape: mesh2dOptions.fields.shape,
+  /** Where its keys come from. A list: the parts in which another backend brings them. Default: call.at. */
+  from: option.either(option.meshShape(), option.array(option.meshShape()), { optional: true }),
+  /** B, the batch. */
+  batch: option.integer({ min: 1 }),
+  /** H, the query heads. */
+  numHeads: option.integer({ min: 1 }),
+  /** Hkv, the key heads. */
+  numKvHeads: option.integer({ min: 1 }),
+  /** D, the size of a head. */
+  headDim: option.integer({ min: 1 }),
+});
+/** What `mesh2dTraffic` takes. */
+export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
 
 /**
  * What one rank sends and receives along the axis, in closed form: bytes and messages, the same by any schedule.
@@ -48,10 +55,11 @@ export interface Mesh2DTrafficOptions extends Omit<TrafficOptions, "from"> {
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis = "sp", shape, mesh, call, from = call.at, batch, numHeads, numKvHeads, headDim, dtype } = options;
-  const size = mesh[axis]!;
+  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = mesh2dTrafficOptions.parse(options);
+  const { numHeads, numKvHeads, headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
   if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };
+  const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
   const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
   checkGrid("mesh2dTraffic", grid, size);
   const tiles = parts.map((part) => tileOf(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));

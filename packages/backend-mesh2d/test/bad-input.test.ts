@@ -52,9 +52,9 @@ test("options that no mesh could make right", () => {
   expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend that communicates with nobody/);
   expect(() => mesh2d({ shape: 4 as unknown as [number, number] })).toThrow(/\[rows, columns\], received 4/);
   expect(() => mesh2d({ schedule: "fast" as "fused" })).toThrow(/"auto", "fused" or "overlapped", received "fast"/);
-  expect(() => mesh2d({ channels: 3 as 2 })).toThrow(/channels 1 or 2, received 3/);
+  expect(() => mesh2d({ channels: 3 as 2 })).toThrow(/channels: expected 1 or 2, received 3/);
   expect(() => mesh2d({ computeToTransfer: 0 })).toThrow(/a ratio > 0/);
-  expect(() => mesh2d({ links: [1, 0] })).toThrow(/links, two times > 0, \[row, column\], received \[1,0\]/);
+  expect(() => mesh2d({ links: [1, 0] })).toThrow(/links: expected two times > 0, \[row, column\], received \[1,0\]/);
   expect(() => mesh2d({ halfSpeedRows: -1 })).toThrow(/a number of rows ≥ 0, received -1/);
   expect(() => mesh2d({ rows: 2 } as object)).toThrow(OptionError);
 });

@@ -1,6 +1,5 @@
 import {
   type AttentionBackend,
-  checkOptionNames,
   type Coordinate,
   describeBackend,
   inParts,
@@ -10,6 +9,9 @@ import {
   type QkvGrads,
   type Transfer,
   type Work,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import {
   type Chunk,
@@ -21,16 +23,18 @@ import {
 } from "@mosaic/core/context-parallel";
 import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, mostRows } from "./exchange.ts";
 
-export interface RingOptions {
-  /** The mesh axis along which keys rotate; "sp" if absent. */
-  readonly axis?: string;
+export const ringOptions = defineOptions("ring", {
+  /** The mesh axis along which keys rotate. Default "sp". */
+  axis: option.string({ default: "sp" }),
   /**
-   * What attends to the keys of each step; the device's own kernel if absent. It may communicate along further axes. Then
-   * all ranks along those step together, and its `attendBackward` must add to dk and dv what the queries of all of them
-   * contribute to the keys that this rank gave it.
+   * What attends to the keys of each step. It may communicate along further axes. Then all ranks along those step together,
+   * and its `attendBackward` must add to dk and dv what the queries of all of them contribute to the keys that this rank gave
+   * it. Default: the device's own kernel.
    */
-  readonly inner?: AttentionBackend;
-}
+  inner: option.backend({ optional: true }),
+});
+/** What `ring` takes. */
+export type RingOptions = OptionsOf<typeof ringOptions>;
 
 /**
  * Ring attention: keys and values go from rank to rank along a mesh axis, and every rank folds them, as they come, into
@@ -53,9 +57,8 @@ export interface RingOptions {
  * ring({ axis: "node", inner: ring({ axis: "gpu" }) }).axes; // => ["node", "gpu"]
  * ```
  */
-export function ring(options: RingOptions = {}): AttentionBackend {
-  checkOptionNames("ring", options, ["axis", "inner"] satisfies (keyof RingOptions)[]);
-  const { axis = "sp", inner = local() } = options;
+export function ring(options?: RingOptions): AttentionBackend {
+  const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
   const dependenciesOf = dependencyTables({ axis, inner });
   return {

@@ -1,20 +1,24 @@
-import { type AttentionBackend, dtypeBytes, local } from "@mosaic/core";
+import { defineOptions, dtypeBytes, local, option, type OptionsOf } from "@mosaic/core";
 import {
   type CallTraffic,
   type ChunkFlow,
   type DependencyTable,
   dependencyTable,
   modulo,
-  type TrafficOptions,
+  axisLength,
   trafficOf,
+  trafficOptions,
 } from "@mosaic/core/context-parallel";
 
-export interface RingTrafficOptions extends TrafficOptions {
-  /** The ring's inner backend, as given to `ring`. */
-  readonly inner?: AttentionBackend;
+export const ringTrafficOptions = defineOptions("ringTraffic", {
+  ...trafficOptions.fields,
+  /** The ring's inner backend, as given to `ring`. Default: none that communicates. */
+  inner: option.backend({ optional: true }),
   /** B · Hkv · D: the numbers that make a key, and a value. */
-  readonly width: number;
-}
+  width: option.integer({ min: 1 }),
+});
+/** What `ringTraffic` takes. */
+export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
 
 /**
  * What one rank sends and receives along the ring's axis, in closed form: bytes and messages.
@@ -37,8 +41,9 @@ export interface RingTrafficOptions extends TrafficOptions {
  * ```
  */
 export function ringTraffic(options: RingTrafficOptions): CallTraffic {
-  const { axis = "sp", inner = local(), mesh, call, from = call.at, width, dtype } = options;
-  const dependencies = dependencyTable({ axis, size: mesh[axis]!, inner }, call, from);
+  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = ringTrafficOptions.parse(options);
+  const size = axisLength("ringTraffic", mesh, { axis, from });
+  const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
   const received = foreignRows(dependencies, rank);
   const own = runsOf(dependencies, rank);

@@ -1,20 +1,30 @@
-import { type AttentionBackend, dtypeBytes, local } from "@mosaic/core";
+import { defineOptions, dtypeBytes, local, option, type OptionsOf } from "@mosaic/core";
 import {
   type CallTraffic,
   type ChunkFlow,
   dependencyTable,
   returned,
-  type TrafficOptions,
+  axisLength,
   trafficOf,
+  trafficOptions,
 } from "@mosaic/core/context-parallel";
-import { type HeadCounts, type Split, splitsOf } from "./heads.ts";
+import { type Split, splitsOf } from "./heads.ts";
 
-export interface UlyssesTrafficOptions extends HeadCounts, TrafficOptions {
-  /** The exchange's inner backend, as given to `ulysses`. */
-  readonly inner?: AttentionBackend;
-  readonly batch: number;
-  readonly headDim: number;
-}
+export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
+  ...trafficOptions.fields,
+  /** The exchange's inner backend, as given to `ulysses`. Default: none that communicates. */
+  inner: option.backend({ optional: true }),
+  /** B, the batch. */
+  batch: option.integer({ min: 1 }),
+  /** H, the query heads. */
+  numHeads: option.integer({ min: 1 }),
+  /** Hkv, the key heads. */
+  numKvHeads: option.integer({ min: 1 }),
+  /** D, the size of a head. */
+  headDim: option.integer({ min: 1 }),
+});
+/** What `ulyssesTraffic` takes. */
+export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
 
 /**
  * What one rank sends and receives along the axis, in closed form: bytes and messages, those of `inner` not counted.
@@ -40,10 +50,12 @@ export interface UlyssesTrafficOptions extends HeadCounts, TrafficOptions {
  * ```
  */
 export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
-  const { axis = "sp", inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = options;
-  const dependencies = dependencyTable({ axis, size: mesh[axis]!, inner }, call, from);
+  const settings = ulyssesTrafficOptions.parse(options);
+  const { axis, inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = settings;
+  const size = axisLength("ulyssesTraffic", mesh, { axis, from });
+  const dependencies = dependencyTable({ axis, size, inner }, call, from);
   if (dependencies.isEmpty) return { forward: trafficOf([]), backward: trafficOf([]) };
-  const splits = splitsOf(dependencies, options);
+  const splits = splitsOf(dependencies, settings);
   const rank = call.at[axis]!;
   const row = batch * headDim * dtypeBytes[dtype];
   const sum = batch * headDim * dtypeBytes.float32;

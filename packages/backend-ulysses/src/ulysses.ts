@@ -1,7 +1,6 @@
 import {
   type AttentionBackend,
   type Call,
-  checkOptionNames,
   type Context,
   type Coordinate,
   describeBackend,
@@ -12,17 +11,22 @@ import {
   type ProcessGroup,
   type SavedRows,
   type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { type Chunk, ChunkBuffers, dependencyTables, validator } from "@mosaic/core/context-parallel";
 import { Exchange, headsOf, type Piece } from "./exchange.ts";
 import { type Heads, partsOf, type Share, type Split, splitsOf } from "./heads.ts";
 
-export interface UlyssesOptions {
-  /** The mesh axis along which rows are exchanged for heads; "sp" if absent. */
-  readonly axis?: string;
-  /** What attends, for each rank's heads, to the whole sequence along the axis; the device's own kernel if absent. */
-  readonly inner?: AttentionBackend;
-}
+export const ulyssesOptions = defineOptions("ulysses", {
+  /** The mesh axis along which rows are exchanged for heads. Default "sp". */
+  axis: option.string({ default: "sp" }),
+  /** What attends, for each rank's heads, to the whole sequence along the axis. Default: the device's own kernel. */
+  inner: option.backend({ optional: true }),
+});
+/** What `ulysses` takes. */
+export type UlyssesOptions = OptionsOf<typeof ulyssesOptions>;
 
 /**
  * Head-parallel attention: the ranks along a mesh axis exchange rows for heads, so that each has all rows of some heads,
@@ -50,9 +54,8 @@ export interface UlyssesOptions {
  * ulysses({ axis: "gpu", inner: ring({ axis: "node" }) }).axes; // => ["node", "gpu"]
  * ```
  */
-export function ulysses(options: UlyssesOptions = {}): AttentionBackend {
-  checkOptionNames("ulysses", options, ["axis", "inner"] satisfies (keyof UlyssesOptions)[]);
-  const { axis = "sp", inner = local() } = options;
+export function ulysses(options?: UlyssesOptions): AttentionBackend {
+  const { axis, inner = local() } = ulyssesOptions.parse(options);
   // This one last: what its ranks hold between them is one shard of what `inner` attends to.
   const axes = [...inner.axes, axis];
   const validate = validator({ name: "ulysses", axis, inner, axes, sharded: ["queries", "keys"] });

@@ -1,16 +1,28 @@
-import { checkOptionNames, type Collectives, type ConnectOptions, OptionError } from "@mosaic/core";
+import {
+  type Collectives,
+  type ConnectOptions,
+  OptionError,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import { connectProcess } from "@mosaic/runtime";
 import { addon, openTransport } from "./addon.ts";
 import { checkDevice, checkSize } from "./world.ts";
 
-export interface LocalOptions {
+export const localOptions = defineOptions("local", {
   /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
-  readonly name?: string;
-  /**
-   * Seconds to wait for the other ranks; an error names those that are missing. Default: as long as a collective may take.
-   */
-  readonly connectTimeout?: number;
-}
+  name: option.string({ optional: true }),
+  /** Seconds to wait for the other ranks; an error names those that are missing. Default: as long as a collective may take. */
+  connectTimeout: option.number({
+    above: 0,
+    max: 1e9,
+    expected: "seconds, more than 0 and at most 1e9",
+    optional: true,
+  }),
+});
+/** What `local` takes. */
+export type LocalOptions = OptionsOf<typeof localOptions>;
 
 /**
  * Collectives for ranks that are processes of one host, over shared memory.
@@ -25,9 +37,8 @@ export interface LocalOptions {
  * ```
  * @throws OptionError for options that do not exist, or cannot be.
  */
-export function local(options: LocalOptions = {}): Collectives {
-  checkOptionNames("local", options, ["name", "connectTimeout"]);
-  checkOptions(options);
+export function local(options?: LocalOptions): Collectives {
+  const { name, connectTimeout } = localOptions.parse(options);
   return {
     name: "local",
     async connect(connecting: ConnectOptions) {
@@ -35,7 +46,6 @@ export function local(options: LocalOptions = {}): Collectives {
       checkDevice(device);
       checkHost(size);
       addon(); // before an agent is started for nothing
-      const { name, connectTimeout } = options;
       return connectProcess({ ...connecting, kind: "local", name, connectTimeout, openTransport });
     },
   };
@@ -51,17 +61,5 @@ function checkHost(size: number): void {
     expected: "all ranks on this host",
     received: `LOCAL_WORLD_SIZE ${LOCAL_WORLD_SIZE} of ${size} ranks`,
     remedy: "start all ranks on one host, or use collectives that span hosts",
-  });
-}
-
-function checkOptions({ name, connectTimeout = 1 }: LocalOptions): void {
-  if (name !== undefined && typeof name !== "string") {
-    throw new OptionError({ where: "local: name", expected: "a text", received: String(name) });
-  }
-  if (connectTimeout > 0 && connectTimeout <= 1e9) return;
-  throw new OptionError({
-    where: "local: connectTimeout",
-    expected: "seconds, more than 0 and at most 1e9",
-    received: String(connectTimeout),
   });
 }

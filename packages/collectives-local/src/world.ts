@@ -1,4 +1,4 @@
-import { type Context, type Device, OptionError } from "@mosaic/core";
+import { type Context, type Device, OptionError, formatValue } from "@mosaic/core";
 import { checkDeviceType, inProcess, openWorld, type WorldOptions } from "@mosaic/runtime";
 import { openTransport } from "./addon.ts";
 
@@ -33,8 +33,8 @@ export async function world(size: number, options: WorldOptions): Promise<readon
 
 /** Rings of bytes grow with the square of the ranks. */
 export function checkSize(size: number): void {
-  if (size <= 1024) return;
-  throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: String(size) });
+  if (typeof size === "number" && size <= 1024) return;
+  throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: formatValue(size) });
 }
 
 export function checkDevice(device: Device): void {

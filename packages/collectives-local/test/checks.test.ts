@@ -104,7 +104,7 @@ test("local() refuses options that do not exist, or cannot be", () => {
   );
   expect(() => local({ connectTimeout: 0 })).toThrow(/local: connectTimeout: expected seconds/);
   expect(() => local({ connectTimeout: Number.NaN })).toThrow(OptionError);
-  expect(() => local({ name: 5 } as object)).toThrow(/local: name: expected a text, received 5/);
+  expect(() => local({ name: 5 } as object)).toThrow(/local: name: expected a string, received 5/);
 });
 
 test("local() alone is a world of one", async () => {

@@ -1,7 +1,7 @@
 import type { Collectives, ConnectOptions } from "@mosaic/core";
 import { connectProcess, type ConnectRankOptions, timeoutOf } from "@mosaic/runtime";
 import { loadNccl, openTransport as openNccl } from "./addon.ts";
-import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
+import { checkDevice, type NcclOptions, type NcclSettings, parseOptions } from "./options.ts";
 
 /**
  * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer, which is loaded when the ranks connect: from
@@ -19,21 +19,21 @@ import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
  * nccl({ maxCtas: 8 }).name; // => "nccl"
  * ```
  */
-export function nccl(options: NcclOptions = {}): Collectives {
-  checkOptions(options);
+export function nccl(options?: NcclOptions): Collectives {
+  const settings = parseOptions(options);
   return {
     name: "nccl",
     async connect(connecting) {
-      return connectProcess({ ...rankOptions(connecting, options), kind: "nccl", name: options.name });
+      return connectProcess({ ...rankOptions(connecting, settings), kind: "nccl", name: settings.name });
     },
   };
 }
 
 /** How a rank is connected over NCCL, which is loaded here. */
-export function rankOptions(connecting: ConnectOptions, options: NcclOptions): Omit<ConnectRankOptions, "control"> {
+export function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connecting.device);
   const timeout = timeoutOf(options.timeout ?? connecting.timeout);
-  const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network = "", warmUp = true } = options;
+  const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network = "", warmUp } = options;
   // NCCL reads it once, when it starts.
   if (options.hostId !== undefined) process.env.NCCL_HOSTID = options.hostId;
   // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.

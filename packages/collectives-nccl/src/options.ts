@@ -1,48 +1,42 @@
-import { checkOptionNames, type Device, OptionError } from "@mosaic/core";
-import { timeoutOf } from "@mosaic/runtime";
+import { type Device, OptionError, defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
 
-/** How NCCL is used. All of it has defaults. */
-export interface NcclOptions {
+/** NCCL has 64 channels at most. */
+const ctas = { min: 1, max: 64, optional: true } as const;
+const seconds = { above: 0, max: 1e9, expected: "seconds, more than 0 and at most 1e9", optional: true } as const;
+
+export const ncclOptions = defineOptions("nccl", {
   /** Seconds that a collective may take. Default: what `init` was given, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
-  readonly timeout?: number;
+  timeout: option.number(seconds),
   /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */
-  readonly connectTimeout?: number;
-  /** Distinguishes worlds that form at the same time in one job. Default "world". */
-  readonly name?: string;
+  connectTimeout: option.number(seconds),
+  /** Distinguishes worlds that form at the same time in one job. Default: "world". */
+  name: option.string({ optional: true }),
   /**
-   * Thread blocks that NCCL may use at least, and at most. Each takes a multiprocessor from attention while it runs; a
-   * ring inside a node needs few, links between nodes more. Default: NCCL decides.
+   * Thread blocks that NCCL may use at least. Each takes a multiprocessor from attention while it runs; a ring inside a node
+   * needs few, links between nodes more. Default: NCCL decides.
    */
-  readonly minCtas?: number;
-  readonly maxCtas?: number;
+  minCtas: option.integer(ctas),
+  /** Thread blocks that NCCL may use at most. Default: NCCL decides. */
+  maxCtas: option.integer(ctas),
   /** The network between nodes, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
-  readonly network?: string;
+  network: option.string({ optional: true }),
   /**
    * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first
    * transfer between two of them takes longer. Default true.
    */
-  readonly warmUp?: boolean;
+  warmUp: option.boolean({ default: true }),
   /** This rank's host, as NCCL sees it (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's. */
-  readonly hostId?: string;
-}
-
-const known = [
-  "timeout",
-  "connectTimeout",
-  "name",
-  "minCtas",
-  "maxCtas",
-  "network",
-  "warmUp",
-  "hostId",
-] as const satisfies readonly (keyof NcclOptions)[];
+  hostId: option.string({ optional: true }),
+});
+/** How NCCL is used. All of it has defaults. */
+export type NcclOptions = OptionsOf<typeof ncclOptions>;
+/** The same, checked. */
+export type NcclSettings = ResolvedOptionsOf<typeof ncclOptions>;
 
 /** @throws OptionError that names the first option that will not do. */
-export function checkOptions(options: NcclOptions): void {
-  checkOptionNames("nccl", options, known);
-  const { minCtas, maxCtas, timeout, connectTimeout } = options;
-  checkCtas("minCtas", minCtas);
-  checkCtas("maxCtas", maxCtas);
+export function parseOptions(options: NcclOptions | undefined): NcclSettings {
+  const settings = ncclOptions.parse(options);
+  const { minCtas, maxCtas } = settings;
   if (minCtas !== undefined && maxCtas !== undefined && minCtas > maxCtas) {
     throw new OptionError({
       where: "nccl",
@@ -50,13 +44,7 @@ export function checkOptions(options: NcclOptions): void {
       received: `${minCtas} and ${maxCtas}`,
     });
   }
-  for (const seconds of [timeout, connectTimeout]) if (seconds !== undefined) timeoutOf(seconds);
-}
-
-/** NCCL has 64 channels at most. */
-function checkCtas(name: string, value: number | undefined): void {
-  if (value === undefined || (Number.isInteger(value) && value >= 1 && value <= 64)) return;
-  throw new OptionError({ where: `nccl: ${name}`, expected: "a whole number from 1 to 64", received: String(value) });
+  return settings;
 }
 
 /** Throws unless these collectives serve the device. */

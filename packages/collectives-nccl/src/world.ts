@@ -1,7 +1,7 @@
 import type { Context } from "@mosaic/core";
 import { inProcess, openWorld, type WorldOptions } from "@mosaic/runtime";
 import { rankOptions } from "./nccl.ts";
-import { checkDevice, checkOptions, type NcclOptions } from "./options.ts";
+import { checkDevice, type NcclOptions, parseOptions } from "./options.ts";
 
 /** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
 export interface NcclWorldOptions extends WorldOptions {
@@ -13,8 +13,8 @@ export interface NcclWorldOptions extends WorldOptions {
  *
  * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
  */
-export async function world(size: number, { nccl = {}, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
-  checkOptions(nccl);
+export async function world(size: number, { nccl, ...options }: NcclWorldOptions): Promise<readonly Context[]> {
+  const settings = parseOptions(nccl);
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";
   // Of the same process, NCCL would look into tensors, which lie in a pool that only their own GPU reaches.
@@ -23,7 +23,7 @@ export async function world(size: number, { nccl = {}, ...options }: NcclWorldOp
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
   const collectives = inProcess({
     ...{ name: "nccl", size, check: checkDevice },
-    rank: (connecting) => rankOptions(connecting, nccl),
+    rank: (connecting) => rankOptions(connecting, settings),
   });
   return openWorld(size, collectives, options);
 }

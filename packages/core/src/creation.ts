@@ -1,9 +1,11 @@
 import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, OptionError, ShapeError } from "./errors.ts";
-import { checkOptionNames } from "./options.ts";
+import { checkDType, checkNumber, checkShape } from "./arguments.ts";
+import type { DType } from "./dtype.ts";
+import { formatValue, OptionError, ShapeError } from "./errors.ts";
+import * as option from "./option.ts";
+import { defineOptions, type OptionsOf } from "./options.ts";
 import { formatShape, type Shape, sizeOf } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -15,6 +17,9 @@ function isContext(on: On): on is Context {
 }
 
 function deviceOf(on: On, where: string): Device {
+  if (typeof on !== "object" || on === null || !("mesh" in on || "kernels" in on)) {
+    throw new OptionError({ where, expected: "a Context or a Device", received: formatValue(on) });
+  }
   if (!isContext(on)) return on;
   on.assertOpen(where);
   return on.device;
@@ -31,12 +36,8 @@ export function empty(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
 
 function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: string }): Tensor {
   const { shape, dtype, where } = wanted;
-  if (!shape.every((length) => Number.isSafeInteger(length) && length >= 0)) {
-    throw new ShapeError({ where, expected: "lengths that are whole numbers ≥ 0", received: formatShape(shape) });
-  }
-  if (!(dtype in dtypeBytes)) {
-    throw new DTypeError({ where, expected: `one of ${Object.keys(dtypeBytes).join(", ")}`, received: String(dtype) });
-  }
+  checkShape(where, shape);
+  checkDType(where, dtype);
   return device.empty(shape, dtype);
 }
 
@@ -56,6 +57,8 @@ function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: s
  */
 export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
   const device = deviceOf(on, "fromArray");
+  checkShape("fromArray", shape);
+  checkArrayLike(values);
   if (sizeOf(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
@@ -69,6 +72,12 @@ export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype
   return out;
 }
 
+function checkArrayLike(values: unknown): void {
+  if (typeof values === "object" && values !== null && Number.isSafeInteger((values as ArrayLike<unknown>).length))
+    return;
+  throw new OptionError({ where: "fromArray: values", expected: "an array of numbers", received: formatValue(values) });
+}
+
 /** Texts and gaps would become NaN. Typed arrays of numbers hold nothing else. */
 function checkNumbers(values: ArrayLike<number>): void {
   const isTyped = ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
@@ -79,7 +88,7 @@ function checkNumbers(values: ArrayLike<number>): void {
     throw new OptionError({
       where: `fromArray: values[${i}]`,
       expected: "a number",
-      received: typeof value === "string" ? JSON.stringify(value) : `${typeof value} ${String(value)}`,
+      received: formatValue(value),
     });
   }
 }
@@ -87,6 +96,7 @@ function checkNumbers(values: ArrayLike<number>): void {
 /** A tensor of one value throughout. */
 export function full(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
   const device = deviceOf(on, "full");
+  checkNumber("full: value", value);
   const out = allocate(device, { shape, dtype, where: "full" });
   device.kernels.fill(out, value);
   return out;
@@ -102,24 +112,32 @@ export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
   return full(on, shape, 1, dtype);
 }
 
-/** Where random numbers come from, and their dtype. */
-export interface RandomOptions {
-  /** Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
-  readonly seed?: number;
+const randomFields = {
+  /** What the numbers follow from. Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
+  seed: option.integer({ min: 0, optional: true }),
   /** Distinguishes tensors of one seed. Default: a fresh one at every call. */
-  readonly stream?: number;
-  readonly dtype?: DType;
-}
-/** The normal distribution: mean 0 and standard deviation 1 unless given. */
-export interface NormalOptions extends RandomOptions {
-  readonly mean?: number;
-  readonly std?: number;
-}
-/** The uniform distribution over [low, high): [0, 1) unless given. */
-export interface UniformOptions extends RandomOptions {
-  readonly low?: number;
-  readonly high?: number;
-}
+  stream: option.integer({ min: 0, optional: true }),
+  /** Of the tensor. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+};
+export const randnOptions = defineOptions("randn", {
+  ...randomFields,
+  /** Of the normal distribution. Default 0. */
+  mean: option.number({ default: 0 }),
+  /** Standard deviation. Default 1. */
+  std: option.number({ min: 0, default: 1 }),
+});
+/** What `randn` takes beside a shape. */
+export type RandnOptions = OptionsOf<typeof randnOptions>;
+export const randOptions = defineOptions("rand", {
+  ...randomFields,
+  /** The smallest number. Default 0. */
+  low: option.number({ default: 0 }),
+  /** What all numbers are below. Default 1. */
+  high: option.number({ default: 1 }),
+});
+/** What `rand` takes beside a shape. */
+export type RandOptions = OptionsOf<typeof randOptions>;
 
 /**
  * Normally distributed numbers, mean 0 and standard deviation 1 by default. With `seed` and `stream` given,
@@ -136,24 +154,21 @@ export interface UniformOptions extends RandomOptions {
  * ```
  * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no whole number ≥ 0.
  */
-export function randn(on: On, shape: Shape, options: NormalOptions = {}): Tensor {
-  checkOptionNames("randn", options, ["seed", "stream", "dtype", "mean", "std"]);
-  const { mean = 0, std = 1, dtype = "float32" } = options;
-  checkDistribution("randn", { kind: "normal", mean, std });
+export function randn(on: On, shape: Shape, options?: RandnOptions): Tensor {
+  const { mean, std, dtype, ...draw } = randnOptions.parse(options);
   const device = deviceOf(on, "randn");
-  const from = source("randn", on, options);
+  const from = source(on, draw);
   const out = allocate(device, { shape, dtype, where: "randn" });
   device.kernels.random(out, { kind: "normal", mean, std, ...from });
   return out;
 }
 
 /** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
-export function rand(on: On, shape: Shape, options: UniformOptions = {}): Tensor {
-  checkOptionNames("rand", options, ["seed", "stream", "dtype", "low", "high"]);
-  const { low = 0, high = 1, dtype = "float32" } = options;
+export function rand(on: On, shape: Shape, options?: RandOptions): Tensor {
+  const { low, high, dtype, ...draw } = randOptions.parse(options);
   checkDistribution("rand", { kind: "uniform", low, high });
   const device = deviceOf(on, "rand");
-  const from = source("rand", on, options);
+  const from = source(on, draw);
   const out = allocate(device, { shape, dtype, where: "rand" });
   device.kernels.random(out, { kind: "uniform", low, high, ...from });
   return out;
@@ -183,11 +198,12 @@ export function checkDistribution(where: string, spec: Distribution): void {
 
 const streams = new WeakMap<Device, number>();
 
-function source(where: string, on: On, { seed, stream }: RandomOptions): { seed: number; stream: number } {
-  for (const [name, value = 0] of Object.entries({ seed, stream })) {
-    if (Number.isSafeInteger(value) && value >= 0) continue;
-    throw new OptionError({ where: `${where}: ${name}`, expected: "a whole number ≥ 0", received: String(value) });
-  }
+interface Draw {
+  readonly seed: number | undefined;
+  readonly stream: number | undefined;
+}
+
+function source(on: On, { seed, stream }: Draw): { seed: number; stream: number } {
   if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
   return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => nextStream(on)) };
 }

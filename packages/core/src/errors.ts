@@ -9,7 +9,36 @@ export interface ErrorParts {
 
 function sentence({ where, expected, received, remedy }: ErrorParts): string {
   const details = [expected && `expected ${expected}`, received && `received ${received}`].filter(Boolean).join(", ");
-  return `${where}: ${[details, remedy].filter(Boolean).join("; ")}`;
+  return `${typeof where === "string" ? where : formatValue(where)}: ${[details, remedy].filter(Boolean).join("; ")}`;
+}
+
+/**
+ * Any value, short, as messages show what they received: never throws, whatever it is given.
+ *
+ * @example
+ * ```ts
+ * import { formatValue } from "@mosaic/core";
+ * [formatValue("sp"), formatValue([2, NaN]), formatValue({ a: 1 })]; // => ['"sp"', "[2,NaN]", "an object with a"]
+ * [formatValue(undefined), formatValue(new Map()), formatValue(Math.sqrt)]; // => ["undefined", "a Map", "a function"]
+ * ```
+ */
+export function formatValue(value: unknown): string {
+  if (typeof value === "string") return JSON.stringify(value.length > 60 ? `${value.slice(0, 60)}…` : value);
+  if (typeof value === "bigint") return `${value}n`;
+  if (typeof value === "function") return "a function";
+  if (typeof value !== "object" || value === null) return String(value);
+  try {
+    if (Array.isArray(value)) {
+      const shown = value.slice(0, 8).map((each: unknown) => (Array.isArray(each) ? "[…]" : formatValue(each)));
+      return `[${shown.join(",")}${value.length > 8 ? ",…" : ""}]`;
+    }
+    const name: unknown = (Object.getPrototypeOf(value) as object | null)?.constructor?.name;
+    if (typeof name === "string" && name !== "" && name !== "Object") return `a ${name}`;
+    const keys = Object.keys(value);
+    return keys.length > 0 ? `an object with ${keys.slice(0, 8).join(", ")}` : "an empty object";
+  } catch {
+    return "an object";
+  }
 }
 
 /**
@@ -35,7 +64,7 @@ export class MosaicError extends Error {
 export class ShapeError extends MosaicError {}
 /** A dtype that does not fit. */
 export class DTypeError extends MosaicError {}
-/** An option, or a combination of options, that does not exist. */
+/** An option, or a combination of options, that does not exist; an argument that is not of its kind. */
 export class OptionError extends MosaicError {}
 /** A backward that cannot run: nothing was recorded, it has run already, or a gradient does not fit. */
 export class AutogradError extends MosaicError {}
@@ -56,6 +85,17 @@ export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}
 
+/** Throws an OptionError unless an argument is what was expected: for what callers without types may pass. */
+// oxlint-disable-next-line max-params -- the parts of a message
+export function expectValue(where: string, fits: boolean, expected: string, received: unknown): void {
+  if (!fits) throw new OptionError({ where, expected, received: formatValue(received) });
+}
+
+/** Throws an OptionError unless `f` is a function. */
+export function checkFunction(where: string, f: unknown): void {
+  expectValue(where, typeof f === "function", "a function", f);
+}
+
 /** The codes of `MosaicFailureCode` in include/mosaic/stream.h, in order. */
 const failures = [
   MosaicError,
@@ -69,5 +109,7 @@ const failures = [
 
 /** Turns a native `MosaicFailure` into the error class that its code stands for. */
 export function errorFromFailure(code: number, message: string): MosaicError {
-  return new (failures[code] ?? DeviceError)(message);
+  return new ((typeof code === "number" ? failures[code] : undefined) ?? DeviceError)(
+    typeof message === "string" ? message : formatValue(message),
+  );
 }

@@ -1,9 +1,17 @@
 import "./methods.ts";
 
+export {
+  checkContext,
+  checkDType,
+  checkNullableTensor,
+  checkShape,
+  checkTensor,
+} from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export {
   type AttentionBackend,
   type Call,
+  checkBackend,
   describeBackend,
   inParts,
   type InParts,
@@ -27,11 +35,22 @@ export {
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
-export * from "./creation.ts";
+export {
+  empty,
+  fromArray,
+  full,
+  type On,
+  ones,
+  rand,
+  randn,
+  type RandnOptions,
+  type RandOptions,
+  zeros,
+} from "./creation.ts";
 export type * from "./device.ts";
 export { type DType, dtypeBytes, dtypeCodes } from "./dtype.ts";
 export * from "./errors.ts";
-export { init, type InitOptions } from "./init.ts";
+export { init, initOptions, type InitOptions } from "./init.ts";
 export { compileKernel } from "./kernels/compile.ts";
 export { checkFeatures } from "./kernels/features.ts";
 export type * from "./kernels/fields.ts";
@@ -54,7 +73,7 @@ export {
   type CrossForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
-export { Module } from "./modules/module.ts";
+export { checkModule, Module } from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
 export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";
@@ -76,7 +95,16 @@ export { layerNorm, type NormOptions, rmsNorm } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
 export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
-export { checkOptionNames } from "./options.ts";
+export * as option from "./option.ts";
+export type { Option, OptionSettings, PresenceOf } from "./option.ts";
+export {
+  checkArgument,
+  checkOptionNames,
+  defineOptions,
+  type OptionsDeclaration,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+} from "./options.ts";
 export type { Layout } from "./placement/layout.ts";
 export { layoutOf, type LayoutOptions } from "./placement/layout-of.ts";
 export * from "./placement/placement.ts";

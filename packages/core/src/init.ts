@@ -1,4 +1,4 @@
-import type { AttentionBackend } from "./attention/backend.ts";
+import { type AttentionBackend, checkBackend } from "./attention/backend.ts";
 import { local } from "./attention/local.ts";
 import { nextStreamNumber } from "./autograd/rng-state.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
@@ -6,42 +6,36 @@ import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
-import { checkOptionNames } from "./options.ts";
+import * as option from "./option.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "./options.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
 import type { TraceEvent } from "./trace.ts";
 
-/** What `init` takes. */
-export interface InitOptions {
+export const initOptions = defineOptions("init", {
   /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
-  readonly device: Device;
-  /** How the ranks are connected. Needed for more than one. */
-  readonly collectives?: Collectives;
-  /** Default: RANK and WORLD_SIZE from the environment, as the launcher sets them, else 0 and 1. */
-  readonly rank?: number;
-  readonly worldSize?: number;
-  /** Lengths of the named axes along which the ranks are arranged; their product is the world's size. Default { sp: worldSize }. */
-  readonly mesh?: Coordinate;
-  /** Ranks that share one sequence: short for mesh { dp: worldSize / spSize, sp: spSize }. */
-  readonly spSize?: number;
-  /** Backends that modules may name; `local` is always there. */
-  readonly backends?: readonly AttentionBackend[];
+  device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {
+    remedy: "pass a Device, such as the one that cpu() of a kernels package makes",
+  }),
+  /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
+  collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
+  /** This rank's number. Default: RANK from the environment, as the launcher sets it, else 0. */
+  rank: option.integer({ min: 0, optional: true }),
+  /** Ranks of the job. Default: WORLD_SIZE from the environment, else 1. */
+  worldSize: option.integer({ min: 1, optional: true }),
+  /** Lengths of the named axes along which the ranks are arranged; their product is the world's size. Default: { sp: worldSize }. */
+  mesh: option.meshShape({ optional: true }),
+  /** Ranks that share one sequence: short for mesh { dp: worldSize / spSize, sp: spSize }. Default: all. */
+  spSize: option.integer({ min: 1, optional: true }),
+  /** Backends that modules may name; `local` is always there. Default: none. */
+  backends: option.array(option.backend(), { optional: true }),
   /** What parameters are drawn from, the same on every rank. Default 0. */
-  readonly seed?: number;
-  /** Seconds that a collective may take. */
-  readonly timeout?: number;
-}
-
-const known = [
-  "device",
-  "collectives",
-  "rank",
-  "worldSize",
-  "mesh",
-  "spSize",
-  "backends",
-  "seed",
-  "timeout",
-] as const satisfies readonly (keyof InitOptions)[];
+  seed: option.integer({ min: 0, default: 0 }),
+  /** Seconds that a collective may take. Default: that of the collectives. */
+  timeout: option.number({ above: 0, max: 1e9, expected: "seconds, more than 0 and at most 1e9", optional: true }),
+});
+/** What `init` takes. */
+export type InitOptions = OptionsOf<typeof initOptions>;
+type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
 /** Where the backends live that Mosaic itself provides. */
 const packages: Readonly<Record<string, string>> = {
@@ -67,9 +61,9 @@ const packages: Readonly<Record<string, string>> = {
  * @throws OptionError for options that do not exist or do not go together; ShapeError for a mesh of another size.
  */
 export async function init(options: InitOptions): Promise<Context> {
-  checkOptions(options);
-  const size = options.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
-  const rank = options.rank ?? fromEnvironment("RANK", 0);
+  const settings = initOptions.parse(options);
+  const size = settings.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
+  const rank = settings.rank ?? fromEnvironment("RANK", 0);
   if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
     throw new OptionError({
       where: "init",
@@ -78,43 +72,16 @@ export async function init(options: InitOptions): Promise<Context> {
       remedy: "let mosaic-run set RANK and WORLD_SIZE, or give rank and worldSize",
     });
   }
-  const shape = meshShape(options, size);
-  const backends = byName(options.backends ?? []);
-  const collectives = options.collectives ?? (size === 1 ? singleRankGroup() : missingCollectives(size));
-  const { device, timeout } = options;
+  const shape = meshShape(settings, size);
+  const backends = byName(settings.backends ?? []);
+  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : missingCollectives(size));
+  const { device, timeout, seed } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
-    return new OpenContext({ device, backends, mesh: await createMesh(world, shape), seed: options.seed ?? 0 });
+    return new OpenContext({ device, backends, mesh: await createMesh(world, shape), seed });
   } catch (error) {
     await world[Symbol.asyncDispose]();
     throw error;
-  }
-}
-
-function checkOptions(options: InitOptions): void {
-  checkOptionNames("init", options, known);
-  const { device, seed = 0, timeout = 1 } = options;
-  if (!device) {
-    throw new OptionError({
-      where: "init",
-      expected: "a device",
-      received: "none",
-      remedy: "pass a Device, such as the one that cpu() of a kernels package makes",
-    });
-  }
-  if (!Number.isSafeInteger(seed) || seed < 0) {
-    throw new OptionError({ where: "init: seed", expected: "a whole number ≥ 0", received: String(seed) });
-  }
-  if (!(timeout > 0)) {
-    throw new OptionError({ where: "init: timeout", expected: "seconds, more than 0", received: String(timeout) });
-  }
-  if (options.mesh && options.spSize !== undefined) {
-    throw new OptionError({
-      where: "init",
-      expected: "mesh or spSize",
-      received: "both",
-      remedy: "name sp in the mesh",
-    });
   }
 }
 
@@ -129,10 +96,18 @@ function fromEnvironment(name: string, otherwise: number): number {
   });
 }
 
-function meshShape({ mesh, spSize }: InitOptions, size: number): Coordinate {
+function meshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
+  if (mesh && spSize !== undefined) {
+    throw new OptionError({
+      where: "init",
+      expected: "mesh or spSize",
+      received: "both",
+      remedy: "name sp in the mesh",
+    });
+  }
   if (mesh) return mesh;
   if (spSize === undefined) return { sp: size };
-  if (Number.isInteger(spSize) && spSize > 0 && size % spSize === 0) return { dp: size / spSize, sp: spSize };
+  if (size % spSize === 0) return { dp: size / spSize, sp: spSize };
   throw new OptionError({
     where: "init: spSize",
     expected: `a divisor of the ${size} ranks`,
@@ -199,7 +174,10 @@ class OpenContext implements Context {
   }
 
   backend(nameOrValue: string | AttentionBackend): AttentionBackend {
-    if (typeof nameOrValue !== "string") return nameOrValue;
+    if (typeof nameOrValue !== "string") {
+      checkBackend("backend", nameOrValue);
+      return nameOrValue;
+    }
     const backend = this.#backends.get(nameOrValue);
     if (backend) return backend;
     const home = packages[nameOrValue];

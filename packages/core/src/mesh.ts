@@ -1,5 +1,5 @@
 import type { ProcessGroup } from "./collectives/process-group.ts";
-import { OptionError, ShapeError } from "./errors.ts";
+import { OptionError, ShapeError, expectValue, formatValue } from "./errors.ts";
 
 /** A place in the mesh, or part of one: { node: 1, gpu: 3 }. Mesh axes are strings, tensor axes are numbers. */
 export type Coordinate = Readonly<Record<string, number>>;
@@ -17,8 +17,16 @@ export interface DeviceMesh {
   group(axis: string): ProcessGroup;
 }
 
+function checkLengths(where: string, lengths: unknown): void {
+  const isObject = typeof lengths === "object" && lengths !== null;
+  const fits = isObject && Object.values(lengths).every((length) => typeof length === "number");
+  expectValue(where, fits, "numbers by the names of axes", lengths);
+}
+
 /** The coordinate of a rank. */
 export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
+  checkLengths("coordinateOf", shape);
+  expectValue("coordinateOf", Number.isSafeInteger(rank) && rank >= 0, "a rank ≥ 0", rank);
   const entries: [string, number][] = [];
   let rest = rank;
   for (const [axis, length] of Object.entries(shape).reverse()) {
@@ -30,6 +38,8 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
 
 /** The coordinate without some axes: all shards along them. */
 export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
+  checkLengths("omitAxes", at);
+  expectValue("omitAxes", Array.isArray(axes), "an array of axes", axes);
   return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
 }
 
@@ -56,6 +66,13 @@ function checkShape(shape: Coordinate, size: number): void {
 
 /** Collective: cuts the world into one group per axis. */
 export async function createMesh(world: ProcessGroup, lengths: Coordinate): Promise<DeviceMesh> {
+  expectValue(
+    "createMesh",
+    typeof (world as Partial<ProcessGroup> | null)?.split === "function",
+    "a ProcessGroup",
+    world,
+  );
+  checkLengths("init: mesh", lengths);
   const shape = { ...lengths };
   checkShape(shape, world.size);
   const axes = Object.keys(shape);
@@ -75,7 +92,7 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
       throw new OptionError({
         where: "mesh.group",
         expected: `one of the axes ${axes.join(", ")}`,
-        received: `"${axis}"`,
+        received: formatValue(axis),
         remedy: "name the axis in init({ mesh })",
       });
     },

@@ -1,18 +1,98 @@
-import { OptionError } from "./errors.ts";
+import { formatValue, OptionError } from "./errors.ts";
+import { acceptsAbsent, type Fields, isObject, type Option, type ResolvedOptionsOf } from "./option.ts";
 
-/** Throws an OptionError that names the legal options if there is any other: nothing is ignored in silence. */
+export type { OptionsOf, ResolvedOptionsOf } from "./option.ts";
+
+// An options object is declared once: the declaration is its type, its legal names, its defaults, its checks, and, with the
+// comment above each name, its table in the README of the package (scripts/options-tables.mjs).
+
+/** An options object: what `defineOptions` makes. */
+export interface OptionsDeclaration<F extends Fields> {
+  readonly name: string;
+  readonly fields: F;
+  /**
+   * All options, with defaults. `where` is what messages begin with; the declaration's name if absent.
+   *
+   * @throws OptionError for what is no object, for names that do not exist, and for values that an option does not accept.
+   */
+  parse(options: unknown, where?: string): ResolvedOptionsOf<{ readonly fields: F }>;
+}
+
+/**
+ * Declares an options object. A comment above each name states what it is for.
+ *
+ * @example
+ * ```ts
+ * import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+ * const dropOptions = defineOptions("drop", {
+ *   // Of an element to become 0.
+ *   probability: option.number({ min: 0, below: 1 }),
+ *   inPlace: option.boolean({ default: false }),
+ * });
+ * type DropOptions = OptionsOf<typeof dropOptions>; // { readonly probability: number; readonly inPlace?: boolean }
+ * const options: DropOptions = { probability: 0.5 };
+ * dropOptions.parse(options); // => { probability: 0.5, inPlace: false }
+ * dropOptions.parse({ probability: 1 }); // throws drop: probability: expected a number from 0 to below 1, received 1
+ * dropOptions.parse({ probability: 0, inplace: true }); // throws expected options among probability, inPlace
+ * ```
+ */
+export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
+  const entries = Object.entries<Option<unknown>>(fields);
+  const defaults = Object.freeze(Object.fromEntries(entries.map(([each, option]) => [each, option.default])));
+  const hasRequired = entries.some(([, { presence }]) => presence === "required");
+  const parse = (options: unknown, where: string = name): Readonly<Record<string, unknown>> => {
+    // Calls without options are frequent, and all get the same object.
+    if (options === undefined && !hasRequired) return defaults;
+    if (!isObject(options))
+      throw new OptionError({ where, expected: "an options object", received: formatValue(options) });
+    for (const each of Object.keys(options))
+      if (!Object.hasOwn(fields, each)) throw unknownOptions(where, fields, options);
+    const parsed: Record<string, unknown> = { ...defaults };
+    for (const [each, option] of entries) {
+      const value = options[each];
+      if (value === undefined && option.presence !== "required") continue;
+      if (!option.accepts(value)) throw refusal(`${where}: ${each}`, option, value);
+      parsed[each] = value;
+    }
+    return parsed;
+  };
+  return { name, fields, parse: parse as OptionsDeclaration<F>["parse"] };
+}
+
+/** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */
+export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
+  if (!kind.accepts(value)) throw refusal(where, kind, value);
+}
+
+/** Throws an OptionError that lists the legal names if there is any other. */
 export function checkOptionNames(where: string, options: object, legal: readonly string[]): void {
-  const unknown = Object.keys(options).filter((name) => !legal.includes(name));
-  if (unknown.length === 0) return;
-  throw new OptionError({
+  const fields = Object.fromEntries(legal.map((name) => [name, anything]));
+  if (Object.keys(options).some((name) => !Object.hasOwn(fields, name))) throw unknownOptions(where, fields, options);
+}
+
+const anything: Option<unknown> = {
+  expected: "anything",
+  presence: "optional",
+  default: undefined,
+  remedy: undefined,
+  accepts: (value): value is unknown => value !== undefined,
+};
+
+function unknownOptions(where: string, legal: Fields, options: object): OptionError {
+  const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));
+  return new OptionError({
     where,
-    expected: `options among ${legal.join(", ")}`,
+    expected: `options among ${Object.keys(legal).join(", ")}`,
     received: unknown.map((name) => `"${name}"`).join(", "),
   });
 }
 
-/** Throws an OptionError unless the option is a whole number ≥ 1. */
-export function checkPositive(where: string, name: string, value: number): void {
-  if (Number.isSafeInteger(value) && value >= 1) return;
-  throw new OptionError({ where, expected: `${name} a whole number ≥ 1`, received: String(value) });
+/** What is wrong within a nested object is reported where it is. */
+function refusal(where: string, { expected, remedy, fields }: Option<unknown>, value: unknown): OptionError {
+  if (fields && isObject(value)) {
+    if (Object.keys(value).some((name) => !Object.hasOwn(fields, name))) return unknownOptions(where, fields, value);
+    const fault = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
+    if (fault) return refusal(`${where}: ${fault[0]}`, fault[1], value[fault[0]]);
+  }
+  return new OptionError({ where, expected, received: formatValue(value), ...(remedy !== undefined && { remedy }) });
 }

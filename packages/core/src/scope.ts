@@ -1,4 +1,5 @@
-import { MosaicError } from "./errors.ts";
+import { checkTensor } from "./arguments.ts";
+import { MosaicError, checkFunction } from "./errors.ts";
 import { Tensor } from "./tensor.ts";
 import { adopt, track, Tracker } from "./tracking.ts";
 
@@ -29,6 +30,7 @@ import { adopt, track, Tracker } from "./tracking.ts";
  * @throws MosaicError if `body` returns a promise, alone or in a container; everything has been released.
  */
 export function scope<T>(body: () => T): T {
+  checkFunction("scope", body);
   const tracker = new Tracker();
   const result = track(tracker, body);
   const { tensors, promises } = contentsOf(result);
@@ -73,6 +75,7 @@ function refused(tracker: Tracker, promises: readonly PromiseLike<unknown>[]): M
  * ```
  */
 export function keep<T extends Tensor>(x: T): T {
+  checkTensor("keep", x);
   x.owner = null;
   return x;
 }

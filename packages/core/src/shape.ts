@@ -1,10 +1,21 @@
-import { ShapeError } from "./errors.ts";
+import { expectValue, formatValue, ShapeError } from "./errors.ts";
 
 /** Sizes or strides, in elements, outermost axis first. */
 export type Shape = readonly number[];
 
+/** Throws a ShapeError unless `shape` is an array of numbers. */
+function checkNumbers(where: string, shape: unknown): void {
+  if (Array.isArray(shape)) {
+    let i = 0;
+    while (i < shape.length && typeof shape[i] === "number") i++;
+    if (i === shape.length) return;
+  }
+  throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
+}
+
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function sizeOf(shape: Shape): number {
+  checkNumbers("sizeOf", shape);
   let size = 1;
   for (let axis = 0; axis < shape.length; axis++) size *= shape[axis]!;
   return size;
@@ -12,6 +23,7 @@ export function sizeOf(shape: Shape): number {
 
 /** Row-major strides of a dense tensor. */
 export function contiguousStrides(shape: Shape): number[] {
+  checkNumbers("contiguousStrides", shape);
   const strides = new Array<number>(shape.length);
   let stride = 1;
   for (let axis = shape.length - 1; axis >= 0; axis--) {
@@ -23,6 +35,8 @@ export function contiguousStrides(shape: Shape): number[] {
 
 /** Whether elements lie densely in row-major order; axes of length 1 and empty tensors do not matter. */
 export function isContiguous(shape: Shape, strides: Shape): boolean {
+  checkNumbers("isContiguous: shape", shape);
+  checkNumbers("isContiguous: strides", strides);
   let isDense = true;
   let stride = 1;
   // Every collective checks its operands, so nothing is allocated here.
@@ -37,24 +51,36 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
 
 /** `[2,8,100]`, as it stands in messages. */
 export function formatShape(shape: Shape): string {
-  return `[${shape.join(",")}]`;
+  return Array.isArray(shape) && shape.every((length) => typeof length === "number")
+    ? `[${shape.join(",")}]`
+    : formatValue(shape);
 }
 
 /** Whether two shapes have the same lengths in the same order. */
 export function sameShape(a: Shape, b: Shape): boolean {
+  checkNumbers("sameShape", a);
+  checkNumbers("sameShape", b);
   return a.length === b.length && a.every((length, axis) => length === b[axis]);
 }
 
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
+  if (!Number.isInteger(axis) || typeof rank !== "number") throw notAnAxis(axis, rank, where);
   const normal = axis < 0 ? axis + rank : axis;
-  if (Number.isInteger(axis) && normal >= 0 && normal < rank) return normal;
+  if (normal >= 0 && normal < rank) return normal;
+  throw notAnAxis(axis, rank, where);
+}
+
+function notAnAxis(axis: unknown, rank: number, where: string): ShapeError {
+  expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "a whole number", rank);
   const expected = rank === 0 ? "a tensor with axes" : `an axis from ${-rank} to ${rank - 1}`;
-  throw new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : String(axis) });
+  return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
 }
 
 /** NumPy's broadcasting rule: trailing axes must be equal or 1. */
 export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
+  checkNumbers(where, a);
+  checkNumbers(where, b);
   const rank = Math.max(a.length, b.length);
   return Array.from({ length: rank }, (_, axis) => {
     const x = a[axis - rank + a.length] ?? 1;
@@ -75,6 +101,8 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): number[] {
  * filled exactly by new axes.
  */
 export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] | undefined {
+  for (const each of [shape, strides, to]) checkNumbers("viewStrides", each);
+  expectValue("viewStrides: strides", strides.length === shape.length, `${shape.length} strides`, strides);
   if (sizeOf(shape) === 0 || shape.length === 0) return contiguousStrides(to);
   const result = new Array<number>(to.length);
   let next = to.length - 1;
@@ -101,7 +129,11 @@ export interface StridedView {
 }
 
 /** Throws a ShapeError unless a view shows nothing but the `size` elements that there are. */
-export function checkWithin({ shape, strides, offset }: StridedView, size: number): void {
+export function checkWithin(view: StridedView, size: number): void {
+  const { shape, strides, offset } = view ?? {};
+  checkNumbers("view: shape", shape);
+  checkNumbers("view: strides", strides);
+  expectValue("view", typeof offset === "number" && typeof size === "number", "a number as offset", offset);
   let first = offset;
   let last = offset;
   let legal = shape.length === strides.length && Number.isInteger(offset);
@@ -118,6 +150,6 @@ export function checkWithin({ shape, strides, offset }: StridedView, size: numbe
   throw new ShapeError({
     where: "view",
     expected: `a view of ${size} elements`,
-    received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${offset}`,
+    received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${formatValue(offset)}`,
   });
 }

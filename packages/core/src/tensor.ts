@@ -3,7 +3,7 @@ import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isRecording, type Recipe } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes } from "./dtype.ts";
-import { DisposedError, ShapeError } from "./errors.ts";
+import { checkFunction, expectValue, DisposedError, ShapeError } from "./errors.ts";
 import { checkWithin, formatShape, isContiguous, type Shape, sizeOf } from "./shape.ts";
 import type { Storage } from "./storage.ts";
 import { type Tracker, trackTensor } from "./tracking.ts";
@@ -20,6 +20,16 @@ export interface TensorParts {
 
 /** A part of what a tensor shows; see `Tensor.view`. */
 export type ViewParts = Partial<Pick<TensorParts, "shape" | "strides" | "offset">>;
+
+/**
+ * What every tensor has, whichever copy of this package made it: a program that is bundled may hold one, and its device another.
+ */
+const brand: unique symbol = Symbol.for("@mosaic/core: Tensor") as never;
+
+/** Whether a value is a tensor. */
+export function isTensor(value: unknown): value is Tensor {
+  return typeof value === "object" && value !== null && (value as { readonly [brand]?: true })[brand] === true;
+}
 
 /**
  * A strided view of device memory. It belongs to the `scope` that it was created in, or else to whoever received it:
@@ -43,6 +53,12 @@ export class Tensor implements Disposable, TensorParts {
   #disposed = false;
 
   constructor(parts: TensorParts) {
+    expectValue(
+      "Tensor",
+      typeof parts?.storage?.retain === "function",
+      "the parts of a tensor, with its storage",
+      parts,
+    );
     this.device = parts.device;
     this.dtype = parts.dtype;
     this.storage = parts.storage;
@@ -109,6 +125,14 @@ export class Tensor implements Disposable, TensorParts {
    * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
   record(inputs: readonly (Tensor | null)[], recipe: Recipe, wanted = false): this {
+    expectValue(
+      "record",
+      Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
+      "an array of tensors",
+      inputs,
+    );
+    checkFunction("record: backward", recipe?.backward);
+    checkFunction("record: free", recipe?.free);
     const edges = isRecording() ? inputs.map((input) => input?.edge() ?? null) : [];
     if (!wanted && !edges.some((edge) => edge !== null)) {
       recipe.free();
@@ -125,8 +149,10 @@ export class Tensor implements Disposable, TensorParts {
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
-  view({ shape = this.shape, strides = this.strides, offset = this.offset }: ViewParts): Tensor {
+  view(parts: ViewParts): Tensor {
     this.assertUsable("view");
+    expectValue("view", typeof parts === "object" && parts !== null, "{ shape, strides, offset }", parts);
+    const { shape = this.shape, strides = this.strides, offset = this.offset } = parts;
     const { device, dtype, storage } = this;
     checkWithin({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });
@@ -153,10 +179,12 @@ export class Tensor implements Disposable, TensorParts {
 
   /** Runs the tape backward from here and adds gradients to the leaves. `gradient` may be left out for a scalar. */
   backward(gradient?: Tensor): void {
+    expectValue("backward: gradient", gradient === undefined || isTensor(gradient), "a Tensor", gradient);
     backward(this, gradient);
   }
 
   static {
+    Object.defineProperty(this.prototype, brand, { value: true });
     // `console.log` must not print the device behind it.
     Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
   }

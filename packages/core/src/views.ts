@@ -1,5 +1,6 @@
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, ShapeError } from "./errors.ts";
+import { checkDType } from "./arguments.ts";
+import type { DType } from "./dtype.ts";
+import { formatValue, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, sizeOf, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -13,6 +14,12 @@ export interface SliceRange {
   readonly step?: number | undefined;
 }
 
+/** Throws a ShapeError unless `numbers` is an array of numbers. */
+function checkAxisNumbers(where: string, numbers: unknown): void {
+  if (Array.isArray(numbers) && numbers.every((each) => typeof each === "number")) return;
+  throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(numbers) });
+}
+
 /** Records a view whose gradient only rearranges. */
 function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tensor) => Tensor): Tensor {
   return out.record([x], { name, backward: (dOut) => [backward(dOut)], free: () => {} });
@@ -20,6 +27,7 @@ function recordView(out: Tensor, x: Tensor, name: string, backward: (dOut: Tenso
 
 export function reshape(x: Tensor, to: Shape): Tensor {
   x.assertUsable("reshape");
+  checkAxisNumbers("reshape", to);
   const shape = inferShape(x.shape, to);
   const strides = viewStrides(x.shape, x.strides, shape);
   const out = strides ? x.view({ shape, strides }) : denseCopy(x, x.dtype, shape);
@@ -45,6 +53,7 @@ function inferShape(from: Shape, to: Shape): number[] {
 
 export function permute(x: Tensor, axes: readonly number[]): Tensor {
   x.assertUsable("permute");
+  checkAxisNumbers("permute", axes);
   const order = axes.map((axis) => normalizeAxis(axis, x.rank, "permute"));
   if (order.length !== x.rank || new Set(order).size !== x.rank) {
     throw new ShapeError({
@@ -92,7 +101,7 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
     throw new ShapeError({
       where: "slice",
       expected: "integers, and a step of at least 1",
-      received: `start ${range.start}, end ${range.end}, step ${step}`,
+      received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
   const [start, end] = given.map((at) => Math.min(length, Math.max(0, at < 0 ? at + length : at)));
@@ -101,6 +110,7 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
 
 export function expand(x: Tensor, shape: Shape): Tensor {
   x.assertUsable("expand");
+  checkAxisNumbers("expand", shape);
   const added = shape.length - x.rank;
   const legal = shape.every((length) => Number.isInteger(length) && length >= 0);
   const fits = added >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + added]);
@@ -145,13 +155,7 @@ export function denseRows(x: Tensor): Tensor {
 
 export function to(x: Tensor, dtype: DType): Tensor {
   x.assertUsable("to");
-  if (!(dtype in dtypeBytes)) {
-    throw new DTypeError({
-      where: "to",
-      expected: `one of ${Object.keys(dtypeBytes).join(", ")}`,
-      received: String(dtype),
-    });
-  }
+  checkDType("to", dtype);
   const out = x.dtype === dtype ? x.view({}) : denseCopy(x, dtype, x.shape);
   const from = x.dtype;
   return recordView(out, x, "to", (dOut) => to(dOut, from));

@@ -37,8 +37,8 @@ describe("init", () => {
     await expect(start({ mesh: { sp: 1, 0: 1 } })).rejects.toThrow(/names that begin with a letter, received "0"/);
     await expect(start({ spsize: 1 } as object)).rejects.toThrow(/options among device, .*received "spsize"/);
     await expect(start({ seed: -1 })).rejects.toThrow(/init: seed: expected a whole number ≥ 0, received -1/);
-    await expect(start({ timeout: 0 })).rejects.toThrow(/seconds, more than 0, received 0/);
-    await expect(init({} as InitOptions)).rejects.toThrow(/a device, received none; pass a Device/);
+    await expect(start({ timeout: 0 })).rejects.toThrow(/seconds, more than 0 and at most 1e9, received 0/);
+    await expect(init({} as InitOptions)).rejects.toThrow(/a device, received undefined; pass a Device/);
     const twin = { ...local(), name: "twin" };
     await expect(start({ backends: [twin, twin] })).rejects.toThrow(/"twin" twice/);
   });
@@ -155,7 +155,7 @@ describe("singleRankGroup", () => {
         { tensor: x, from: 0 },
       ]),
     ).toThrow(/contiguous/);
-    expect(() => world.allReduce(x, "product" as "sum")).toThrow(/sum, mean or max, received product/);
+    expect(() => world.allReduce(x, "product" as "sum")).toThrow(/sum, mean or max, received "product"/);
     expect(() => world.reduceScatter(x, x, "product" as "sum")).toThrow(OptionError);
     expect(() => world.allGather(x, x, { counts: [2] })).toThrow(/out of 2 elements/);
     expect(() => world.allToAll(x, x, { send: [3], receive: [1, 2] })).toThrow(/1 counts/);

@@ -1,6 +1,6 @@
 import { type Fence, OptionError, type Stream } from "@mosaic/core";
 import { NativeDevice, NativeHandle } from "@mosaic/runtime";
-import { checkOptions, type CpuOptions, memoryLimit, threadCount } from "./options.ts";
+import { type CpuOptions, cpuOptions, memoryLimit, threadCount } from "./options.ts";
 import { instructionSets, type Isa, type Native, runtime } from "./runtime.ts";
 
 class CpuFence implements Fence {
@@ -62,9 +62,8 @@ export class CpuDevice extends NativeDevice<Native> {
   /** The instruction set that its kernels run on. */
   readonly instructionSet: Isa;
 
-  constructor(options: CpuOptions = {}) {
-    checkOptions(options);
-    const { index = 0, threads, memoryLimit: limit } = options;
+  constructor(options?: CpuOptions) {
+    const { index, threads, memoryLimit: limit } = cpuOptions.parse(options);
     const count = threadCount(threads);
     const isa = instructionSets()[0]!;
     const handle = new NativeHandle(runtime(), {
@@ -95,6 +94,6 @@ export class CpuDevice extends NativeDevice<Native> {
  * @throws AddonLoadError if the native addon is missing or was built for something else; OptionError for bad options;
  * DeviceError if the system does not give as many threads.
  */
-export function cpu(options: CpuOptions = {}): CpuDevice {
+export function cpu(options?: CpuOptions): CpuDevice {
   return new CpuDevice(options);
 }

@@ -1,33 +1,25 @@
 import { availableParallelism } from "node:os";
-import { checkOptionNames, OptionError } from "@mosaic/core";
-
-export interface CpuOptions {
-  /** Threads that compute, the stream's own included; at most 1024. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
-  readonly threads?: number;
-  /** Distinguishes devices of one process in messages; default 0. */
-  readonly index?: number;
-  /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else none. */
-  readonly memoryLimit?: number;
-}
-
-type Environment = Readonly<Record<string, string | undefined>>;
-
-const optionNames = ["threads", "index", "memoryLimit"] as const satisfies readonly (keyof CpuOptions)[];
+import { defineOptions, formatValue, option, OptionError, type OptionsOf } from "@mosaic/core";
 
 /** More are a mistake: no machine has so many cores. */
 const maxThreads = 1024;
 
-/** Options that can be wrong before anything is opened. */
-export function checkOptions(options: CpuOptions): void {
-  checkOptionNames("cpu", options, optionNames);
-  const { index = 0 } = options;
-  if (!Number.isSafeInteger(index) || index < 0)
-    throw optionError("cpu({ index })", "a whole number ≥ 0", String(index));
-}
+export const cpuOptions = defineOptions("cpu", {
+  /** Threads that compute, the stream's own included. Default: MOSAIC_THREADS, else the cores / LOCAL_WORLD_SIZE. */
+  threads: option.integer({ min: 1, max: maxThreads, optional: true }),
+  /** Distinguishes devices of one process in messages. Default 0. */
+  index: option.integer({ min: 0, default: 0 }),
+  /** Bytes that may be reserved from the system. Default: MOSAIC_MEMORY_LIMIT (`1500000000`, `512M`, `8G`), else no limit. */
+  memoryLimit: option.integer({ min: 1, optional: true }),
+});
+/** What `cpu` takes. */
+export type CpuOptions = OptionsOf<typeof cpuOptions>;
+
+type Environment = Readonly<Record<string, string | undefined>>;
 
 /** Threads of a device: the option, else MOSAIC_THREADS, else an equal share of the cores for each local rank. */
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
-  if (threads !== undefined) return checkThreadCount(threads, "cpu({ threads })");
+  if (threads !== undefined) return checkThreadCount(threads, "threads");
   if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
   const ranks = environment.LOCAL_WORLD_SIZE ? checkBytes(environment.LOCAL_WORLD_SIZE, "LOCAL_WORLD_SIZE") : 1;
   return Math.min(maxThreads, Math.max(1, Math.floor(availableParallelism() / ranks)));
@@ -35,7 +27,7 @@ export function threadCount(threads: number | undefined, environment: Environmen
 
 /** Bytes; 0 for no limit. */
 export function memoryLimit(bytes: number | undefined, environment: Environment = process.env): number {
-  if (bytes !== undefined) return checkBytes(bytes, "cpu({ memoryLimit })");
+  if (bytes !== undefined) return bytes;
   const text = environment.MOSAIC_MEMORY_LIMIT;
   if (!text) return 0;
   const [, digits, unit] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
@@ -51,10 +43,10 @@ function checkThreadCount(value: number | string, where: string): number {
 }
 
 /** Text is a variable's: a message shows it as it is written there. */
-function checkBytes(value: number | string, where: string): number {
-  const number = Number(value);
-  if (Number.isSafeInteger(number) && number > 0) return number;
-  throw optionError(where, "a whole number above 0", typeof value === "string" ? JSON.stringify(value) : String(value));
+function checkBytes(given: number | string, where: string): number {
+  const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw optionError(where, "a whole number above 0", formatValue(given));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {

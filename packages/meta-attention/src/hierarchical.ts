@@ -1,4 +1,4 @@
-import { type Context, checkOptionNames, Linear, Module, type Tensor } from "@mosaic/core";
+import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { checkRows, type Chunks, chunksOf } from "./chunks.ts";
 import { checkChosen, checkInput, Pass } from "./pass.ts";
 import type { MetaResult } from "./meta.ts";
@@ -9,16 +9,22 @@ import { type HierarchicalMetaAttentionOptions, type ResolvedOptions, resolveOpt
 import { ChunkSummaryEncoder } from "./summary/encoder.ts";
 import { denseToSparse } from "./warm-up.ts";
 
-/** What one call may change. */
-export interface MetaForwardOptions {
+export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forward", {
   /** Number of the training step, for warm-up and noise. Default: calls while training, counted from 0. */
-  readonly step?: number;
-  /** Instead of the module's. */
-  readonly sequenceLength?: number;
-  /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. */
-  readonly chosen?: Chosen;
-  /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. */
-  readonly dryRun?: boolean;
+  step: option.integer({ min: 0, optional: true }),
+  /** Tokens of the whole sequence in this call. Default: the module's. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+  /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. Default: the router's. */
+  chosen: option.custom("chunks by batch element and query chunk", isChosen, { optional: true }),
+  /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. Default false. */
+  dryRun: option.boolean({ default: false }),
+});
+/** What one call may change. */
+export type MetaForwardOptions = OptionsOf<typeof metaForwardOptions>;
+
+function isChosen(value: unknown): value is Chosen {
+  const isLists = (each: unknown): each is readonly unknown[] => Array.isArray(each) && each.every(Array.isArray);
+  return Array.isArray(value) && value.every(isLists);
 }
 
 /**
@@ -96,22 +102,24 @@ export class HierarchicalMetaAttention extends Module {
    *
    * @throws ShapeError for another embedding or rows that do not fit; OptionError; DTypeError; ClosedError.
    */
-  async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<MetaResult> {
+  async forward(x: Tensor, options?: MetaForwardOptions): Promise<MetaResult> {
     const settings = this.#settings;
     const { name, warmupSteps: steps, routingNoise: std } = settings;
     this.#ctx.assertOpen(name);
-    checkOptionNames(`${name}.forward`, options, ["step", "sequenceLength", "chosen", "dryRun"]);
+    const call = metaForwardOptions.parse(options, `${name}.forward`);
     checkInput(x, settings);
     const [batch, rows] = x.shape as [number, number];
-    const chunks = this.#cut(rows, options.sequenceLength);
+    const chunks = this.#cut(rows, call.sequenceLength);
     const { reach } = chunks;
-    if (options.chosen || options.dryRun) checkChosen(name, options.chosen, { batch, reach });
-    const step = options.step ?? (this.training ? this.#steps++ : 0);
-    const topK = this.training ? denseToSparse(step, { ...settings, steps }) : settings.topK;
+    if (call.chosen || call.dryRun) checkChosen(name, call.chosen, { batch, reach });
+    const step = call.step ?? (this.training ? this.#steps++ : 0);
+    const topK = this.training
+      ? denseToSparse(step, { topK: settings.topK, chunks: settings.chunks, steps })
+      : settings.topK;
     const parts = { ...this.#parts(), ctx: this.#ctx, settings, chunks };
     const noise = this.training && std > 0 ? { std, stream: this.#noiseStream, step } : null;
     using pass = new Pass(parts, x, resumeRecording());
-    return await pass.run({ topK, noise, chosen: options.chosen, dryRun: options.dryRun ?? false });
+    return await pass.run({ topK, noise, chosen: call.chosen, dryRun: call.dryRun });
   }
 
   /** The chunks of a sequence of which this rank holds so many rows. */

@@ -1,10 +1,36 @@
-import { checkOptionNames, fromArray, OptionError, scope, type Tensor } from "@mosaic/core";
+import {
+  fromArray,
+  OptionError,
+  scope,
+  type Tensor,
+  checkTensor,
+  defineOptions,
+  formatValue,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./route/log-softmax.ts";
 import { chosenMask, reachMask } from "./route/router.ts";
 
 // Each loss is a mean over all query chunks that have somewhere to look, and each function returns this rank's part of it:
 // the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
+
+/** Throws an OptionError unless `meta` is what a forward returned, a DisposedError if it was disposed. */
+function checkMeta(where: string, meta: unknown): asserts meta is Meta {
+  const { chosen, router } = (meta ?? {}) as Partial<Meta>;
+  const { scores, routing, mass, chunks } = router ?? ({} as Partial<Meta["router"]>);
+  const isChosen = Array.isArray(chosen) && chosen.every((each) => Array.isArray(each) && each.every(Array.isArray));
+  if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.reach?.count !== "function") {
+    throw new OptionError({
+      where,
+      expected: "the meta of a forward of HierarchicalMetaAttention",
+      received: formatValue(meta),
+      remedy: "const { out, meta } = await module.forward(x)",
+    });
+  }
+  for (const x of [scores, routing, mass?.mean, mass?.peak]) checkTensor(where, x);
+}
 
 /** Query chunks of the whole sequence with somewhere to look, over the batch. */
 function rowsOf({ chosen, router }: Meta): number {
@@ -18,6 +44,7 @@ function rowsOf({ chosen, router }: Meta): number {
  * when all chunks are chosen equally often (Fedus et al. 2021, "Switch Transformers", equation 4). Scalar, this rank's part.
  */
 export function loadBalanceLoss(meta: Meta): Tensor {
+  checkMeta("loadBalanceLoss", meta);
   const { routing, chunks } = meta.router;
   const count = chunks.all.length;
   const counts = new Float32Array(count);
@@ -32,6 +59,7 @@ export function loadBalanceLoss(meta: Meta): Tensor {
  * Scalar, this rank's part.
  */
 export function entropyLoss(meta: Meta): Tensor {
+  checkMeta("entropyLoss", meta);
   const { routing, scores, chunks } = meta.router;
   return scope(() =>
     routing
@@ -41,27 +69,25 @@ export function entropyLoss(meta: Meta): Tensor {
   );
 }
 
-/** What `massLoss` takes. */
-export interface MassLossOptions {
+export const massLossOptions = defineOptions("massLoss", {
   /**
    * What counts of the attention of a query chunk on another: the largest share that any head and row gave it ("peak"), or
-   * the mean. Default "peak": what one row cannot do without is lost in a mean over hundreds.
+   * the mean, in which what one row cannot do without is lost among hundreds. Default "peak".
    */
-  readonly pool?: "peak" | "mean";
-}
+  pool: option.oneOf(["peak", "mean"], { default: "peak" }),
+});
+/** What `massLoss` takes. */
+export type MassLossOptions = OptionsOf<typeof massLossOptions>;
 
 /**
  * −Σ_j m_j · ln w_j, mean over query chunks: w the routing renormalised over the chosen chunks, m the share of the attention
  * that fell on each of them (a constant). Teaches the router to foresee where attention looks; densely chosen chunks teach
  * most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
  */
-export function massLoss(meta: Meta, options: MassLossOptions = {}): Tensor {
-  checkOptionNames("massLoss", options, ["pool"]);
+export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
+  checkMeta("massLoss", meta);
   const { scores, chunks, mass } = meta.router;
-  const { pool = "peak" } = options;
-  if (pool !== "peak" && pool !== "mean") {
-    throw new OptionError({ where: "massLoss", expected: 'pool "peak" or "mean"', received: JSON.stringify(pool) });
-  }
+  const { pool } = massLossOptions.parse(options);
   // 0 where a chunk was not chosen: what the mass there is does not count.
   return scope(() =>
     logSoftmax(scores, chosenMask(scores.device, meta.chosen, chunks))

@@ -1,14 +1,27 @@
-import { type Context, formatShape, normalizeAxis, type Shape, ShapeError, type Tensor } from "@mosaic/core";
+import {
+  type Context,
+  formatShape,
+  normalizeAxis,
+  type Shape,
+  ShapeError,
+  type Tensor,
+  checkTensor,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import { HierarchicalMetaAttention, type MetaForwardOptions } from "./hierarchical.ts";
 import { type MetaResult, resultOf } from "./meta.ts";
 import { resumeRecording } from "./recording.ts";
-import type { HierarchicalMetaAttentionOptions } from "./settings.ts";
+import { hierarchicalMetaAttentionOptions } from "./settings.ts";
 
-/** What MultiAxisHierarchicalAttention takes. */
-export interface MultiAxisHierarchicalAttentionOptions extends HierarchicalMetaAttentionOptions {
+export const multiAxisHierarchicalAttentionOptions = defineOptions("MultiAxisHierarchicalAttention", {
   /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
-  readonly attentionAxis: number;
-}
+  attentionAxis: option.integer(),
+  ...hierarchicalMetaAttentionOptions.fields,
+});
+/** What MultiAxisHierarchicalAttention takes. */
+export type MultiAxisHierarchicalAttentionOptions = OptionsOf<typeof multiAxisHierarchicalAttentionOptions>;
 
 /**
  * HierarchicalMetaAttention along one axis of a tensor of any rank; all other axes are batch, each element of them routed for
@@ -35,8 +48,10 @@ export interface MultiAxisHierarchicalAttentionOptions extends HierarchicalMetaA
 export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
   readonly #axis: number;
 
-  constructor(ctx: Context, { attentionAxis, ...options }: MultiAxisHierarchicalAttentionOptions) {
-    super(ctx, options);
+  constructor(ctx: Context, options: MultiAxisHierarchicalAttentionOptions) {
+    multiAxisHierarchicalAttentionOptions.parse(options);
+    const { attentionAxis, ...others } = options;
+    super(ctx, others);
     this.#axis = attentionAxis;
   }
 
@@ -46,7 +61,7 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
    *
    * @throws ShapeError for an axis or an embedding that does not fit; otherwise as HierarchicalMetaAttention.
    */
-  override async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<MetaResult> {
+  override async forward(x: Tensor, options?: MetaForwardOptions): Promise<MetaResult> {
     const sequence = rowsAlong("MultiAxisHierarchicalAttention", x, this.#axis);
     using rows = sequence.rows;
     const resume = resumeRecording();
@@ -100,7 +115,7 @@ interface AxisRows {
 
 /** Moves an axis of x [..,E] behind all others but the embedding, and flattens those. Copies only if strides cannot show it. */
 function rowsAlong(where: string, x: Tensor, axis: number): AxisRows {
-  x.assertUsable(where);
+  checkTensor(where, x);
   const along = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);
   const embed = x.rank - 1;
   if (along >= embed) {

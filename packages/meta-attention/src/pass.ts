@@ -1,4 +1,13 @@
-import { type Context, DTypeError, formatShape, noGrad, OptionError, ShapeError, type Tensor } from "@mosaic/core";
+import {
+  type Context,
+  DTypeError,
+  formatShape,
+  noGrad,
+  OptionError,
+  ShapeError,
+  type Tensor,
+  checkTensor,
+} from "@mosaic/core";
 import { Attending } from "./attend/attending.ts";
 import { attentionMass } from "./attend/mass.ts";
 import type { AttendPlan } from "./attend/plan.ts";
@@ -155,7 +164,7 @@ interface Finishing {
 
 /** x must be [B,S,E] of the module's dtype. */
 export function checkInput(x: Tensor, { name: where, embedDim, dtype }: ResolvedOptions): void {
-  x.assertUsable(where);
+  checkTensor(where, x);
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({
       where,

@@ -1,4 +1,13 @@
-import { OptionError } from "@mosaic/core";
+import { defineOptions, formatValue, option, OptionError, type OptionsOf } from "@mosaic/core";
+
+export const denseToSparseOptions = defineOptions("denseToSparse", {
+  /** Chunks that are chosen from step `steps` on. */
+  topK: option.integer({ min: 0 }),
+  /** Chunks of the sequence. */
+  chunks: option.integer({ min: 1 }),
+  /** Steps until `topK` is reached. */
+  steps: option.integer({ min: 0 }),
+});
 
 /**
  * How many chunks to choose at a step of training: all at first, then ever fewer, as a straight line to `topK` at step
@@ -10,10 +19,14 @@ import { OptionError } from "@mosaic/core";
  * [0, 50, 100, 500].map((step) => denseToSparse(step, { topK: 2, chunks: 9, steps: 100 })); // => [8, 5, 2, 2]
  * ```
  */
-export function denseToSparse(step: number, schedule: { topK: number; chunks: number; steps: number }): number {
-  const { topK, chunks, steps } = schedule;
+export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSparseOptions>): number {
+  const { topK, chunks, steps } = denseToSparseOptions.parse(schedule);
   if (!Number.isSafeInteger(step) || step < 0) {
-    throw new OptionError({ where: "denseToSparse", expected: "a step, a whole number ≥ 0", received: String(step) });
+    throw new OptionError({
+      where: "denseToSparse",
+      expected: "a step, a whole number ≥ 0",
+      received: formatValue(step),
+    });
   }
   const all = chunks - 1;
   if (step >= steps) return topK;

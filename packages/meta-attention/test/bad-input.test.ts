@@ -56,10 +56,10 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ numHeads: 3 }, /numHeads a divisor of embedDim.*3 of 8/],
   [{ metaHeads: 3 }, /metaHeads a divisor of summaryDim/],
   [{ summaryHeads: 3 }, /summaryHeads a divisor of embedDim/],
-  [{ summaryDim: 0 }, /summaryDim a whole number ≥ 1/],
-  [{ chunksPerRank: 1.5 }, /chunksPerRank a whole number/],
-  [{ maxMissedMass: 1 }, /maxMissedMass between 0 and 1/],
-  [{ maxMissedMass: 0 }, /maxMissedMass between 0 and 1/],
+  [{ summaryDim: 0 }, /summaryDim: expected a whole number ≥ 1/],
+  [{ chunksPerRank: 1.5 }, /chunksPerRank: expected a whole number/],
+  [{ maxMissedMass: 1 }, /maxMissedMass: expected a number above 0 and below 1/],
+  [{ maxMissedMass: 0 }, /maxMissedMass: expected a number above 0 and below 1/],
   [{ maxMissedMass: 0.1, certificate: false }, /certificate/],
   [{ routingNoise: -1 }, /routingNoise/],
   [{ warmupSteps: -1 }, /warmupSteps/],
@@ -68,9 +68,9 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ sequenceLength: 0 }, /sequenceLength/],
   [{ embedDim: 1024 }, /from 1 to 256/],
   [{ headDim: 300 }, /from 1 to 256/],
-  [{ headDim: 0 }, /headDim a whole number/],
+  [{ headDim: 0 }, /headDim: expected a whole number/],
   [{ numKvHeads: 3 }, /numKvHeads a divisor of numHeads.*3 of 2/],
-  [{ dtype: "float64" }, /dtype float32, bfloat16, float16.*float64/],
+  [{ dtype: "float64" }, /dtype: expected "float32", "bfloat16" or "float16".*float64/],
   [{ placement: "diagonal" }, /contiguous, zigzag, striped or a Placement.*diagonal/],
   [{ causal: true, mask: masks.full() }, /causal or mask.*both/],
 ];
@@ -146,7 +146,7 @@ test("what massLoss is given", async () => {
       massLoss(result.meta, options).dispose();
     });
   expect(String(await loss({ pool: "max" }))).toMatch(
-    /OptionError: massLoss: expected pool "peak" or "mean", received "max"/,
+    /OptionError: massLoss: pool: expected "peak" or "mean", received "max"/,
   );
   expect(await loss({ pooling: "mean" })).toBeInstanceOf(OptionError);
 });
@@ -172,7 +172,7 @@ test("an input that is not finite is reported by every rank before a chunk is se
 });
 
 test("an axis that cannot be attended along", async () => {
-  for (const attentionAxis of [2, -1, 3, 0.5]) {
+  for (const attentionAxis of [2, -1, 3]) {
     const error = await mistake(async (ctx) => {
       using attention = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis });
       using x = randn(ctx, [1, 4, 8]);
@@ -180,6 +180,8 @@ test("an axis that cannot be attended along", async () => {
     });
     expect(error).toBeInstanceOf(ShapeError);
   }
+  const made = (ctx: Context) => new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 0.5 });
+  expect(await mistake(made)).toBeInstanceOf(OptionError);
 });
 
 test("the parts", async () => {

@@ -54,10 +54,13 @@ async function path(make: (model: Point) => Optimizer, dtype: "float32" | "bfloa
   });
 }
 
+/** Options, each of which is given. */
+type Given<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> };
+
 /** Kingma and Ba 2015 with decoupled decay, in float64; follows the gradients that the float32 path saw. */
 function adamW(
   seen: readonly (readonly number[])[],
-  options: Required<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
+  options: Given<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
 ): number[][] {
   const { lr, weightDecay, betas, schedule = () => 1 } = options;
   const [p, m, v] = [[...start], Array<number>(7).fill(0), Array<number>(7).fill(0)];
@@ -77,7 +80,7 @@ function adamW(
 /** Defazio et al. 2024, algorithm 1 with Adam's denominator, by x, y and z themselves; y and x after each step. */
 function scheduleFree(
   seen: readonly (readonly number[])[],
-  o: Required<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
+  o: Given<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
 ): { y: number[]; x: number[] }[] {
   const [x, z, v] = [[...start], [...start], Array<number>(7).fill(0)];
   let [weights, most] = [0, 0];
@@ -338,7 +341,9 @@ test("options that do not exist or are out of range are refused", () =>
     for (const wrong of [{ warmupSteps: -1 }, { r: Number.NaN }, { weightLrPower: -1 }, { betas: [0, 0.9] as const }])
       expect(() => new ScheduleFreeAdamW(layer, wrong)).toThrow(OptionError);
     for (const own of [{ lrScale: -1 }, { lrScale: Number.NaN }, { weightDecay: Infinity }])
-      expect(() => new AdamW(layer, { forParameter: () => own })).toThrow(/forParameter\("weight"\): expected .* ≥ 0/);
+      expect(() => new AdamW(layer, { forParameter: () => own })).toThrow(
+        /forParameter\("weight"\): \w+: expected .* ≥ 0/,
+      );
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
   }));
 

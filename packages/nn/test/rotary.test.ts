@@ -127,7 +127,7 @@ test("tables are kept for a few layouts, and given back", () =>
 
 test("reports what does not fit", () =>
   alone((ctx) => {
-    for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/even headDim/);
+    for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/headDim: expected an even number/);
     expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);
     using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
     expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]/);

@@ -1,3 +1,4 @@
+import { checkRecord } from "./options.ts";
 import { dtypeBytes } from "@mosaic/core";
 import type { AttentionRecord, RecordedRank } from "./record.ts";
 import type { Reader } from "./symbolic/tape.ts";
@@ -32,6 +33,7 @@ export interface Count {
  * reduceScatter and an allGather.
  */
 export function count(record: AttentionRecord): Count {
+  checkRecord("count", record);
   const { batch, numHeads, headDim, backend, mesh } = record.options;
   const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const ranks = record.ranks.map((recorded) => countRank(record, recorded));

@@ -1,8 +1,9 @@
 // What groups of real devices refuse is refused here too: a record of it could be proved, and would run nowhere.
-import { checkOptionNames, type Coordinate, OptionError, ShapeError } from "@mosaic/core";
+import { checkOptionNames, type Coordinate, option, OptionError, ShapeError } from "@mosaic/core";
 
 /** A mesh of whole ranks, whose axes keep the order in which they are named. */
 export function checkMesh(where: string, mesh: Coordinate): void {
+  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
   const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
   const fits = Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length));
   if (fits) return;
@@ -48,6 +49,21 @@ export function checkCount(
   const fits = Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max;
   const range = max === Number.MAX_SAFE_INTEGER ? `≥ ${min}` : `from ${min} to ${max}`;
   expectValue(where, fits, `${name} a whole number ${range}`, value);
+}
+
+/** Throws an OptionError unless a value is what `record` or `recordClasses` returned. */
+export function checkRecord(where: string, record: unknown): void {
+  const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
+  const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
+  expectValue(where, fits && options !== null && classes !== null, "a record, as record() returns", record);
+}
+
+/** Throws an OptionError unless a value is a timeline, as far as its ranks and pieces go. */
+export function checkTimeline(where: string, timeline: unknown): void {
+  const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
+  const isRank = (rank: unknown): boolean => Array.isArray((rank as { pieces?: unknown } | null)?.pieces);
+  const fits = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  expectValue(where, fits, "a timeline { seconds, ranks }", timeline);
 }
 
 /** A value as messages name it. */

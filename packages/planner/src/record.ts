@@ -133,7 +133,7 @@ export function recordRanks(where: string, options: RecordOptions, only: readonl
   return recorder.recordOf(only.map((rank) => recorder.rank(rank)));
 }
 
-/** Runs a backend on symbolic ranks, one at a time, on demand. */
+/** Runs a backend on symbolic ranks, one at a time, on expectValue. */
 export class Recorder {
   /** Ranks of the mesh. */
   readonly size: number;

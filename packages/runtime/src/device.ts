@@ -13,6 +13,9 @@ import {
   dtypeBytes,
   formatShape,
   sizeOf,
+  checkTensor,
+  expectValue,
+  checkDType,
 } from "@mosaic/core";
 import type { NativeHandle } from "./handle.ts";
 import { nativeKernels } from "./kernel-arguments.ts";
@@ -39,12 +42,20 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
   empty(shape: Shape, dtype: DType): Tensor {
+    checkDType("empty", dtype);
     const where = `empty ${formatShape(shape)} ${dtype}`;
     const storage = this.handle.allocate(sizeOf(shape) * dtypeBytes[dtype], where);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
 
   write(out: Tensor, values: ArrayLike<number>): void {
+    checkTensor("write", out);
+    expectValue(
+      "write",
+      Number.isSafeInteger((values as ArrayLike<number> | null)?.length),
+      "an array of numbers",
+      values,
+    );
     if (values.length !== out.size) {
       throw new ShapeError({
         where: "write",
@@ -52,13 +63,14 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
         received: String(values.length),
       });
     }
-    const floats = values instanceof Float32Array ? values : Float32Array.from(values);
+    const floats = values instanceof Float32Array ? values : Float32Array.from(values, numberOf);
     this.handle.begin("write").view(out);
     this.handle.launch(() => this.handle.native.write(floats));
     out.storage.recordMutation("write");
   }
 
   async read(x: Tensor): Promise<Float32Array> {
+    checkTensor("read", x);
     const values = new Float32Array(x.size);
     await this.handle.expect("read", values, (_, scratch) => {
       scratch.view(x);
@@ -107,4 +119,9 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   [Symbol.dispose](): void {
     this.handle.close();
   }
+}
+
+function numberOf(value: unknown): number {
+  expectValue("write: values", typeof value === "number", "numbers", value);
+  return value as number;
 }

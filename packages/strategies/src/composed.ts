@@ -1,23 +1,37 @@
-import { type AttentionBackend, checkOptionNames, type Coordinate, OptionError } from "@mosaic/core";
-import { checkRanks, type LevelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
+import {
+  type AttentionBackend,
+  type Coordinate,
+  OptionError,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
+import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
 
-export interface ComposedOptions {
+const composedMesh = defineOptions("meshShape", {
+  /** Ranks that share the heads of a part of the sequence. */
+  head: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  /** Parts of the sequence. */
+  seq: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+});
+const composedAxes = defineOptions("axes", {
+  /** The mesh axis of ranks that share heads. Default "head". */
+  head: option.string({ default: "head" }),
+  /** The mesh axis of the parts of the sequence. Default "seq". */
+  seq: option.string({ default: "seq" }),
+});
+export const composedOptions = defineOptions("composed", {
   /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */
-  readonly meshShape: { readonly head: number; readonly seq: number };
-  /** Whether heads are shared out; true if absent. If false, `head` must be 1. */
-  readonly headParallel?: boolean;
-  /** How ranks with the same heads reach each other's keys; "ring" if absent. */
-  readonly seqParallel?: LevelStrategy;
-  /** The mesh axes that are meant; "head" and "seq" if absent. */
-  readonly axes?: { readonly head?: string; readonly seq?: string };
-}
-
-const legal = [
-  "meshShape",
-  "headParallel",
-  "seqParallel",
-  "axes",
-] as const satisfies readonly (keyof ComposedOptions)[];
+  meshShape: option.nested(composedMesh, { expected: "{ head, seq }: ranks for heads, ranks for the sequence" }),
+  /** Whether heads are shared out; if not, `head` must be 1. Default true. */
+  headParallel: option.boolean({ default: true }),
+  /** How ranks with the same heads reach each other's keys. Default "ring". */
+  seqParallel: levelStrategy({ default: "ring" }),
+  /** The mesh axes that are meant. Default: { head: "head", seq: "seq" }. */
+  axes: option.nested(composedAxes, { optional: true }),
+});
+/** What `composed` takes. */
+export type ComposedOptions = OptionsOf<typeof composedOptions>;
 
 /**
  * Head-parallel times sequence-parallel attention: ranks along "head" exchange rows for heads, and ranks with the same heads
@@ -38,11 +52,10 @@ const legal = [
  * ```
  */
 export function composed(options: ComposedOptions): Strategy {
-  const { meshShape, headParallel = true, seqParallel = "ring", axes: { head = "head", seq = "seq" } = {} } = options;
-  checkOptionNames("composed", options, legal);
-  checkOptionNames("composed: axes", options.axes ?? {}, ["head", "seq"]);
-  checkShape(meshShape, headParallel);
+  const { meshShape, headParallel, seqParallel, axes } = composedOptions.parse(options);
+  const { head, seq } = composedAxes.parse(axes);
   const { head: headRanks, seq: seqRanks } = meshShape;
+  checkShape(meshShape, headParallel);
   const along = { axis: seq, strategy: seqParallel };
   const mesh: Coordinate = headParallel ? { [seq]: seqRanks, [head]: headRanks } : { [seq]: seqRanks };
   const nested: AttentionBackend = nest(
@@ -63,17 +76,7 @@ export function composed(options: ComposedOptions): Strategy {
   });
 }
 
-function checkShape(meshShape: unknown, headParallel: boolean): void {
-  if (typeof meshShape !== "object" || meshShape === null || Array.isArray(meshShape)) {
-    throw new OptionError({
-      where: "composed: meshShape",
-      expected: "{ head, seq }: ranks for heads, ranks for the sequence",
-      received: JSON.stringify(meshShape),
-    });
-  }
-  checkOptionNames("composed: meshShape", meshShape, ["head", "seq"]);
-  const { head, seq } = meshShape as ComposedOptions["meshShape"];
-  for (const length of [head, seq]) checkRanks("composed", "in meshShape", length);
+function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: boolean): void {
   if (headParallel || head === 1) return;
   throw new OptionError({
     where: "composed",

@@ -1,23 +1,24 @@
-import { checkOptionNames, type Context, OptionError } from "@mosaic/core";
-import { checkRanks, type LevelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
+import { type Context, OptionError, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { levelStrategy, nest, type Strategy, strategyOf } from "./strategy.ts";
 
-export interface HierarchicalOptions {
+const hierarchicalAxes = defineOptions("axes", {
+  /** The mesh axis of nodes. Default "node". */
+  node: option.string({ default: "node" }),
+  /** The mesh axis of the ranks of a node. Default "gpu". */
+  gpu: option.string({ default: "gpu" }),
+});
+export const hierarchicalOptions = defineOptions("hierarchical", {
   /** Ranks of one node: neighbours, as the launcher numbers them. */
-  readonly intraNodeSize: number;
-  /** What is done between nodes; "ring" if absent. */
-  readonly interNodeStrategy?: LevelStrategy;
-  /** What is done within each node; "ring" if absent. */
-  readonly intraNodeStrategy?: LevelStrategy;
-  /** The mesh axes that are meant; "node" and "gpu" if absent. */
-  readonly axes?: { readonly node?: string; readonly gpu?: string };
-}
-
-const legal = [
-  "intraNodeSize",
-  "interNodeStrategy",
-  "intraNodeStrategy",
-  "axes",
-] as const satisfies readonly (keyof HierarchicalOptions)[];
+  intraNodeSize: option.integer({ min: 1, expected: "a whole number of ranks, at least 1" }),
+  /** What is done between nodes. Default "ring". */
+  interNodeStrategy: levelStrategy({ default: "ring" }),
+  /** What is done within each node. Default "ring". */
+  intraNodeStrategy: levelStrategy({ default: "ring" }),
+  /** The mesh axes that are meant. Default: { node: "node", gpu: "gpu" }. */
+  axes: option.nested(hierarchicalAxes, { optional: true }),
+});
+/** What `hierarchical` takes. */
+export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
 
 /**
  * One way to attend between nodes, another within them; exact, forward and backward. It is one backend nested in another
@@ -43,11 +44,8 @@ const legal = [
  * ```
  */
 export function hierarchical(options: HierarchicalOptions): Strategy {
-  const { intraNodeSize, interNodeStrategy = "ring", intraNodeStrategy = "ring" } = options;
-  const { node = "node", gpu = "gpu" } = options.axes ?? {};
-  checkOptionNames("hierarchical", options, legal);
-  checkOptionNames("hierarchical: axes", options.axes ?? {}, ["node", "gpu"]);
-  checkRanks("hierarchical", "intraNodeSize", intraNodeSize);
+  const { intraNodeSize, interNodeStrategy, intraNodeStrategy, axes } = hierarchicalOptions.parse(options);
+  const { node, gpu } = hierarchicalAxes.parse(axes);
   const nested = nest("hierarchical", [
     { axis: node, strategy: interNodeStrategy },
     { axis: gpu, strategy: intraNodeStrategy },

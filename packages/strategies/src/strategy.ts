@@ -8,6 +8,11 @@ import {
   describeBackend,
   local,
   OptionError,
+  checkArgument,
+  option,
+  type Option,
+  type OptionSettings,
+  type PresenceOf,
 } from "@mosaic/core";
 
 /** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
@@ -35,19 +40,24 @@ const named = {
 export function nest(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
   const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
-  return order.reduceRight((inner, { axis, strategy }) => makerOf(where, strategy)(axis, inner), local());
+  const make = (strategy: LevelStrategy): MakeLevel => (typeof strategy === "function" ? strategy : named[strategy]);
+  return order.reduceRight((inner, { axis, strategy }) => {
+    const backend = make(strategy)(axis, inner);
+    checkArgument(where, backend, option.backend());
+    return backend;
+  }, local());
 }
 
-function makerOf(where: string, strategy: LevelStrategy): MakeLevel {
-  if (typeof strategy === "function") return strategy;
-  if (Object.hasOwn(named, strategy)) return named[strategy];
-  const names = Object.keys(named).map((name) => `"${name}"`);
-  throw new OptionError({
-    where,
-    expected: `${names.join(", ")} or (axis, inner) => backend`,
-    received: JSON.stringify(strategy),
-    remedy: "choose one that reaches the keys of all ranks along its axis: the result must be exact",
-  });
+/** The kind of option that a strategy of one level is. */
+export function levelStrategy<const S extends OptionSettings<LevelStrategy>>(
+  settings: S,
+): Option<LevelStrategy, PresenceOf<S>> {
+  const names = Object.keys(named) as readonly Exclude<LevelStrategy, MakeLevel>[];
+  const isStrategy = (value: unknown): value is LevelStrategy =>
+    typeof value === "function" || (names as readonly unknown[]).includes(value);
+  const expected = `${names.map((name) => `"${name}"`).join(", ")} or (axis, inner) => backend`;
+  const remedy = "choose one that reaches the keys of all ranks along its axis: the result must be exact";
+  return option.custom(expected, isStrategy, { remedy, ...settings });
 }
 
 /** Nested backends under one name, which know the mesh that they need. */
@@ -86,12 +96,6 @@ export function strategyOf(nested: AttentionBackend, rule: MeshRule): Strategy {
       nested.attendBackward(ctx, call, grads, kv);
     },
   };
-}
-
-/** Numbers of ranks are whole numbers ≥ 1. */
-export function checkRanks(where: string, name: string, ranks: number): void {
-  if (Number.isSafeInteger(ranks) && ranks >= 1) return;
-  throw new OptionError({ where, expected: `${name} a whole number of ranks, at least 1`, received: String(ranks) });
 }
 
 /** Axes of other names are free: ranks that differ along them have sequences of their own. */

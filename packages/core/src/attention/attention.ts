@@ -1,38 +1,39 @@
 import { defineOp } from "../autograd/define-op.ts";
 import type { Context } from "../context.ts";
-import type { Mask, Slice } from "../mask/slice.ts";
+import type { Slice } from "../mask/slice.ts";
 import { full } from "../mask/masks.ts";
 import { resolveSlices } from "../mask/verify.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { layoutOf } from "../placement/layout-of.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
 import type { AttentionBackend, Call, PlacedKv } from "./backend.ts";
-import { checkAttention, checkMask } from "./check.ts";
+import { checkContext, checkTensor } from "../arguments.ts";
+import { checkAttention } from "./check.ts";
 import { recordCall } from "./record-call.ts";
 import type { AttentionState, QkvGrads } from "./state.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
-/** What `attention` takes beside q, k and v. */
-export interface AttentionOptions {
+export const attentionOptions = defineOptions("attention", {
   /** A registered name or the backend itself. Default "local". */
-  readonly backend?: string | AttentionBackend;
+  backend: option.either(option.string(), option.backend(), { default: "local" }),
   /** Which keys each query sees, in global positions. Default: all. */
-  readonly mask?: Mask;
+  mask: option.mask({ optional: true }),
   /** Factor on q·k. Default 1 / √D. */
-  readonly scale?: number;
+  scale: option.number({ optional: true }),
   /** Where the queries lie. Default: all of them on this rank. */
-  readonly queries?: Layout;
+  queries: option.layout({ optional: true }),
   /** Where the keys lie. Default: all of them on this rank. */
-  readonly keys?: Layout;
-}
-
-/** Whether `lse` is returned, too: `returnLse: true`. Default false. */
-interface ReturnLse<Value extends boolean> {
-  readonly returnLse?: Value;
-}
+  keys: option.layout({ optional: true }),
+  /** Whether `lse` is returned, too. Default false. */
+  returnLse: option.boolean({ default: false }),
+});
+type AnyOptions = OptionsOf<typeof attentionOptions>;
+/** What `attention` takes beside q, k and v. */
+export type AttentionOptions = Omit<AnyOptions, "returnLse">;
 
 /** What `attention` returns with `returnLse`. */
 export interface AttentionOutput {
@@ -42,17 +43,9 @@ export interface AttentionOutput {
   readonly lse: Tensor;
 }
 
-const legal = [
-  "backend",
-  "mask",
-  "scale",
-  "queries",
-  "keys",
-  "returnLse",
-] as const satisfies readonly (keyof (AttentionOptions & ReturnLse<boolean>))[];
-
 /** A state that has seen nothing: out 0 and lse −Infinity; add keys with a backend's or the kernels' `attend`. */
 export function emptyState(q: Tensor): AttentionState {
+  checkTensor("emptyState", q, 4);
   const out = headsLast(q, "float32");
   const lse = q.device.empty(q.shape.slice(0, -1), "float32");
   q.device.kernels.fill(out, 0);
@@ -156,14 +149,14 @@ export function attention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options: AttentionOptions & Required<ReturnLse<true>>,
+  options: AttentionOptions & { readonly returnLse: true },
 ): AttentionOutput;
 export function attention(
   ctx: Context,
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options?: AttentionOptions & ReturnLse<false>,
+  options?: AttentionOptions & { readonly returnLse?: false },
 ): Tensor;
 // oxlint-disable-next-line max-params -- q, k and v are what everybody calls them
 export function attention(
@@ -171,14 +164,14 @@ export function attention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  options: AttentionOptions & ReturnLse<boolean> = {},
+  options?: AnyOptions,
 ): Tensor | AttentionOutput {
-  ctx.assertOpen("attention");
-  checkOptionNames("attention", options, legal);
-  const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse = false } = options;
-  const { queries = whole(ctx, q), keys = whole(ctx, k) } = options;
-  checkMask("attention", mask);
-  const backend = ctx.backend(options.backend ?? "local");
+  checkContext("attention", ctx);
+  const given = attentionOptions.parse(options);
+  for (const x of [q, k, v]) checkTensor("attention", x);
+  const { mask = full(), scale = (q.shape[3] ?? 1) ** -0.5, returnLse } = given;
+  const { queries = whole(ctx, q), keys = whole(ctx, k) } = given;
+  const backend = ctx.backend(given.backend);
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
   const returned: { lse?: Tensor } = {};

@@ -1,3 +1,4 @@
+import { expectValue } from "../errors.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
@@ -87,6 +88,7 @@ export interface InParts extends Pick<AttentionBackend, "attend" | "attendBackwa
  * ```
  */
 export function inParts(backend: AttentionBackend, from: readonly Coordinate[]): InParts {
+  checkBackend("inParts", backend);
   return (
     backend.inParts?.(from) ?? {
       attend: (...call) => backend.attend(...call),
@@ -96,8 +98,19 @@ export function inParts(backend: AttentionBackend, from: readonly Coordinate[]):
   );
 }
 
+/** Throws an OptionError unless `backend` has the two halves of one. */
+export function checkBackend(where: string, backend: unknown): asserts backend is AttentionBackend {
+  const { attend, attendBackward, axes } = (backend ?? {}) as Partial<AttentionBackend>;
+  const fits = typeof attend === "function" && typeof attendBackward === "function" && Array.isArray(axes);
+  expectValue(where, fits, "an AttentionBackend, such as ring()", backend);
+}
+
 /** The tile that these queries and keys form. */
 export function tileOf(call: Call, kv: PlacedKv): Tile {
+  const { queries, keys, at } = (call ?? {}) as Partial<Call>;
+  const hasLayouts = typeof queries?.spans === "function" && typeof keys?.spans === "function";
+  expectValue("tileOf: call", hasLayouts && at !== undefined, "a Call", call);
+  expectValue("tileOf: kv", typeof kv?.from === "object", "keys and values, and where they come from", kv);
   return {
     q: call.queries.spans(call.at),
     k: call.keys.spans(kv.from),

@@ -1,4 +1,5 @@
-import { ShapeError } from "../errors.ts";
+import { checkTensor } from "../arguments.ts";
+import { ShapeError, expectValue } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import { verifyWellFormed } from "../mask/verify.ts";
 import { type Span, spansLength } from "../placement/span.ts";
@@ -68,7 +69,11 @@ export interface Tile {
  * checkTile(x, { k: x, v: x }, { q: spans, k: [{ start: 0, length: 8, step: 0 }], mask: [], scale: 1 }); // throws step 0
  * ```
  */
-export function checkTile(q: Tensor, { k }: KvBlock, tile: Tile): void {
+export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
+  for (const x of [q, kv?.k]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  expectValue("attention: scale", typeof tile.scale === "number", "a number", tile.scale);
+  const { k } = kv;
   checkPositions("attention: queries", tile.q, q.shape[2]!);
   checkPositions("attention: keys", tile.k, k.shape[2]!);
   verifyWellFormed("attention: mask", tile.mask);
@@ -76,6 +81,7 @@ export function checkTile(q: Tensor, { k }: KvBlock, tile: Tile): void {
 }
 
 function checkPositions(where: string, spans: readonly Span[], rows: number): void {
+  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
   for (const span of spans) verifySpan(where, span);
   const count = spansLength(spans);
   if (count === rows) return;

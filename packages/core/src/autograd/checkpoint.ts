@@ -1,3 +1,5 @@
+import { checkTensor } from "../arguments.ts";
+import { checkFunction } from "../errors.ts";
 import { scope } from "../scope.ts";
 import { Tensor } from "../tensor.ts";
 import { untracked } from "../tracking.ts";
@@ -31,8 +33,9 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
   body: (...inputs: Inputs) => Tensor,
   ...inputs: Inputs
 ): Tensor {
-  for (const input of inputs) input.assertUsable("checkpoint");
-  const run = (...each: Inputs): Tensor => scope(() => apart(body(...each), each));
+  checkFunction("checkpoint: body", body);
+  for (const input of inputs) checkTensor("checkpoint", input);
+  const run = (...each: Inputs): Tensor => scope(() => apart(resultOf(body, each), each));
   if (!isRecording()) return run(...inputs);
   // Recording finds whether a gradient is wanted at all, even if only by leaves that the body brings along.
   const within = preserveRngState();
@@ -53,6 +56,12 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
     },
     true,
   );
+}
+
+function resultOf<Inputs extends readonly Tensor[]>(body: (...inputs: Inputs) => Tensor, inputs: Inputs): Tensor {
+  const result = body(...inputs);
+  checkTensor("checkpoint: what the body returns", result);
+  return result;
 }
 
 /** A body may give back what it was given: the result is a tensor of its own all the same. */

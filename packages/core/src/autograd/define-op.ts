@@ -1,3 +1,5 @@
+import { checkFunction } from "../errors.ts";
+import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { adopt, releaseOnError, track, Tracker, untracked } from "../tracking.ts";
 import { isRecording, noGrad } from "./node.ts";
@@ -60,8 +62,10 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
 export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S extends Saved>(
   op: OpDefinition<Inputs, Options, S>,
 ): (inputs: Inputs, options: Options) => Tensor {
+  checkFunction("defineOp: forward", op?.forward);
+  checkFunction("defineOp: backward", op.backward);
   return (inputs, options) => {
-    for (const input of inputs) input?.assertUsable(op.name);
+    for (const input of inputs) checkNullableTensor(op.name, input);
     // Of what the forward creates, a scope sees the output alone: what is saved is the tape's.
     const tracker = new Tracker();
     const { output, saved } = track(tracker, () => noGrad(() => op.forward(inputs, options)));

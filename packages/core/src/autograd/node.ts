@@ -1,3 +1,4 @@
+import { checkFunction } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 
 /** Where a gradient goes: on through the operation that made the input, or to rest in a leaf's `grad`. */
@@ -100,10 +101,12 @@ function withRecording<T>(on: boolean, body: () => T): T {
  * ```
  */
 export function noGrad<T>(body: () => T): T {
+  checkFunction("noGrad", body);
   return withRecording(false, body);
 }
 
 /** Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward. */
 export function enableGrad<T>(body: () => T): T {
+  checkFunction("enableGrad", body);
   return withRecording(true, body);
 }

@@ -1,4 +1,5 @@
-import { AutogradError } from "../errors.ts";
+import { checkTensor } from "../arguments.ts";
+import { AutogradError, checkFunction, expectValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
 
@@ -64,6 +65,9 @@ function mutated(where: string, [name, x]: readonly [string, Tensor], version: n
  * ```
  */
 export function preserveVersion<T>(tensors: readonly Tensor[], body: () => T): T {
+  checkFunction("preserveVersion", body);
+  expectValue("preserveVersion", Array.isArray(tensors), "an array of tensors", tensors);
+  for (const x of tensors) checkTensor("preserveVersion", x);
   const [first, ...others] = tensors;
   return first ? first.storage.preserveVersion(() => preserveVersion(others, body)) : body();
 }

@@ -1,5 +1,6 @@
+import { checkTensor } from "../arguments.ts";
 import type { Device } from "../device.ts";
-import { ClosedError, DTypeError, OptionError, ShapeError } from "../errors.ts";
+import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { TraceEvent } from "../trace.ts";
@@ -93,8 +94,15 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   sendRecv(transfers: readonly Transfer[], options?: CallOptions): Work {
     const where = this.begin("sendRecv", options);
+    expectValue(where, Array.isArray(transfers), "an array of transfers", transfers);
     let isOwn = false;
     for (const transfer of transfers) {
+      expectValue(
+        where,
+        typeof transfer === "object" && transfer !== null,
+        "transfers { tensor, to } or { tensor, from }",
+        transfer,
+      );
       const peer = "to" in transfer ? transfer.to : transfer.from;
       this.#checkRank(where, peer);
       this.#checkOperand(where, transfer.tensor);
@@ -178,6 +186,12 @@ export abstract class CheckedGroup implements ProcessGroup {
         remedy: "finish all communication before the group goes out of scope",
       });
     }
+    expectValue(
+      operation,
+      options === undefined || isCallOptions(options),
+      "options of a collective, { label }",
+      options,
+    );
     const label = options?.label === undefined ? "" : `${options.label}, `;
     return `${label}rank ${this.ranks[this.rank]}: ${operation} (${this.name})`;
   }
@@ -186,15 +200,14 @@ export abstract class CheckedGroup implements ProcessGroup {
   protected checkColor(color: number): void {
     const where = this.begin("split");
     if (Number.isSafeInteger(color)) return;
-    throw new OptionError({ where, expected: "a color that is a whole number", received: String(color) });
+    throw new OptionError({ where, expected: "a color that is a whole number", received: formatValue(color) });
   }
 
-  #operands(operation: string, options: CallOptions | undefined, ...tensors: readonly [Tensor, Tensor?]): string {
+  #operands(operation: string, options: CallOptions | undefined, ...tensors: readonly Tensor[]): string {
     const where = this.begin(operation, options);
-    const [out, input] = tensors;
-    this.#checkOperand(where, out);
+    for (const x of tensors) this.#checkOperand(where, x);
+    const [out, input] = tensors as readonly [Tensor, Tensor?];
     if (input === undefined) return where;
-    this.#checkOperand(where, input);
     if (out.dtype !== input.dtype) {
       throw new DTypeError({ where, expected: `out of ${input.dtype}, like the input`, received: out.dtype });
     }
@@ -203,7 +216,7 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   /** A tensor that can be sent or received as it lies in memory. */
   #checkOperand(where: string, x: Tensor): void {
-    if (x.isDisposed) x.assertUsable(where);
+    checkTensor(where, x);
     const { device } = this;
     if (x.device !== device) {
       throw new OptionError({
@@ -234,19 +247,29 @@ export abstract class CheckedGroup implements ProcessGroup {
         remedy: "give the shares as counts",
       });
     }
-    if (given.length === size && given.every((count) => Number.isSafeInteger(count) && count >= 0)) return given;
-    throw new ShapeError({ where, expected: `${size} counts, whole numbers ≥ 0`, received: formatShape(given) });
+    if (
+      Array.isArray(given) &&
+      given.length === size &&
+      given.every((count) => Number.isSafeInteger(count) && count >= 0)
+    )
+      return given;
+    throw new ShapeError({ where, expected: `${size} counts, whole numbers ≥ 0`, received: formatValue(given) });
   }
 
   #checkRank(where: string, rank: number): void {
     if (Number.isInteger(rank) && rank >= 0 && rank < this.size) return;
-    throw new OptionError({ where, expected: `a rank from 0 to ${this.size - 1}`, received: String(rank) });
+    throw new OptionError({ where, expected: `a rank from 0 to ${this.size - 1}`, received: formatValue(rank) });
   }
+}
+
+function isCallOptions(options: unknown): options is CallOptions {
+  if (typeof options !== "object" || options === null) return false;
+  return ["undefined", "string"].includes(typeof (options as CallOptions).label);
 }
 
 function checkReduceOp(where: string, op: ReduceOp): void {
   if (reduceOps.includes(op)) return;
-  throw new OptionError({ where, expected: "sum, mean or max", received: String(op) });
+  throw new OptionError({ where, expected: "sum, mean or max", received: formatValue(op) });
 }
 
 // oxlint-disable-next-line max-params -- the parts of one sentence

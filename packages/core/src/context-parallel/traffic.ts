@@ -1,20 +1,52 @@
 import type { Traffic } from "../collectives/process-group.ts";
-import type { DType } from "../dtype.ts";
+import { expectValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import type { PlacedCall } from "./dependencies.ts";
 
-/** What every backend's traffic follows from, whatever else it needs. */
-export interface TrafficOptions {
-  /** The backend's axis, "sp" if absent. */
-  readonly axis?: string;
+export const trafficOptions = defineOptions("traffic", {
+  /** The backend's axis. Default "sp". */
+  axis: option.string({ default: "sp" }),
   /** Length of every mesh axis. */
-  readonly mesh: Coordinate;
+  mesh: option.meshShape(),
   /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  readonly call: PlacedCall;
-  /** Where its keys come from; `call.at` if absent. */
-  readonly from?: Coordinate;
+  call: option.custom("a call { at, queries, keys, mask }", isPlacedCall),
+  /** Where its keys come from. Default: call.at. */
+  from: option.meshShape({ optional: true }),
   /** What q, k, v and dOut are stored in. */
-  readonly dtype: DType;
+  dtype: option.dtype(),
+});
+/** What every backend's traffic follows from, whatever else it needs. */
+export type TrafficOptions = OptionsOf<typeof trafficOptions>;
+
+const layout = option.layout();
+
+function isSlices(value: unknown): boolean {
+  const names = ["q0", "q1", "k0", "k1", "type"] as const;
+  const isSlice = (slice: unknown): boolean =>
+    typeof slice === "object" && slice !== null && names.every((name) => name in slice);
+  return Array.isArray(value) && [...value].every(isSlice);
+}
+
+function isPlacedCall(value: unknown): value is PlacedCall {
+  const { at, queries, keys, mask } = (value ?? {}) as Partial<PlacedCall>;
+  return option.meshShape().accepts(at) && layout.accepts(queries) && layout.accepts(keys) && isSlices(mask);
+}
+
+/** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
+export function axisLength(
+  where: string,
+  mesh: Coordinate,
+  { axis, from }: { axis: string; from: Coordinate },
+): number {
+  const size = mesh[axis];
+  const fits = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
+  expectValue(`${where}: mesh`, fits, `the axis "${axis}", of 1 to 65536 ranks`, mesh);
+  const at = from[axis];
+  const isInside = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
+  expectValue(`${where}: from`, isInside, `${axis}, a whole number from 0 to ${size! - 1}`, at);
+  return size!;
 }
 
 /** What one rank sends and receives along the axis, in each half of a call. */

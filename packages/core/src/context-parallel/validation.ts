@@ -1,7 +1,9 @@
-import type { AttentionBackend, Call, PlacedKv } from "../attention/backend.ts";
+import * as option from "../option.ts";
+import { checkContext, checkTensor } from "../arguments.ts";
+import { type AttentionBackend, type Call, checkBackend, type PlacedKv } from "../attention/backend.ts";
 import type { AttentionState, QkvGrads, SavedRows } from "../attention/state.ts";
 import type { Context } from "../context.ts";
-import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import { expectValue, DTypeError, OptionError, ShapeError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import { spansLength } from "../placement/span.ts";
@@ -61,7 +63,9 @@ class CallValidator implements Validator {
   readonly #label: string;
 
   constructor(rules: ValidationRules) {
-    const { name, axis, inner } = rules;
+    const { name, axis, inner } = rules ?? {};
+    expectValue("validator", typeof name === "string" && typeof axis === "string", "rules { name, axis }", rules);
+    if (inner !== undefined) checkBackend("validator: inner", inner);
     this.#rules = rules;
     this.#label = `${name}(${axis})`;
     if (!inner?.axes.includes(axis)) return;
@@ -74,18 +78,24 @@ class CallValidator implements Validator {
   }
 
   context(ctx: Context): void {
+    checkContext(this.#label, ctx);
     this.#checkMesh(`${this.#label}, rank ${ctx.rank}`, ctx);
     this.#rules.inner?.check?.(ctx);
   }
 
-  attend(ctx: Context, call: Call, { out, lse }: AttentionState, kv: PlacedKv): void {
+  attend(ctx: Context, call: Call, state: AttentionState, kv: PlacedKv): void {
+    checkContext(this.#label, ctx);
+    const { out, lse } = state ?? {};
     const where = `${this.#label}, rank ${ctx.rank}`;
     this.#checkCall(where, ctx, call, kv);
     checkSum(where, { name: "out", x: out, like: "q", of: call.q });
     checkStatistic(where, "lse", lse, call.q);
   }
 
-  attendBackward(ctx: Context, call: Call & SavedRows, { dq, dk, dv }: QkvGrads, kv: PlacedKv): void {
+  attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void {
+    checkContext(this.#label, ctx);
+    checkTensor(this.#label, call?.q);
+    const { dq, dk, dv } = grads ?? {};
     const where = `${this.#label} backward, rank ${ctx.rank}`;
     const { q, dOut, lse, delta } = call;
     this.#checkCall(where, ctx, call, kv);
@@ -97,11 +107,15 @@ class CallValidator implements Validator {
     checkSum(where, { name: "dv", x: dv, like: "v", of: kv.v });
   }
 
-  #checkCall(where: string, ctx: Context, call: Call, { k, v, from }: PlacedKv): void {
-    const { q, at, queries, keys } = call;
+  #checkCall(where: string, ctx: Context, call: Call, kv: PlacedKv): void {
+    const { q, at, queries, keys, mask, scale } = call ?? {};
+    const { k, v, from } = kv ?? {};
     const { sharded = ["keys"] } = this.#rules;
-    ctx.assertOpen(where);
-    for (const x of [q, k, v]) x.assertUsable(where);
+    for (const x of [q, k, v]) checkTensor(where, x, 4);
+    for (const each of [at, from]) expectValue(where, isCoordinate(each), "a coordinate", each);
+    for (const each of [queries, keys]) expectValue(where, isLayout(each), "a Layout", each);
+    expectValue(`${where}: scale`, typeof scale === "number", "a number", scale);
+    expectValue(where, Array.isArray(mask), "an array of slices", mask);
     this.#checkMesh(where, ctx);
     if (sharded.includes("queries")) this.#checkSequence(where, ctx, { name: "queries", layout: queries, at });
     if (sharded.includes("keys")) this.#checkSequence(where, ctx, { name: "keys", layout: keys, at: from });
@@ -144,6 +158,11 @@ class CallValidator implements Validator {
     });
   }
 }
+
+const isCoordinate = option.meshShape().accepts;
+
+const isLayout = (value: unknown): boolean =>
+  typeof (value as Partial<Layout> | null)?.spans === "function" && Array.isArray((value as Layout).axes);
 
 interface Sequence {
   readonly name: "queries" | "keys";
@@ -195,7 +214,7 @@ interface Pair {
 }
 
 function checkLike(where: string, { name, x, like, of }: Pair): void {
-  x.assertUsable(where);
+  checkTensor(where, x);
   if (!sameShape(x.shape, of.shape)) throw shapeError(where, { name, x, like, shape: of.shape });
 }
 
@@ -207,7 +226,7 @@ function checkSum(where: string, pair: Pair): void {
 
 /** One float32 number for each query and head, [B,H,S]. */
 function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch, heads, rows] }: Tensor): void {
-  x.assertUsable(where);
+  checkTensor(where, x);
   const { shape } = x;
   if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {
     throw shapeError(where, { name, x, like: "q without its last axis", shape: [batch!, heads!, rows!] });

@@ -1,7 +1,8 @@
+import { checkTensor } from "../arguments.ts";
 import type { KvBlock } from "../attention/state.ts";
 import type { AttentionModifiers, Tile } from "../attention/tile.ts";
 import type { Device } from "../device.ts";
-import { OptionError } from "../errors.ts";
+import { OptionError, expectValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { KernelFeature } from "./fields.ts";
 
@@ -22,6 +23,8 @@ import type { KernelFeature } from "./fields.ts";
  * ```
  */
 export function checkFeatures(device: Pick<Device, "type" | "index" | "features">, kv: KvBlock, tile: Tile): void {
+  for (const x of [kv?.k, kv?.v]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
   if (tile.modifiers === undefined && kv.k.shape[3] === kv.v.shape[3]) return;
   for (const [feature, received] of asked(kv, tile.modifiers ?? {})) {
     if (device.features?.includes(feature)) continue;

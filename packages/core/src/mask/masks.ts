@@ -1,4 +1,4 @@
-import { OptionError, ShapeError } from "../errors.ts";
+import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import type { Mask, Slice, SliceType } from "./slice.ts";
 import { verifySlice, verifySlices } from "./verify.ts";
 
@@ -8,7 +8,10 @@ import { verifySlice, verifySlices } from "./verify.ts";
 function mask(name: string, slices: (queries: number, keys: number) => readonly Slice[]): Mask {
   return {
     name,
-    slices: (queries, keys) => slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1),
+    slices(queries, keys) {
+      for (const each of [queries, keys]) checkCount(`${name}: slices`, each, 0);
+      return slices(queries, keys).filter((slice) => slice.q0 < slice.q1 && slice.k0 < slice.k1);
+    },
   };
 }
 
@@ -54,7 +57,7 @@ export function bidirectionalCausal(): Mask {
  * @throws OptionError if `size` is not a whole number ≥ 1.
  */
 export function slidingWindow(size: number): Mask {
-  checkCount(`slidingWindow(${size})`, size, 1);
+  checkCount("slidingWindow", size, 1);
   return mask(`slidingWindow(${size})`, (queries, keys) => {
     const shift = keys - queries;
     // Rows before `turn` reach back to the first key; from there on both borders slant.
@@ -80,12 +83,13 @@ export function slidingWindow(size: number): Mask {
  * ```
  */
 export function documents(lengths: readonly number[], inner: "causal" | "full" = "full"): Mask {
+  expectValue("documents", Array.isArray(lengths), "an array of lengths", lengths);
+  if (inner !== "causal" && inner !== "full") {
+    throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: formatValue(inner) });
+  }
   const held = [...lengths];
   const name = `documents(${lengths.length}, ${inner})`;
   for (const length of held) checkCount(name, length, 0);
-  if (inner !== "causal" && inner !== "full") {
-    throw new OptionError({ where: "documents", expected: '"causal" or "full"', received: JSON.stringify(inner) });
-  }
   const total = held.reduce((sum, length) => sum + length, 0);
   return mask(name, (queries, keys) => {
     if (queries !== total || keys !== total) {
@@ -111,7 +115,7 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
  * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not a whole number ≥ 0.
  */
 export function prefix(count: number): Mask {
-  checkCount(`prefix(${count})`, count, 0);
+  checkCount("prefix", count, 0);
   return mask(`prefix(${count})`, (queries, keys) => {
     if (count > keys) {
       throw new ShapeError({ where: `prefix(${count})`, expected: `at least ${count} keys`, received: String(keys) });
@@ -137,6 +141,7 @@ export function prefix(count: number): Mask {
  * ```
  */
 export function fromSlices(list: readonly Slice[]): Mask {
+  expectValue("fromSlices", Array.isArray(list), "an array of slices", list);
   const name = `fromSlices(${list.length})`;
   const slices = list.map((slice) => ({ ...slice }));
   for (const slice of slices) verifySlice(name, slice);
@@ -148,5 +153,5 @@ export function fromSlices(list: readonly Slice[]): Mask {
 
 function checkCount(where: string, count: number, least: number): void {
   if (Number.isSafeInteger(count) && count >= least) return;
-  throw new OptionError({ where, expected: `a whole number ≥ ${least}`, received: String(count) });
+  throw new OptionError({ where, expected: `a whole number ≥ ${least}`, received: formatValue(count) });
 }

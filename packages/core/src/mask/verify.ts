@@ -1,4 +1,4 @@
-import { ShapeError } from "../errors.ts";
+import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import { findOverlap } from "./overlap.ts";
 import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 
@@ -26,6 +26,9 @@ const verified = new WeakMap<Mask, Map<string, readonly Slice[]>>();
  * @throws ShapeError that names the slices.
  */
 export function resolveSlices(mask: Mask, queries: number, keys: number): readonly Slice[] {
+  expectValue("resolveSlices", typeof (mask as Partial<Mask> | null)?.slices === "function", "a Mask", mask);
+  for (const each of [queries, keys])
+    expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
   const known = verified.get(mask) ?? new Map<string, readonly Slice[]>();
   verified.set(mask, known);
   const key = `${queries},${keys}`;
@@ -70,12 +73,14 @@ export function verifySlices(
 
 /** Throws a ShapeError unless each slice is well-formed; what `resolveSlices` returned is not looked at again. */
 export function verifyWellFormed(where: string, slices: readonly Slice[]): void {
+  expectValue(where, Array.isArray(slices), "an array of slices", slices);
   if (wellFormed.has(slices)) return;
   for (const slice of slices) verifySlice(where, slice);
 }
 
 /** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
 export function verifySlice(where: string, slice: Slice): void {
+  expectValue(where, typeof slice === "object" && slice !== null, "slices { q0, q1, k0, k1, type }", slice);
   const { q0, q1, k0, k1, type } = slice;
   const isWhole =
     Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
@@ -89,5 +94,6 @@ export function verifySlice(where: string, slice: Slice): void {
 }
 
 function formatSlice({ q0, q1, k0, k1, type }: Slice): string {
-  return `queries [${q0},${q1}) × keys [${k0},${k1}) type ${JSON.stringify(type)}`;
+  const [fromQ, toQ, fromK, toK, kind] = [q0, q1, k0, k1, type].map((each: unknown) => formatValue(each));
+  return `queries [${fromQ},${toQ}) × keys [${fromK},${toK}) type ${kind}`;
 }

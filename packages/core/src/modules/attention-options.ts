@@ -1,12 +1,13 @@
 import type { AttentionBackend } from "../attention/backend.ts";
-import { checkMask } from "../attention/check.ts";
+import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import type { DType } from "../dtype.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
 import { causal, documents, full } from "../mask/masks.ts";
 import type { Mask } from "../mask/slice.ts";
-import { checkOptionNames, checkPositive } from "../options.ts";
-import { type Placement, type PlacementName, placementOf } from "../placement/placement.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
+import { type Placement, placementOf } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -19,73 +20,61 @@ export interface PositionEncoding {
   encode(x: Tensor, spans: readonly Span[]): Tensor;
 }
 
-/** What the attention modules have in common. */
-export interface AttentionModuleOptions {
+export const attentionModuleOptions = defineOptions("attention module", {
   /** E, the length of the last axis. */
-  readonly embedDim: number;
+  embedDim: option.integer({ min: 1 }),
   /** H, the query heads. */
-  readonly numHeads: number;
-  /** Key heads; a divisor of numHeads, default numHeads. Fewer is grouped-query attention (Ainslie et al. 2023). */
-  readonly numKvHeads?: number;
-  /** D, from 1 to 256. Default embedDim / numHeads. */
-  readonly headDim?: number;
-  /** A name registered with the context or the backend itself. Default "local": the axis lies whole on every rank. */
-  readonly backend?: string | AttentionBackend;
+  numHeads: option.integer({ min: 1 }),
+  /** Key heads, a divisor of numHeads; fewer is grouped-query attention (Ainslie et al. 2023). Default: numHeads. */
+  numKvHeads: option.integer({ min: 1, optional: true }),
+  /** D, from 1 to 256. Default: embedDim / numHeads. */
+  headDim: option.integer({ min: 1, max: 256, optional: true }),
+  /** A name registered with the context or the backend itself; with "local" the axis lies whole on every rank. Default "local". */
+  backend: option.either(option.string(), option.backend(), { default: "local" }),
   /**
    * [rows, columns] of the grid that the backend's ranks form, row-major: `backend: "mesh2d", meshShape: [2, 4]`. Their
-   * product is the number of those ranks. Default: the backend's own choice. Only for a backend that has a grid.
+   * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
    */
-  readonly meshShape?: readonly [rows: number, columns: number];
-  /** Short for mask: masks.causal(). */
-  readonly causal?: boolean;
+  meshShape: option.pair(option.integer({ min: 1 }), {
+    expected: "two whole numbers > 0, [rows, columns]",
+    optional: true,
+  }),
+  /** Short for mask: masks.causal(). Default false. */
+  causal: option.boolean({ default: false }),
   /** Which keys each query sees, in global positions. Default: all. */
-  readonly mask?: Mask;
+  mask: option.mask({ optional: true }),
   /** How the sequence is cut into shards. Default "contiguous". */
-  readonly placement?: PlacementName | Placement;
+  placement: option.placement({ default: "contiguous" }),
   /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
-  readonly positions?: PositionEncoding;
-  /** Factor on q·k. Default 1 / √headDim. */
-  readonly scale?: number;
+  positions: option.custom("a PositionEncoding", option.hasMethods<PositionEncoding>("encode"), { optional: true }),
+  /** Factor on q·k. Default: 1 / √headDim. */
+  scale: option.number({ optional: true }),
   /** Whether the projections have biases. Default true. */
-  readonly bias?: boolean;
+  bias: option.boolean({ default: true }),
   /** Keep only the input and compute the rest again in the backward. Default false. */
-  readonly useCheckpoint?: boolean;
+  useCheckpoint: option.boolean({ default: false }),
   /** Of parameters and inputs. Default "float32". */
-  readonly dtype?: DType;
-  /** Rows of the whole sequence over all shards. Default: local rows times shards; needed if shards are unequal. */
-  readonly sequenceLength?: number;
-}
+  dtype: option.dtype({ default: "float32" }),
+  /** Rows of the whole sequence over all shards; needed if shards are unequal. Default: local rows times shards. */
+  sequenceLength: option.integer({ min: 1, optional: true }),
+});
+/** What the attention modules have in common. */
+export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
+type Common = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
-/** What one call may change. */
-export interface AttentionForwardOptions {
-  /** Instead of the module's mask. */
-  readonly mask?: Mask;
+export const attentionForwardOptions = defineOptions("forward", {
+  /** Which keys each query sees in this call. Default: the module's. */
+  mask: option.mask({ optional: true }),
   /**
    * Lengths of documents one after another, each seeing only itself (causally, if the module is causal). Not for a module
-   * with a mask of its own: give both as one mask.
+   * with a mask of its own: give both as one mask. Default: no documents.
    */
-  readonly documents?: readonly number[];
-  /** Instead of the module's. */
-  readonly sequenceLength?: number;
-}
-
-const commonNames = [
-  "embedDim",
-  "numHeads",
-  "numKvHeads",
-  "headDim",
-  "backend",
-  "meshShape",
-  "causal",
-  "mask",
-  "placement",
-  "positions",
-  "scale",
-  "bias",
-  "useCheckpoint",
-  "dtype",
-  "sequenceLength",
-] as const satisfies readonly (keyof AttentionModuleOptions)[];
+  documents: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** Rows of the whole sequence in this call. Default: the module's. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+});
+/** What one call may change. */
+export type AttentionForwardOptions = OptionsOf<typeof attentionForwardOptions>;
 
 /** Options checked, with their defaults. */
 export interface ResolvedOptions {
@@ -108,17 +97,9 @@ export interface ResolvedOptions {
   readonly sequenceLength: number | undefined;
 }
 
-/** Checks options against each other and fills in defaults; `own` names what a module takes beyond the common ones. */
-export function resolveOptions(
-  name: string,
-  ctx: Context,
-  given: { options: AttentionModuleOptions; own: string[] },
-): ResolvedOptions {
-  const { options, own } = given;
-  ctx.assertOpen(name);
-  checkOptionNames(name, options, [...own, ...commonNames]);
-  const { embedDim, numHeads, numKvHeads = numHeads } = options;
-  for (const [option, value] of Object.entries({ embedDim, numHeads, numKvHeads })) checkPositive(name, option, value);
+/** Checks options against each other, and fills in the defaults that follow from others. */
+export function resolveOptions(name: string, ctx: Context, options: Common): ResolvedOptions {
+  const { embedDim, numHeads, numKvHeads = numHeads, causal: isCausal, mask } = options;
   const headDim = headDimOf(name, options);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
@@ -127,7 +108,7 @@ export function resolveOptions(
       received: `${numKvHeads} of ${numHeads}`,
     });
   }
-  if (options.causal && options.mask) {
+  if (isCausal && mask) {
     throw new OptionError({
       where: name,
       expected: "causal or mask",
@@ -135,8 +116,6 @@ export function resolveOptions(
       remedy: "put all into the mask",
     });
   }
-  if (options.mask !== undefined) checkMask(name, options.mask);
-  if (options.sequenceLength !== undefined) checkPositive(name, "sequenceLength", options.sequenceLength);
   return {
     name,
     embed: embedDim,
@@ -144,22 +123,22 @@ export function resolveOptions(
     numKvHeads,
     headDim,
     backend: backendOf(name, ctx, options),
-    causal: options.causal ?? false,
-    mask: options.mask ?? (options.causal ? causal() : full()),
-    ownMask: options.mask !== undefined,
-    placement: placementOf(options.placement ?? "contiguous"),
+    causal: isCausal,
+    mask: mask ?? (isCausal ? causal() : full()),
+    ownMask: mask !== undefined,
+    placement: placementOf(options.placement),
     positions: options.positions ?? null,
     scale: options.scale ?? headDim ** -0.5,
-    bias: options.bias ?? true,
-    useCheckpoint: options.useCheckpoint ?? false,
-    dtype: options.dtype ?? "float32",
+    bias: options.bias,
+    useCheckpoint: options.useCheckpoint,
+    dtype: options.dtype,
     sequenceLength: options.sequenceLength,
   };
 }
 
 /** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
-function backendOf(name: string, ctx: Context, options: AttentionModuleOptions): AttentionBackend {
-  const { backend: asked = "local", meshShape } = options;
+function backendOf(name: string, ctx: Context, options: Common): AttentionBackend {
+  const { backend: asked, meshShape } = options;
   const found = ctx.backend(asked);
   if (meshShape !== undefined && !found.withShape) {
     throw new OptionError({
@@ -174,7 +153,7 @@ function backendOf(name: string, ctx: Context, options: AttentionModuleOptions):
   return backend;
 }
 
-function headDimOf(name: string, { embedDim, numHeads, headDim }: AttentionModuleOptions): number {
+function headDimOf(name: string, { embedDim, numHeads, headDim }: Common): number {
   const size = headDim ?? embedDim / numHeads;
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
@@ -185,8 +164,10 @@ function headDimOf(name: string, { embedDim, numHeads, headDim }: AttentionModul
   });
 }
 
+type CallMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
+
 /** The mask of one call. */
-export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: AttentionForwardOptions): Mask {
+export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: CallMask): Mask {
   if (!call.documents) return call.mask ?? mask;
   if (!call.mask && !ownMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
@@ -199,7 +180,7 @@ export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: A
 
 /** x must be [..,E] of the module's dtype. */
 export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embed: number): void {
-  x.assertUsable(name);
+  checkTensor(name, x);
   if (x.shape.at(-1) !== embed) {
     throw new ShapeError({
       where: name,

@@ -1,43 +1,49 @@
 import { attention } from "../attention/attention.ts";
 import { checkpoint } from "../autograd/checkpoint.ts";
+import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import type { Mask } from "../mask/slice.ts";
-import { checkOptionNames, checkPositive } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
-import { type Placement, type PlacementName, placementOf } from "../placement/placement.ts";
+import { type Placement, placementOf } from "../placement/placement.ts";
 import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { type AttentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
+import { attentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
 import { mergeHeads, applyPositionEncoding, splitHeads } from "./heads.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
 import { sequenceLayout } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
-/** What CrossAxisAttention takes; the common options speak of the queries. */
-export interface CrossAxisAttentionOptions extends AttentionModuleOptions {
+export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
   /** The axis of the query source to attend along. */
-  readonly qAxis: number;
+  qAxis: option.integer(),
   /** The axis of the key and value source to attend along. */
-  readonly kvAxis: number;
-  /** Length of the key source's last axis. Default embedDim. */
-  readonly kvEmbedDim?: number;
+  kvAxis: option.integer(),
+  /** Length of the key source's last axis. Default: embedDim. */
+  kvEmbedDim: option.integer({ min: 1, optional: true }),
   /** How the keys are cut into shards. Default: as the queries, by `placement`. */
-  readonly kvPlacement?: PlacementName | Placement;
+  kvPlacement: option.placement({ optional: true }),
   /** Rows of all the keys over all shards. Default: local rows times shards. */
-  readonly kvSequenceLength?: number;
-}
+  kvSequenceLength: option.integer({ min: 1, optional: true }),
+  ...attentionModuleOptions.fields,
+});
+/** What CrossAxisAttention takes; the common options are those of the queries. */
+export type CrossAxisAttentionOptions = OptionsOf<typeof crossAxisAttentionOptions>;
 
+export const crossForwardOptions = defineOptions("CrossAxisAttention.forward", {
+  /** Which keys each query sees in this call. Default: the module's. */
+  mask: option.mask({ optional: true }),
+  /** Rows of all the queries in this call. Default: the module's. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+  /** Rows of all the keys in this call. Default: the module's. */
+  kvSequenceLength: option.integer({ min: 0, optional: true }),
+});
 /** What one call of CrossAxisAttention may change. */
-export interface CrossForwardOptions {
-  /** Instead of the module's mask. */
-  readonly mask?: Mask;
-  /** Instead of the module's. */
-  readonly sequenceLength?: number;
-  readonly kvSequenceLength?: number;
-}
+export type CrossForwardOptions = OptionsOf<typeof crossForwardOptions>;
 
 interface Layouts {
   readonly queries: Layout;
@@ -74,17 +80,16 @@ export class CrossAxisAttention extends Module {
 
   constructor(ctx: Context, options: CrossAxisAttentionOptions) {
     super();
-    const own = ["qAxis", "kvAxis", "kvEmbedDim", "kvPlacement", "kvSequenceLength"];
-    const settings = resolveOptions("CrossAxisAttention", ctx, { options, own });
+    checkContext("CrossAxisAttention", ctx);
+    const parsed = crossAxisAttentionOptions.parse(options);
+    const settings = resolveOptions("CrossAxisAttention", ctx, parsed);
     const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
-    const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = options;
-    checkPositive(settings.name, "kvEmbedDim", kvEmbedDim);
-    if (kvSequenceLength !== undefined) checkPositive(settings.name, "kvSequenceLength", kvSequenceLength);
+    const { kvEmbedDim = embed, kvPlacement, kvSequenceLength } = parsed;
     this.#ctx = ctx;
     this.#settings = settings;
-    this.#axis = options.qAxis;
+    this.#axis = parsed.qAxis;
     this.#kv = {
-      axis: options.kvAxis,
+      axis: parsed.kvAxis,
       embed: kvEmbedDim,
       placement: kvPlacement === undefined ? settings.placement : placementOf(kvPlacement),
       ...(kvSequenceLength !== undefined && { length: kvSequenceLength }),
@@ -98,10 +103,10 @@ export class CrossAxisAttention extends Module {
   }
 
   /** qSource [..,E], kvSource [..,kvE] → qSource's shape, dense. Collective along the backend's axes. */
-  forward(qSource: Tensor, kvSource: Tensor, options: CrossForwardOptions = {}): Tensor {
+  forward(qSource: Tensor, kvSource: Tensor, options?: CrossForwardOptions): Tensor {
     const settings = this.#settings;
     this.#ctx.assertOpen(settings.name);
-    checkOptionNames(`${settings.name}.forward`, options, ["mask", "sequenceLength", "kvSequenceLength"]);
+    const call = crossForwardOptions.parse(options);
     checkInput(settings, qSource, settings.embed);
     checkInput(settings, kvSource, this.#kv.embed);
     const queries = toSequence(settings.name, qSource, [this.#axis]);
@@ -114,16 +119,16 @@ export class CrossAxisAttention extends Module {
         received: `${formatShape(qSource.shape)} along ${this.#axis}, ${formatShape(kvSource.shape)} along ${this.#kv.axis}`,
       });
     }
-    const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, options);
-    const mask = options.mask ?? settings.mask;
+    const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, call);
+    const mask = call.mask ?? settings.mask;
     const run = (q: Tensor, kv: Tensor) => scope(() => this.#attend({ q, kv }, mask, layouts));
     return queries.restore(settings.useCheckpoint ? checkpoint(run, q, kv) : run(q, kv));
   }
 
-  #layouts(rows: { queries: number; keys: number }, options: CrossForwardOptions): Layouts {
+  #layouts(rows: { queries: number; keys: number }, call: ResolvedOptionsOf<typeof crossForwardOptions>): Layouts {
     const { backend, placement, sequenceLength } = this.#settings;
-    const queryLength = options.sequenceLength ?? sequenceLength;
-    const keyLength = options.kvSequenceLength ?? this.#kv.length;
+    const queryLength = call.sequenceLength ?? sequenceLength;
+    const keyLength = call.kvSequenceLength ?? this.#kv.length;
     return {
       queries: sequenceLayout(this.#ctx, { backend, placement }, { rows: rows.queries, length: queryLength }),
       keys: sequenceLayout(

@@ -1,16 +1,19 @@
+import { linear } from "../ops/linear.ts";
 import type { Context } from "../context.ts";
-import type { DType } from "../dtype.ts";
-import { checkOptionNames, checkPositive } from "../options.ts";
+import * as option from "../option.ts";
+import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
 import { Module } from "./module.ts";
 import { createParameter } from "./parameter.ts";
 
+export const linearOptions = defineOptions("Linear", {
+  /** Whether a bias is added. Default true. */
+  bias: option.boolean({ default: true }),
+  /** Of the parameters. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
 /** What Linear takes beside its sizes. */
-export interface LinearOptions {
-  /** Default true. */
-  readonly bias?: boolean;
-  readonly dtype?: DType;
-}
+export type LinearOptions = OptionsOf<typeof linearOptions>;
 
 /**
  * x · Wᵀ + b over the last axis: weight [out,in], bias [out], both drawn from ±1/√in, PyTorch's default.
@@ -32,12 +35,11 @@ export class Linear extends Module {
   readonly bias: Tensor | null;
   readonly #ctx: Context;
 
-  constructor(ctx: Context, inFeatures: number, outFeatures: number, options: LinearOptions = {}) {
+  constructor(ctx: Context, inFeatures: number, outFeatures: number, options?: LinearOptions) {
     super();
-    checkOptionNames("Linear", options, ["bias", "dtype"]);
-    checkPositive("Linear", "inFeatures", inFeatures);
-    checkPositive("Linear", "outFeatures", outFeatures);
-    const { bias = true, dtype = "float32" } = options;
+    const { bias, dtype } = linearOptions.parse(options);
+    checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
+    checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));
     const bound = inFeatures ** -0.5;
     const drawn = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
     this.#ctx = ctx;
@@ -48,6 +50,6 @@ export class Linear extends Module {
   /** x [..,in] → [..,out]. */
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
-    return x.linear(this.weight, this.bias);
+    return linear(x, this.weight, this.bias);
   }
 }

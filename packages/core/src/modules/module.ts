@@ -1,4 +1,5 @@
-import { OptionError } from "../errors.ts";
+import { checkTensor } from "../arguments.ts";
+import { expectValue, formatValue, OptionError } from "../errors.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
@@ -48,6 +49,7 @@ export abstract class Module implements Disposable {
   /** Makes a tensor a parameter of this module, which owns it from now on. */
   protected addParameter(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
+    checkTensor(`${this.constructor.name}: "${name}"`, tensor);
     tensor.requiresGrad = true;
     this.#parameters.set(name, keep(tensor));
     return tensor;
@@ -56,6 +58,7 @@ export abstract class Module implements Disposable {
   /** Makes a tensor that is no parameter a part of this module's state, which owns it from now on: a table, a running mean. */
   protected addBuffer(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
+    checkTensor(`${this.constructor.name}: "${name}"`, tensor);
     this.#buffers.set(name, keep(tensor));
     return tensor;
   }
@@ -63,17 +66,18 @@ export abstract class Module implements Disposable {
   /** Makes a module a part of this one, which owns it from now on. */
   protected addChild<M extends Module>(name: string, module: M): M {
     this.#checkName(name);
+    checkModule(`${this.constructor.name}: "${name}"`, module);
     this.#children.set(name, module);
     return module;
   }
 
   #checkName(name: string): void {
     const taken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
-    if (!taken && name !== "" && !name.includes(".")) return;
+    if (typeof name === "string" && !taken && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
       expected: "a new name without dots",
-      received: JSON.stringify(name),
+      received: formatValue(name),
     });
   }
 
@@ -109,7 +113,7 @@ export abstract class Module implements Disposable {
    *
    * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
-  loadStateDict(state: StateDict, options: LoadOptions = {}): LoadReport {
+  loadStateDict(state: StateDict, options?: LoadOptions): LoadReport {
     return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
   }
 
@@ -151,6 +155,12 @@ export abstract class Module implements Disposable {
     }
     for (const buffer of this.#buffers.values()) buffer.dispose();
   }
+}
+
+/** Throws an OptionError unless `module` is one. */
+export function checkModule(where: string, module: unknown): asserts module is Module {
+  const { namedParameters, stateDict } = (module ?? {}) as Partial<Module>;
+  expectValue(where, typeof namedParameters === "function" && typeof stateDict === "function", "a Module", module);
 }
 
 // oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters

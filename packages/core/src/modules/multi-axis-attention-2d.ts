@@ -1,13 +1,16 @@
+import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/layout.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 import { trustLayout } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
-  type AttentionModuleOptions,
+  attentionForwardOptions,
+  attentionModuleOptions,
   checkInput,
   maskOf,
   resolveOptions,
@@ -15,13 +18,15 @@ import {
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
-/** What MultiAxisAttention2D takes; `sequenceLength` is that of axis1. */
-export interface MultiAxisAttention2DOptions extends AttentionModuleOptions {
+export const multiAxisAttention2DOptions = defineOptions("MultiAxisAttention2D", {
   /** The outer axis of the sequence, and the one that is cut over ranks. Negative ones count from the end. */
-  readonly axis1: number;
+  axis1: option.integer(),
   /** The inner axis, whole on every rank. */
-  readonly axis2: number;
-}
+  axis2: option.integer(),
+  ...attentionModuleOptions.fields,
+});
+/** What MultiAxisAttention2D takes; `sequenceLength` is that of axis1. */
+export type MultiAxisAttention2DOptions = OptionsOf<typeof multiAxisAttention2DOptions>;
 
 /**
  * Multi-head self-attention over two axes at once: every (i, j) attends to every other. Any two axes, adjacent or not, in
@@ -45,22 +50,24 @@ export class MultiAxisAttention2D extends SelfAttention {
   readonly #axes: readonly [number, number];
 
   constructor(ctx: Context, options: MultiAxisAttention2DOptions) {
-    super(ctx, resolveOptions("MultiAxisAttention2D", ctx, { options, own: ["axis1", "axis2"] }));
-    this.#axes = [options.axis1, options.axis2];
+    checkContext("MultiAxisAttention2D", ctx);
+    const parsed = multiAxisAttention2DOptions.parse(options);
+    super(ctx, resolveOptions("MultiAxisAttention2D", ctx, parsed));
+    this.#axes = [parsed.axis1, parsed.axis2];
   }
 
   /** x [..,E] → the same shape, dense. Collective along the backend's axes. */
-  forward(x: Tensor, options: AttentionForwardOptions = {}): Tensor {
+  forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;
     ctx.assertOpen(settings.name);
-    checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
+    const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
     checkInput(settings, x, settings.embed);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
-    const narrow = this.layout(outer, options.sequenceLength);
+    const narrow = this.layout(outer, call.sequenceLength);
     checkOuterRows(settings.name, narrow, { ctx, rows: outer });
     const layout = repeated(narrow, inner);
-    return sequence.restore(this.attend(sequence.rows, maskOf(settings, options), layout));
+    return sequence.restore(this.attend(sequence.rows, maskOf(settings, call), layout));
   }
 }
 

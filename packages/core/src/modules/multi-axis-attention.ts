@@ -1,9 +1,12 @@
+import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
 import {
   type AttentionForwardOptions,
-  type AttentionModuleOptions,
+  attentionForwardOptions,
+  attentionModuleOptions,
   checkInput,
   maskOf,
   resolveOptions,
@@ -11,11 +14,13 @@ import {
 import { SelfAttention } from "./self-attention.ts";
 import { toSequence } from "./sequence.ts";
 
-/** What MultiAxisAttention takes. */
-export interface MultiAxisAttentionOptions extends AttentionModuleOptions {
+export const multiAxisAttentionOptions = defineOptions("MultiAxisAttention", {
   /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
-  readonly attentionAxis: number;
-}
+  attentionAxis: option.integer(),
+  ...attentionModuleOptions.fields,
+});
+/** What MultiAxisAttention takes. */
+export type MultiAxisAttentionOptions = OptionsOf<typeof multiAxisAttentionOptions>;
 
 /**
  * Multi-head self-attention along one axis of a tensor of any rank; all other axes are batch.
@@ -41,8 +46,10 @@ export class MultiAxisAttention extends SelfAttention {
   readonly #axis: number;
 
   constructor(ctx: Context, options: MultiAxisAttentionOptions) {
-    super(ctx, resolveOptions("MultiAxisAttention", ctx, { options, own: ["attentionAxis"] }));
-    this.#axis = options.attentionAxis;
+    checkContext("MultiAxisAttention", ctx);
+    const parsed = multiAxisAttentionOptions.parse(options);
+    super(ctx, resolveOptions("MultiAxisAttention", ctx, parsed));
+    this.#axis = parsed.attentionAxis;
   }
 
   /**
@@ -50,13 +57,13 @@ export class MultiAxisAttention extends SelfAttention {
    *
    * @throws ShapeError for an embedding, axis or number of rows that does not fit; DTypeError; ClosedError.
    */
-  forward(x: Tensor, options: AttentionForwardOptions = {}): Tensor {
+  forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;
     ctx.assertOpen(settings.name);
-    checkOptionNames(`${settings.name}.forward`, options, ["mask", "documents", "sequenceLength"]);
+    const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
     checkInput(settings, x, settings.embed);
     const sequence = toSequence(settings.name, x, [this.#axis]);
-    const layout = this.layout(sequence.lengths[0]!, options.sequenceLength);
-    return sequence.restore(this.attend(sequence.rows, maskOf(settings, options), layout));
+    const layout = this.layout(sequence.lengths[0]!, call.sequenceLength);
+    return sequence.restore(this.attend(sequence.rows, maskOf(settings, call), layout));
   }
 }

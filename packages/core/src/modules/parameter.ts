@@ -1,7 +1,8 @@
+import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { checkDistribution, empty } from "../creation.ts";
-import type { DType } from "../dtype.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep } from "../scope.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -12,10 +13,19 @@ export type Initial =
   | { readonly kind: "normal"; readonly mean: number; readonly std: number }
   | { readonly kind: "constant"; readonly value: number };
 
+export const parameterOptions = defineOptions("createParameter", {
+  /** What it holds at first. */
+  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitial),
+  /** Of the parameter. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
 /** What `createParameter` takes beside its shape. */
-export interface ParameterOptions {
-  readonly initial: Initial;
-  readonly dtype?: DType;
+export type ParameterOptions = OptionsOf<typeof parameterOptions>;
+
+function isInitial(value: unknown): value is Initial {
+  const { kind, ...numbers } = (value ?? {}) as Readonly<Record<string, unknown>>;
+  const names = { uniform: ["low", "high"], normal: ["mean", "std"], constant: ["value"] }[String(kind)];
+  return names !== undefined && names.every((name) => typeof numbers[name] === "number");
 }
 
 /**
@@ -26,8 +36,8 @@ export interface ParameterOptions {
  * @throws OptionError, before anything is sent, for a distribution that does not exist, such as one of negative std.
  */
 export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {
-  checkOptionNames("createParameter", options, ["initial", "dtype"] satisfies (keyof ParameterOptions)[]);
-  const { initial, dtype = "float32" } = options;
+  checkContext("createParameter", ctx);
+  const { initial, dtype } = parameterOptions.parse(options);
   if (initial.kind !== "constant") checkDistribution("createParameter", initial);
   const parameter = keep(empty(ctx, shape, dtype));
   const { kernels } = ctx.device;

@@ -1,7 +1,8 @@
+import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { empty, zeros } from "../creation.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Module } from "./module.ts";
+import { checkModule, type Module } from "./module.ts";
 
 /**
  * Makes the gradients of replicated parameters equal on all ranks, and equal to one device's: their sum over every axis
@@ -26,7 +27,8 @@ import type { Module } from "./module.ts";
  * ```
  */
 export function reduceGradients(ctx: Context, module: Module): void {
-  ctx.assertOpen("reduceGradients");
+  checkContext("reduceGradients", ctx);
+  checkModule("reduceGradients", module);
   const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
   const parameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   for (const parameter of parameters) {

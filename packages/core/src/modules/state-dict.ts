@@ -1,8 +1,9 @@
 import type { DType } from "../dtype.ts";
-import { MosaicError } from "../errors.ts";
-import { checkOptionNames } from "../options.ts";
+import { formatValue, MosaicError, expectValue } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape, type Shape, sameShape, sizeOf } from "../shape.ts";
-import { Tensor } from "../tensor.ts";
+import { isTensor, Tensor } from "../tensor.ts";
 
 /** A tensor's values on the host, row-major: what a file holds. */
 export interface HostTensor {
@@ -14,15 +15,16 @@ export interface HostTensor {
 /** Values by name: of a module's `stateDict`, or of a file. */
 export type StateDict = ReadonlyMap<string, Tensor | HostTensor>;
 
-/** How strictly names and dtypes are matched; shapes always must agree. */
-export interface LoadOptions {
+export const loadOptions = defineOptions("loadState", {
   /** Every parameter must be there, and nothing else. Default true. */
-  readonly strict?: boolean;
+  strict: option.boolean({ default: true }),
   /** Convert dtypes that differ instead of refusing them. Default false. */
-  readonly cast?: boolean;
+  cast: option.boolean({ default: false }),
   /** Check everything, and change nothing. Default false. */
-  readonly dryRun?: boolean;
-}
+  dryRun: option.boolean({ default: false }),
+});
+/** How strictly names and dtypes are matched; shapes always must agree. */
+export type LoadOptions = OptionsOf<typeof loadOptions>;
 
 /** Names that did not match; both are empty after a strict load. */
 export interface LoadReport {
@@ -38,13 +40,15 @@ export function loadState(
   where: string,
   targets: ReadonlyMap<string, Tensor>,
   state: StateDict,
-  options: LoadOptions = {},
+  options?: LoadOptions,
 ): LoadReport {
-  checkOptionNames(where, options, ["strict", "cast", "dryRun"]);
-  const { strict = true, dryRun = false } = options;
+  const { strict, cast, dryRun } = loadOptions.parse(options, where);
+  const hasTensors = targets instanceof Map && [...targets.values()].every(isTensor);
+  expectValue(where, hasTensors, "a Map of tensors by name", targets);
+  checkState(where, state);
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
-  const misfits = [...targets].flatMap(([name, target]) => misfit(name, { target, source: state.get(name) }, options));
+  const misfits = [...targets].flatMap(([name, target]) => misfit(name, { target, source: state.get(name) }, cast));
   const faults = [
     ...(strict && missing.length > 0 ? [`missing ${listed(missing)}`] : []),
     ...(strict && unexpected.length > 0 ? [`unexpected ${listed(unexpected)}`] : []),
@@ -66,10 +70,30 @@ export function loadState(
   return { missing, unexpected };
 }
 
+/** Throws a StateError unless a state is tensors by name, of a device or of the host. */
+function checkState(where: string, state: unknown): asserts state is StateDict {
+  const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
+  const wrong = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
+  if (wrong < 0) return;
+  throw new StateError({
+    where,
+    expected: "a Map of tensors, of a device or { dtype, shape, values }, by name",
+    received:
+      state instanceof Map
+        ? `${formatValue([...state.keys()][wrong])}: ${formatValue(entries[wrong])}`
+        : formatValue(state),
+  });
+}
+
+function isHostTensor(value: unknown): value is HostTensor {
+  const { dtype, shape, values } = (value ?? {}) as Partial<HostTensor>;
+  return typeof dtype === "string" && Array.isArray(shape) && ArrayBuffer.isView(values);
+}
+
 function misfit(
   name: string,
   { target, source }: { target: Tensor; source: Tensor | HostTensor | undefined },
-  { cast = false }: LoadOptions,
+  cast: boolean,
 ): string[] {
   if (!source) return [];
   if (target.isDisposed || (source instanceof Tensor && source.isDisposed)) {

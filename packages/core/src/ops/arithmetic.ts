@@ -1,3 +1,4 @@
+import { checkNumber, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { BinaryOp } from "../kernels/kernels.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
@@ -125,5 +126,7 @@ export function div(a: Tensor, b: Tensor): Tensor {
 
 /** x · factor. */
 export function scale(x: Tensor, factor: number): Tensor {
+  checkTensor("scale", x);
+  checkNumber("scale: factor", factor);
   return scaleOp([x], factor);
 }

@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import { ShapeError } from "../errors.ts";
+import { formatValue, OptionError, ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { checkOperands } from "./operands.ts";
@@ -42,7 +42,10 @@ const concatenateOp = defineOp({
  * ```
  */
 export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
-  const [first] = inputs;
+  if (!Array.isArray(inputs)) {
+    throw new OptionError({ where: "concatenate", expected: "an array of tensors", received: formatValue(inputs) });
+  }
+  const [first] = inputs as readonly Tensor[];
   if (!first) throw new ShapeError({ where: "concatenate", expected: "at least one tensor", received: "none" });
   checkOperands("concatenate", first, ...inputs);
   const along = normalizeAxis(axis, first.rank, "concatenate");

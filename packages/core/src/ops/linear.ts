@@ -62,7 +62,7 @@ function biasGradient(dOut: Tensor): Tensor {
  * @throws ShapeError if the features do not fit; DTypeError if the dtypes differ.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
-  checkOperands("linear", x, weight, bias);
+  checkOperands("linear", x, weight, ...(bias === null ? [] : [bias]));
   const [out, features] = weight.shape;
   const fits = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
   if (!fits || (bias && (bias.rank !== 1 || bias.shape[0] !== out))) {

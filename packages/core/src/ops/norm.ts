@@ -1,6 +1,8 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import { OptionError, ShapeError } from "../errors.ts";
-import { checkOptionNames } from "../options.ts";
+import { ShapeError } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { denseRows } from "../views.ts";
@@ -64,18 +66,19 @@ const rmsNormOp = defineOp({
   },
 });
 
+export const normOptions = defineOptions("norm", {
+  /** Added to the variance under the root. Default 1e-5 for layerNorm, 1e-6 for rmsNorm. */
+  epsilon: option.number({ min: 0, optional: true }),
+});
 /** What normalisations take. */
-export interface NormOptions {
-  /** Added to the variance under the root; finite and ≥ 0. */
-  readonly epsilon?: number;
-}
+export type NormOptions = OptionsOf<typeof normOptions>;
 
 /** (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to 1e-5. */
 export function layerNorm(
   x: Tensor,
   weight: Tensor | null = null,
   bias: Tensor | null = null,
-  options: NormOptions = {},
+  options?: NormOptions,
 ): Tensor {
   const epsilon = checkNorm("layerNorm", x, [weight, bias], options) ?? 1e-5;
   using dense = denseRows(x);
@@ -83,7 +86,7 @@ export function layerNorm(
 }
 
 /** x / √(mean of x² + ε) · weight over the last axis. Zhang and Sennrich 2019. ε defaults to 1e-6. */
-export function rmsNorm(x: Tensor, weight: Tensor | null = null, options: NormOptions = {}): Tensor {
+export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: NormOptions): Tensor {
   const epsilon = checkNorm("rmsNorm", x, [weight], options) ?? 1e-6;
   using dense = denseRows(x);
   return rmsNormOp([dense, weight], epsilon);
@@ -95,13 +98,14 @@ function checkNorm(
   where: string,
   x: Tensor,
   parameters: readonly (Tensor | null)[],
-  options: NormOptions,
+  options: NormOptions | undefined,
 ): number | undefined {
-  x.assertUsable(where);
-  checkOptionNames(where, options, ["epsilon"] satisfies (keyof NormOptions)[]);
+  checkTensor(where, x);
+  const { epsilon } = normOptions.parse(options, where);
   if (x.rank === 0) throw new ShapeError({ where, expected: "x [..,E], features last", received: "[]" });
   for (const parameter of parameters) {
-    if (!parameter) continue;
+    if (parameter === null) continue;
+    checkTensor(where, parameter);
     checkDevice(where, x, parameter);
     if (parameter.rank === 1 && parameter.shape[0] === x.shape.at(-1)) continue;
     throw new ShapeError({
@@ -110,7 +114,5 @@ function checkNorm(
       received: formatShape(parameter.shape),
     });
   }
-  const { epsilon } = options;
-  if (epsilon === undefined || (Number.isFinite(epsilon) && epsilon >= 0)) return epsilon;
-  throw new OptionError({ where, expected: "a finite epsilon ≥ 0", received: String(epsilon) });
+  return epsilon;
 }

@@ -1,10 +1,12 @@
+import { checkTensor } from "../arguments.ts";
 import { DTypeError, MosaicError } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 
 /** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
-export function checkOperands(where: string, first: Tensor, ...others: readonly (Tensor | null)[]): void {
+export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
+  checkTensor(where, first);
   for (const other of others) {
-    if (other === null) continue;
+    checkTensor(where, other);
     checkDevice(where, first, other);
     if (other.dtype === first.dtype) continue;
     throw new DTypeError({

@@ -1,3 +1,4 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { UnaryOp } from "../kernels/kernels.ts";
 import type { Tensor } from "../tensor.ts";
@@ -17,7 +18,10 @@ function pointwise(op: UnaryOp): (x: Tensor) => Tensor {
       return [dx];
     },
   });
-  return (x) => run([x], undefined);
+  return (x) => {
+    checkTensor(op, x);
+    return run([x], undefined);
+  };
 }
 
 /** −x. */

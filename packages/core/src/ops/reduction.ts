@@ -1,16 +1,19 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import type { DType } from "../dtype.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { normalizeAxis, type Shape, sizeOf } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** How reductions shape their result. */
-export interface ReduceOptions {
+export const reduceOptions = defineOptions("reduce", {
   /** Keep reduced axes with length 1. Default false. */
-  readonly keepDims?: boolean;
-}
+  keepDims: option.boolean({ default: false }),
+});
+/** How reductions shape their result. */
+export type ReduceOptions = OptionsOf<typeof reduceOptions>;
 /** One axis, several, or all if left out; negative ones count from the end. */
 export type Axes = number | readonly number[];
 
@@ -21,13 +24,13 @@ interface Shapes {
 }
 
 // oxlint-disable-next-line max-params -- what every reduction is called with, and its name
-function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions): Shapes {
-  x.assertUsable(where);
-  checkOptionNames(where, options, ["keepDims"] satisfies (keyof ReduceOptions)[]);
+function shapesOf(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions | undefined): Shapes {
+  checkTensor(where, x);
+  const { keepDims } = reduceOptions.parse(options, where);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
   const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
   const kept = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
-  return { kept, shape: options.keepDims ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
+  return { kept, shape: keepDims ? kept : x.shape.filter((_, axis) => !reduced.has(axis)) };
 }
 
 // oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype
@@ -66,7 +69,7 @@ const sumOp = defineOp({
  * ```
  * @throws ShapeError for an axis out of range.
  */
-export function sum(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
+export function sum(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return sumOp([x], shapesOf("sum", x, axes, options));
 }
 
@@ -90,7 +93,7 @@ const meanOp = defineOp({
 });
 
 /** Mean over some axes, or all; float32 accumulation, one rounding to x's dtype. NaN where there is nothing. */
-export function mean(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
+export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return meanOp([x], shapesOf("mean", x, axes, options));
 }
 
@@ -147,7 +150,7 @@ function largestOf(x: Tensor, largest: Tensor): Tensor {
  * ```
  * @throws ShapeError for an axis out of range, and if there is no element.
  */
-export function max(x: Tensor, axes?: Axes, options: ReduceOptions = {}): Tensor {
+export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = shapesOf("max", x, axes, options);
   if (x.size === 0) throw new ShapeError({ where: "max", expected: "at least one element", received: "none" });
   return maxOp([x], shapes);

@@ -1,3 +1,4 @@
+import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -32,7 +33,7 @@ const softmaxOp = defineOp({
  * ```
  */
 export function softmax(x: Tensor, axis = -1): Tensor {
-  x.assertUsable("softmax");
+  checkTensor("softmax", x);
   const along = normalizeAxis(axis, x.rank, "softmax");
   using moved = x.transpose(along, -1);
   using dense = denseRows(moved);

@@ -1,22 +1,24 @@
-import { OptionError } from "../errors.ts";
+import { OptionError, expectValue, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "./layout.ts";
-import { contiguous, type Placement } from "./placement.ts";
+import { placementOf } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
 import { resolveShards, trustLayout } from "./verify.ts";
 
-/** What `layoutOf` takes. */
-export interface LayoutOptions {
+export const layoutOptions = defineOptions("layoutOf", {
   /** Lengths of the mesh's axes. */
-  readonly mesh: Coordinate;
+  mesh: option.meshShape(),
   /** Axes over which the sequence is cut, outermost first; none: every rank holds it all. */
-  readonly axes: readonly string[];
-  /** Default: contiguous. */
-  readonly placement?: Placement;
+  axes: option.array(option.string()),
+  /** How the sequence is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
   /** Length of the whole sequence. */
-  readonly length: number;
-}
+  length: option.integer({ min: 0 }),
+});
+/** What `layoutOf` takes. */
+export type LayoutOptions = OptionsOf<typeof layoutOptions>;
 
 /**
  * Where the rows of a sequence lie that is cut over some axes of a mesh. Shards are numbered row-major over `axes`.
@@ -32,8 +34,9 @@ export interface LayoutOptions {
  * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
  */
 export function layoutOf(options: LayoutOptions): Layout {
-  checkOptions(options);
-  const { mesh, axes, placement = contiguous(), length } = options;
+  const { mesh, axes, placement: cut, length } = layoutOptions.parse(options);
+  checkAxes(mesh, axes);
+  const placement = placementOf(cut);
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
@@ -43,10 +46,12 @@ export function layoutOf(options: LayoutOptions): Layout {
     length,
     axes,
     spans(at) {
+      expectValue("Layout.spans", typeof at === "object" && at !== null, "a coordinate, such as { sp: 0 }", at);
       let number = 0;
       for (let i = 0; i < axes.length; i++) {
         const own = at[axes[i]!];
-        if (own !== undefined && !(own >= 0 && own < radix[i]! - 1)) throw outsideMesh(axes[i]!, own, radix[i]! - 1);
+        if (own !== undefined && !(typeof own === "number" && own >= 0 && own < radix[i]! - 1))
+          throw outsideMesh(axes[i]!, own, radix[i]! - 1);
         number = number * radix[i]! + (own ?? -1) + 1;
       }
       let spans = known.get(number);
@@ -59,8 +64,7 @@ export function layoutOf(options: LayoutOptions): Layout {
   });
 }
 
-function checkOptions({ mesh, axes, length, ...rest }: LayoutOptions): void {
-  checkOptionNames("layoutOf", rest, ["placement"] satisfies (keyof LayoutOptions)[]);
+function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
   for (const [i, axis] of axes.entries()) {
     const twice = axes.indexOf(axis) < i;
     if (Object.hasOwn(mesh, axis) && !twice) continue;
@@ -76,16 +80,14 @@ function checkOptions({ mesh, axes, length, ...rest }: LayoutOptions): void {
     const received = String(mesh[axis]);
     throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "a whole number ≥ 1", received });
   }
-  if (Number.isSafeInteger(length) && length >= 0) return;
-  throw new OptionError({ where: "layoutOf: length", expected: "a whole number ≥ 0", received: String(length) });
 }
 
 /** By number a coordinate outside the mesh would be taken for another one. */
-function outsideMesh(axis: string, received: number, size: number): OptionError {
+function outsideMesh(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
     expected: `${axis}, a whole number from 0 to ${size - 1}`,
-    received: String(received),
+    received: formatValue(received),
   });
 }
 

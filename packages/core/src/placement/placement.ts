@@ -1,4 +1,4 @@
-import { OptionError, ShapeError } from "../errors.ts";
+import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import type { Span } from "./span.ts";
 
 /**
@@ -13,6 +13,11 @@ import type { Span } from "./span.ts";
 export interface Placement {
   readonly name: string;
   spans(index: number, count: number, length: number): readonly Span[];
+}
+
+/** Throws an OptionError unless shard, number of shards and length are numbers. */
+function checkShard(where: string, ...numbers: readonly unknown[]): void {
+  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "whole numbers", each);
 }
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
@@ -35,25 +40,33 @@ function piece(index: number, count: number, length: number): Span {
  * ```
  */
 export function contiguous(lengths?: readonly number[]): Placement {
+  expectValue("contiguous", lengths === undefined || Array.isArray(lengths), "an array of lengths", lengths);
   return lengths ? ofLengths([...lengths]) : equalPieces;
 }
 
 // Made once: what is verified of them is kept by identity.
 const equalPieces: Placement = Object.freeze<Placement>({
   name: "contiguous",
-  spans: (index, count, length) => [piece(index, count, length)],
+  spans(index, count, length) {
+    checkShard("contiguous", index, count, length);
+    return [piece(index, count, length)];
+  },
 });
 
 const mirrored: Placement = Object.freeze<Placement>({
   name: "zigzag",
-  spans: (index, count, length) => [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)],
+  spans(index, count, length) {
+    checkShard("zigzag", index, count, length);
+    return [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)];
+  },
 });
 
 const interleaved: Placement = Object.freeze<Placement>({
   name: "striped",
-  spans: (index, count, length) => [
-    { start: index, length: Math.max(0, Math.ceil((length - index) / count)), step: count },
-  ],
+  spans(index, count, length) {
+    checkShard("striped", index, count, length);
+    return [{ start: index, length: Math.max(0, Math.ceil((length - index) / count)), step: count }];
+  },
 });
 
 function ofLengths(lengths: readonly number[]): Placement {
@@ -61,12 +74,13 @@ function ofLengths(lengths: readonly number[]): Placement {
     throw new OptionError({
       where: "contiguous",
       expected: "lengths that are whole numbers ≥ 0",
-      received: `[${lengths.join(",")}]`,
+      received: formatValue(lengths),
     });
   }
   return {
     name: `contiguous([${lengths.join(",")}])`,
     spans(index, count, length) {
+      checkShard("contiguous", index, count, length);
       const total = lengths.reduce((sum, each) => sum + each, 0);
       if (lengths.length !== count || total !== length) {
         throw new ShapeError({
@@ -112,6 +126,6 @@ export function placementOf(nameOrValue: PlacementName | Placement): Placement {
   throw new OptionError({
     where: "placement",
     expected: `${Object.keys(named).join(", ")} or a Placement`,
-    received: JSON.stringify(nameOrValue),
+    received: formatValue(nameOrValue),
   });
 }

@@ -1,30 +1,32 @@
+import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { ShapeError } from "../errors.ts";
+import { ShapeError, expectValue } from "../errors.ts";
 import { releaseOnError } from "../tracking.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
-import { checkOptionNames } from "../options.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Layout } from "./layout.ts";
 import { layoutOf } from "./layout-of.ts";
-import { type Placement, type PlacementName, placementOf } from "./placement.ts";
 import { type Span, spansLength } from "./span.ts";
 
-/** How a tensor is cut; the same options put it together again. */
-export interface ShardOptions {
-  /** Default: contiguous. */
-  readonly placement?: PlacementName | Placement;
+export const shardOptions = defineOptions("shard", {
+  /** How the axis is cut. Default "contiguous". */
+  placement: option.placement({ default: "contiguous" }),
   /** Mesh axes over which the sequence is cut, outermost first. Default: every axis of the mesh but "dp". */
-  readonly axes?: readonly string[];
-  /** Length of the whole axis. `unshard` needs it if shards are unequal: its default is local rows times shards. */
-  readonly length?: number;
-}
-
-const legal = ["placement", "axes", "length"] as const satisfies readonly (keyof ShardOptions)[];
+  axes: option.array(option.string(), { optional: true }),
+  /** Length of the whole axis, which `unshard` needs if shards are unequal. Default: local rows times shards. */
+  length: option.integer({ min: 0, optional: true }),
+});
+/** How a tensor is cut; the same options put it together again. */
+export type ShardOptions = OptionsOf<typeof shardOptions>;
+type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
 /** Every axis of the mesh along which ranks share a sequence: all but "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
+  expectValue("sequenceAxes", typeof mesh === "object" && mesh !== null, "lengths of axes by name", mesh);
   return Object.keys(mesh).filter((axis) => axis !== "dp");
 }
 
@@ -43,16 +45,17 @@ export function sequenceAxes(mesh: Coordinate): string[] {
  * ```
  * @throws ShapeError for an axis out of range; OptionError for a mesh axis or placement that does not exist.
  */
-export function shard(ctx: Context, full: Tensor, axis: number, options: ShardOptions = {}): Tensor {
-  ctx.assertOpen("shard");
-  full.assertUsable("shard");
+export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardOptions): Tensor {
+  checkContext("shard", ctx);
+  checkTensor("shard", full);
+  const settings = shardOptions.parse(options);
   const along = normalizeAxis(axis, full.rank, "shard");
   const length = full.shape[along]!;
-  const layout = layoutFor(ctx, "shard", { ...options, length });
-  if (options.length !== undefined && options.length !== length) {
+  const layout = layoutFor(ctx, { ...settings, length });
+  if (settings.length !== undefined && settings.length !== length) {
     throw new ShapeError({
       where: `shard, rank ${ctx.rank}`,
-      expected: `${options.length} rows along axis ${along}`,
+      expected: `${settings.length} rows along axis ${along}`,
       received: formatShape(full.shape),
     });
   }
@@ -75,13 +78,14 @@ const nothing: Span = { start: 0, length: 0, step: 1 };
  *
  * @throws ShapeError if this rank's rows are not as many as its shard has.
  */
-export function unshard(ctx: Context, x: Tensor, axis: number, options: ShardOptions = {}): Tensor {
-  ctx.assertOpen("unshard");
-  x.assertUsable("unshard");
+export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOptions): Tensor {
+  checkContext("unshard", ctx);
+  checkTensor("unshard", x);
+  const settings = shardOptions.parse(options, "unshard");
   const along = normalizeAxis(axis, x.rank, "unshard");
   const rows = x.shape[along]!;
-  const shards = shardCount(ctx, options);
-  const layout = layoutFor(ctx, "unshard", { ...options, length: options.length ?? rows * shards });
+  const shards = shardCount(ctx, settings);
+  const layout = layoutFor(ctx, { ...settings, length: settings.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
@@ -99,14 +103,13 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options: ShardOpt
   });
 }
 
-function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardOptions): number {
+function shardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardSettings): number {
   return axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
 }
 
-function layoutFor(ctx: Context, where: string, options: ShardOptions & { length: number }): Layout {
-  checkOptionNames(where, options, legal);
-  const { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape), length } = options;
-  return layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
+function layoutFor(ctx: Context, settings: ShardSettings & { length: number }): Layout {
+  const { placement, axes = sequenceAxes(ctx.mesh.shape), length } = settings;
+  return layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
 }
 
 function isWhole(spans: readonly Span[], length: number): boolean {

@@ -1,4 +1,4 @@
-import { ShapeError } from "../errors.ts";
+import { expectValue, ShapeError } from "../errors.ts";
 
 /**
  * Global positions start, start + step, … (`length` of them), whole numbers: start ≥ 0, length ≥ 0, step ≥ 1. A shard is an
@@ -10,13 +10,36 @@ export interface Span {
   readonly step: number;
 }
 
+/** Throws an OptionError unless `spans` is an array of spans; not whether their numbers make sense. */
+export function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
+  expectValue(
+    where,
+    Array.isArray(spans) && [...spans].every(isSpan),
+    "an array of spans { start, length, step }",
+    spans,
+  );
+}
+
+function isSpan(value: unknown): value is Span {
+  const { start, length, step } = (value ?? {}) as Partial<Span>;
+  return typeof start === "number" && typeof length === "number" && typeof step === "number";
+}
+
 /** Number of positions in a list of spans. */
 export function spansLength(spans: readonly Span[]): number {
-  return spans.reduce((sum, span) => sum + span.length, 0);
+  expectValue("spansLength", Array.isArray(spans), "an array of spans { start, length, step }", spans);
+  let sum = 0;
+  for (const span of spans) {
+    const length: unknown = (span as Span | null | undefined)?.length;
+    expectValue("spansLength", typeof length === "number", "spans { start, length, step }", span);
+    sum += length as number;
+  }
+  return sum;
 }
 
 /** The same positions in the same order, in as few spans as possible: kernels work span by span. */
 export function joinSpans(spans: readonly Span[]): Span[] {
+  checkSpans("joinSpans", spans);
   const result: Span[] = [];
   for (const span of spans) {
     if (span.length === 0) continue;
@@ -41,7 +64,13 @@ const most = 2 ** 31 - 1;
  * @throws ShapeError for positions that 32 bits cannot hold.
  */
 export function positions(spans: readonly Span[]): Int32Array {
-  const result = new Int32Array(spansLength(spans));
+  const count = spansLength(spans);
+  const isPossible = Number.isSafeInteger(count) && count >= 0 && count <= 2 ** 28;
+  if (!isPossible || spans.some(({ length }) => !Number.isSafeInteger(length) || length < 0)) {
+    const received = String(count);
+    throw new ShapeError({ where: "positions", expected: "lengths that sum to 0 to 2**28 positions", received });
+  }
+  const result = new Int32Array(count);
   let row = 0;
   for (const { start, length, step } of spans) {
     const last = start + (length - 1) * step;

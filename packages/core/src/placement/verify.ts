@@ -1,4 +1,4 @@
-import { ShapeError } from "../errors.ts";
+import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "./layout.ts";
 import type { Placement } from "./placement.ts";
@@ -25,6 +25,15 @@ const verifiedLayouts = new WeakSet<Layout>();
  * @throws ShapeError that names the shards and a position that two of them hold, or none.
  */
 export function resolveShards(placement: Placement, count: number, length: number): readonly (readonly Span[])[] {
+  const spansOf: unknown = (placement as Partial<Placement> | null)?.spans;
+  expectValue("resolveShards", typeof spansOf === "function", "a Placement", placement);
+  expectValue(
+    "resolveShards",
+    Number.isSafeInteger(count) && count >= 1 && count <= 2 ** 20,
+    "1 to 2**20 shards",
+    count,
+  );
+  expectValue("resolveShards", Number.isSafeInteger(length) && length >= 0, "a length ≥ 0", length);
   const known = verifiedShards.get(placement) ?? new Map<string, readonly (readonly Span[])[]>();
   verifiedShards.set(placement, known);
   const key = `${count},${length}`;
@@ -107,6 +116,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
  * @throws ShapeError
  */
 export function verifySpan(where: string, span: Span, length: number = Number.MAX_SAFE_INTEGER): void {
+  expectValue(where, typeof span === "object" && span !== null, "spans { start, length, step }", span);
   const { start, length: count, step } = span;
   const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(count) && Number.isSafeInteger(step);
   const isInside = count === 0 || start + (count - 1) * step < length;
@@ -114,7 +124,7 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
   throw new ShapeError({
     where,
     expected: `spans of whole numbers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
-    received: `start ${start}, length ${count}, step ${step}`,
+    received: `start ${formatValue(start)}, length ${formatValue(count)}, step ${formatValue(step)}`,
   });
 }
 

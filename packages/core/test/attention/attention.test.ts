@@ -180,7 +180,9 @@ describe("bad input is refused on this rank, before anything is sent", () => {
 
   test("a scale, a backend or a mask that makes no sense", async () => {
     const { ctx, options, x } = await setting();
-    expect(() => attention(ctx, x, x, x, { ...options, scale: NaN })).toThrow(/a finite scale, received NaN/);
+    expect(() => attention(ctx, x, x, x, { ...options, scale: NaN })).toThrow(
+      /scale: expected a finite number, received NaN/,
+    );
     expect(() => attention(ctx, x, x, x, { ...options, causal: true } as object as typeof options)).toThrow(/"causal"/);
     expect(() => attention(ctx, x, x, x, { ...options, backend: "ring" })).toThrow(/@mosaic\/backend-ring/);
     expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of 9/);

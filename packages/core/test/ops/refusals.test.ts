@@ -13,13 +13,16 @@ describe("numbers that mean nothing are refused", () => {
     "rand %o",
     (options) => {
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(OptionError);
-      expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(/rand: expected finite low ≤ high/);
+      expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(
+        /rand: (expected finite low ≤ high|(low|high): expected a finite number)/,
+      );
     },
   );
 
   test.each([{ std: -1 }, ...odd.flatMap((x) => [{ std: x }, { mean: x }])])("randn %o", (options) => {
+    expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(OptionError);
     expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(
-      /randn: expected a finite mean and a finite std ≥ 0/,
+      /randn: (mean: expected a finite number|std: expected a number ≥ 0), received/,
     );
   });
 
@@ -34,8 +37,8 @@ describe("numbers that mean nothing are refused", () => {
 
   test.each([-1e-5, ...odd])("epsilon %d", (epsilon) => {
     using x = fromArray(new ReferenceDevice(), [1, 2], [1, 2]);
-    expect(() => layerNorm(x, null, null, { epsilon })).toThrow(/layerNorm: expected a finite epsilon ≥ 0/);
-    expect(() => rmsNorm(x, null, { epsilon })).toThrow(/rmsNorm: expected a finite epsilon ≥ 0/);
+    expect(() => layerNorm(x, null, null, { epsilon })).toThrow(/layerNorm: epsilon: expected a number ≥ 0/);
+    expect(() => rmsNorm(x, null, { epsilon })).toThrow(/rmsNorm: epsilon: expected a number ≥ 0/);
   });
 
   const texts: [values: ArrayLike<unknown>, message: RegExp][] = [
@@ -44,10 +47,10 @@ describe("numbers that mean nothing are refused", () => {
     [[1, undefined], /values\[1\]: .* received undefined/],
     // oxlint-disable-next-line no-sparse-arrays -- a gap is what is refused
     [[1, , 3], /values\[1\]/],
-    [[null], /values\[0\]: .* received object null/],
+    [[null], /values\[0\]: .* received null/],
     [[[1]], /values\[0\]/],
-    [[1n], /values\[0\]: .* received bigint 1/],
-    [BigInt64Array.of(1n), /values\[0\]: .* received bigint 1/],
+    [[1n], /values\[0\]: .* received 1n/],
+    [BigInt64Array.of(1n), /values\[0\]: .* received 1n/],
   ];
   test.each(texts)("fromArray(%o)", (values, message) => {
     const make = () => fromArray(new ReferenceDevice(), values as ArrayLike<number>, [values.length]);

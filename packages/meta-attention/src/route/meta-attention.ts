@@ -1,6 +1,5 @@
 import {
   type Context,
-  checkOptionNames,
   concatenate,
   formatShape,
   Linear,
@@ -8,29 +7,36 @@ import {
   ShapeError,
   type Tensor,
   zeros,
+  checkContext,
+  checkTensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
-import { checkCounts, checkHeads } from "../settings.ts";
+import { checkHeads } from "../settings.ts";
 import { pairs, type Reach, reachAmong } from "./choose.ts";
 
 // B batch, N chunks, M length of a summary.
 
-/** What MetaAttention takes. */
-export interface MetaAttentionOptions {
-  /** M, the length of a summary. */
-  readonly summaryDim: number;
+export const metaAttentionOptions = defineOptions("MetaAttention", {
+  /** Length of a summary. */
+  summaryDim: option.integer({ min: 1 }),
   /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
-  readonly numHeads?: number;
+  numHeads: option.integer({ min: 1, default: 4 }),
   /** Chunks look, and are routed, only to those before them. Default false. */
-  readonly causal?: boolean;
-}
+  causal: option.boolean({ default: false }),
+});
+/** What MetaAttention takes. */
+export type MetaAttentionOptions = OptionsOf<typeof metaAttentionOptions>;
 
-/** What one call of MetaAttention may be given. */
-export interface RouteOptions {
-  /** Added to the scores, [B,N,N]. */
-  readonly noise?: Tensor | undefined;
+export const routeOptions = defineOptions("MetaAttention.forward", {
+  /** Added to the scores, [B,N,N]. Default: nothing. */
+  noise: option.tensor({ optional: true }),
   /** Which chunks may be routed to which. Default: all to all others, or, if causal, to those before them. */
-  readonly reach?: Reach;
-}
+  reach: option.custom("a Reach", option.hasMethods<Reach>("may", "count"), { optional: true }),
+});
+/** What one call of MetaAttention may be given. */
+export type RouteOptions = OptionsOf<typeof routeOptions>;
 
 /** Where each chunk should look. */
 export interface Routing extends Disposable {
@@ -76,11 +82,9 @@ export class MetaAttention extends Module {
 
   constructor(ctx: Context, options: MetaAttentionOptions) {
     super();
-    const where = "MetaAttention";
-    checkOptionNames(where, options, ["summaryDim", "numHeads", "causal"]);
-    const { summaryDim, numHeads = 4, causal = false } = options;
-    checkCounts(where, { summaryDim, numHeads });
-    checkHeads(where, ["numHeads", "summaryDim"], numHeads, summaryDim);
+    checkContext("MetaAttention", ctx);
+    const { summaryDim, numHeads, causal } = metaAttentionOptions.parse(options);
+    checkHeads("MetaAttention", ["numHeads", "summaryDim"], numHeads, summaryDim);
     this.#ctx = ctx;
     this.#size = summaryDim;
     this.#heads = numHeads;
@@ -96,10 +100,11 @@ export class MetaAttention extends Module {
   }
 
   /** Summaries [B,N,M] of all chunks → where each should look. Communicates nothing. */
-  forward(summaries: Tensor, options: RouteOptions = {}): Routing {
+  forward(summaries: Tensor, options?: RouteOptions): Routing {
     this.#ctx.assertOpen("MetaAttention");
-    checkOptionNames("MetaAttention.forward", options, ["noise", "reach"]);
-    const { noise, reach = reachAmong(summaries.shape[1] ?? 0, { causal: this.#causal }) } = options;
+    checkTensor("MetaAttention.forward: summaries", summaries);
+    const call = routeOptions.parse(options);
+    const { noise, reach = reachAmong(summaries.shape[1] ?? 0, { causal: this.#causal }) } = call;
     this.#checkInput(summaries, reach);
     const { refined, chunkAttention } = this.#refine(summaries.layerNorm(), reach);
     const { scores, routing } = this.#route(this.#scores(refined, reach), { noise, reach });
@@ -153,7 +158,7 @@ export class MetaAttention extends Module {
   }
 
   #checkInput(summaries: Tensor, { chunks }: Reach): void {
-    summaries.assertUsable("MetaAttention");
+    checkTensor("MetaAttention", summaries);
     if (summaries.rank === 3 && summaries.shape[1] === chunks && summaries.shape[2] === this.#size) return;
     throw new ShapeError({
       where: "MetaAttention",

@@ -1,7 +1,6 @@
 // Maximum, Gini and top-5 mass of n weights that sum to 1 are linear in the weights, given their order. The host finds the
 // order; what it returns is the linear map, so that the device computes the statistics and their derivatives.
 import {
-  checkOptionNames,
   concatenate,
   type Context,
   createParameter,
@@ -13,10 +12,16 @@ import {
   scope,
   ShapeError,
   type Tensor,
+  checkContext,
+  defineOptions,
+  option,
+  type OptionsOf,
+  checkTensor,
+  expectValue,
 } from "@mosaic/core";
 import type { Chunks } from "../chunks.ts";
 import { Holder } from "../holder.ts";
-import { checkCounts, checkHeads } from "../settings.ts";
+import { checkHeads } from "../settings.ts";
 import { resumeRecording } from "../recording.ts";
 
 /** Numbers of statistics that need the order. */
@@ -54,15 +59,16 @@ function risingOrder(values: Float32Array): Uint32Array {
 
 // B batch, S tokens of a chunk, E embedding, G queries.
 
-/** What ChunkSummaryEncoder takes. */
-export interface ChunkSummaryEncoderOptions {
+export const chunkSummaryEncoderOptions = defineOptions("ChunkSummaryEncoder", {
   /** E, the length of a token. */
-  readonly embedDim: number;
+  embedDim: option.integer({ min: 1 }),
   /** Length of a summary. Default 64. */
-  readonly summaryDim?: number;
+  summaryDim: option.integer({ min: 1, default: 64 }),
   /** G, the learned queries; a divisor of embedDim. Default 4. */
-  readonly numHeads?: number;
-}
+  numHeads: option.integer({ min: 1, default: 4 }),
+});
+/** What ChunkSummaryEncoder takes. */
+export type ChunkSummaryEncoderOptions = OptionsOf<typeof chunkSummaryEncoderOptions>;
 
 /** What the learned queries found in a chunk. */
 export interface Glance extends Disposable {
@@ -112,11 +118,9 @@ export class ChunkSummaryEncoder extends Module {
 
   constructor(ctx: Context, options: ChunkSummaryEncoderOptions) {
     super();
-    const where = "ChunkSummaryEncoder";
-    checkOptionNames(where, options, ["embedDim", "summaryDim", "numHeads"]);
-    const { embedDim, summaryDim = 64, numHeads = 4 } = options;
-    checkCounts(where, { embedDim, summaryDim, numHeads });
-    checkHeads(where, ["numHeads", "embedDim"], numHeads, embedDim);
+    checkContext("ChunkSummaryEncoder", ctx);
+    const { embedDim, summaryDim, numHeads } = chunkSummaryEncoderOptions.parse(options);
+    checkHeads("ChunkSummaryEncoder", ["numHeads", "embedDim"], numHeads, embedDim);
     this.#ctx = ctx;
     this.embedDim = embedDim;
     this.summaryDim = summaryDim;
@@ -167,7 +171,12 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   /** The part after: [B,summaryDim]. `weights` are the pattern's values; null, on a device without values, counts them as unordered. */
-  summarize({ content, pattern }: Glance, weights: Float32Array | null): Tensor {
+  summarize(glance: Glance, weights: Float32Array | null): Tensor {
+    const { content, pattern } = (glance ?? {}) as Partial<Glance>;
+    checkTensor("ChunkSummaryEncoder: content", content, 2);
+    checkTensor("ChunkSummaryEncoder: pattern", pattern, 2);
+    const fits = weights === null || (weights instanceof Float32Array && weights.length === pattern.size);
+    expectValue("ChunkSummaryEncoder: weights", fits, "the values of the pattern, or null", weights);
     return scope(() => {
       const statistics = this.#statistics(pattern, weights);
       const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
@@ -189,7 +198,7 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   #checkInput(x: Tensor): void {
-    x.assertUsable("ChunkSummaryEncoder");
+    checkTensor("ChunkSummaryEncoder", x);
     if (x.rank === 3 && x.shape[1]! > 0 && x.shape[2] === this.embedDim) return;
     throw new ShapeError({
       where: "ChunkSummaryEncoder",

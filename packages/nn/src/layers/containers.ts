@@ -1,4 +1,4 @@
-import { Module, ShapeError, type Tensor } from "@mosaic/core";
+import { Module, ShapeError, type Tensor, expectValue } from "@mosaic/core";
 
 /** A module from one tensor to one tensor. */
 export interface Layer extends Module {
@@ -24,6 +24,8 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
 
   constructor(modules: Iterable<M> = []) {
     super();
+    const isIterable = typeof (modules as Partial<Iterable<M>> | null)?.[Symbol.iterator] === "function";
+    expectValue(new.target.name, isIterable, "an iterable of modules", modules);
     for (const module of modules) this.append(module);
   }
 
@@ -40,6 +42,7 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
 
   /** The module with that number; a negative one counts from the end. */
   at(index: number): M | undefined {
+    expectValue("ModuleList.at", Number.isSafeInteger(index), "a whole number", index);
     return this.#modules.at(index);
   }
 

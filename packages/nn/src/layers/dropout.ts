@@ -1,5 +1,17 @@
-import { type Context, checkOptionNames, defineOp, Module, OptionError, type Tensor } from "@mosaic/core";
-import { type Stretch, stretchesOf, type WhereOptions, whereNames } from "./where.ts";
+import {
+  type Context,
+  defineOp,
+  Module,
+  type Tensor,
+  checkArgument,
+  checkContext,
+  checkTensor,
+  option,
+} from "@mosaic/core";
+import { type Stretch, stretchesOf, type Where, type WhereOptions, whereOptions } from "./where.ts";
+
+/** Of an element to become 0. */
+export const dropProbability = option.number({ min: 0, below: 1, default: 0 });
 
 interface Draw {
   readonly probability: number;
@@ -54,25 +66,20 @@ const dropoutOp = defineOp({
 export class Dropout extends Module {
   readonly probability: number;
   readonly #ctx: Context;
-  readonly #where: WhereOptions;
+  readonly #where: Where;
 
-  constructor(ctx: Context, probability = 0.5, options: WhereOptions = {}) {
+  constructor(ctx: Context, probability = 0.5, options?: WhereOptions) {
     super();
-    checkOptionNames("Dropout", options, whereNames);
-    if (!(probability >= 0 && probability < 1)) {
-      throw new OptionError({
-        where: "Dropout",
-        expected: "a probability from 0 to below 1",
-        received: String(probability),
-      });
-    }
+    checkContext("Dropout", ctx);
+    checkArgument("Dropout: probability", probability, dropProbability);
     this.#ctx = ctx;
-    this.#where = options;
+    this.#where = whereOptions.parse(options);
     this.probability = probability;
   }
 
   /** x [..] → the same shape. */
   forward(x: Tensor): Tensor {
+    checkTensor("Dropout", x);
     // A handle of its own in any case: what a layer returns is the caller's to dispose.
     if (!this.training || this.probability === 0) return x.reshape(x.shape);
     const ctx = this.#ctx;

@@ -1,14 +1,16 @@
 import {
   type Context,
-  checkOptionNames,
   createParameter,
   defineOp,
-  type DType,
   Module,
-  OptionError,
   ShapeError,
   type Tensor,
   formatShape,
+  checkArgument,
+  checkTensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 
 // V tokens, E features: table [V,E].
@@ -39,19 +41,22 @@ const embeddingOp = defineOp({
  * @throws ShapeError unless the table has two axes.
  */
 export function embedding(tokens: Tensor, table: Tensor): Tensor {
-  tokens.assertUsable("embedding");
+  checkTensor("embedding: tokens", tokens);
+  checkTensor("embedding: table", table);
   if (table.rank !== 2) {
     throw new ShapeError({ where: "embedding", expected: "a table [V,E]", received: formatShape(table.shape) });
   }
   return embeddingOp([table], tokens);
 }
 
+export const embeddingOptions = defineOptions("Embedding", {
+  /** Standard deviation of the initial table; the default is PyTorch's. Default 1. */
+  std: option.number({ min: 0, default: 1 }),
+  /** Of the table. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
 /** What Embedding takes beside its sizes. */
-export interface EmbeddingOptions {
-  /** Standard deviation of the initial table. Default 1, PyTorch's. */
-  readonly std?: number;
-  readonly dtype?: DType;
-}
+export type EmbeddingOptions = OptionsOf<typeof embeddingOptions>;
 
 /**
  * A learned vector for each of `count` tokens: weight [count,dim], drawn from N(0, std²).
@@ -72,14 +77,11 @@ export interface EmbeddingOptions {
 export class Embedding extends Module {
   readonly weight: Tensor;
 
-  constructor(ctx: Context, count: number, dim: number, options: EmbeddingOptions = {}) {
+  constructor(ctx: Context, count: number, dim: number, options?: EmbeddingOptions) {
     super();
-    checkOptionNames("Embedding", options, ["std", "dtype"]);
-    for (const [name, value] of Object.entries({ count, dim })) {
-      if (Number.isSafeInteger(value) && value >= 1) continue;
-      throw new OptionError({ where: "Embedding", expected: `${name} a whole number ≥ 1`, received: String(value) });
-    }
-    const { std = 1, dtype = "float32" } = options;
+    const { std, dtype } = embeddingOptions.parse(options);
+    checkArgument("Embedding: count", count, option.integer({ min: 1 }));
+    checkArgument("Embedding: dim", dim, option.integer({ min: 1 }));
     const initial = { kind: "normal", mean: 0, std } as const;
     this.weight = this.addParameter("weight", createParameter(ctx, [count, dim], { initial, dtype }));
   }

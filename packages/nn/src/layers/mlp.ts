@@ -1,37 +1,28 @@
-import { type Context, checkOptionNames, type DType, Linear, Module, type Tensor } from "@mosaic/core";
-import { type ActivationName, activationOf } from "./activations.ts";
-import { Dropout } from "./dropout.ts";
-import type { WhereOptions } from "./where.ts";
+import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { activationNames, activationOf } from "./activations.ts";
+import { dropProbability, Dropout } from "./dropout.ts";
+import { whereOptions } from "./where.ts";
 
-/** What MLP takes. */
-export interface MLPOptions {
+export const mlpOptions = defineOptions("MLP", {
   /** Features that come in. */
-  readonly embedDim: number;
-  /** Features between. Default 4 · embedDim. */
-  readonly hiddenDim?: number;
-  /** Features that go out. Default embedDim. */
-  readonly outDim?: number;
-  /** Default "gelu". */
-  readonly activation?: ActivationName;
+  embedDim: option.integer({ min: 1 }),
+  /** Features between. Default: 4 · embedDim. */
+  hiddenDim: option.integer({ min: 1, optional: true }),
+  /** Features that go out. Default: embedDim. */
+  outDim: option.integer({ min: 1, optional: true }),
+  /** The function between the layers. Default "gelu". */
+  activation: option.oneOf(activationNames, { default: "gelu" }),
   /** Probability of dropout after the activation and after the second layer. Default 0. */
-  readonly dropout?: number;
-  /** How the tensor is cut over the ranks; only dropout asks. */
-  readonly where?: WhereOptions;
-  /** Default true. */
-  readonly bias?: boolean;
-  readonly dtype?: DType;
-}
-
-const legal = [
-  "embedDim",
-  "hiddenDim",
-  "outDim",
-  "activation",
-  "dropout",
-  "where",
-  "bias",
-  "dtype",
-] as const satisfies readonly (keyof MLPOptions)[];
+  dropout: dropProbability,
+  /** How the tensor is cut over the ranks; only dropout asks. Default: as Dropout's. */
+  where: option.nested(whereOptions, { optional: true }),
+  /** Whether both layers have biases. Default true. */
+  bias: option.boolean({ default: true }),
+  /** Of the parameters. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What MLP takes. */
+export type MLPOptions = OptionsOf<typeof mlpOptions>;
 
 /**
  * The transformer's feed-forward layer: fc2(activation(fc1(x))) over the last axis.
@@ -57,10 +48,9 @@ export class MLP extends Module {
 
   constructor(ctx: Context, options: MLPOptions) {
     super();
-    checkOptionNames("MLP", options, legal);
-    const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, activation = "gelu", dropout = 0 } = options;
-    const { where = {}, bias = true, dtype = "float32" } = options;
-    this.#activation = activationOf("MLP", activation);
+    const parsed = mlpOptions.parse(options);
+    const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, where, bias, dtype } = parsed;
+    this.#activation = activationOf(parsed.activation);
     this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { bias, dtype }));
     this.fc2 = this.addChild("fc2", new Linear(ctx, hiddenDim, outDim, { bias, dtype }));
     this.#drop = this.addChild("drop", new Dropout(ctx, dropout, where));

@@ -1,32 +1,39 @@
 import {
   type Context,
-  checkOptionNames,
   createParameter,
   type DType,
   Module,
-  OptionError,
   type Tensor,
+  checkArgument,
+  defineOptions,
+  layerNorm,
+  option,
+  type OptionsOf,
+  rmsNorm,
 } from "@mosaic/core";
 
-/** What normalising layers take beside their size. */
-export interface NormLayerOptions {
-  /** Added to the variance under the root. Default 1e-5 for LayerNorm, 1e-6 for RMSNorm. */
-  readonly epsilon?: number;
-  /** Whether LayerNorm has a bias. Default true. */
-  readonly bias?: boolean;
-  readonly dtype?: DType;
-}
+export const layerNormOptions = defineOptions("LayerNorm", {
+  /** Added to the variance under the root. Default 1e-5. */
+  epsilon: option.number({ min: 0, default: 1e-5 }),
+  /** Whether there is a bias. Default true. */
+  bias: option.boolean({ default: true }),
+  /** Of the parameters. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What LayerNorm takes beside its size. */
+export type LayerNormOptions = OptionsOf<typeof layerNormOptions>;
+
+export const rmsNormOptions = defineOptions("RMSNorm", {
+  /** Added to the mean of squares under the root. Default 1e-6. */
+  epsilon: option.number({ min: 0, default: 1e-6 }),
+  /** Of the parameters. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What RMSNorm takes beside its size. */
+export type RMSNormOptions = OptionsOf<typeof rmsNormOptions>;
 
 function constant(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
   return createParameter(ctx, [dim], { initial: { kind: "constant", value }, dtype });
-}
-
-function checkSize(where: string, dim: number, epsilon: number): void {
-  if (!Number.isSafeInteger(dim) || dim < 1) {
-    throw new OptionError({ where, expected: "dim a whole number ≥ 1", received: String(dim) });
-  }
-  if (Number.isFinite(epsilon) && epsilon >= 0) return;
-  throw new OptionError({ where, expected: "a finite epsilon ≥ 0", received: String(epsilon) });
 }
 
 /**
@@ -51,11 +58,10 @@ export class LayerNorm extends Module {
   readonly bias: Tensor | null;
   readonly epsilon: number;
 
-  constructor(ctx: Context, dim: number, options: NormLayerOptions = {}) {
+  constructor(ctx: Context, dim: number, options?: LayerNormOptions) {
     super();
-    checkOptionNames("LayerNorm", options, ["epsilon", "bias", "dtype"]);
-    const { epsilon = 1e-5, bias = true, dtype = "float32" } = options;
-    checkSize("LayerNorm", dim, epsilon);
+    checkArgument("LayerNorm: dim", dim, option.integer({ min: 1 }));
+    const { epsilon, bias, dtype } = layerNormOptions.parse(options);
     this.epsilon = epsilon;
     this.weight = this.addParameter("weight", constant(ctx, dim, { value: 1, dtype }));
     this.bias = bias ? this.addParameter("bias", constant(ctx, dim, { value: 0, dtype })) : null;
@@ -63,7 +69,7 @@ export class LayerNorm extends Module {
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return x.layerNorm(this.weight, this.bias, { epsilon: this.epsilon });
+    return layerNorm(x, this.weight, this.bias, { epsilon: this.epsilon });
   }
 }
 
@@ -72,17 +78,16 @@ export class RMSNorm extends Module {
   readonly weight: Tensor;
   readonly epsilon: number;
 
-  constructor(ctx: Context, dim: number, options: Omit<NormLayerOptions, "bias"> = {}) {
+  constructor(ctx: Context, dim: number, options?: RMSNormOptions) {
     super();
-    checkOptionNames("RMSNorm", options, ["epsilon", "dtype"]);
-    const { epsilon = 1e-6, dtype = "float32" } = options;
-    checkSize("RMSNorm", dim, epsilon);
+    checkArgument("RMSNorm: dim", dim, option.integer({ min: 1 }));
+    const { epsilon, dtype } = rmsNormOptions.parse(options);
     this.epsilon = epsilon;
     this.weight = this.addParameter("weight", constant(ctx, dim, { value: 1, dtype }));
   }
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return x.rmsNorm(this.weight, { epsilon: this.epsilon });
+    return rmsNorm(x, this.weight, { epsilon: this.epsilon });
   }
 }

@@ -1,27 +1,32 @@
 import {
-  checkOptionNames,
   defineOp,
   type Device,
   formatShape,
   keep,
-  OptionError,
   type PositionEncoding,
   positions,
   ShapeError,
   type Span,
   spansLength,
   type Tensor,
+  checkArgument,
+  defineOptions,
+  option,
+  type OptionsOf,
+  checkTensor,
+  expectValue,
 } from "@mosaic/core";
 
 // x [B,H,S,D]: S rows that stand at the positions of some spans; pairs of features turn together, D/2 pairs.
 
-/** What a rotary embedding takes beside the head size. */
-export interface RotaryOptions {
-  /** Pair i turns by base^(−2i/D) at each position. Default 10 000. */
-  readonly base?: number;
+export const rotaryOptions = defineOptions("RotaryEmbedding", {
+  /** Pair i turns by base^(−2i/D) at each position. Default 10000. */
+  base: option.number({ above: 0, default: 10_000 }),
   /** Pairs are (0, 1), (2, 3), … as in the paper, instead of (0, D/2), (1, D/2 + 1), … as in GPT-NeoX and Llama. Default false. */
-  readonly interleaved?: boolean;
-}
+  interleaved: option.boolean({ default: false }),
+});
+/** What a rotary embedding takes beside the head size. */
+export type RotaryOptions = OptionsOf<typeof rotaryOptions>;
 
 /** Cosine and sine of each row's angles, [S,D/2] float32. */
 interface Angles {
@@ -101,6 +106,10 @@ function writeAt(out: Tensor, offset: number, values: Float64Array): void {
   out.device.write(part, values);
 }
 
+function isEven(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 2 && (value as number) % 2 === 0;
+}
+
 /** Tables kept, of the layouts used last. */
 const keptTables = 4;
 
@@ -131,16 +140,9 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   readonly #interleaved: boolean;
   readonly #tables = new Map<string, Angles & { readonly device: Device }>();
 
-  constructor(headDim: number, options: RotaryOptions = {}) {
-    checkOptionNames("RotaryEmbedding", options, ["base", "interleaved"]);
-    const { base = 10_000, interleaved = false } = options;
-    if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0 || !(base > 0)) {
-      throw new OptionError({
-        where: "RotaryEmbedding",
-        expected: "an even headDim ≥ 2, and a base > 0",
-        received: `${headDim} and ${base}`,
-      });
-    }
+  constructor(headDim: number, options?: RotaryOptions) {
+    const { base, interleaved } = rotaryOptions.parse(options);
+    checkArgument("RotaryEmbedding: headDim", headDim, option.custom("an even number ≥ 2", isEven));
     this.headDim = headDim;
     this.#base = base;
     this.#interleaved = interleaved;
@@ -148,13 +150,17 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
 
   /** x [B,H,S,D], whose rows stand at the positions of `spans`, turned. */
   encode(x: Tensor, spans: readonly Span[]): Tensor {
-    if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== spansLength(spans)) {
+    checkTensor("RotaryEmbedding: x", x);
+    const length = spansLength(spans);
+    if (x.rank !== 4 || x.shape[3] !== this.headDim || x.shape[2] !== length) {
       throw new ShapeError({
         where: "RotaryEmbedding",
-        expected: `x [B,H,${spansLength(spans)},${this.headDim}]`,
+        expected: `x [B,H,${length},${this.headDim}]`,
         received: formatShape(x.shape),
       });
     }
+    const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
+    expectValue("RotaryEmbedding: spans", isWhole, "spans of whole numbers", spans);
     return rotaryOp([x], { ...this.#anglesOf(x.device, spans), interleaved: this.#interleaved });
   }
 

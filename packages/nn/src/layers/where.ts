@@ -2,37 +2,31 @@ import {
   type Context,
   layoutOf,
   normalizeAxis,
-  type Placement,
-  type PlacementName,
-  placementOf,
   sequenceAxes,
   type Span,
   spansLength,
   ShapeError,
   type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
+  type ResolvedOptionsOf,
 } from "@mosaic/core";
 
-/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
-export interface WhereOptions {
-  /**
-   * The tensor axis that is the sequence; null: no axis is cut into shards. Default -2, the one before the embedding, and
-   * null for a tensor of one axis.
-   */
-  readonly sequenceAxis?: number | null;
+export const whereOptions = defineOptions("Dropout", {
+  /** The tensor axis that is the sequence; null: no axis is cut into shards. Default: -2, the one before the embedding, and null for a tensor of one axis. */
+  sequenceAxis: option.nullable(option.integer(), { optional: true }),
   /** How the sequence is cut. Default "contiguous". */
-  readonly placement?: PlacementName | Placement;
+  placement: option.placement({ default: "contiguous" }),
   /** Mesh axes along which the sequence is cut, outermost first. Default: all but "dp". */
-  readonly axes?: readonly string[];
-  /** Rows of the whole sequence. Default: local rows times shards; needed if shards are unequal. */
-  readonly sequenceLength?: number;
-}
-
-export const whereNames: readonly string[] = [
-  "sequenceAxis",
-  "placement",
-  "axes",
-  "sequenceLength",
-] as const satisfies readonly (keyof WhereOptions)[];
+  axes: option.array(option.string(), { optional: true }),
+  /** Rows of the whole sequence; needed if shards are unequal. Default: local rows times shards. */
+  sequenceLength: option.integer({ min: 0, optional: true }),
+});
+/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
+export type WhereOptions = OptionsOf<typeof whereOptions>;
+/** The same with its defaults. */
+export type Where = ResolvedOptionsOf<typeof whereOptions>;
 
 /** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
 export interface Stretch {
@@ -45,10 +39,10 @@ export interface Stretch {
 }
 
 /** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
-export function stretchesOf(ctx: Context, x: Tensor, options: WhereOptions): readonly Stretch[] {
-  const { sequenceAxis = x.rank < 2 ? null : -2 } = options;
+export function stretchesOf(ctx: Context, x: Tensor, where: Where): readonly Stretch[] {
+  const { sequenceAxis = x.rank < 2 ? null : -2 } = where;
   const along = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
-  const sequence = along === undefined ? undefined : sequenceOf(ctx, x.shape[along]!, options);
+  const sequence = along === undefined ? undefined : sequenceOf(ctx, x.shape[along]!, where);
   const shards = ctx.mesh.shape.dp ?? 1;
   const batched = x.rank > 0 && along !== 0;
   const whole = x.shape.map((length, axis) => {
@@ -69,11 +63,11 @@ export function stretchesOf(ctx: Context, x: Tensor, options: WhereOptions): rea
 function sequenceOf(
   ctx: Context,
   rows: number,
-  { placement = "contiguous", axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: WhereOptions,
+  { placement, axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: Where,
 ): { readonly length: number; readonly spans: readonly Span[] } {
   const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
   const length = sequenceLength ?? rows * shards;
-  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement: placementOf(placement), length });
+  const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
   const spans = layout.spans(ctx.mesh.coordinate);
   if (spansLength(spans) === rows) return { length, spans };
   throw new ShapeError({

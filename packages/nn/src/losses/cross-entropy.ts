@@ -1,26 +1,29 @@
 import {
   type Context,
-  checkOptionNames,
   type CrossEntropySpec,
   defineOp,
   formatShape,
-  OptionError,
   sameShape,
   scope,
   ShapeError,
   type Tensor,
+  checkTensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { meanOverMesh } from "./mean-over-mesh.ts";
 
 // C classes, the last axis: logits [..,C], targets [..].
 
-/** What cross-entropy takes beside logits and targets. */
-export interface CrossEntropyOptions {
-  /** Rows with this target do not count. Default -100, PyTorch's. */
-  readonly ignoreIndex?: number;
+export const crossEntropyOptions = defineOptions("crossEntropy", {
+  /** Rows with this target do not count; the default is PyTorch's. Default -100. */
+  ignoreIndex: option.integer({ default: -100 }),
   /** What every class gets of the target: smoothing / C (Szegedy et al. 2016). Default 0. */
-  readonly labelSmoothing?: number;
-}
+  labelSmoothing: option.number({ min: 0, max: 1, default: 0 }),
+});
+/** What cross-entropy takes beside logits and targets. */
+export type CrossEntropyOptions = OptionsOf<typeof crossEntropyOptions>;
 
 interface Plan {
   readonly targets: Tensor;
@@ -69,24 +72,10 @@ function sumOfRows(rows: Tensor): Tensor {
  * Cross-entropy of this rank's rows as a pair (sum, count) [2] float32, for `meanOverMesh`: pairs of micro-batches add.
  * Arguments as in `crossEntropy`.
  */
-export function crossEntropyTerms(logits: Tensor, targets: Tensor, options: CrossEntropyOptions = {}): Tensor {
-  checkOptionNames("crossEntropy", options, ["ignoreIndex", "labelSmoothing"]);
-  const { ignoreIndex = -100, labelSmoothing = 0 } = options;
-  if (!(labelSmoothing >= 0 && labelSmoothing <= 1)) {
-    throw new OptionError({
-      where: "crossEntropy",
-      expected: "labelSmoothing from 0 to 1",
-      received: String(labelSmoothing),
-    });
-  }
-  if (!Number.isSafeInteger(ignoreIndex)) {
-    throw new OptionError({
-      where: "crossEntropy",
-      expected: "ignoreIndex, a whole number",
-      received: String(ignoreIndex),
-    });
-  }
-  targets.assertUsable("crossEntropy");
+export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
+  const { ignoreIndex, labelSmoothing } = crossEntropyOptions.parse(options);
+  checkTensor("crossEntropy: logits", logits);
+  checkTensor("crossEntropy: targets", targets);
   if (logits.rank < 1 || !sameShape(logits.shape.slice(0, -1), targets.shape) || logits.shape.at(-1) === 0) {
     throw new ShapeError({
       where: "crossEntropy",
@@ -120,6 +109,6 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options: Cros
  * ```
  * @throws ShapeError or OptionError for arguments that do not fit.
  */
-export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options: CrossEntropyOptions = {}): Tensor {
+export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
   return scope(() => meanOverMesh(ctx, crossEntropyTerms(logits, targets, options)));
 }

@@ -8,6 +8,8 @@ import {
   scope,
   ShapeError,
   type Tensor,
+  checkContext,
+  checkTensor,
 } from "@mosaic/core";
 
 // A loss is first a pair (sum, count) of this rank's part, a tensor [2]: pairs add, over micro-batches and over ranks.
@@ -32,6 +34,8 @@ import {
  * @throws ShapeError if the weights have another shape.
  */
 export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
+  checkTensor("lossTerms: losses", losses);
+  if (weights !== undefined) checkTensor("lossTerms: weights", weights);
   if (weights && !sameShape(weights.shape, losses.shape)) {
     throw new ShapeError({
       where: "lossTerms",
@@ -107,7 +111,8 @@ const meanOverMeshOp = defineOp({
  * @throws ShapeError unless terms is a pair.
  */
 export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
-  ctx.assertOpen("meanOverMesh");
+  checkContext("meanOverMesh", ctx);
+  checkTensor("meanOverMesh: terms", terms);
   if (!sameShape(terms.shape, [2]) || terms.dtype !== "float32") {
     throw new ShapeError({
       where: "meanOverMesh",

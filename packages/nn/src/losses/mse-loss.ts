@@ -1,8 +1,10 @@
-import { type Context, formatShape, sameShape, scope, ShapeError, type Tensor } from "@mosaic/core";
+import { type Context, formatShape, sameShape, scope, ShapeError, type Tensor, checkTensor } from "@mosaic/core";
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
 /** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `mseLoss`. */
 export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
+  checkTensor("mseLoss: prediction", prediction);
+  checkTensor("mseLoss: target", target);
   if (!sameShape(prediction.shape, target.shape)) {
     throw new ShapeError({
       where: "mseLoss",

@@ -1,5 +1,15 @@
-import type { AdamStep, Module } from "@mosaic/core";
-import { checkOptimizer, Optimizer, optimizerNames, type OptimizerOptions, type OptimizerSlot } from "./optimizer.ts";
+import { type AdamStep, defineOptions, type Module, option, type OptionsOf } from "@mosaic/core";
+import { Optimizer, optimizerOptions, type OptimizerSlot } from "./optimizer.ts";
+
+export const adamWOptions = defineOptions("AdamW", {
+  ...optimizerOptions.fields,
+  /** Learning rate. Default 1e-3. */
+  lr: option.number({ min: 0, default: 1e-3 }),
+  /** Decoupled weight decay, per step and learning rate. Default 1e-2. */
+  weightDecay: option.number({ min: 0, default: 1e-2 }),
+});
+/** What AdamW takes. */
+export type AdamWOptions = OptionsOf<typeof adamWOptions>;
 
 /**
  * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), as PyTorch's AdamW: lr 1e-3, weightDecay
@@ -27,12 +37,12 @@ export class AdamW extends Optimizer {
   readonly #epsilon: number;
   readonly #weightDecay: number;
 
-  constructor(model: Module, options: OptimizerOptions = {}) {
-    checkOptimizer("AdamW", options, optimizerNames);
-    super(model, options, { kind: "AdamW", firstName: "exp_avg", lr: 1e-3 });
-    this.#betas = options.betas ?? [0.9, 0.999];
-    this.#epsilon = options.epsilon ?? 1e-8;
-    this.#weightDecay = options.weightDecay ?? 1e-2;
+  constructor(model: Module, options?: AdamWOptions) {
+    const { lr, betas, epsilon, weightDecay } = adamWOptions.parse(options);
+    super(model, options ?? {}, { kind: "AdamW", firstName: "exp_avg", lr });
+    this.#betas = betas;
+    this.#epsilon = epsilon;
+    this.#weightDecay = weightDecay;
   }
 
   protected numbers(): Readonly<Record<string, number>> {

@@ -1,4 +1,4 @@
-import { type Module, OptionError, type Tensor } from "@mosaic/core";
+import { type Module, OptionError, type Tensor, checkModule, formatValue } from "@mosaic/core";
 
 /**
  * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
@@ -20,8 +20,9 @@ import { type Module, OptionError, type Tensor } from "@mosaic/core";
  * @throws OptionError for a norm that is not more than 0, or a model without gradients.
  */
 export function clipGradNorm(model: Module, maxNorm: number): Tensor {
-  if (!(maxNorm > 0)) {
-    throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: String(maxNorm) });
+  checkModule("clipGradNorm", model);
+  if (!(typeof maxNorm === "number" && maxNorm > 0)) {
+    throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: formatValue(maxNorm) });
   }
   const gradients = [...new Set(model.parameters())].flatMap(({ grad }) => (grad ? [grad] : []));
   const [first] = gradients;

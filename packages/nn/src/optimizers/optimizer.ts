@@ -1,66 +1,66 @@
 import {
   type AdamStep,
-  checkOptionNames,
+  defineOptions,
+  formatValue,
   type HostTensor,
   keep,
   loadState,
   type LoadOptions,
   type Module,
+  option,
   OptionError,
+  type OptionsOf,
   StateError,
   Tensor,
+  checkModule,
 } from "@mosaic/core";
 import { FiniteCheck } from "./non-finite.ts";
 import type { Schedule } from "./schedules.ts";
 
-/** What a parameter may have of its own. */
-export interface ParameterOverrides {
+export const parameterOverrides = defineOptions("forParameter", {
   /** Factor on the learning rate. Default 1. */
-  readonly lrScale?: number;
-  /** Instead of the optimizer's. */
-  readonly weightDecay?: number;
-}
+  lrScale: option.number({ min: 0, default: 1 }),
+  /** Decay of this parameter. Default: the optimizer's. */
+  weightDecay: option.number({ min: 0, optional: true }),
+});
+/** What a parameter may have of its own. */
+export type ParameterOverrides = OptionsOf<typeof parameterOverrides>;
+type ForParameter = (name: string, parameter: Tensor) => ParameterOverrides;
 
-/** What every optimizer takes. */
-export interface OptimizerOptions {
-  /** Learning rate. */
-  readonly lr?: number;
-  /** Factors on it by step. Default: 1 throughout. */
-  readonly schedule?: Schedule;
-  /** Decoupled weight decay, per step and learning rate. */
-  readonly weightDecay?: number;
+export const optimizerOptions = defineOptions("Optimizer", {
+  /** Learning rate. Default: the optimizer's own. */
+  lr: option.number({ min: 0, optional: true }),
+  /** Factors on the learning rate by step. Default: 1 throughout. */
+  schedule: option.custom("a function from the step to a factor", option.isFunction<Schedule>, { optional: true }),
+  /** Decoupled weight decay, per step and learning rate. Default: the optimizer's own. */
+  weightDecay: option.number({ min: 0, optional: true }),
   /** Added to the root of the mean square. Default 1e-8. */
-  readonly epsilon?: number;
+  epsilon: option.number({ min: 0, default: 1e-8 }),
   /** Decay rates of the means of gradients and of their squares. Default [0.9, 0.999]. */
-  readonly betas?: readonly [number, number];
+  betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
   /**
    * What some parameters have of their own, PyTorch's parameter groups: no decay for norms and biases is
-   * `forParameter: (name, { rank }) => (rank < 2 ? { weightDecay: 0 } : {})`.
+   * `forParameter: (name, { rank }) => (rank < 2 ? { weightDecay: 0 } : {})`. Default: nothing.
    */
-  readonly forParameter?: (name: string, parameter: Tensor) => ParameterOverrides;
+  forParameter: option.custom("a function (name, parameter)", option.isFunction<ForParameter>, { optional: true }),
   /**
    * Stops training at a loss or a gradient norm that is NaN or infinite, with a NonFiniteError that names step and parameters.
    * Norms are measured on the device and nothing waits for them, so the error comes as that of an asynchronous device does:
    * from the first `step`, `stateDict` or `assertFinite` after they are known. Default false.
    */
-  readonly errorIfNonFinite?: boolean;
-}
+  errorIfNonFinite: option.boolean({ default: false }),
+});
+/** What every optimizer takes. */
+export type OptimizerOptions = OptionsOf<typeof optimizerOptions>;
 
+export const stepOptions = defineOptions("step", {
+  /** The loss, a scalar: with `errorIfNonFinite` it must be finite, too. Not kept. Default: it is not looked at. */
+  loss: option.tensor({ optional: true }),
+});
 /** What one step may be given. */
-export interface StepOptions {
-  /** The loss, a scalar: with `errorIfNonFinite` it must be finite, too. Not kept. */
-  readonly loss?: Tensor;
-}
+export type StepOptions = OptionsOf<typeof stepOptions>;
 
-export const optimizerNames: readonly string[] = [
-  "lr",
-  "schedule",
-  "weightDecay",
-  "epsilon",
-  "betas",
-  "forParameter",
-  "errorIfNonFinite",
-] as const satisfies readonly (keyof OptimizerOptions)[];
+const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boolean({ default: false }) });
 
 /** What an optimizer remembers: tensors by name, and numbers. */
 export interface OptimizerState {
@@ -103,12 +103,16 @@ export abstract class Optimizer implements Disposable {
     options: OptimizerOptions,
     { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
   ) {
+    checkModule(kind, model);
+    // Options beyond these are the subclass's.
+    const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
+    const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);
     this.#kind = kind;
     this.#firstName = firstName;
-    this.lr = options.lr ?? lr;
-    this.#schedule = options.schedule ?? (() => 1);
-    this.slots = slotsOf(model, options);
-    this.#finiteness = options.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
+    this.lr = settings.lr ?? lr;
+    this.#schedule = settings.schedule ?? (() => 1);
+    this.slots = slotsOf(model, settings.forParameter);
+    this.#finiteness = settings.errorIfNonFinite ? new FiniteCheck(kind) : undefined;
   }
 
   /** The learning rate of the coming step. */
@@ -122,13 +126,17 @@ export abstract class Optimizer implements Disposable {
    * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it;
    * DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
    */
-  step(options: StepOptions = {}): void {
+  step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
-    checkOptionNames(where, options, ["loss"] satisfies (keyof StepOptions)[]);
+    const { loss } = stepOptions.parse(options, where);
     for (const { parameter } of this.slots) parameter.assertUsable(where);
-    checkNumbers(where, { "a finite learning rate, lr · schedule(step),": this.learningRate });
+    const rate: unknown = this.learningRate;
+    if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
+      const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
+      throw new OptionError({ where, expected, received: formatValue(rate) });
+    }
     this.#finiteness?.throwIfFailed();
-    this.#finiteness?.watch(this.steps, this.slots, options.loss);
+    this.#finiteness?.watch(this.steps, this.slots, loss);
     for (const slot of this.slots) {
       const { parameter, first, second, master, lrScale, weightDecay } = slot;
       if (!parameter.requiresGrad || !parameter.grad) continue;
@@ -168,8 +176,9 @@ export abstract class Optimizer implements Disposable {
    *
    * @throws StateError for another optimizer's state, or that of another model.
    */
-  loadStateDict(state: OptimizerState, { dryRun = false }: Pick<LoadOptions, "dryRun"> = {}): void {
+  loadStateDict(state: OptimizerState, options?: Pick<LoadOptions, "dryRun">): void {
     const where = `${this.#kind}.loadStateDict`;
+    const { dryRun } = optimizerLoadOptions.parse(options, where);
     this.checkState(where, state);
     loadState(where, this.#tensors(), state.tensors, { dryRun });
     if (dryRun) return;
@@ -178,13 +187,17 @@ export abstract class Optimizer implements Disposable {
   }
 
   /** Throws a StateError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
-  protected checkState(where: string, { kind, numbers }: OptimizerState): void {
+  protected checkState(where: string, state: OptimizerState): void {
+    const { kind, numbers, tensors } = state ?? {};
+    if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
+      throw new StateError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
+    }
     if (kind !== this.#kind) {
       throw new StateError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
     }
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
-      throw new StateError({ where, expected: `a number "${name}"`, received: String(numbers[name]) });
+      throw new StateError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
     }
   }
 
@@ -214,16 +227,13 @@ export abstract class Optimizer implements Disposable {
 }
 
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
-function slotsOf(model: Module, { forParameter = () => ({}) }: OptimizerOptions): OptimizerSlot[] {
+function slotsOf(model: Module, forParameter: ForParameter = () => ({})): OptimizerSlot[] {
   const seen = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
     if (!parameter.requiresGrad || seen.has(parameter)) return [];
     seen.add(parameter);
     const own = forParameter(name, parameter);
-    const where = `forParameter("${name}")`;
-    checkOptionNames(where, own, ["lrScale", "weightDecay"]);
-    const { lrScale = 1, weightDecay } = own;
-    checkNumbers(where, { lrScale, weightDecay: weightDecay ?? 0 });
+    const { lrScale, weightDecay } = parameterOverrides.parse(own, `forParameter("${name}")`);
     return [{ name, parameter, ...kept(parameter), lrScale, weightDecay }];
   });
 }
@@ -237,24 +247,4 @@ function kept(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "mast
   const master = keep(device.empty(shape, "float32"));
   device.kernels.copy(master, parameter);
   return { first, second, master };
-}
-
-/** Options that every optimizer checks alike. */
-export function checkOptimizer(where: string, options: OptimizerOptions, legal: readonly string[]): void {
-  checkOptionNames(where, options, legal);
-  const { lr = 0, weightDecay = 0, epsilon = 0, betas = [0, 0], errorIfNonFinite = false } = options;
-  if (typeof errorIfNonFinite !== "boolean") {
-    throw new OptionError({ where, expected: "errorIfNonFinite true or false", received: String(errorIfNonFinite) });
-  }
-  checkNumbers(where, { lr, weightDecay, epsilon });
-  if (betas.length === 2 && betas.every((beta) => beta >= 0 && beta < 1)) return;
-  throw new OptionError({ where, expected: "two betas from 0 to below 1", received: `[${betas.join(", ")}]` });
-}
-
-/** Throws an OptionError unless each is a finite number ≥ 0. */
-export function checkNumbers(where: string, numbers: Readonly<Record<string, number>>): void {
-  for (const [name, value] of Object.entries(numbers)) {
-    if (Number.isFinite(value) && value >= 0) continue;
-    throw new OptionError({ where, expected: `${name} ≥ 0`, received: String(value) });
-  }
 }

@@ -1,26 +1,34 @@
-import { type AdamStep, keep, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
 import {
-  checkNumbers,
-  checkOptimizer,
-  Optimizer,
-  optimizerNames,
-  type OptimizerOptions,
-  type OptimizerState,
-  type OptimizerSlot,
-  type StepOptions,
-} from "./optimizer.ts";
+  type AdamStep,
+  defineOptions,
+  keep,
+  type Module,
+  MosaicError,
+  option,
+  OptionError,
+  type OptionsOf,
+  StateError,
+  type Tensor,
+} from "@mosaic/core";
+import { Optimizer, optimizerOptions, type OptimizerState, type OptimizerSlot, type StepOptions } from "./optimizer.ts";
 
-/** What schedule-free AdamW takes beside what every optimizer takes. */
-export interface ScheduleFreeOptions extends OptimizerOptions {
+export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
+  ...optimizerOptions.fields,
+  /** Learning rate. Default 2.5e-3. */
+  lr: option.number({ min: 0, default: 2.5e-3 }),
+  /** Decoupled weight decay, per step and learning rate. Default 0. */
+  weightDecay: option.number({ min: 0, default: 0 }),
+  /** Decay rates of the mean, more than 0, and of the squares of gradients. Default [0.9, 0.999]. */
+  betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
   /** Steps over which the learning rate rises linearly. Default 0. */
-  readonly warmupSteps?: number;
+  warmupSteps: option.number({ min: 0, default: 0 }),
   /** Step t weighs tʳ in the average. Default 0. */
-  readonly r?: number;
+  r: option.number({ min: 0, default: 0 }),
   /** A step weighs with this power of the largest learning rate so far. Default 2. */
-  readonly weightLrPower?: number;
-}
-
-const legal = [...optimizerNames, "warmupSteps", "r", "weightLrPower"];
+  weightLrPower: option.number({ min: 0, default: 2 }),
+});
+/** What schedule-free AdamW takes. */
+export type ScheduleFreeOptions = OptionsOf<typeof scheduleFreeOptions>;
 
 /**
  * AdamW without a schedule (Defazio et al. 2024, "The Road Less Scheduled"; the authors' AdamWScheduleFree): lr 2.5e-3,
@@ -56,20 +64,18 @@ export class ScheduleFreeAdamW extends Optimizer {
   /** y of each parameter while x stands in its place. */
   #training: readonly Tensor[] | undefined;
 
-  constructor(model: Module, options: ScheduleFreeOptions = {}) {
-    checkOptimizer("ScheduleFreeAdamW", options, legal);
-    const { warmupSteps = 0, r = 0, weightLrPower = 2, betas = [0.9, 0.999] } = options;
-    checkNumbers("ScheduleFreeAdamW", { warmupSteps, r, weightLrPower });
+  constructor(model: Module, options?: ScheduleFreeOptions) {
+    const { lr, betas, epsilon, weightDecay, ...rest } = scheduleFreeOptions.parse(options);
     if (betas[0] === 0) {
       throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
     }
-    super(model, options, { kind: "ScheduleFreeAdamW", firstName: "z", lr: 2.5e-3 });
+    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", firstName: "z", lr });
     this.#betas = betas;
-    this.#epsilon = options.epsilon ?? 1e-8;
-    this.#weightDecay = options.weightDecay ?? 0;
-    this.#warmup = warmupSteps;
-    this.#r = r;
-    this.#power = weightLrPower;
+    this.#epsilon = epsilon;
+    this.#weightDecay = weightDecay;
+    this.#warmup = rest.warmupSteps;
+    this.#r = rest.r;
+    this.#power = rest.weightLrPower;
     for (const { parameter, master, first } of this.slots) parameter.device.kernels.copy(first, master ?? parameter);
   }
 
@@ -77,7 +83,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmup || 1));
   }
 
-  override step(options: StepOptions = {}): void {
+  override step(options?: StepOptions): void {
     this.#assertTraining("step");
     const { lrMax, weight } = this.#weight();
     super.step(options);

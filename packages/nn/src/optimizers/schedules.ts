@@ -1,7 +1,9 @@
-import { checkOptionNames, OptionError } from "@mosaic/core";
+import { checkArgument, checkFunction, defineOptions, option, type OptionsOf } from "@mosaic/core";
 
 /** A factor on the learning rate for each step, counted from 0. A function of the step alone, so that a resumed run continues it. */
 export type Schedule = (step: number) => number;
+
+const positive = option.number({ above: 0 });
 
 /** Always 1. */
 export function constant(): Schedule {
@@ -19,15 +21,17 @@ export function constant(): Schedule {
  * ```
  */
 export function linearWarmup(steps: number, after: Schedule = constant()): Schedule {
-  checkSteps("linearWarmup", steps);
+  checkArgument("linearWarmup: steps", steps, positive);
+  checkFunction("linearWarmup: after", after);
   return (step) => (step < steps ? (step + 1) / steps : after(step - steps));
 }
 
+export const decayOptions = defineOptions("decay", {
+  /** The factor on the learning rate from then on. Default 0. */
+  end: option.number({ min: 0, default: 0 }),
+});
 /** Where a decay ends. */
-export interface DecayOptions {
-  /** The factor from then on. Default 0. */
-  readonly end?: number;
-}
+export type DecayOptions = OptionsOf<typeof decayOptions>;
 
 /**
  * From 1 to `end` along half a cosine in `steps` steps, and `end` thereafter (Loshchilov and Hutter 2017).
@@ -39,44 +43,28 @@ export interface DecayOptions {
  * [0, 1, 2, 4, 6, 7].map((step) => Number(schedule(step).toFixed(3))); // => [0.5, 1, 1, 0.55, 0.1, 0.1]
  * ```
  */
-export function cosine(steps: number, options: DecayOptions = {}): Schedule {
-  const end = endOf("cosine", steps, options);
+export function cosine(steps: number, options?: DecayOptions): Schedule {
+  checkArgument("cosine: steps", steps, positive);
+  const { end } = decayOptions.parse(options, "cosine");
   return (step) => end + ((1 - end) / 2) * (1 + Math.cos(Math.PI * Math.min(1, step / steps)));
 }
 
 /** From 1 to `end` on a straight line in `steps` steps, and `end` thereafter. */
-export function linearDecay(steps: number, options: DecayOptions = {}): Schedule {
-  const end = endOf("linearDecay", steps, options);
+export function linearDecay(steps: number, options?: DecayOptions): Schedule {
+  checkArgument("linearDecay: steps", steps, positive);
+  const { end } = decayOptions.parse(options, "linearDecay");
   return (step) => 1 + (end - 1) * Math.min(1, step / steps);
 }
 
 /** 1 / √(1 + step / steps): 1 at first, 1/√2 after `steps` steps (Vaswani et al. 2017, without their warm-up). */
 export function inverseSquareRoot(steps: number): Schedule {
-  checkSteps("inverseSquareRoot", steps);
+  checkArgument("inverseSquareRoot: steps", steps, positive);
   return (step) => 1 / Math.sqrt(1 + step / steps);
 }
 
 /** 1, and `factor` times as much after each of the milestones, in steps. */
 export function multiStep(milestones: readonly number[], factor = 0.1): Schedule {
-  for (const each of milestones) checkSteps("multiStep", each);
-  checkFactor("multiStep", "factor", factor);
+  checkArgument("multiStep: milestones", milestones, option.array(positive));
+  checkArgument("multiStep: factor", factor, option.number({ min: 0 }));
   return (step) => factor ** milestones.filter((each) => step >= each).length;
-}
-
-function endOf(where: string, steps: number, options: DecayOptions): number {
-  checkSteps(where, steps);
-  checkOptionNames(where, options, ["end"]);
-  const { end = 0 } = options;
-  checkFactor(where, "end", end);
-  return end;
-}
-
-function checkFactor(where: string, name: string, factor: number): void {
-  if (Number.isFinite(factor) && factor >= 0) return;
-  throw new OptionError({ where, expected: `${name} ≥ 0, a factor on the learning rate`, received: String(factor) });
-}
-
-function checkSteps(where: string, steps: number): void {
-  if (Number.isFinite(steps) && steps > 0) return;
-  throw new OptionError({ where, expected: "more than 0 steps", received: String(steps) });
 }

@@ -1,4 +1,4 @@
-import { type DType, MosaicError, type Shape } from "@mosaic/core";
+import { type DType, MosaicError, type Shape, expectValue } from "@mosaic/core";
 
 // The safetensors format (Hugging Face): 8 bytes, little-endian, the length N of the header; N bytes of JSON,
 // { name: { dtype, shape, data_offsets: [begin, end] }, "__metadata__": { text: text } }; then the tensors' bytes,
@@ -145,4 +145,9 @@ function entryOf(path: string, name: string, field: unknown): Entry {
 
 function isWholes(x: unknown): x is readonly number[] {
   return Array.isArray(x) && x.every((each) => Number.isSafeInteger(each) && each >= 0);
+}
+
+/** Throws an OptionError unless `path` can be the path of a file. */
+export function checkPath(where: string, path: unknown): void {
+  expectValue(where, typeof path === "string" && path !== "" && !path.includes("\0"), "the path of a file", path);
 }

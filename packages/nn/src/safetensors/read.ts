@@ -1,7 +1,7 @@
 import { type FileHandle, open } from "node:fs/promises";
 import type { DType, HostTensor } from "@mosaic/core";
 import { toNumbers } from "./convert.ts";
-import { type Entry, FileError, formatNames, maxHeader, parseHeader } from "./format.ts";
+import { checkPath, type Entry, FileError, formatNames, maxHeader, parseHeader } from "./format.ts";
 
 /** A tensor of a file: its bytes, and its values if they are asked for. */
 export interface FileTensor extends HostTensor {
@@ -23,6 +23,7 @@ export interface SafetensorsFile {
  * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
+  checkPath("readSafetensors", path);
   const file = await open(path, "r");
   try {
     const { size } = await file.stat();

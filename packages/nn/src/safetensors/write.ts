@@ -10,10 +10,12 @@ import {
   ShapeError,
   sizeOf,
   Tensor,
+  expectValue,
+  formatValue,
 } from "@mosaic/core";
 import { toBytes } from "./convert.ts";
 import { draftOf, removeLeftDrafts } from "./draft.ts";
-import { formatNames } from "./format.ts";
+import { checkPath, formatNames } from "./format.ts";
 
 /** Tensors of a device or of the host, by name. */
 export type Savable = ReadonlyMap<string, Tensor | HostTensor>;
@@ -56,6 +58,7 @@ export async function writeSafetensors(
   tensors: Savable,
   metadata: Readonly<Record<string, string>> = {},
 ): Promise<void> {
+  checkPath("writeSafetensors", path);
   checkMetadata(metadata);
   const parts = partsOf(tensors);
   const header = headerOf(parts, metadata);
@@ -77,20 +80,39 @@ export async function writeSafetensors(
 }
 
 function checkMetadata(metadata: Readonly<Record<string, string>>): void {
+  expectValue(
+    "writeSafetensors: metadata",
+    typeof metadata === "object" && metadata !== null,
+    "texts by name",
+    metadata,
+  );
   for (const [name, value] of Object.entries(metadata) as [string, unknown][]) {
     if (typeof value === "string") continue;
     throw new OptionError({
       where: `writeSafetensors: metadata "${name}"`,
       expected: "text",
-      received: `${typeof value} ${String(value)}`,
+      received: formatValue(value),
       remedy: "convert it with String or JSON.stringify",
     });
   }
 }
 
+function isSavable(tensor: unknown): boolean {
+  const { dtype, shape, values } = (tensor ?? {}) as Partial<HostTensor>;
+  if (!Array.isArray(shape) || typeof dtype !== "string" || !Object.hasOwn(dtypeBytes, dtype)) return false;
+  return tensor instanceof Tensor || ArrayBuffer.isView(values);
+}
+
 /** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */
 function partsOf(tensors: Savable): Part[] {
+  expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
   const parts = [...tensors].map(([name, tensor]): Part => {
+    expectValue(
+      `writeSafetensors, "${String(name)}"`,
+      isSavable(tensor),
+      "a tensor, or { dtype, shape, values }",
+      tensor,
+    );
     const { dtype, shape } = tensor;
     if (name === "__metadata__")
       throw new OptionError({ where: "writeSafetensors", expected: "another name", received: name });

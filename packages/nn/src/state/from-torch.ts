@@ -1,4 +1,4 @@
-import { type HostTensor, type Module, type Shape, ShapeError } from "@mosaic/core";
+import { type HostTensor, type Module, type Shape, ShapeError, checkModule, expectValue } from "@mosaic/core";
 
 /**
  * Renames the weights of PyTorch's `nn.MultiheadAttention` to those of Mosaic's attention modules, wherever in `model` they
@@ -26,6 +26,17 @@ import { type HostTensor, type Module, type Shape, ShapeError } from "@mosaic/co
  * @throws ShapeError if projections do not fit together.
  */
 export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module): Map<string, HostTensor> {
+  expectValue("fromTorch", state instanceof Map, "a Map of tensors by name", state);
+  checkModule("fromTorch", model);
+  for (const [name, tensor] of state) {
+    const { shape, values } = (tensor ?? {}) as Partial<HostTensor>;
+    expectValue(
+      `fromTorch, "${String(name)}"`,
+      typeof name === "string" && Array.isArray(shape) && ArrayBuffer.isView(values),
+      "{ dtype, shape, values }",
+      tensor,
+    );
+  }
   const wanted = model.stateDict();
   const result = new Map<string, HostTensor>();
   for (const [name, tensor] of state) {

@@ -1,6 +1,17 @@
-import { type Context, fromArray, type Module, MosaicError, OptionError, StateError, type Tensor } from "@mosaic/core";
+import {
+  type Context,
+  fromArray,
+  type Module,
+  MosaicError,
+  OptionError,
+  StateError,
+  type Tensor,
+  checkContext,
+  checkModule,
+  expectValue,
+} from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
-import { FileError } from "../safetensors/format.ts";
+import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { writeSafetensors } from "../safetensors/write.ts";
 
@@ -41,9 +52,10 @@ interface StateMetadata {
 export async function saveCheckpoint(
   ctx: Context,
   path: string,
-  { model, optimizer, data = null }: Training & { readonly data?: unknown },
+  training: Training & { readonly data?: unknown },
 ): Promise<void> {
-  ctx.assertOpen("saveCheckpoint");
+  checkTraining("saveCheckpoint", ctx, { path, training });
+  const { model, optimizer, data = null } = training;
   const state = optimizer?.stateDict();
   const tensors = prefixed({ "model.": model.stateDict(), "optimizer.": state?.tensors ?? new Map() });
   const stateMetadata: StateMetadata = {
@@ -58,6 +70,19 @@ export async function saveCheckpoint(
     const metadata = { format: "pt", mosaic: JSON.stringify(stateMetadata) };
     if (ctx.rank === 0) await writeSafetensors(path, tensors, metadata);
   });
+}
+
+function checkTraining(
+  where: string,
+  ctx: Context,
+  given: { readonly path: unknown; readonly training: unknown },
+): void {
+  checkContext(where, ctx);
+  checkPath(where, given.path);
+  const { model, optimizer } = (given.training ?? {}) as Partial<Training>;
+  checkModule(`${where}: model`, model);
+  const fits = optimizer === undefined || typeof optimizer?.loadStateDict === "function";
+  expectValue(`${where}: optimizer`, fits, "an Optimizer", optimizer);
 }
 
 /** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
@@ -103,7 +128,7 @@ function prefixed<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): 
  * @throws FileError for a file that is damaged or no checkpoint, StateError for one of another model, optimizer or seed.
  */
 export async function loadCheckpoint(ctx: Context, path: string, training: Training): Promise<Resumed> {
-  ctx.assertOpen("loadCheckpoint");
+  checkTraining("loadCheckpoint", ctx, { path, training });
   let file: SafetensorsFile | undefined;
   let stateMetadata: StateMetadata | undefined;
   await together(ctx, `loadCheckpoint: ${path}`, async () => {

@@ -1,3 +1,4 @@
+import { expectValue } from "../options.ts";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */
@@ -44,6 +45,7 @@ function tickStep(min: number): number {
  * ```
  */
 export function formatBytes(value: number): string {
+  expectValue("formatBytes", typeof value === "number", "a number", value);
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
   return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
@@ -60,6 +62,7 @@ export function formatBytes(value: number): string {
  * ```
  */
 export function formatSeconds(value: number): string {
+  expectValue("formatSeconds", typeof value === "number", "a number", value);
   const digits = (scaled: number): number => Number(scaled.toPrecision(3));
   if (value === 0) return "0 s";
   if (value < 0.9995e-3) return `${digits(value * 1e6)} µs`;
@@ -68,5 +71,6 @@ export function formatSeconds(value: number): string {
 
 /** A share as a percentage. */
 export function formatShare(share: number): string {
+  expectValue("formatShare", typeof share === "number", "a number", share);
   return `${Number((share * 100).toPrecision(3))} %`;
 }

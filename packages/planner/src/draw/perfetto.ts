@@ -1,3 +1,4 @@
+import { checkTimeline } from "../options.ts";
 import type { Coordinate } from "@mosaic/core";
 import type { Piece, Timeline } from "../time/timeline.ts";
 
@@ -28,6 +29,7 @@ interface TraceEntry {
  * ```
  */
 export function perfettoTrace(timeline: Timeline): string {
+  checkTimeline("perfettoTrace", timeline);
   const entries = timeline.ranks.flatMap(({ rank, at, pieces }) => [
     ...metadataEvents(rank, at),
     ...trackEvents(rank, "compute", pieces),

@@ -1,4 +1,5 @@
-import { checkOptionNames, type Span, spansLength } from "@mosaic/core";
+import { checkRecord, checkFields, expectValue } from "../options.ts";
+import { type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import { paletteColor, contrastColor } from "./color-scheme.ts";
 import { type Box, document, truncate, footnotes, heading, theme, page, rect, text, tooltip } from "./svg.ts";
@@ -36,8 +37,16 @@ const GREY = "#c3cad4";
  * ```
  */
 export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
-  checkOptionNames("tileMapSvg", options, ["title", "subtitle", "ranks"]);
+  checkRecord("tileMapSvg", record);
+  checkFields("tileMapSvg", options, ["title", "subtitle", "ranks"]);
   const { title = "Who computes what", subtitle = "" } = options;
+  for (const words of [title, subtitle]) expectValue("tileMapSvg", typeof words === "string", "strings", words);
+  expectValue(
+    "tileMapSvg: ranks",
+    options.ranks === undefined || Array.isArray(options.ranks),
+    "an array of ranks",
+    options.ranks,
+  );
   const map = tileMap(record);
   const counts = tileCounts(map);
   const coloured = selectRanks([...counts.keys()], options.ranks);

@@ -1,4 +1,4 @@
-import { checkOptionNames } from "@mosaic/core";
+import { checkFields, checkTimeline, expectValue } from "../options.ts";
 import type { Piece, Timeline } from "../time/timeline.ts";
 import { formatSeconds, formatShare, type Scale, timeScale, timeAxis } from "./axis.ts";
 import { type ColorScheme, colorScheme } from "./color-scheme.ts";
@@ -49,8 +49,21 @@ const TOP = 112;
  * ```
  */
 export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
-  checkOptionNames("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
+  checkFields("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
   const { title = "Timeline", subtitle = "", facts = [] } = options;
+  for (const words of [title, subtitle]) expectValue("timelineSvg", typeof words === "string", "strings", words);
+  expectValue(
+    "timelineSvg: ranks",
+    options.ranks === undefined || Array.isArray(options.ranks),
+    "an array of ranks",
+    options.ranks,
+  );
+  expectValue(
+    "timelineSvg: facts",
+    Array.isArray(facts) && facts.every((each) => typeof each === "string"),
+    "an array of strings",
+    facts,
+  );
   const named = namedTimelines(timelines);
   const runs = named.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
@@ -93,8 +106,12 @@ export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = 
 }
 
 function namedTimelines(timelines: Timelines): readonly NamedTimeline[] {
-  if (!("predicted" in timelines)) return [{ name: "", timeline: timelines }];
-  return (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }));
+  const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
+  const named = isPair
+    ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
+    : [{ name: "", timeline: timelines }];
+  for (const { timeline } of named) checkTimeline("timelineSvg", timeline);
+  return named;
 }
 
 /** Evenly spread ranks, with the last to end among them. */

@@ -1,3 +1,4 @@
+import { checkTimeline } from "../options.ts";
 import type { Piece, Timeline } from "../time/timeline.ts";
 
 /** A stretch of time, in seconds. */
@@ -45,7 +46,9 @@ export function waitIntervals(pieces: readonly Piece[]): readonly Interval[] {
  * timeShares({ seconds: 5, ranks: [{ rank: 0, at: {}, pieces }] }); // => { computing: 0.6, waiting: 0.2, idle: 0.2 }
  * ```
  */
-export function timeShares({ seconds, ranks }: Timeline): Shares {
+export function timeShares(timeline: Timeline): Shares {
+  checkTimeline("timeShares", timeline);
+  const { seconds, ranks } = timeline;
   const whole = seconds * ranks.length;
   if (whole <= 0) return { computing: 0, waiting: 0, idle: 1 };
   let computing = 0;

@@ -1,6 +1,6 @@
 import { Quotient } from "../classes/quotient.ts";
 import { sampledRanks } from "../classes/translations.ts";
-import { checkCount, checkFields } from "../options.ts";
+import { checkCount, checkFields, checkRecord } from "../options.ts";
 import { type AttentionRecord, maxRecordedRanks, record } from "../record.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { type Completeness, type Fault, Faults, type VerifierContext, verifierContext } from "./context.ts";
@@ -49,6 +49,7 @@ export interface Proof {
  * backend that goes wrong on single ranks only, by their number, is found if these are among them.
  */
 export function prove(run: AttentionRecord, options: ProveOptions = {}): Proof {
+  checkRecord("prove", run);
   checkFields("prove", options, ["limit"]);
   const { limit = 10 } = options;
   checkCount("prove", "limit", limit, { min: 0 });

@@ -1,10 +1,11 @@
+import { checkFields, expectValue } from "../options.ts";
 import {
   type AttentionBackend,
-  checkOptionNames,
   type Coordinate,
   coordinateOf,
   OptionError,
   type ProcessGroup,
+  checkBackend,
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
 import { checkMesh } from "../options.ts";
@@ -49,8 +50,10 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  checkOptionNames("symbolicWorld", options, ["mesh", "backends"]);
+  checkFields("symbolicWorld", options, ["mesh", "backends"]);
   const { mesh, backends = [] } = options;
+  expectValue("symbolicWorld: backends", Array.isArray(backends), "an array of backends", backends);
+  for (const each of backends) checkBackend("symbolicWorld: backends", each);
   const world = new LazyWorld("symbolicWorld", mesh, backends);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
   return { contexts, groups: world.groups, names: world.names };

@@ -1,5 +1,15 @@
+import { expectValue } from "../options.ts";
 import { availableParallelism } from "node:os";
-import { checkOptionNames, type Context, type DType, dtypeBytes, fromArray, OptionError } from "@mosaic/core";
+import {
+  checkOptionNames,
+  type Context,
+  type DType,
+  dtypeBytes,
+  fromArray,
+  OptionError,
+  checkContext,
+  formatValue,
+} from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
 import {
   type MeasuredRanks,
@@ -64,6 +74,13 @@ const shapes = [
  * @throws OptionError without contexts, or with options that do not exist or cannot be, before anything is measured.
  */
 export async function calibrate(options: CalibrateOptions): Promise<Profile> {
+  expectValue(
+    "calibrate",
+    Array.isArray((options as Partial<CalibrateOptions> | null | undefined)?.contexts),
+    "options with contexts",
+    options,
+  );
+  for (const ctx of options.contexts) checkContext("calibrate", ctx);
   const { contexts, name = "calibrated", dtypes = ["float32", "bfloat16"], headDims = [64, 128] } = options;
   const optionNames = ["contexts", "name", "dtypes", "headDims", "repetitions", "threads", "cores"] as const;
   checkOptionNames("calibrate", options, optionNames satisfies readonly (keyof CalibrateOptions)[]);
@@ -104,16 +121,20 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
 
 function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
   const { name, dtypes, headDims, repetitions = 1, threads = 1, cores = 1 } = options;
-  const demand = (fits: boolean, expected: string, received: unknown): void => {
-    if (!fits) throw new OptionError({ where: "calibrate", expected, received: JSON.stringify(received) });
+  const expectValue = (fits: boolean, expected: string, received: unknown): void => {
+    if (!fits) throw new OptionError({ where: "calibrate", expected, received: formatValue(received) });
   };
   const whole = (value: number): boolean => Number.isSafeInteger(value) && value >= 1;
-  demand(name !== "", "a name", name);
-  demand(dtypes.length > 0 && dtypes.every((dtype) => Object.hasOwn(dtypeBytes, dtype)), "dtypes, one or more", dtypes);
-  demand(headDims.length > 0 && headDims.every(whole), "headDims, one or more, whole numbers ≥ 1", headDims);
-  demand(whole(repetitions), "repetitions a whole number ≥ 1", repetitions);
-  demand(whole(threads), "threads a whole number ≥ 1", threads);
-  demand(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
+  expectValue(name !== "", "a name", name);
+  expectValue(
+    dtypes.length > 0 && dtypes.every((dtype) => Object.hasOwn(dtypeBytes, dtype)),
+    "dtypes, one or more",
+    dtypes,
+  );
+  expectValue(headDims.length > 0 && headDims.every(whole), "headDims, one or more, whole numbers ≥ 1", headDims);
+  expectValue(whole(repetitions), "repetitions a whole number ≥ 1", repetitions);
+  expectValue(whole(threads), "threads a whole number ≥ 1", threads);
+  expectValue(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 
 interface KernelCases {

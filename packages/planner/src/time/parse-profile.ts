@@ -1,4 +1,4 @@
-import { checkOptionNames, dtypeBytes, OptionError } from "@mosaic/core";
+import { checkOptionNames, dtypeBytes, OptionError, formatValue } from "@mosaic/core";
 import { linkClasses, type Profile } from "./profile.ts";
 
 /**
@@ -122,7 +122,11 @@ class Checker {
   }
 
   #fail(path: string, expected: string, value: unknown): never {
-    throw new OptionError({ where: this.#where(path), expected, received: JSON.stringify(value) ?? "nothing" });
+    throw new OptionError({
+      where: this.#where(path),
+      expected,
+      received: value === undefined ? "nothing" : formatValue(value),
+    });
   }
 
   #where(path: string): string {
@@ -132,5 +136,9 @@ class Checker {
 
 function fields(where: string, value: unknown): Readonly<Record<string, unknown>> {
   if (typeof value === "object" && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
-  throw new OptionError({ where, expected: "an object", received: JSON.stringify(value) ?? "nothing" });
+  throw new OptionError({
+    where,
+    expected: "an object",
+    received: value === undefined ? "nothing" : formatValue(value),
+  });
 }

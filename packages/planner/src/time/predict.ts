@@ -1,3 +1,4 @@
+import { checkCount, checkRecord, expectValue } from "../options.ts";
 import { recordClasses } from "../classes/record-classes.ts";
 import { ranksOf } from "../classes/translations.ts";
 import { type Flow, messagesOf } from "../count.ts";
@@ -38,6 +39,12 @@ export interface Prediction {
  */
 export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
   const { ranksPerNode } = parseProfile(profile);
+  expectValue(
+    "predict",
+    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
+    "options with a mesh",
+    options,
+  );
   const run = ranksOf(options.mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
@@ -95,6 +102,8 @@ export function countLinks(
   record: AttentionRecord,
   nodes: { readonly ranksPerNode: number },
 ): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
+  checkRecord("countLinks", record);
+  checkCount("countLinks", "ranksPerNode", nodes?.ranksPerNode);
   return record.ranks.map((recorded) => {
     const phases = { forward: emptyVolume(), backward: emptyVolume() };
     for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {

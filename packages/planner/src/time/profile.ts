@@ -1,3 +1,4 @@
+import { checkCount } from "../options.ts";
 import type { DType } from "@mosaic/core";
 
 /** How two ranks are joined: a rank to itself, ranks of one node, ranks of different nodes. */
@@ -85,6 +86,8 @@ export interface Profile {
 
 /** The class of the link between two world ranks. */
 export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: number): LinkClass {
+  checkCount("linkClass", "ranksPerNode", profile?.ranksPerNode);
+  for (const rank of [a, b]) checkCount("linkClass", "rank", rank, { min: 0 });
   if (a === b) return "self";
   const { ranksPerNode } = profile;
   return Math.floor(a / ranksPerNode) === Math.floor(b / ranksPerNode) ? "intra-node" : "inter-node";

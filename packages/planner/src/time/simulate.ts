@@ -1,6 +1,6 @@
 import { OptionError } from "@mosaic/core";
 import { preservesNodes } from "../classes/translations.ts";
-import { checkFields } from "../options.ts";
+import { checkFields, checkRecord, expectValue } from "../options.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, countOperations } from "./host.ts";
@@ -60,8 +60,10 @@ export interface SimulateOptions {
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
 export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
+  checkRecord("simulate", record);
   checkFields("simulate", options, ["keep"]);
   const { keep = () => true } = options;
+  expectValue("simulate: keep", typeof keep === "function", "a function", keep);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);

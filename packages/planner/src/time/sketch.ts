@@ -1,3 +1,4 @@
+import { expectValue } from "../options.ts";
 import { dtypeBytes } from "@mosaic/core";
 import type { Flow } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
@@ -35,6 +36,13 @@ export interface Sketch {
  */
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
+  expectValue(
+    "sketch",
+    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
+    "options with a mesh",
+    options,
+  );
+  expectValue("sketch: ranks", ranks === undefined || Array.isArray(ranks), "an array of ranks", ranks);
   const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
@@ -125,7 +133,7 @@ interface Rates {
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
   const sharers = Math.min(size, ranksPerNode);
-  const share = (demand: number): number => (cores ? Math.min(1, cores.perNode / demand) : 1);
+  const share = (expectValue: number): number => (cores ? Math.min(1, cores.perNode / expectValue) : 1);
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 

@@ -1,3 +1,4 @@
+import { expectValue } from "../options.ts";
 import type { Coordinate, TraceEvent } from "@mosaic/core";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
@@ -21,6 +22,13 @@ const streamMarks: ReadonlySet<string> = new Set(["collective ready", "collectiv
  * ```
  */
 export function timelineOf(traces: readonly RankTrace[]): Timeline {
+  expectValue(
+    "timelineOf",
+    Array.isArray(traces) &&
+      [...traces].every((trace) => Array.isArray(trace?.events) && [...trace.events].every(isEvent)),
+    "an array of traces",
+    traces,
+  );
   const all = traces.flatMap(({ events }) => events);
   const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
   const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
@@ -54,4 +62,8 @@ export interface Timeline {
   /** When the last rank ended. */
   readonly seconds: number;
   readonly ranks: readonly { readonly rank: number; readonly at: Coordinate; readonly pieces: readonly Piece[] }[];
+}
+
+function isEvent(event: unknown): boolean {
+  return typeof (event as { start?: unknown } | null)?.start === "number";
 }

@@ -1,4 +1,13 @@
-import { type Collectives, type ConnectOptions, type Context, type Device, type InitOptions, init } from "@mosaic/core";
+import {
+  type Collectives,
+  type ConnectOptions,
+  type Context,
+  type Device,
+  type InitOptions,
+  init,
+  checkFunction,
+  expectValue,
+} from "@mosaic/core";
 import { checkRank, connectRank, type ConnectRankOptions, type ControlPlane, inProcessControl } from "./connect.ts";
 
 /** What a world of one process takes. */
@@ -41,9 +50,11 @@ export function inProcess({ name, size, check, rank }: InProcessOptions): InProc
 export async function openWorld(
   size: number,
   collectives: InProcessCollectives,
-  { device, ...rest }: WorldOptions,
+  options: WorldOptions,
 ): Promise<readonly Context[]> {
   checkRank({ size });
+  checkFunction("world: device", (options as Partial<WorldOptions> | null | undefined)?.device);
+  const { device, ...rest } = options;
   const devices = openDevices(size, collectives, device);
   const opening = devices.map((each, rank) => init({ ...rest, device: each, collectives, rank, worldSize: size }));
   const outcomes = await Promise.allSettled(opening);
@@ -61,7 +72,14 @@ function openDevices(size: number, collectives: InProcessCollectives, open: (ran
   const devices: Device[] = [];
   try {
     for (let rank = 0; rank < size; rank++) {
-      devices.push(open(rank));
+      const device = open(rank);
+      expectValue(
+        "world: device(rank)",
+        typeof (device as Partial<Device> | null)?.empty === "function",
+        "a Device",
+        device,
+      );
+      devices.push(device);
       collectives.check(devices[rank]!);
     }
     return devices;

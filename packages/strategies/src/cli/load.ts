@@ -2,7 +2,7 @@ import { createRequire } from "node:module";
 import { basename, extname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { AttentionBackend } from "@mosaic/core";
-import { type Candidate, checkCandidate, type PlanOptions } from "../plan/job.ts";
+import { type Candidate, candidateOptions, type PlanOptions } from "../plan/job.ts";
 
 /** The command line cannot be understood; the message reports what would be. */
 export class UsageError extends Error {
@@ -47,7 +47,7 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
 async function madeBy(path: string, make: MakeCandidate, job: CandidateJob): Promise<Made> {
   try {
     const made = await make(job);
-    if (isCandidate(made)) checkCandidate("candidate", made);
+    if (isCandidate(made)) candidateOptions.parse(made);
     return made;
   } catch (error) {
     throw failed(path, error);

@@ -1,7 +1,7 @@
 import { type AttentionBackend, type Coordinate, OptionError } from "@mosaic/core";
 import { formatMesh, type Strategy } from "../strategy.ts";
 import { enumerate } from "./enumerate.ts";
-import { type Candidate, checkCandidate, type PlanJob, type PlanOptions } from "./job.ts";
+import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
 import { backendOf, codeOf, familyOf, nameOf } from "./nest.ts";
 
 /** A candidate, ready to be recorded. */
@@ -31,7 +31,7 @@ export function contendersOf(job: PlanJob, { candidates = [], mesh }: PlanOption
 }
 
 function contenderOf(job: PlanJob, candidate: Candidate): Contender {
-  checkCandidate("plan: candidate", candidate);
+  candidateOptions.parse(candidate, "plan: candidate");
   const { backend, name = backend.name, code = "yourBackend", imports = [] } = candidate;
   const mesh = candidate.mesh ?? meshOf(job, backend);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);

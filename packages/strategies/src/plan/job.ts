@@ -1,82 +1,97 @@
 import {
-  type AttentionBackend,
-  checkOptionNames,
-  type Coordinate,
   type DType,
   type Mask,
   masks,
   OptionError,
   type Placement,
-  type PlacementName,
   placementOf,
+  defineOptions,
+  formatValue,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { maxRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 
 /** A machine whose profile the planner has. */
 export type ProfileName = keyof typeof profiles;
 
-/** One way to attend, to be compared with others. */
-export interface Candidate {
+export const candidateOptions = defineOptions("candidate", {
   /** Any backend: it is recorded and timed as it is. */
-  readonly backend: AttentionBackend;
-  /** What tables call it; its own name if absent. */
-  readonly name?: string;
+  backend: option.backend(),
+  /** What tables call it. Default: its own name. */
+  name: option.string({ optional: true }),
+  /** The mesh that it runs on. Default: what its `meshFor` returns, if it has one; of one axis, all ranks; of two, nodes and the ranks of a node. */
+  mesh: option.meshShape({ optional: true }),
+  /** An expression that makes it, for the code to paste. Default: none. */
+  code: option.string({ optional: true }),
+  /** The lines that import what `code` needs. Default: none. */
+  imports: option.array(option.string(), { optional: true }),
+});
+/** One way to attend, to be compared with others. */
+export type Candidate = OptionsOf<typeof candidateOptions>;
+
+const count = { min: 1 } as const;
+
+function isBytes(value: unknown): value is number {
+  return typeof value === "number" && value > 0;
+}
+
+function isCandidates(value: unknown): value is readonly Candidate[] {
+  return Array.isArray(value);
+}
+
+export const planOptions = defineOptions("plan", {
+  /** Length of the sequence of queries. */
+  tokens: option.integer(count),
+  /** Length of the sequence of keys. Default: tokens. */
+  keyTokens: option.integer({ ...count, optional: true }),
+  /** Query heads. */
+  numHeads: option.integer(count),
+  /** Key heads; a divisor of numHeads. Default: numHeads. */
+  numKvHeads: option.integer({ ...count, optional: true }),
+  /** Size of a head. */
+  headDim: option.integer(count),
+  /** Sequences that the ranks work on together. Default 1. */
+  batch: option.integer({ ...count, default: 1 }),
+  /** Of queries, keys and values. Default "bfloat16". */
+  dtype: option.dtype({ default: "bfloat16" }),
+  /** Which keys each query sees. Default: all. */
+  mask: option.mask({ optional: true }),
+  /** How the sequence is cut. Default: "zigzag" if the mask is causal, else "contiguous". */
+  placement: option.placement({ optional: true }),
+  /** Nodes: rank = node · gpusPerNode + place in the node; at most 65 536 ranks. Default 1. */
+  nodes: option.integer({ ...count, default: 1 }),
+  /** Ranks on each node. */
+  gpusPerNode: option.integer(count),
+  /** What the ranks compute on, which selects the profile if none is given. Default "cpu". */
+  device: option.oneOf(["cpu", "cuda"], {
+    expected: '"cpu" or "cuda", or a profile',
+    remedy: "measure this device with calibrate()",
+    default: "cpu",
+  }),
   /**
-   * The mesh that it runs on. If absent, what its `meshFor` returns, if it has one; of one axis, all ranks; of two, nodes and
-   * the ranks of a node.
+   * The machine: measured by `calibrate`, or a name. Ranks that plan on their own must be given the same one: measure on one
+   * and broadcast it. Default: "cpu-local", or "h100-ib400" on CUDA.
    */
-  readonly mesh?: Coordinate;
-  /** An expression that makes it, for the code to paste, and the lines that import what that needs. */
-  readonly code?: string;
-  readonly imports?: readonly string[];
-}
-
-const ofCandidates = ["backend", "name", "mesh", "code", "imports"] as const satisfies readonly (keyof Candidate)[];
-
-/** Throws an OptionError if a candidate has options that no candidate can have. */
-export function checkCandidate(where: string, candidate: Candidate): void {
-  checkOptionNames(where, candidate, ofCandidates);
-}
-
+  profile: option.custom("the name of a profile, or a profile", isProfileLike, { optional: true }),
+  /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. Default: no limit. */
+  memoryLimit: option.custom("a number of bytes > 0", isBytes, { optional: true }),
+  /** Only strategies that run on this very mesh. Default: any mesh. */
+  mesh: option.meshShape({ optional: true }),
+  /** More ways to attend, beside those that are built in. Default: none. */
+  candidates: option.custom("an array of candidates", isCandidates, { optional: true }),
+  /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
+  simulate: option.integer({ ...count, optional: true }),
+  /** Whether the simulations keep who did what when, to be drawn. Default false. */
+  pieces: option.boolean({ default: false }),
+  /** Called with how far the planning is. Default: nothing. */
+  onProgress: option.custom("a function", option.isFunction<(progress: PlanProgress) => void>, { optional: true }),
+});
 /** What is to be computed, and on what. */
-export interface PlanOptions {
-  /** Length of the sequence of queries, and of keys: as many if absent. */
-  readonly tokens: number;
-  readonly keyTokens?: number;
-  /** Query heads; key heads, as many if absent; size of a head. */
-  readonly numHeads: number;
-  readonly numKvHeads?: number;
-  readonly headDim: number;
-  /** Sequences that the ranks work on together; 1 if absent. */
-  readonly batch?: number;
-  /** "bfloat16" if absent. */
-  readonly dtype?: DType;
-  /** All keys if absent. */
-  readonly mask?: Mask;
-  /** "zigzag" if the mask is causal, else "contiguous", if absent. */
-  readonly placement?: PlacementName | Placement;
-  /** Nodes, 1 if absent, and ranks on each: rank = node · gpusPerNode + place in the node. At most 65 536 ranks. */
-  readonly nodes?: number;
-  readonly gpusPerNode: number;
-  /** What the ranks compute on, which selects the profile if none is given; "cpu" if absent, as in `init`. */
-  readonly device?: "cpu" | "cuda";
-  /**
-   * The machine: measured by `calibrate`, or a name; if absent "cpu-local", or "h100-ib400" on CUDA. Ranks that plan on their
-   * own must be given the same one: measure on one and broadcast it.
-   */
-  readonly profile?: Profile | ProfileName;
-  /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. */
-  readonly memoryLimit?: number;
-  /** If given, only strategies that run on this very mesh. */
-  readonly mesh?: Coordinate;
-  /** More ways to attend, beside those that are built in. */
-  readonly candidates?: readonly Candidate[];
-  /** How many of the best are simulated whole; if absent, as many as take some seconds, at least one; one of over 1 024 ranks. */
-  readonly simulate?: number;
-  /** Whether the simulations keep who did what when, to be drawn; false if absent. */
-  readonly pieces?: boolean;
-  /** Called with how far the planning is. */
-  readonly onProgress?: (progress: PlanProgress) => void;
+export type PlanOptions = OptionsOf<typeof planOptions>;
+
+function isProfileLike(value: unknown): value is Profile | ProfileName {
+  return typeof value === "string" || (typeof value === "object" && value !== null);
 }
 
 /** How far the planning is: so many of the candidates are sketched, or simulated. */
@@ -85,28 +100,6 @@ export interface PlanProgress {
   readonly done: number;
   readonly of: number;
 }
-
-const legal = [
-  "tokens",
-  "keyTokens",
-  "numHeads",
-  "numKvHeads",
-  "headDim",
-  "batch",
-  "dtype",
-  "mask",
-  "placement",
-  "nodes",
-  "gpusPerNode",
-  "device",
-  "profile",
-  "memoryLimit",
-  "mesh",
-  "candidates",
-  "simulate",
-  "pieces",
-  "onProgress",
-] as const satisfies readonly (keyof PlanOptions)[];
 
 /** What is to be computed, as the planner records it: all but backend and mesh. */
 export interface CallShape {
@@ -134,13 +127,10 @@ export interface PlanJob {
 
 /** Checks options and fills in what is absent; throws an OptionError that names `where`. */
 export function jobOf(where: string, options: PlanOptions): PlanJob {
-  checkOptionNames(where, options, legal);
-  const { tokens, numHeads, headDim, nodes = 1, gpusPerNode, mask = masks.full() } = options;
-  const { keyTokens = tokens, numKvHeads = numHeads, batch = 1, dtype = "bfloat16" } = options;
-  const counts = { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, nodes, gpusPerNode };
-  for (const [name, value] of Object.entries(counts)) checkCount(where, name, value);
+  const settings = planOptions.parse(options, where);
+  const { tokens, numHeads, headDim, nodes, gpusPerNode, mask = masks.full(), batch, dtype } = settings;
+  const { keyTokens = tokens, numKvHeads = numHeads, memoryLimit = Number.POSITIVE_INFINITY } = settings;
   checkRanks(where, nodes, gpusPerNode);
-  if (options.simulate !== undefined) checkCount(where, "simulate", options.simulate);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where,
@@ -148,24 +138,16 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
       received: `${numKvHeads} of ${numHeads}`,
     });
   }
-  const { memoryLimit = Number.POSITIVE_INFINITY } = options;
-  if (!(memoryLimit > 0)) {
-    throw new OptionError({ where, expected: "memoryLimit a number of bytes > 0", received: String(memoryLimit) });
-  }
-  const placement = placementOf(options.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
+  const placement = placementOf(settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
+  const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
   return {
     shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,
-    profile: { ...profileOf(where, options.profile ?? usual(where, options.device)), ranksPerNode: gpusPerNode },
+    profile: { ...profileOf(where, profile), ranksPerNode: gpusPerNode },
     memoryLimit,
   };
-}
-
-function checkCount(where: string, name: string, value: number): void {
-  if (Number.isSafeInteger(value) && value >= 1) return;
-  throw new OptionError({ where, expected: `${name} a whole number ≥ 1`, received: String(value) });
 }
 
 /** Plans beyond this would take hours, and more memory than there is. */
@@ -180,17 +162,6 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
   });
 }
 
-function usual(where: string, device: string = "cpu"): ProfileName {
-  if (device === "cpu") return "cpu-local";
-  if (device === "cuda") return "h100-ib400";
-  throw new OptionError({
-    where,
-    expected: `device "cpu" or "cuda", or a profile`,
-    received: JSON.stringify(device),
-    remedy: "measure this device with calibrate()",
-  });
-}
-
 /** The profile itself, checked, or the one of that name; throws an OptionError that lists the names. */
 export function profileOf(where: string, nameOrValue: Profile | string): Profile {
   if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
@@ -198,7 +169,7 @@ export function profileOf(where: string, nameOrValue: Profile | string): Profile
   throw new OptionError({
     where: `${where}: profile`,
     expected: `${Object.keys(profiles).join(", ")}, or a profile`,
-    received: JSON.stringify(nameOrValue),
+    received: formatValue(nameOrValue),
     remedy: "measure this machine with calibrate()",
   });
 }

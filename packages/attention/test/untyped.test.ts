@@ -1,0 +1,193 @@
+import { inspect } from "node:util";
+import { MosaicError } from "@mosaic/core";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type Fixture, openFixture, openShared, type Shared } from "./untyped/fixture.ts";
+import { type Target, targetsOf } from "./untyped/targets.ts";
+import { mutated, randomOf } from "./untyped/wrong.ts";
+
+const modules = {
+  core: "@mosaic/core",
+  "context-parallel": "@mosaic/core/context-parallel",
+  nn: "@mosaic/nn",
+  meta: "@mosaic/meta-attention",
+  strategies: "@mosaic/strategies",
+  plan: "@mosaic/strategies/plan",
+  planner: "@mosaic/planner",
+  "backend-ring": "@mosaic/backend-ring",
+  "backend-mesh2d": "@mosaic/backend-mesh2d",
+  "backend-ulysses": "@mosaic/backend-ulysses",
+  "collectives-local": "@mosaic/collectives-local",
+  "kernels-cpu": "@mosaic/kernels-cpu",
+  attention: "@mosaic/attention",
+};
+
+const CALLS = 10_000;
+const SEED = Number(process.env.MOSAIC_TEST_SEED ?? 20_261_122);
+const MIB = 2 ** 20;
+
+/** What is left out, each with the reason. */
+const excluded: readonly (readonly [name: RegExp, why: string])[] = [
+  [/^core\.(Storage|GradNode)\b/, "counts references: for devices and operations, whose calls follow one another"],
+  [
+    /\.(rowRange|sliceArea|sliceMeets|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
+    "the algebra of slices: called for every tile",
+  ],
+  [
+    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTables?|modulo|sends|receives|returned|trafficOf|axisLength)$/,
+    "parts of a backend: called for every block, after `validator`",
+  ],
+  [
+    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|checkColor|begin)$/,
+    "how devices and groups are made: called by theirs",
+  ],
+  [
+    /\.option\.|\.(defineOptions|checkArgument|checkOptionNames)$/,
+    "how options are declared: called when a module is loaded",
+  ],
+  [
+    /^core\.(check(Backend|Context|DType|Function|Module|NullableTensor|Shape|Tensor)|expectValue)$/,
+    "the checks themselves",
+  ],
+  [/\.(SelfAttention|CheckedGroup|Optimizer|Module)$/, "abstract"],
+  [/Attention(2D)?\.(layout|attend)$|CheckedGroup\./, "protected: for subclasses"],
+  [/AdamW\.(checkState|numbers|setNumbers|stepOf)$/, "protected: for subclasses"],
+];
+
+/** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */
+async function outcomeOf(call: () => unknown): Promise<unknown> {
+  try {
+    const result = await withLimit(call());
+    await release(result);
+    return undefined;
+  } catch (error) {
+    return error ?? new Error("nothing was thrown");
+  }
+}
+
+async function withLimit(result: unknown): Promise<unknown> {
+  if (typeof (result as PromiseLike<unknown> | null | undefined)?.then !== "function") return result;
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error("neither resolved nor rejected within 2 s")), 2000);
+  });
+  try {
+    return await Promise.race([result, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function release(value: unknown): Promise<void> {
+  if (typeof value !== "object" || value === null) return;
+  const each = Array.isArray(value) ? (value as readonly unknown[]) : [value];
+  for (const one of each) {
+    const { [Symbol.asyncDispose]: close, [Symbol.dispose]: dispose } = (one ?? {}) as Partial<
+      AsyncDisposable & Disposable
+    >;
+    if (close) await close.call(one);
+    else dispose?.call(one);
+  }
+}
+
+/** Mosaic's errors, and the system's where a file cannot be read or written. */
+function isExpected(error: unknown): boolean {
+  if (error === undefined || error instanceof MosaicError) return true;
+  return error instanceof Error && typeof (error as NodeJS.ErrnoException).syscall === "string";
+}
+
+function stackOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? "").split("\n").slice(0, 4).join("\n") : String(error);
+}
+
+/** Wrong calls of a target, and what they threw that is not Mosaic's. Each call's seed is its own, so that it can be repeated. */
+async function wrongCalls(
+  target: Target,
+  fixture: Fixture,
+  { first, count }: { first: number; count: number },
+): Promise<string[]> {
+  const faults: string[] = [];
+  for (let seed = first; seed < first + count; seed++) {
+    const random = randomOf(seed);
+    let args: readonly unknown[] = [];
+    const error = await outcomeOf(async () => {
+      args = mutated(random, fixture, await target.right(fixture));
+      return target.call(fixture, args);
+    });
+    if (isExpected(error)) continue;
+    const shown = args.map((arg) => inspect(arg, { depth: 2, breakLength: Infinity }).slice(0, 200)).join(", ");
+    faults.push(`${target.name}(${shown}), seed ${seed}: ${stackOf(error)}`);
+  }
+  return faults;
+}
+
+async function onFixture<T>(shared: Shared, body: (fixture: Fixture) => Promise<T>): Promise<T> {
+  const fixture = await openFixture(shared);
+  try {
+    return await body(fixture);
+  } finally {
+    // A call may have closed it, or failed its device.
+    await outcomeOf(() => fixture[Symbol.asyncDispose]());
+  }
+}
+
+describe("callers without types", { timeout: 120_000 }, () => {
+  let shared: Shared;
+  let targets: readonly Target[];
+  beforeAll(async () => {
+    shared = await openShared();
+    const all = await onFixture(shared, (fixture) => targetsOf(modules, fixture));
+    targets = all.filter(({ name }) => !excluded.some(([pattern]) => pattern.test(name)));
+  });
+  afterAll(() => shared[Symbol.asyncDispose]());
+
+  test("every public function has a right call, which wrong ones are made from", async () => {
+    const without: string[] = [];
+    for (const target of targets) {
+      const error = await onFixture(shared, (fixture) =>
+        outcomeOf(async () => target.call(fixture, await target.right(fixture))),
+      );
+      if (error !== undefined) without.push(`${target.name}: ${String(error)}`);
+    }
+    expect(targets.length).toBeGreaterThan(300);
+    expect(without).toEqual([]);
+  });
+
+  test("get Mosaic's errors for 10 000 wrong calls, and memory does not grow", async () => {
+    const each = Math.ceil(CALLS / targets.length);
+    const faults: string[] = [];
+    const resident: number[] = [];
+    for (const [i, target] of targets.entries()) {
+      const seeds = { first: SEED + i * each, count: each };
+      faults.push(...(await onFixture(shared, (fixture) => wrongCalls(target, fixture, seeds))));
+      resident.push(process.memoryUsage().rss);
+    }
+    expect(faults).toEqual([]);
+    // The first half warms up: code is compiled, and the allocator finds its size.
+    const [early, late] = [
+      resident.slice(resident.length / 2, (resident.length * 3) / 4),
+      resident.slice((resident.length * 3) / 4),
+    ];
+    expect(median(late) - median(early)).toBeLessThan(64 * MIB);
+  });
+
+  test("would notice a function that does not check what it is given", async () => {
+    const planted: Readonly<Record<string, (...args: readonly never[]) => unknown>> = {
+      "reads a field": ({ spans }: { spans: unknown }) => spans,
+      "rejects with another's error": async () => Promise.reject(new RangeError("no")),
+      "calls a method": (text: string) => text.trim(),
+    };
+    for (const [name, f] of Object.entries(planted)) {
+      const target: Target = { name, right: () => [3], call: (_, args) => f(...(args as never[])) };
+      expect(
+        await onFixture(shared, (fixture) => wrongCalls(target, fixture, { first: SEED, count: 100 })),
+        name,
+      ).not.toEqual([]);
+    }
+    const hanging: Target = { name: "hangs", right: () => [1], call: () => new Promise(() => {}) };
+    expect((await onFixture(shared, (fixture) => wrongCalls(hanging, fixture, { first: SEED, count: 1 })))[0]).toMatch(
+      /neither resolved/,
+    );
+  });
+});
+
+const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[values.length >> 1]!;

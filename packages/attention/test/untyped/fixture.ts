@@ -1,0 +1,75 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ring } from "@mosaic/backend-ring";
+import * as core from "@mosaic/core";
+import { cpu } from "@mosaic/kernels-cpu";
+import { HierarchicalMetaAttention, type Meta } from "@mosaic/meta-attention";
+import { saveCheckpoint } from "@mosaic/nn";
+import { type Profile, profiles, record, simulate } from "@mosaic/planner";
+
+/** Bytes of a device: what a wrong number asks for is refused before it fills the machine. */
+const memoryLimit = 64 * 2 ** 20;
+
+/** What is made once, and no call changes. */
+export interface Shared extends AsyncDisposable {
+  /** With a checkpoint, saved.safetensors, of a model of one Linear of 4 features. */
+  readonly folder: string;
+  readonly meta: Meta;
+  readonly record: ReturnType<typeof record>;
+  readonly simulation: ReturnType<typeof simulate>;
+  readonly profile: Profile;
+  /** Of another device. */
+  readonly foreign: core.Tensor;
+  readonly closed: core.Context;
+}
+
+/** All that calls are made of: one rank, with what it may be given, right and wrong. */
+export interface Fixture extends Shared {
+  readonly ctx: core.Context;
+  readonly disposed: core.Tensor;
+  /** A tensor of a shape, with values that name classes, too. */
+  tensor(...shape: readonly number[]): core.Tensor;
+}
+
+async function openContext(): Promise<core.Context> {
+  const device = cpu({ threads: 1, memoryLimit });
+  return core.init({ device, rank: 0, worldSize: 1, backends: [ring()] });
+}
+
+export async function openShared(): Promise<Shared> {
+  const [ctx, closed] = [await openContext(), await openContext()];
+  await closed.close();
+  const folder = await mkdtemp(join(tmpdir(), "mosaic-untyped-"));
+  await saveCheckpoint(ctx, join(folder, "saved.safetensors"), { model: new core.Linear(ctx, 4, 4) });
+  const router = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, summaryDim: 8, chunksPerRank: 3 });
+  const { meta } = await router.forward(core.randn(ctx, [1, 6, 8]));
+  const recorded = record({ mesh: { sp: 2 }, backend: ring(), numHeads: 2, headDim: 4, tokens: 8 });
+  const profile = profiles["cpu-local"];
+  return {
+    ...{ folder, meta, record: recorded, profile, simulation: simulate(recorded, profile), closed },
+    foreign: core.zeros(ctx, [2, 4]),
+    async [Symbol.asyncDispose]() {
+      await ctx.close();
+      await rm(folder, { recursive: true });
+    },
+  };
+}
+
+/** One rank of its own: a call may close it, or fail its device. */
+export async function openFixture(shared: Shared): Promise<Fixture> {
+  const ctx = await openContext();
+  const disposed = core.zeros(ctx, [2, 4]);
+  disposed.dispose();
+  return {
+    ...shared,
+    ...{ ctx, disposed },
+    tensor: (...shape) =>
+      core.fromArray(
+        ctx,
+        Array.from({ length: core.sizeOf(shape) }, (_, i) => i % 3),
+        shape,
+      ),
+    [Symbol.asyncDispose]: () => ctx.close(),
+  };
+}

@@ -1,0 +1,107 @@
+import * as core from "@mosaic/core";
+import type { Fixture } from "./fixture.ts";
+
+/** A generator of numbers in [0, 1) that a seed determines (mulberry32). */
+export type Random = () => number;
+
+export function randomOf(seed: number): Random {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+export function pick<T>(random: Random, from: readonly T[]): T {
+  return from[Math.floor(random() * from.length)]!;
+}
+
+const primitives: readonly unknown[] = [
+  ...[undefined, null, true, false, "", "/nonexistent/name", "\0", 10n, Symbol("wrong")],
+  ...[Number.NaN, Infinity, -Infinity, -1, -0.5, 0, 0.5, 1, 3, 100, 2 ** 31, 2 ** 40, 2 ** 53, 1e300],
+];
+
+/** Any value that somebody might pass by mistake, made anew where it could be changed. */
+export function wrongValue(random: Random, { ctx, disposed, foreign, closed, tensor }: Fixture): unknown {
+  if (random() < 0.5) return pick(random, primitives);
+  const make: readonly (() => unknown)[] = [
+    () => ({}),
+    () => ({ length: 2 }),
+    () => Object.create(null),
+    () => ({ wrong: 1 }),
+    () => [],
+    () => [1, 2],
+    () => ["a"],
+    () => [null],
+    () => [[]],
+    () => new Array(3),
+    () => new Map(),
+    () => new Map([["x", 1]]),
+    () => new Date(0),
+    () => new Float32Array(2),
+    () => () => {},
+    () => () => 1,
+    () => Promise.resolve(1),
+    () => disposed,
+    () => foreign,
+    () => tensor(),
+    () => tensor(3, 5),
+    () => tensor(1, 2, 3, 4, 5),
+    () => tensor(0, 4),
+    () => core.zeros(ctx, [2, 4], "bfloat16"),
+    () => closed,
+    () => ctx,
+    () => ctx.device,
+    () => core.masks.causal(),
+    () => core.zigzag(),
+    () => core.local(),
+  ];
+  return pick(random, make)();
+}
+
+/** The right arguments with something wrong among them: one of them, a field or an element of one, or how many they are. */
+export function mutated(random: Random, fixture: Fixture, right: readonly unknown[]): unknown[] {
+  const args = [...right];
+  const at = Math.floor(random() * Math.max(1, args.length));
+  const kind = random();
+  if (args.length === 0 || kind < 0.05) return [...args, wrongValue(random, fixture), wrongValue(random, fixture)];
+  if (kind < 0.15) return args.slice(0, at);
+  if (kind < 0.2) return args.map(() => wrongValue(random, fixture));
+  args[at] = kind < 0.6 ? wrongWithin(random, fixture, args[at]) : wrongValue(random, fixture);
+  return args;
+}
+
+/** A copy of a plain object or an array with a wrong field or element, at any depth; another value for anything else. */
+function wrongWithin(random: Random, fixture: Fixture, value: unknown, depth = 0): unknown {
+  if (Array.isArray(value) && value.length > 0) {
+    const copy: unknown[] = [...(value as readonly unknown[])];
+    const at = Math.floor(random() * copy.length);
+    copy[at] = deeper(random, fixture, copy[at], depth);
+    return copy;
+  }
+  if (value instanceof Map && value.size > 0) {
+    const [name] = value.keys() as Iterable<unknown>;
+    return new Map(value as ReadonlyMap<unknown, unknown>).set(name, deeper(random, fixture, value.get(name), depth));
+  }
+  // What a function returned has no fields that anybody sets.
+  const isOpaque = [fixture.record, fixture.simulation, fixture.meta].includes(value as never);
+  if (isOpaque || !isPlain(value)) return wrongValue(random, fixture);
+  const names = [...Object.keys(value), "unknownOption"];
+  const name = pick(random, names);
+  const copy: Record<string, unknown> = { ...value };
+  if (random() < 0.1) delete copy[name];
+  else copy[name] = deeper(random, fixture, copy[name], depth);
+  return copy;
+}
+
+function deeper(random: Random, fixture: Fixture, value: unknown, depth: number): unknown {
+  return depth < 3 && random() < 0.5 ? wrongWithin(random, fixture, value, depth + 1) : wrongValue(random, fixture);
+}
+
+function isPlain(value: unknown): value is Readonly<Record<string, unknown>> {
+  if (typeof value !== "object" || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}

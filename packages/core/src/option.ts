@@ -1,0 +1,292 @@
+import type { AttentionBackend } from "./attention/backend.ts";
+import { type DType, dtypeBytes } from "./dtype.ts";
+import { formatValue } from "./errors.ts";
+import type { Mask } from "./mask/slice.ts";
+import type { Coordinate } from "./mesh.ts";
+import type { Layout } from "./placement/layout.ts";
+import type { Placement, PlacementName } from "./placement/placement.ts";
+import { isTensor, type Tensor } from "./tensor.ts";
+
+// The kinds of options: `option.integer({ min: 1 })`.
+
+/** What stands in for an option that is absent: nothing, it is "required"; undefined; or its default. */
+export type Presence = "required" | "optional" | "default";
+
+/** One option: what it accepts, and what stands in for it. */
+export interface Option<Value, P extends Presence = Presence> {
+  /** What it accepts, as messages and tables state it: "a whole number ≥ 1". */
+  readonly expected: string;
+  readonly presence: P;
+  readonly default: Value | undefined;
+  readonly remedy: string | undefined;
+  accepts(value: unknown): value is Value;
+  /** Of an option that is an options object itself. */
+  readonly fields?: Fields | undefined;
+}
+
+/** Options by name, in the order in which messages list them. */
+export type Fields = Readonly<Record<string, Option<unknown>>>;
+
+/** What every kind of option may be given: a default, or that it is optional; other words for messages. */
+export interface OptionSettings<Value> {
+  readonly default?: Value;
+  readonly optional?: true;
+  readonly expected?: string;
+  readonly remedy?: string;
+}
+
+/** The presence that settings ask for. */
+export type PresenceOf<S> = S extends { readonly default: unknown }
+  ? "default"
+  : S extends { readonly optional: true }
+    ? "optional"
+    : "required";
+
+type ValueOf<O> = O extends Option<infer Value> ? Value : never;
+type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
+
+/** The type of an options object, as callers write it; undefined is as good as absent. */
+export type OptionsOf<D extends { readonly fields: Fields }> = {
+  readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
+} & {
+  readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?:
+    | ValueOf<D["fields"][Name]>
+    | undefined;
+};
+
+/** What `parse` returns: every option, with its default. */
+export type ResolvedOptionsOf<D extends { readonly fields: Fields }> = {
+  readonly [Name in keyof D["fields"]]: D["fields"][Name] extends Option<infer Value, infer P>
+    ? Value | (P extends "optional" ? undefined : never)
+    : never;
+};
+
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Whether an option may have that value, undefined if it is absent. */
+export function acceptsAbsent(option: Option<unknown>, value: unknown): boolean {
+  return value === undefined && option.presence !== "required" ? true : option.accepts(value);
+}
+
+/**
+ * An option of any type: what it accepts in words, and the test of it.
+ *
+ * @example
+ * ```ts
+ * import { defineOptions, option } from "@mosaic/core";
+ * const isEven = (value: unknown): value is number => typeof value === "number" && value % 2 === 0;
+ * const options = defineOptions("rotary", { headDim: option.custom("an even number", isEven) });
+ * options.parse({ headDim: 3 }); // throws rotary: headDim: expected an even number, received 3
+ * ```
+ */
+export function custom<Value, const S extends OptionSettings<NoInfer<Value>>>(
+  expected: string,
+  accepts: (value: unknown) => value is Value,
+  settings?: S,
+): Option<Value, PresenceOf<S>> {
+  const presence = settings?.default !== undefined ? "default" : settings?.optional ? "optional" : "required";
+  return {
+    expected: settings?.expected ?? expected,
+    presence: presence as PresenceOf<S>,
+    default: settings?.default,
+    remedy: settings?.remedy,
+    accepts,
+  };
+}
+
+/** Bounds of numbers: `min` and `max` are legal, `above` and `below` just not. */
+export interface NumberRange {
+  readonly min?: number;
+  readonly max?: number;
+  readonly above?: number;
+  readonly below?: number;
+}
+
+function rangeOf(range: NumberRange): { readonly text: string; readonly has: (value: number) => boolean } {
+  const { min = -Infinity, max = Infinity, above = -Infinity, below = Infinity } = range;
+  const has = (value: number): boolean => {
+    return (
+      value >= min && value <= max && (above === -Infinity || value > above) && (below === Infinity || value < below)
+    );
+  };
+  return { text: rangeText(range), has };
+}
+
+function rangeText({ min, max, above, below }: NumberRange): string {
+  const [least, most] = [min ?? above, max ?? below];
+  if (least === undefined && most === undefined) return "";
+  if (most === undefined) return min === undefined ? ` > ${least}` : ` ≥ ${least}`;
+  if (least === undefined) return max === undefined ? ` < ${most}` : ` ≤ ${most}`;
+  if (min === undefined) return ` above ${least} and ${max === undefined ? "below" : "at most"} ${most}`;
+  return ` from ${least} to ${max === undefined ? "below " : ""}${most}`;
+}
+
+/** A finite number, within a range. */
+export function number<const S extends NumberRange & OptionSettings<number>>(
+  settings?: S,
+): Option<number, PresenceOf<S>> {
+  const { text, has } = rangeOf(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isFinite(value) && has(value as number);
+  return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
+}
+
+/** A whole number that a double holds exactly, within a range. */
+export function integer<const S extends NumberRange & OptionSettings<number>>(
+  settings?: S,
+): Option<number, PresenceOf<S>> {
+  const { text, has } = rangeOf(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && has(value as number);
+  return custom(`a whole number${text}`, accepts, settings);
+}
+
+/** True or false, and nothing that is taken for one of them. */
+export function boolean<const S extends OptionSettings<boolean>>(settings?: S): Option<boolean, PresenceOf<S>> {
+  return custom("true or false", (value): value is boolean => typeof value === "boolean", settings);
+}
+
+/** A string that is not empty. */
+export function string<const S extends OptionSettings<string>>(settings?: S): Option<string, PresenceOf<S>> {
+  return custom("a string", (value): value is string => typeof value === "string" && value !== "", settings);
+}
+
+/** One of some strings or numbers. */
+export function oneOf<const V extends string | number, const S extends OptionSettings<NoInfer<V>>>(
+  values: readonly V[],
+  settings?: S,
+): Option<V, PresenceOf<S>> {
+  const shown = values.map((each) => formatValue(each));
+  const expected = shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}`;
+  return custom(expected, (value): value is V => (values as readonly unknown[]).includes(value), settings);
+}
+
+/** An instance of a class. */
+export function instance<Value, const S extends OptionSettings<NoInfer<Value>>>(
+  of: abstract new (...args: never[]) => Value,
+  settings?: S,
+): Option<Value, PresenceOf<S>> {
+  return custom(`a ${of.name}`, (value): value is Value => value instanceof of, settings);
+}
+
+/** For `custom`: whether a value is a function, of the type that is given as the argument of the type. */
+export function isFunction<F>(value: unknown): value is F {
+  return typeof value === "function";
+}
+
+/** For `custom`: whether a value has these methods. */
+export function hasMethods<Value>(...names: readonly (keyof Value & string)[]): (value: unknown) => value is Value {
+  return (value): value is Value => {
+    if (typeof value !== "object" || value === null) return false;
+    return names.every((name) => typeof (value as Readonly<Record<string, unknown>>)[name] === "function");
+  };
+}
+
+/** An array, each of whose elements one kind of option accepts. */
+export function array<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
+  of: Option<Value>,
+  settings?: S,
+): Option<readonly Value[], PresenceOf<S>> {
+  const accepts = (value: unknown): value is readonly Value[] => Array.isArray(value) && everyElement(value, of);
+  return custom(`an array, each ${of.expected}`, accepts, settings);
+}
+
+/** Two of a kind. */
+export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Value>, NoInfer<Value>]>>(
+  of: Option<Value>,
+  settings?: S,
+): Option<readonly [Value, Value], PresenceOf<S>> {
+  const accepts = (value: unknown): value is readonly [Value, Value] =>
+    Array.isArray(value) && value.length === 2 && everyElement(value, of);
+  return custom(`an array of two, each ${of.expected}`, accepts, settings);
+}
+
+/** `every` skips what an array lacks. */
+function everyElement(values: readonly unknown[], of: Option<unknown>): boolean {
+  for (let i = 0; i < values.length; i++) if (!of.accepts(values[i])) return false;
+  return true;
+}
+
+/** What either of two kinds accepts. */
+export function either<A, B, const S extends OptionSettings<NoInfer<A | B>>>(
+  a: Option<A>,
+  b: Option<B>,
+  settings?: S,
+): Option<A | B, PresenceOf<S>> {
+  const accepts = (value: unknown): value is A | B => a.accepts(value) || b.accepts(value);
+  return custom(`${a.expected}, or ${b.expected}`, accepts, settings);
+}
+
+/** What a kind accepts, or null. */
+export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | null>>(
+  of: Option<Value>,
+  settings?: S,
+): Option<Value | null, PresenceOf<S>> {
+  return custom(
+    `${of.expected}, or null`,
+    (value): value is Value | null => value === null || of.accepts(value),
+    settings,
+  );
+}
+
+/** An options object within another. Its own defaults are its reader's to fill in, with `parse`. */
+export function nested<F extends Fields, const S extends OptionSettings<OptionsOf<{ fields: F }>>>(
+  { fields }: { readonly fields: F },
+  settings?: S,
+): Option<OptionsOf<{ fields: F }>, PresenceOf<S>> {
+  const accepts = (value: unknown): value is OptionsOf<{ fields: F }> =>
+    isObject(value) &&
+    Object.keys(value).every((name) => Object.hasOwn(fields, name)) &&
+    Object.entries<Option<unknown>>(fields).every(([name, option]) => acceptsAbsent(option, value[name]));
+  return { ...custom(`{ ${Object.keys(fields).join(", ")} }`, accepts, settings), fields };
+}
+
+/** How elements are stored, by name. */
+export function dtype<const S extends OptionSettings<DType>>(settings?: S): Option<DType, PresenceOf<S>> {
+  return oneOf(Object.keys(dtypeBytes) as DType[], settings);
+}
+
+/** A tensor, disposed or not: what uses it checks that. */
+export function tensor<const S extends OptionSettings<Tensor>>(settings?: S): Option<Tensor, PresenceOf<S>> {
+  return custom("a Tensor", isTensor, settings);
+}
+
+/** A mask, and not the name of one. */
+export function mask<const S extends OptionSettings<Mask>>(settings?: S): Option<Mask, PresenceOf<S>> {
+  return custom("a Mask, such as masks.causal() or masks.documents([3, 5])", hasMethods<Mask>("slices"), settings);
+}
+
+/** A placement, or the name of one. */
+export function placement<const S extends OptionSettings<PlacementName | Placement>>(
+  settings?: S,
+): Option<PlacementName | Placement, PresenceOf<S>> {
+  const named = oneOf(["contiguous", "zigzag", "striped"]);
+  const hasSpans = hasMethods<Placement>("spans");
+  const expected = "contiguous, zigzag, striped or a Placement";
+  const isPlacement = (value: unknown): value is PlacementName | Placement => named.accepts(value) || hasSpans(value);
+  return custom(expected, isPlacement, settings);
+}
+
+/** Where a sequence lies. */
+export function layout<const S extends OptionSettings<Layout>>(settings?: S): Option<Layout, PresenceOf<S>> {
+  const hasSpans = hasMethods<Layout>("spans");
+  const isLayout = (value: unknown): value is Layout => hasSpans(value) && Array.isArray(value.axes);
+  return custom("a Layout, as layoutOf returns", isLayout, settings);
+}
+
+/** Lengths of the axes of a mesh, by name. */
+export function meshShape<const S extends OptionSettings<Coordinate>>(settings?: S): Option<Coordinate, PresenceOf<S>> {
+  const isCoordinate = (value: unknown): value is Coordinate =>
+    isObject(value) && Object.values(value).every((length) => typeof length === "number");
+  return custom("lengths of axes by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
+}
+
+/** A backend itself. */
+export function backend<const S extends OptionSettings<AttentionBackend>>(
+  settings?: S,
+): Option<AttentionBackend, PresenceOf<S>> {
+  const hasHalves = hasMethods<AttentionBackend>("attend", "attendBackward");
+  const isBackend = (value: unknown): value is AttentionBackend =>
+    hasHalves(value) && typeof value.name === "string" && Array.isArray(value.axes);
+  return custom("an AttentionBackend, such as ring()", isBackend, settings);
+}

@@ -1,0 +1,182 @@
+import fc from "fast-check";
+import { describe, expect, expectTypeOf, test } from "vitest";
+import { formatValue, OptionError } from "../src/errors.ts";
+import { causal } from "../src/mask/masks.ts";
+import * as option from "../src/option.ts";
+import { checkArgument, defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../src/options.ts";
+import { zigzag } from "../src/placement/placement.ts";
+
+const within = defineOptions("within", { head: option.integer({ min: 1 }), seq: option.integer({ default: 1 }) });
+const declared = defineOptions("layer", {
+  size: option.integer({ min: 1, max: 64 }),
+  rate: option.number({ min: 0, below: 1, default: 0.5 }),
+  kind: option.oneOf(["soft", "exact"], { optional: true }),
+  betas: option.pair(option.number({ min: 0 }), { default: [0.9, 0.99] }),
+  axes: option.array(option.string(), { optional: true }),
+  top: option.either(option.integer({ min: 0 }), option.oneOf(["all"]), { default: "all" }),
+  axis: option.nullable(option.integer(), { optional: true }),
+  where: option.nested(within, { optional: true }),
+  f: option.custom("a function of the step", option.isFunction<(step: number) => number>, { optional: true }),
+});
+type Given = OptionsOf<typeof declared>;
+
+describe("a declaration", () => {
+  test("is the type of what is given, and of what is parsed", () => {
+    expectTypeOf<Given["size"]>().toEqualTypeOf<number>();
+    expectTypeOf<Given>().toExtend<{
+      readonly rate?: number | undefined;
+      readonly kind?: "soft" | "exact" | undefined;
+    }>();
+    expectTypeOf<{ readonly size: number }>().toExtend<Given>();
+    expectTypeOf<{ readonly rate: number }>().not.toExtend<Given>();
+    type Parsed = ResolvedOptionsOf<typeof declared>;
+    expectTypeOf<Parsed["rate"]>().toEqualTypeOf<number>();
+    expectTypeOf<Parsed["kind"]>().toEqualTypeOf<"soft" | "exact" | undefined>();
+    expectTypeOf<Parsed["top"]>().toEqualTypeOf<number | "all">();
+    expectTypeOf<Parsed["axis"]>().toEqualTypeOf<number | null | undefined>();
+    expectTypeOf<Parsed["betas"]>().toEqualTypeOf<readonly [number, number]>();
+  });
+
+  test("fills in defaults, and leaves what is optional undefined", () => {
+    const rest = { kind: undefined, axes: undefined, axis: undefined, where: undefined, f: undefined };
+    expect(declared.parse({ size: 3 })).toEqual({ size: 3, rate: 0.5, betas: [0.9, 0.99], top: "all", ...rest });
+    expect(declared.parse({ size: 3, rate: undefined }).rate).toBe(0.5);
+    expect(declared.parse({ size: 3, axis: null, top: 2 })).toMatchObject({ axis: null, top: 2 });
+  });
+
+  test("gives callers without options the same frozen object", () => {
+    const all = defineOptions("norm", { epsilon: option.number({ min: 0, default: 1e-5 }) });
+    expect(all.parse(undefined)).toBe(all.parse(undefined));
+    expect(Object.isFrozen(all.parse(undefined))).toBe(true);
+    expect(all.parse({ epsilon: 0 })).toEqual({ epsilon: 0 });
+    expect(all.parse(undefined)).toEqual({ epsilon: 1e-5 });
+  });
+
+  const faults: [options: unknown, message: string][] = [
+    [undefined, "layer: expected an options object, received undefined"],
+    [null, "layer: expected an options object, received null"],
+    [7, "layer: expected an options object, received 7"],
+    [[1], "layer: expected an options object, received [1]"],
+    [{}, "layer: size: expected a whole number from 1 to 64, received undefined"],
+    [{ size: "3" }, 'layer: size: expected a whole number from 1 to 64, received "3"'],
+    [{ size: 65 }, "layer: size: expected a whole number from 1 to 64, received 65"],
+    [{ size: 1, rate: 1 }, "layer: rate: expected a number from 0 to below 1, received 1"],
+    [{ size: 1, rate: Number.NaN }, "layer: rate: expected a number from 0 to below 1, received NaN"],
+    [{ size: 1, kind: "hard" }, 'layer: kind: expected "soft" or "exact", received "hard"'],
+    [{ size: 1, betas: [1] }, "layer: betas: expected an array of two, each a number ≥ 0, received [1]"],
+    [{ size: 1, axes: ["a", 1] }, 'layer: axes: expected an array, each a string, received ["a",1]'],
+    // oxlint-disable-next-line no-sparse-arrays -- `every` skips a gap
+    [{ size: 1, axes: ["a", , "b"] }, 'layer: axes: expected an array, each a string, received ["a",,"b"]'],
+    [{ size: 1, top: -1 }, 'layer: top: expected a whole number ≥ 0, or "all", received -1'],
+    [{ size: 1, axis: "1" }, 'layer: axis: expected a whole number, or null, received "1"'],
+    [{ size: 1, f: 3 }, "layer: f: expected a function of the step, received 3"],
+    [{ size: 1, where: 2 }, "layer: where: expected { head, seq }, received 2"],
+    [{ size: 1, where: { head: 0 } }, "layer: where: head: expected a whole number ≥ 1, received 0"],
+    [{ size: 1, where: { head: 1, tail: 1 } }, 'layer: where: expected options among head, seq, received "tail"'],
+  ];
+  test.each(faults)("refuses %j", (options, message) => {
+    expect(() => declared.parse(options)).toThrow(OptionError);
+    expect(() => declared.parse(options)).toThrow(message);
+  });
+
+  test("lists the legal names where one is unknown, before anything else, under another name if asked", () => {
+    const message = /^Other: expected options among size, rate, .*, f, received "sise", "toString"$/;
+    expect(() => declared.parse({ sise: 1, toString: 1, rate: 7 }, "Other")).toThrow(message);
+  });
+
+  test("may have another's fields, words of its own, and a remedy", () => {
+    const wider = defineOptions("wider", {
+      device: option.custom("a device", option.hasMethods<{ read: () => void }>("read"), { remedy: "pass cpu()" }),
+      ...within.fields,
+      rate: option.number({ above: 0, expected: "seconds, more than 0", default: 1 }),
+    });
+    expect(() => wider.parse({ head: 1 })).toThrow("wider: device: expected a device, received undefined; pass cpu()");
+    const device = { read() {} };
+    expect(() => wider.parse({ device, head: 1, rate: 0 })).toThrow(/rate: expected seconds, more than 0, received 0/);
+    expect(wider.parse({ device, head: 2 })).toEqual({ device, head: 2, seq: 1, rate: 1 });
+  });
+});
+
+describe("kinds", () => {
+  test("numbers within ranges", () => {
+    const texts = [
+      option.number(),
+      option.number({ min: 0 }),
+      option.number({ above: 0 }),
+      option.number({ above: 0, below: 1 }),
+      option.number({ min: 0, max: 1 }),
+      option.number({ max: 1 }),
+      option.integer(),
+      option.integer({ min: 1 }),
+    ].map(({ expected }) => expected);
+    expect(texts).toEqual([
+      "a finite number",
+      "a number ≥ 0",
+      "a number > 0",
+      "a number above 0 and below 1",
+      "a number from 0 to 1",
+      "a number ≤ 1",
+      "a whole number",
+      "a whole number ≥ 1",
+    ]);
+    fc.assert(
+      fc.property(fc.double(), fc.double(), fc.double(), (min, below, value) => {
+        const isWithin = Number.isFinite(value) && value >= min && value < below;
+        expect(option.number({ min, below }).accepts(value)).toBe(isWithin);
+        expect(option.number({ above: min, max: below }).accepts(value)).toBe(
+          Number.isFinite(value) && value > min && value <= below,
+        );
+      }),
+    );
+  });
+
+  test("what attention takes", () => {
+    expect([causal(), "causal", {}, null].map((each) => option.mask().accepts(each))).toEqual([
+      true,
+      false,
+      false,
+      false,
+    ]);
+    expect([zigzag(), "zigzag", "spiral", 1].map((each) => option.placement().accepts(each))).toEqual([
+      true,
+      true,
+      false,
+      false,
+    ]);
+    expect(option.meshShape().accepts({ sp: 2 })).toBe(true);
+    expect(option.meshShape().accepts({ sp: 2n })).toBe(false);
+    expect(option.layout().accepts({ axes: [], spans: () => [] })).toBe(true);
+    expect(option.layout().accepts({ spans: () => [] })).toBe(false);
+    expect(option.dtype().accepts("float64")).toBe(false);
+  });
+
+  test("of arguments that are in no options object", () => {
+    expect(() => checkArgument("Linear: inFeatures", 0, option.integer({ min: 1 }))).toThrow(
+      "Linear: inFeatures: expected a whole number ≥ 1, received 0",
+    );
+    checkArgument("Linear: inFeatures", 1, option.integer({ min: 1 }));
+  });
+});
+
+test("any value has a text, short, and none throws", () => {
+  const odd = [
+    Object.create(null),
+    Symbol("x"),
+    10n,
+    new Proxy(
+      {},
+      {
+        getPrototypeOf: () => {
+          throw new Error("no");
+        },
+      },
+    ),
+  ];
+  expect(odd.map(formatValue)).toEqual(["an empty object", "Symbol(x)", "10n", "an object"]);
+  expect(formatValue("a".repeat(100))).toHaveLength(63);
+  fc.assert(
+    fc.property(fc.anything({ withBigInt: true, withSparseArray: true, withNullPrototype: true }), (value) => {
+      expect(formatValue(value).length).toBeLessThan(600);
+    }),
+  );
+});

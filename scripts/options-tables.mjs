@@ -1,0 +1,151 @@
+// Writes the tables of options in the READMEs of packages. A declaration (`defineOptions` of core) is the source: names, what is
+// accepted and defaults are its own, the meaning is the comment above each name. A default that a comment states must be the one
+// that is declared.
+//
+//   node scripts/options-tables.mjs [--check]
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join, relative } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { build } from "esbuild";
+import { filesOf } from "./workspace.mjs";
+
+const START = "<!-- options: node scripts/options-tables.mjs -->";
+const END = "<!-- /options -->";
+
+/** Comments of options by name, for each declaration of a source. */
+export function commentsIn(source) {
+  const declarations = [...source.matchAll(/^(?:export )?const (\w+)(?: = defineOptions\("([^"]+)", \{| = \{)$/gm)];
+  return new Map(
+    declarations.map(({ 1: constant, index }) => {
+      const body = source.slice(index, source.indexOf("\n}", index));
+      const comments = [...body.matchAll(/^ {2}\/\*\*([^]*?)\*\/\n {2}(\w+):/gm)];
+      return [
+        constant,
+        new Map(comments.map(([, text, name]) => [name, text.replaceAll(/\s*\n\s*\*\s?/g, " ").trim()])),
+      ];
+    }),
+  );
+}
+
+const shown = (value) =>
+  Array.isArray(value) ? `[${value.map(shown).join(", ")}]` : typeof value === "string" ? `"${value}"` : String(value);
+
+/** A row for each option, and what is wrong with its comment. */
+export function tableOf({ name, fields }, comments) {
+  const faults = [];
+  const rows = Object.entries(fields).map(([option, { expected, presence, default: declared }]) => {
+    const comment = comments.get(option);
+    if (!comment) faults.push(`${name}: ${option} has no comment`);
+    const [, meaning, stated = ""] = /^([^]*?)(?:\s*Default:? ([^]*?)\.?)?$/.exec(comment ?? "") ?? [];
+    if (presence === "default" && !isSame(stated, declared)) {
+      faults.push(`${name}: ${option}: the comment ends in "Default ${stated}", not "Default ${shown(declared)}."`);
+    }
+    if (presence === "optional" && stated === "") faults.push(`${name}: ${option}: the comment has no "Default: …"`);
+    const fallback = presence === "required" ? "required" : presence === "default" ? `\`${shown(declared)}\`` : stated;
+    return [`\`${option}\``, expected, fallback, meaning].map((cell) => cell.replaceAll("|", "\\|")).join(" | ");
+  });
+  const head = "| option | accepts | default | |\n|---|---|---|---|";
+  return { text: `**${name}**\n\n${head}\n${rows.map((row) => `| ${row} |`).join("\n")}\n`, faults };
+}
+
+/** "1e-5" and 0.00001 are the same number. */
+function isSame(stated, declared) {
+  return stated === shown(declared) || (typeof declared === "number" && stated !== "" && Number(stated) === declared);
+}
+
+/** The declarations of a package that are exported from its sources, with their comments. */
+async function declarationsOf(folder) {
+  const sources = filesOf(join(folder, "src"), [".ts"])
+    .map((path) => join(folder, "src", path))
+    .filter((path) => /^export const \w+ = defineOptions\(/m.test(readFileSync(path, "utf8")));
+  if (sources.length === 0) return [];
+  mkdirSync(join(folder, "build"), { recursive: true });
+  const scratch = mkdtempSync(join(folder, "build", "options-"));
+  try {
+    const contents = sources
+      .map((path, i) => `export * as m${i} from ${JSON.stringify(`./${relative(folder, path)}`)};`)
+      .join("\n");
+    const outfile = join(scratch, "options.mjs");
+    const options = {
+      bundle: true,
+      packages: "external",
+      platform: "node",
+      format: "esm",
+      target: "node20",
+      logLevel: "error",
+      outfile,
+    };
+    await build({ ...options, stdin: { contents, resolveDir: folder } });
+    const modules = await import(pathToFileURL(outfile).href);
+    return sources.map((path, i) => ({ module: modules[`m${i}`], comments: commentsIn(readFileSync(path, "utf8")) }));
+  } finally {
+    rmSync(scratch, { recursive: true });
+  }
+}
+
+/** An option, wherever it is taken over: declarations share options by spreading their fields. */
+const keyOf = (name, { expected, presence, default: declared }) =>
+  [name, expected, presence, shown(declared)].join(" ");
+
+const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeof value.fields === "object";
+
+/** Notes the comments of a package's options. */
+function noteComments(declarations, known) {
+  for (const { module, comments } of declarations) {
+    for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
+      for (const [name, comment] of comments.get(constant) ?? []) known.set(keyOf(name, fields[name]), comment);
+    }
+  }
+}
+
+/** The section of a package's README, and what is wrong with its declarations; `known` are comments of other packages' options. */
+export function sectionOf(declarations, known) {
+  const tables = declarations.flatMap(({ module, comments }) => {
+    const inFile = new Map([...comments.values()].flatMap((each) => [...each]));
+    return Object.entries(module)
+      .filter(isDeclaration)
+      .map(([constant, declaration]) => {
+        const own = comments.get(constant) ?? new Map();
+        const get = (option) => {
+          return own.get(option) ?? known.get(keyOf(option, declaration.fields[option])) ?? inFile.get(option);
+        };
+        return tableOf(declaration, { get });
+      });
+  });
+  return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
+}
+
+async function main(root, isCheck) {
+  const faults = [];
+  const known = new Map();
+  const names = readdirSync(join(root, "packages")).filter((name) => name !== "core");
+  // The others take over options of core.
+  const packages = ["core", ...names].map((name) => join(root, "packages", name));
+  for (const folder of packages) {
+    const path = join(folder, "README.md");
+    const declarations = await declarationsOf(folder);
+    if (declarations.length === 0) continue;
+    noteComments(declarations, known);
+    const { text, faults: found } = sectionOf(declarations, known);
+    faults.push(...found.map((fault) => `${relative(root, folder)}: ${fault}`));
+    const readme = readFileSync(path, "utf8");
+    const [before, rest] = readme.split(START);
+    const after = rest?.split(END)[1];
+    if (after === undefined) {
+      faults.push(`${relative(root, path)}: no ${START} … ${END}`);
+      continue;
+    }
+    const wanted = `${before}${START}\n\n${text}\n${END}${after}`;
+    if (wanted === readme) continue;
+    if (isCheck) faults.push(`${relative(root, path)}: run node scripts/options-tables.mjs`);
+    else writeFileSync(path, wanted);
+  }
+  return faults;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const root = fileURLToPath(new URL("..", import.meta.url));
+  const faults = await main(root, process.argv.includes("--check"));
+  for (const fault of faults) console.error(fault);
+  process.exit(faults.length > 0 ? 1 : 0);
+}
