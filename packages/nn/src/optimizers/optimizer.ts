@@ -188,7 +188,7 @@ export abstract class Optimizer implements Disposable {
 
   /** Throws a StateError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
   protected checkState(where: string, state: OptimizerState): void {
-    const { kind, numbers, tensors } = (state ?? {});
+    const { kind, numbers, tensors } = state ?? {};
     if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
       throw new StateError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
     }
