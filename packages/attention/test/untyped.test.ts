@@ -33,7 +33,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
     "the algebra of slices: called for every tile",
   ],
   [
-    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTables?|modulo|sends|receives|returned|trafficOf|axisLength)$/,
+    /\.(ChunkBuffers|LayoutCache)\b|\.(dependencyTables?|modulo|sends|receives|returned|trafficOf|axisLength|parseTraffic)$/,
     "parts of a backend: called for every block, after `validator`",
   ],
   [

@@ -5,6 +5,7 @@ import {
   dependencyTable,
   returned,
   axisLength,
+  parseTraffic,
   trafficOf,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
@@ -55,7 +56,7 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = mesh2dTrafficOptions.parse(options);
+  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = parseTraffic(mesh2dTrafficOptions, options);
   const { numHeads, numKvHeads, headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
   if (parts.length === 0) return { forward: trafficOf([]), backward: trafficOf([]) };

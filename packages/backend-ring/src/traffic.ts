@@ -6,6 +6,7 @@ import {
   dependencyTable,
   modulo,
   axisLength,
+  parseTraffic,
   trafficOf,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
@@ -41,7 +42,7 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * ```
  */
 export function ringTraffic(options: RingTrafficOptions): CallTraffic {
-  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = ringTrafficOptions.parse(options);
+  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = parseTraffic(ringTrafficOptions, options);
   const size = axisLength("ringTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;

@@ -5,6 +5,7 @@ import {
   dependencyTable,
   returned,
   axisLength,
+  parseTraffic,
   trafficOf,
   trafficOptions,
 } from "@mosaic/core/context-parallel";
@@ -50,7 +51,7 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
  * ```
  */
 export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
-  const settings = ulyssesTrafficOptions.parse(options);
+  const settings = parseTraffic(ulyssesTrafficOptions, options);
   const { axis, inner = local(), mesh, call, from = call.at, batch, headDim, dtype } = settings;
   const size = axisLength("ulyssesTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);

@@ -43,7 +43,7 @@ function isEveryLength(shape: readonly unknown[]): boolean {
 
 /** Throws a DTypeError unless `dtype` is the name of one. */
 export function checkDType(where: string, dtype: unknown): asserts dtype is DType {
-  if (typeof dtype === "string" && Object.hasOwn(dtypeBytes, dtype)) return;
+  if (dtype === "float32" || dtype === "bfloat16" || dtype === "float16") return;
   throw new DTypeError({
     where,
     expected: `one of ${Object.keys(dtypeBytes).join(", ")}`,

@@ -37,22 +37,26 @@ export interface OptionsDeclaration<F extends Fields> {
  * ```
  */
 export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
-  const entries = Object.entries<Option<unknown>>(fields);
-  const defaults = Object.freeze(Object.fromEntries(entries.map(([each, option]) => [each, option.default])));
-  const hasRequired = entries.some(([, { presence }]) => presence === "required");
-  const parse = (options: unknown, where: string = name): Readonly<Record<string, unknown>> => {
+  const names = Object.keys(fields);
+  const options = Object.values<Option<unknown>>(fields);
+  const defaults: Record<string, unknown> = {};
+  for (const [i, option] of options.entries()) defaults[names[i]!] = option.default;
+  Object.freeze(defaults);
+  const hasRequired = options.some(({ presence }) => presence === "required");
+  // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
+  const parse = (given: unknown, where: string = name): Readonly<Record<string, unknown>> => {
     // Calls without options are frequent, and all get the same object.
-    if (options === undefined && !hasRequired) return defaults;
-    if (!isObject(options))
-      throw new OptionError({ where, expected: "an options object", received: formatValue(options) });
-    for (const each of Object.keys(options))
-      if (!Object.hasOwn(fields, each)) throw unknownOptions(where, fields, options);
-    const parsed: Record<string, unknown> = { ...defaults };
-    for (const [each, option] of entries) {
-      const value = options[each];
-      if (value === undefined && option.presence !== "required") continue;
-      if (!option.accepts(value)) throw refusal(`${where}: ${each}`, option, value);
-      parsed[each] = value;
+    if (given === undefined && !hasRequired) return defaults;
+    if (!isObject(given)) throw new OptionError({ where, expected: "an options object", received: formatValue(given) });
+    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownOptions(where, fields, given);
+    const parsed: Record<string, unknown> = {};
+    for (let i = 0; i < names.length; i++) {
+      const each = names[i]!;
+      const option = options[i]!;
+      const value = given[each];
+      if (value === undefined && option.presence !== "required") parsed[each] = option.default;
+      else if (option.accepts(value)) parsed[each] = value;
+      else throw refusal(`${where}: ${each}`, option, value);
     }
     return parsed;
   };

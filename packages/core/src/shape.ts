@@ -10,14 +10,22 @@ function checkNumbers(where: string, shape: unknown): void {
     while (i < shape.length && typeof shape[i] === "number") i++;
     if (i === shape.length) return;
   }
-  throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
+  throw notNumbers(where, shape);
+}
+
+function notNumbers(where: string, shape: unknown): ShapeError {
+  return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
 }
 
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function sizeOf(shape: Shape): number {
-  checkNumbers("sizeOf", shape);
   let size = 1;
-  for (let axis = 0; axis < shape.length; axis++) size *= shape[axis]!;
+  if (!Array.isArray(shape)) throw notNumbers("sizeOf", shape);
+  for (let axis = 0; axis < shape.length; axis++) {
+    const length: unknown = shape[axis];
+    if (typeof length !== "number") throw notNumbers("sizeOf", shape);
+    size *= length;
+  }
   return size;
 }
 
@@ -51,9 +59,9 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
 
 /** `[2,8,100]`, as it stands in messages. */
 export function formatShape(shape: Shape): string {
-  return Array.isArray(shape) && shape.every((length) => typeof length === "number")
-    ? `[${shape.join(",")}]`
-    : formatValue(shape);
+  if (!Array.isArray(shape)) return formatValue(shape);
+  for (let axis = 0; axis < shape.length; axis++) if (typeof shape[axis] !== "number") return formatValue(shape);
+  return `[${shape.join(",")}]`;
 }
 
 /** Whether two shapes have the same lengths in the same order. */

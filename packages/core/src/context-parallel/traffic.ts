@@ -2,7 +2,8 @@ import type { Traffic } from "../collectives/process-group.ts";
 import { expectValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
-import { defineOptions, type OptionsOf } from "../options.ts";
+import { defineOptions, type OptionsDeclaration, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
+import type { Fields } from "../option.ts";
 import type { PlacedCall } from "./dependencies.ts";
 
 export const trafficOptions = defineOptions("traffic", {
@@ -32,6 +33,16 @@ function isSlices(value: unknown): boolean {
 function isPlacedCall(value: unknown): value is PlacedCall {
   const { at, queries, keys, mask } = (value ?? {}) as Partial<PlacedCall>;
   return option.meshShape().accepts(at) && layout.accepts(queries) && layout.accepts(keys) && isSlices(mask);
+}
+
+/** Options of a closed form, checked: a description of a call may have more fields than are looked at here. */
+export function parseTraffic<F extends Fields>(
+  declaration: OptionsDeclaration<F>,
+  options: object,
+): ResolvedOptionsOf<OptionsDeclaration<F>> {
+  const isObject = typeof options === "object" && options !== null;
+  const own = isObject && Object.entries(options).filter(([name]) => Object.hasOwn(declaration.fields, name));
+  return declaration.parse(own ? Object.fromEntries(own) : options);
 }
 
 /** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */

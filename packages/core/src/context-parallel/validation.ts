@@ -94,11 +94,10 @@ class CallValidator implements Validator {
 
   attendBackward(ctx: Context, call: Call & SavedRows, grads: QkvGrads, kv: PlacedKv): void {
     checkContext(this.#label, ctx);
-    checkTensor(this.#label, call?.q);
     const { dq, dk, dv } = grads ?? {};
     const where = `${this.#label} backward, rank ${ctx.rank}`;
-    const { q, dOut, lse, delta } = call;
     this.#checkCall(where, ctx, call, kv);
+    const { q, dOut, lse, delta } = call;
     checkLike(where, { name: "dOut", x: dOut, like: "q", of: q });
     checkStatistic(where, "lse", lse, q);
     checkStatistic(where, "delta", delta, q);
@@ -111,7 +110,7 @@ class CallValidator implements Validator {
     const { q, at, queries, keys, mask, scale } = call ?? {};
     const { k, v, from } = kv ?? {};
     const { sharded = ["keys"] } = this.#rules;
-    for (const x of [q, k, v]) checkTensor(where, x, 4);
+    for (const x of [q, k, v]) checkTensor(where, x);
     for (const each of [at, from]) expectValue(where, isCoordinate(each), "a coordinate", each);
     for (const each of [queries, keys]) expectValue(where, isLayout(each), "a Layout", each);
     expectValue(`${where}: scale`, typeof scale === "number", "a number", scale);

@@ -1,4 +1,4 @@
-import { linear } from "../ops/linear.ts";
+import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
@@ -50,6 +50,8 @@ export class Linear extends Module {
   /** x [..,in] → [..,out]. */
   forward(x: Tensor): Tensor {
     this.#ctx.assertOpen("Linear");
-    return linear(x, this.weight, this.bias);
+    checkTensor("Linear", x);
+    // The method: a bundled program may hold one copy of this package, and its device, which made x, another.
+    return x.linear(this.weight, this.bias);
   }
 }

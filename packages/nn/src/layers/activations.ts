@@ -1,4 +1,4 @@
-import { gelu, Module, relu, sigmoid, type Tensor, tanh } from "@mosaic/core";
+import { gelu, Module, relu, sigmoid, type Tensor, tanh, checkTensor } from "@mosaic/core";
 
 /** Functions of one element that layers take by name. */
 export type ActivationName = "gelu" | "relu" | "tanh" | "sigmoid";
@@ -17,6 +17,7 @@ export function activationOf(name: ActivationName): (x: Tensor) => Tensor {
 export class GELU extends Module {
   /** x [..] → the same shape. */
   forward(x: Tensor): Tensor {
-    return gelu(x);
+    checkTensor("GELU", x);
+    return x.gelu();
   }
 }

@@ -6,10 +6,9 @@ import {
   type Tensor,
   checkArgument,
   defineOptions,
-  layerNorm,
   option,
   type OptionsOf,
-  rmsNorm,
+  checkTensor,
 } from "@mosaic/core";
 
 export const layerNormOptions = defineOptions("LayerNorm", {
@@ -69,7 +68,8 @@ export class LayerNorm extends Module {
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return layerNorm(x, this.weight, this.bias, { epsilon: this.epsilon });
+    checkTensor("LayerNorm", x);
+    return x.layerNorm(this.weight, this.bias, { epsilon: this.epsilon });
   }
 }
 
@@ -88,6 +88,7 @@ export class RMSNorm extends Module {
 
   /** x [..,dim] → the same shape. */
   forward(x: Tensor): Tensor {
-    return rmsNorm(x, this.weight, { epsilon: this.epsilon });
+    checkTensor("RMSNorm", x);
+    return x.rmsNorm(this.weight, { epsilon: this.epsilon });
   }
 }
