@@ -29,7 +29,7 @@ const MIB = 2 ** 20;
 const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   [/^core\.(Storage|GradNode)\b/, "counts references: for devices and operations, whose calls follow one another"],
   [
-    /\.(rowRange|sliceArea|sliceMeets|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
+    /\.(rowRange|rowsWithin|visiblePairs|sliceMeets|slicesOverlap|findOverlap|clipKeys|clipQueries|isVisible)$/,
     "the algebra of slices: called for every tile",
   ],
   [
@@ -37,7 +37,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
     "parts of a backend: called for every block, after `validator`",
   ],
   [
-    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|checkColor|begin)$/,
+    /\.(compileKernel|versionedKernels|operandsOf|tensorOf)$|Group\.(post|record|checkColor|begin)$/,
     "how devices and groups are made: called by theirs",
   ],
   [

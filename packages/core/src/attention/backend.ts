@@ -66,7 +66,9 @@ export interface AttentionBackend {
  * describeBackend(ring({ axis: "node", inner: ring({ axis: "gpu" }) })); // => "ring(node, ring(gpu))"
  * ```
  */
-export function describeBackend({ name, axes, description }: AttentionBackend): string {
+export function describeBackend(backend: AttentionBackend): string {
+  checkBackend("describeBackend", backend);
+  const { name, axes, description } = backend;
   return description ?? (axes.length > 0 ? `${name}(${axes.join(", ")})` : name);
 }
 

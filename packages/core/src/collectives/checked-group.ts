@@ -173,7 +173,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     if (!this.isClosed && typeof description === "function") return this.record(description);
     const where = this.begin("recordCall");
     if (typeof description === "string" && description !== "") return this.record(() => description);
-    throw new OptionError({ where, expected: "a description of the call", received: JSON.stringify(description) });
+    throw new OptionError({ where, expected: "a description of the call", received: formatValue(description) });
   }
 
   /** How messages name a call of this group: `ring(sp), rank 3: sendRecv (world)`. Throws a ClosedError if it is closed. */

@@ -1,5 +1,5 @@
 import { type Coordinate, OptionError } from "@mosaic/core";
-import { checkCount, checkFields } from "../options.ts";
+import { checkCount, checkFields, expectValue } from "../options.ts";
 import { sendEqualMessages } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
@@ -61,6 +61,8 @@ export function recordClasses(options: RecordOptions, classOptions: ClassOptions
  * @throws OptionError that names `where` if there would be more than 1 024 classes.
  */
 export function checkClasses(where: string, options: RecordOptions, ranksPerNode: number): void {
+  expectValue("checkClasses", typeof where === "string", "a name of the caller", where);
+  checkCount(where, "ranksPerNode", ranksPerNode);
   new ClassSearch(where, options, ranksPerNode).checkShards();
 }
 

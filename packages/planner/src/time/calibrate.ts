@@ -127,12 +127,18 @@ function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions
   const whole = (value: number): boolean => Number.isSafeInteger(value) && value >= 1;
   expectValue(name !== "", "a name", name);
   expectValue(
-    dtypes.length > 0 && dtypes.every((dtype) => Object.hasOwn(dtypeBytes, dtype)),
+    Array.isArray(dtypes) &&
+      dtypes.length > 0 &&
+      dtypes.every((dtype) => typeof dtype === "string" && Object.hasOwn(dtypeBytes, dtype)),
     "dtypes, one or more",
     dtypes,
   );
-  expectValue(headDims.length > 0 && headDims.every(whole), "headDims, one or more, whole numbers ≥ 1", headDims);
-  expectValue(whole(repetitions), "repetitions a whole number ≥ 1", repetitions);
+  expectValue(
+    Array.isArray(headDims) && headDims.length > 0 && headDims.every((headDim) => whole(headDim) && headDim <= 256),
+    "headDims, one or more, whole numbers from 1 to 256",
+    headDims,
+  );
+  expectValue(whole(repetitions) && repetitions <= 1000, "repetitions a whole number from 1 to 1000", repetitions);
   expectValue(whole(threads), "threads a whole number ≥ 1", threads);
   expectValue(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }

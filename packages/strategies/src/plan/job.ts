@@ -31,6 +31,8 @@ export const candidateOptions = defineOptions("candidate", {
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
 const count = { min: 1 } as const;
+/** Heads are distributed in every way that divides them: more are a mistake. */
+const heads = { min: 1, max: 65_536 } as const;
 
 function isBytes(value: unknown): value is number {
   return typeof value === "number" && value > 0;
@@ -46,9 +48,9 @@ export const planOptions = defineOptions("plan", {
   /** Length of the sequence of keys. Default: tokens. */
   keyTokens: option.integer({ ...count, optional: true }),
   /** Query heads. */
-  numHeads: option.integer(count),
+  numHeads: option.integer(heads),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
-  numKvHeads: option.integer({ ...count, optional: true }),
+  numKvHeads: option.integer({ ...heads, optional: true }),
   /** Size of a head. */
   headDim: option.integer(count),
   /** Sequences that the ranks work on together. Default 1. */
