@@ -66,6 +66,15 @@ export function checkTimeline(where: string, timeline: unknown): void {
   expectValue(where, fits, "a timeline { seconds, ranks }", timeline);
 }
 
+/** Throws an OptionError unless the texts of a picture are strings, and its ranks, if given, an array. */
+export function checkPicture(
+  where: string,
+  { title, subtitle, ranks }: { readonly title: unknown; readonly subtitle: unknown; readonly ranks: unknown },
+): void {
+  for (const text of [title, subtitle]) expectValue(where, typeof text === "string", "strings", text);
+  expectValue(`${where}: ranks`, ranks === undefined || Array.isArray(ranks), "an array of ranks", ranks);
+}
+
 /** A value as messages name it. */
 function formatValue(value: unknown): string {
   if (typeof value === "string") return JSON.stringify(value);

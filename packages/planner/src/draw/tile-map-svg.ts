@@ -1,4 +1,4 @@
-import { checkRecord, checkFields, expectValue } from "../options.ts";
+import { checkFields, checkPicture, checkRecord } from "../options.ts";
 import { type Span, spansLength } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 import { paletteColor, contrastColor } from "./color-scheme.ts";
@@ -40,13 +40,7 @@ export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions =
   checkRecord("tileMapSvg", record);
   checkFields("tileMapSvg", options, ["title", "subtitle", "ranks"]);
   const { title = "Who computes what", subtitle = "" } = options;
-  for (const words of [title, subtitle]) expectValue("tileMapSvg", typeof words === "string", "strings", words);
-  expectValue(
-    "tileMapSvg: ranks",
-    options.ranks === undefined || Array.isArray(options.ranks),
-    "an array of ranks",
-    options.ranks,
-  );
+  checkPicture("tileMapSvg", { title, subtitle, ranks: options.ranks });
   const map = tileMap(record);
   const counts = tileCounts(map);
   const coloured = selectRanks([...counts.keys()], options.ranks);

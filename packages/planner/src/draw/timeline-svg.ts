@@ -1,4 +1,4 @@
-import { checkFields, checkTimeline, expectValue } from "../options.ts";
+import { checkFields, checkPicture, checkTimeline, expectValue } from "../options.ts";
 import type { Piece, Timeline } from "../time/timeline.ts";
 import { formatSeconds, formatShare, type Scale, timeScale, timeAxis } from "./axis.ts";
 import { type ColorScheme, colorScheme } from "./color-scheme.ts";
@@ -51,13 +51,7 @@ const TOP = 112;
 export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
   checkFields("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
   const { title = "Timeline", subtitle = "", facts = [] } = options;
-  for (const words of [title, subtitle]) expectValue("timelineSvg", typeof words === "string", "strings", words);
-  expectValue(
-    "timelineSvg: ranks",
-    options.ranks === undefined || Array.isArray(options.ranks),
-    "an array of ranks",
-    options.ranks,
-  );
+  checkPicture("timelineSvg", { title, subtitle, ranks: options.ranks });
   expectValue(
     "timelineSvg: facts",
     Array.isArray(facts) && facts.every((each) => typeof each === "string"),

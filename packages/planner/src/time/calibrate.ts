@@ -1,4 +1,3 @@
-import { expectValue } from "../options.ts";
 import { availableParallelism } from "node:os";
 import {
   checkOptionNames,
@@ -8,7 +7,7 @@ import {
   fromArray,
   OptionError,
   checkContext,
-  formatValue,
+  expectValue,
 } from "@mosaic/core";
 import { type AttentionSample, fitAttention, fitBytes } from "./fit.ts";
 import {
@@ -121,12 +120,10 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
 
 function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions, "dtypes" | "headDims">>): void {
   const { name, dtypes, headDims, repetitions = 1, threads = 1, cores = 1 } = options;
-  const expectValue = (fits: boolean, expected: string, received: unknown): void => {
-    if (!fits) throw new OptionError({ where: "calibrate", expected, received: formatValue(received) });
-  };
   const whole = (value: number): boolean => Number.isSafeInteger(value) && value >= 1;
-  expectValue(name !== "", "a name", name);
+  expectValue("calibrate", name !== "", "a name", name);
   expectValue(
+    "calibrate",
     Array.isArray(dtypes) &&
       dtypes.length > 0 &&
       dtypes.every((dtype) => typeof dtype === "string" && Object.hasOwn(dtypeBytes, dtype)),
@@ -134,13 +131,19 @@ function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions
     dtypes,
   );
   expectValue(
+    "calibrate",
     Array.isArray(headDims) && headDims.length > 0 && headDims.every((headDim) => whole(headDim) && headDim <= 256),
     "headDims, one or more, whole numbers from 1 to 256",
     headDims,
   );
-  expectValue(whole(repetitions) && repetitions <= 1000, "repetitions a whole number from 1 to 1000", repetitions);
-  expectValue(whole(threads), "threads a whole number ≥ 1", threads);
-  expectValue(cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
+  expectValue(
+    "calibrate",
+    whole(repetitions) && repetitions <= 1000,
+    "repetitions a whole number from 1 to 1000",
+    repetitions,
+  );
+  expectValue("calibrate", whole(threads), "threads a whole number ≥ 1", threads);
+  expectValue("calibrate", cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 
 interface KernelCases {
