@@ -135,7 +135,7 @@ async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: rea
   return part.read();
 }
 
-/** One row of attention: its scaled scores, and the keys and values that it maskMod, row-major. */
+/** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */
 interface Row {
   readonly scores: readonly number[];
   readonly k: Float32Array;

@@ -75,8 +75,10 @@ function gpu(): object {
   const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
   // The driver's own number is not to be had through its API.
-  const asked = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], { encoding: "utf8" });
-  const version = asked.status === 0 ? { driver: asked.stdout.split("\n")[0]!.trim() } : {};
+  const queried = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
+    encoding: "utf8",
+  });
+  const version = queried.status === 0 ? { driver: queried.stdout.split("\n")[0]!.trim() } : {};
   return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library, cublasLt };
 }
 

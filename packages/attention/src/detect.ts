@@ -114,7 +114,7 @@ const thisMachine: Machine = {
 };
 
 /**
- * What `init` chooses where its options leave it open: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES ask for; else a GPU for each rank
+ * What `init` chooses where its options leave it open: what MOSAIC_DEVICE and MOSAIC_COLLECTIVES name; else a GPU for each rank
  * and NCCL between them, if this machine has all of that in working order; else the CPU and shared memory. All ranks of a host
  * choose alike, for no rank opens anything to decide.
  *

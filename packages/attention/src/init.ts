@@ -40,7 +40,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  * that `mosaic-run` sets; and `ring()`, `mesh2d()` and `ulysses()` beside `local()` among the backends that modules may name.
  *
  * Collective: every rank calls it, with the same mesh. What is asked for and cannot be had is an error that names the
- * package to install. Where nothing is asked for and a GPU is there but unfit, a warning reports why, once, and
+ * package to install. Where nothing is requested and a GPU is there but unfit, a warning reports why, once, and
  * `ctx.device.type` is "cpu".
  *
  * @example

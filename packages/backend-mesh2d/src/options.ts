@@ -56,7 +56,7 @@ export function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>)
   return `mesh2d(${parts.join(", ")})`;
 }
 
-/** Keys come to a tile whole, so that what attends to it has nobody to ask. */
+/** Keys come to a tile whole, so that what attends to it need not communicate. */
 export function checkInner(where: string, inner: AttentionBackend): void {
   if (inner.axes.length === 0) return;
   throw new OptionError({

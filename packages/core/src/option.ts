@@ -35,7 +35,7 @@ export interface OptionSettings<Value> {
   readonly remedy?: string;
 }
 
-/** The presence that settings ask for. */
+/** The presence that settings request. */
 export type PresenceOf<S> = S extends { readonly default: unknown }
   ? "default"
   : S extends { readonly optional: true }

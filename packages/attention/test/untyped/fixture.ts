@@ -8,7 +8,7 @@ import { HierarchicalMetaAttention, type Meta } from "@mosaic/meta-attention";
 import { saveCheckpoint } from "@mosaic/nn";
 import { type Profile, profiles, record, simulate } from "@mosaic/planner";
 
-/** Bytes of a device: what a wrong number asks for is refused before it fills the machine. */
+/** Bytes of a device: what a wrong number requests is refused before it fills the machine. */
 const memoryLimit = 64 * 2 ** 20;
 
 /** What is made once, and no call changes. */

@@ -23,7 +23,7 @@ const primitives: readonly unknown[] = [
   ...[Number.NaN, Infinity, -Infinity, -1, -0.5, 0, 0.5, 1, 3, 100, 2 ** 31, 2 ** 40, 2 ** 53, 1e300],
 ];
 
-/** Any value that somebody might pass by mistake, made anew where it could be changed. */
+/** Any value that might be passed by mistake, made anew where it could be changed. */
 export function wrongValue(random: Random, { ctx, disposed, foreign, closed, tensor }: Fixture): unknown {
   if (random() < 0.5) return pick(random, primitives);
   const make: readonly (() => unknown)[] = [

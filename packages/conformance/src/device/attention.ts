@@ -173,7 +173,7 @@ function poisonedOutside(dtype: DType): AttentionCase {
   return { ...causalCase(given, dtype), mask };
 }
 
-/** The first rows of a causal mask: what follows them is NaN, and is seen by nobody here. */
+/** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
 function poisonedAfter(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;

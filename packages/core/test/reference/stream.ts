@@ -3,7 +3,7 @@ import type { Fence, Stream } from "../../src/device.ts";
 /** Runs, and returns true; or returns false if it must wait for something. */
 export type Work = () => boolean;
 
-/** Runs its streams, each in order, as far as they get: nothing runs before somebody waits. */
+/** Runs its streams, each in order, as far as they get: nothing runs before a wait. */
 export class Scheduler {
   readonly #streams: ReferenceStream[] = [];
 

@@ -14,7 +14,7 @@ export const mlpOptions = defineOptions("MLP", {
   activation: option.oneOf(activationNames, { default: "gelu" }),
   /** Probability of dropout after the activation and after the second layer. Default 0. */
   dropout: dropProbability,
-  /** How the tensor is cut over the ranks; only dropout asks. Default: as Dropout's. */
+  /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
   where: option.nested(whereOptions, { optional: true }),
   /** Whether both layers have biases. Default true. */
   bias: option.boolean({ default: true }),

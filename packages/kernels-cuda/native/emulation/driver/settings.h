@@ -1,4 +1,4 @@
-// What tests may ask of the pretended GPU, by environment variables.
+// What tests may set of the pretended GPU, by environment variables.
 #pragma once
 
 #include <cstddef>
