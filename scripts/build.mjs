@@ -31,7 +31,8 @@ async function bundle(format, sources) {
     // What entries share is built once.
     splitting: format === "esm",
     chunkNames: "chunk-[hash]",
-    sourcemap: true,
+    // Decision 0031. MOSAIC_SOURCE_MAPS=1 for a debugger in this repository.
+    sourcemap: process.env.MOSAIC_SOURCE_MAPS === "1",
     ...(format === "cjs" && { outExtension: { ".js": ".cjs" } }),
     metafile: true,
   });
@@ -47,9 +48,9 @@ const written = [
   )),
   ...(await bundle("cjs", sources.filter(isCommonJs))),
 ];
-// Chunks are named by their content: those of earlier builds go.
+// Chunks are named by their content: those of earlier builds go, and their maps.
 for (const file of readdirSync("dist")) {
-  if (/^chunk-.*\.js(\.map)?$/.test(file) && !written.includes(file)) rmSync(join("dist", file));
+  if (/^chunk-.*\.js$|\.c?js\.map$/.test(file) && !written.includes(file)) rmSync(join("dist", file));
 }
 
 if (!manifest.private) {

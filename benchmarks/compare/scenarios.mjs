@@ -1,6 +1,7 @@
 // The scenarios that `compare.mjs` runs, each in a process of its own: `node scenarios.mjs <checkout> <name>` prints
 // milliseconds. They use what both revisions have in common, loaded from the packages that are built below the checkout. Plain JavaScript, and processes that end, so nothing here is closed twice.
-import { spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -67,14 +68,14 @@ async function ring() {
 }
 
 /** Collectives of two ranks in one process, posted in batches; milliseconds for one. */
-async function collective(elements, repetitions) {
+async function collective(elements, { repetitions, batches }) {
   const core = await load("core");
   const { cpu } = await load("kernels-cpu");
   const { world } = await load("collectives-local");
   const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
   const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
   const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const time = await best(5, async () => {
+  const time = await best(batches, async () => {
     for (let i = 0; i < repetitions; i++) {
       for (const [rank, ctx] of ranks.entries()) {
         const exchange = [
@@ -118,8 +119,8 @@ async function proof(make) {
   return performance.now() - start;
 }
 
-/** Two ranks under the launcher, from the command to their first line. */
-function launch() {
+/** Two ranks under the launcher, from the command to the first line of either. */
+async function launch() {
   const folder = mkdtempSync(join(tmpdir(), "compare-"));
   const script = join(folder, "rank.mjs");
   const url = (part) => JSON.stringify(pathToFileURL(join(root, "packages", part, "dist/index.js")).href);
@@ -137,25 +138,33 @@ await ctx.close();
   );
   try {
     let least = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 3; i++) {
-      const start = performance.now();
-      const cli = join(root, "packages/launcher/bin/mosaic-run.js");
-      const { status, stderr } = spawnSync(process.execPath, [cli, "-n", "2", script], { encoding: "utf8" });
-      if (status !== 0) throw new Error(stderr);
-      least = Math.min(least, performance.now() - start);
-    }
+    for (let i = 0; i < 3; i++) least = Math.min(least, await firstLine(script));
     return least;
   } finally {
     rmSync(folder, { recursive: true });
   }
 }
 
+async function firstLine(script) {
+  const start = performance.now();
+  const cli = join(root, "packages/launcher/bin/mosaic-run.js");
+  const child = spawn(process.execPath, [cli, "-n", "2", script], { stdio: ["ignore", "pipe", "inherit"] });
+  const ended = once(child, "exit");
+  let elapsed;
+  child.stdout.once("data", () => {
+    elapsed = performance.now() - start;
+  });
+  const [status] = await ended;
+  if (status !== 0 || elapsed === undefined) throw new Error(`mosaic-run: exit code ${status}`);
+  return elapsed;
+}
+
 const scenarios = {
   "attention.forward": () => attention(false),
   "attention.backward": () => attention(true),
   "ring.2x1": ring,
-  "collectives.small": () => collective(16, 500),
-  "collectives.large": () => collective(1 << 20, 20),
+  "collectives.small": () => collective(16, { repetitions: 100, batches: 100 }),
+  "collectives.large": () => collective(1 << 20, { repetitions: 20, batches: 5 }),
   "operations.small": smallOperations,
   "proof.1024.ring": () => proof(async () => (await load("backend-ring")).ring()),
   "proof.1024.mesh2d": () =>

@@ -37,16 +37,12 @@ export interface OptionsDeclaration<F extends Fields> {
  * ```
  */
 export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
-  const names = Object.keys(fields);
-  const options = Object.values<Option<unknown>>(fields);
-  const defaults: Record<string, unknown> = {};
-  for (const [i, option] of options.entries()) defaults[names[i]!] = option.default;
-  Object.freeze(defaults);
-  const hasRequired = options.some(({ presence }) => presence === "required");
+  let prepared: Prepared | undefined;
   // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
   const parse = (given: unknown, where: string = name): Readonly<Record<string, unknown>> => {
+    const { names, options, defaults } = (prepared ??= prepare(fields));
     // Calls without options are frequent, and all get the same object.
-    if (given === undefined && !hasRequired) return defaults;
+    if (given === undefined && defaults !== undefined) return defaults;
     if (!isObject(given)) throw new OptionError({ where, expected: "an options object", received: formatValue(given) });
     for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownOptions(where, fields, given);
     const parsed: Record<string, unknown> = {};
@@ -61,6 +57,22 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
     return parsed;
   };
   return { name, fields, parse: parse as OptionsDeclaration<F>["parse"] };
+}
+
+/** What `parse` reads of a declaration, made at its first call: a program imports many declarations and uses few. */
+interface Prepared {
+  readonly names: readonly string[];
+  readonly options: readonly Option<unknown>[];
+  /** Undefined if an option is required. */
+  readonly defaults: Readonly<Record<string, unknown>> | undefined;
+}
+
+function prepare(fields: Fields): Prepared {
+  const names = Object.keys(fields);
+  const options = Object.values<Option<unknown>>(fields);
+  const hasRequired = options.some(({ presence }) => presence === "required");
+  const defaults = Object.fromEntries(names.map((name, i) => [name, options[i]!.default]));
+  return { names, options, defaults: hasRequired ? undefined : Object.freeze(defaults) };
 }
 
 /** Throws an OptionError unless an option of that kind accepts the value: for arguments that are not in an options object. */

@@ -8,7 +8,7 @@ import type { Failure, LaunchOptions, Result, Emit } from "./job.ts";
 import { retainLogs, temporaryLogs } from "./output/log-retention.ts";
 import { makeFolder } from "./output/rank-log.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
-import { NodeAgent } from "./ranks/agent.ts";
+import { deathSignal, NodeAgent } from "./ranks/agent.ts";
 import { Guard } from "./ranks/guard.ts";
 import { diagnose, type RankRecord, classifyExit } from "./report/diagnose.ts";
 import { hintFor, countOomKills } from "./report/hints.ts";
@@ -125,14 +125,14 @@ class RunningJob {
 
   async #runGuarded(): Promise<Result> {
     const { runId, nproc, timeoutMs } = this.#plan;
-    const coordinator = await LocalCoordinator.open(this.#plan);
+    const [coordinator, wrap] = await Promise.all([LocalCoordinator.open(this.#plan), deathSignal()]);
     const guard = new Guard(runId, coordinator.privateDir);
     const seconds = (timeoutMs ?? 0) / 1000;
     const timeout = { why: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
     try {
       this.#emit({ type: "start", runId, worldSize: nproc, store: coordinator.store, logDir: this.#logDir });
-      this.#agent = new NodeAgent(this.#plan, this.#logDir, guard, this.#emit);
+      this.#agent = new NodeAgent({ plan: this.#plan, logDir: this.#logDir, guard, emit: this.#emit, wrap });
       return await this.#attempts(this.#agent, coordinator);
     } finally {
       clearTimeout(timer);

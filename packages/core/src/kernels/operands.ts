@@ -26,9 +26,8 @@ export interface Operand {
   readonly feature: KernelFeature | undefined;
 }
 
-const operands: ReadonlyMap<string, readonly Operand[]> = new Map(
-  Object.entries(kernelSchema).map(([kernel, parameters]) => [kernel, operandsIn(parameters)]),
-);
+/** Of the kernels that were called for: a program needs few of them. */
+const operands = new Map<KernelName, readonly Operand[]>();
 
 function operandsIn(parameters: readonly Field[]): Operand[] {
   return parameters.flatMap((field, parameter) => {
@@ -78,7 +77,9 @@ function operandOf(field: TensorField, access: Access, { parameter, within, read
  * ```
  */
 export function operandsOf(kernel: KernelName): readonly Operand[] {
-  return operands.get(kernel)!;
+  let found = operands.get(kernel);
+  if (found === undefined) operands.set(kernel, (found = operandsIn(kernelSchema[kernel])));
+  return found;
 }
 
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */

@@ -1,4 +1,5 @@
-import { spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
@@ -18,6 +19,15 @@ import { Rank } from "./rank.ts";
 /** Killed processes that are still there after this long are stuck in the kernel, where nothing more can be done. */
 const SWEEP_TIMEOUT_MS = 2000;
 
+export interface NodeAgentOptions {
+  readonly plan: LaunchPlan;
+  readonly logDir: string;
+  readonly guard: Guard;
+  readonly emit: Emit;
+  /** What is really executed for a rank's command: see `deathSignal`. */
+  readonly wrap: (command: Command) => Command;
+}
+
 /** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
 export class NodeAgent implements Agent {
   readonly #plan: LaunchPlan;
@@ -31,12 +41,12 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor(plan: LaunchPlan, logDir: string, guard: Guard, emit: Emit) {
+  constructor({ plan, logDir, guard, emit, wrap }: NodeAgentOptions) {
     this.#plan = plan;
     this.#logDir = logDir;
     this.#guard = guard;
     this.#emit = emit;
-    this.#wrap = deathSignal();
+    this.#wrap = wrap;
   }
 
   /** Resolves when every rank of the attempt, and everything it started, is gone. */
@@ -143,10 +153,18 @@ function isOutOfFiles(error: unknown): boolean {
  * The signal comes at the death of the thread that spawned, so only the main thread may arm it. A launcher that dies
  * before the child is armed is seen by the lifeline and the guard.
  */
-function deathSignal(): (command: Command) => Command {
+export async function deathSignal(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
   const arm = ["--pdeathsig", "KILL", "--"];
-  const works = setpriv !== undefined && spawnSync(setpriv, [...arm, "true"], { stdio: "ignore" }).status === 0;
-  if (!works) return (command) => command;
+  if (setpriv === undefined || !(await succeeds(setpriv, [...arm, "true"]))) return (command) => command;
   return ({ program, args }) => ({ program: setpriv, args: [...arm, program, ...args] });
+}
+
+async function succeeds(program: string, args: readonly string[]): Promise<boolean> {
+  try {
+    const [exitCode] = await once(spawn(program, args, { stdio: "ignore" }), "exit");
+    return exitCode === 0;
+  } catch {
+    return false;
+  }
 }
