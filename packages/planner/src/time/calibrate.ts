@@ -16,8 +16,6 @@ import {
   timeEnqueue,
   timeExchanges,
   timeTiles,
-  timeConcurrentTiles,
-  type TileShape,
 } from "./measure.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile } from "./profile.ts";
 import { profiles } from "./profiles.ts";
@@ -40,15 +38,19 @@ export interface CalibrateOptions {
 }
 
 const KIB = 2 ** 10;
-const HEADS = 2;
+const HEADS = 4;
 
-/** Rows × keys of the tiles that are measured: short and long in either dimension, and too long for inner caches. */
+/**
+ * Rows × keys of the tiles that are measured: short and long in either dimension, and more that are too long for inner caches:
+ * errors are relative, and most of a step is spent on long ones.
+ */
 const shapes = [
-  [64, 64],
   [64, 1024],
   [1024, 64],
   [256, 256],
   [512, 512],
+  [1024, 1024],
+  [2048, 1024],
   [2048, 2048],
 ] as const;
 
@@ -57,7 +59,7 @@ const shapes = [
  * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
- * Kernels are timed by their device's trace, alone and with all ranks at work; links by exchanges around all ranks; the host
+ * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around all ranks; the host
  * by a small attention. Of several repetitions the best counts: other load only ever slows things down.
  *
  * @example
@@ -86,22 +88,12 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const [first] = contexts;
   if (!first) throw new OptionError({ where: "calibrate", expected: "contexts", received: "none" });
   checkOptions({ ...options, name, dtypes, headDims });
-  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 4 };
+  // As many ranks as this machine has cores for.
+  const perNode = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
+  const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
+  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 4, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
-  const probe: TileShape = {
-    kind: "attend",
-    dtype: dtypes[0]!,
-    numHeads: HEADS,
-    rows: 768,
-    keys: 768,
-    headDim: headDims[0]!,
-  };
-  const parallel = first.size > 1 ? await timeConcurrentTiles(measured, probe) : 1;
-  // As many ranks as this machine has cores for.
-  const here = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
-  // Ranks that leave cores idle measure only the cores that they use.
-  const perNode = Math.min(here, parallel * Math.max(1, here / first.size));
   const base = profiles["cpu-local"];
   const profile: Profile = {
     ...base,
@@ -163,7 +155,7 @@ async function measureAttention(
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { numHeads: 4, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const square = { numHeads: HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const pairs = kinds.flatMap((kind) => [false, true].map((interleaved) => ({ ...kind, ...square, interleaved })));
   const all = await timeTiles(measured, [...tiles, ...pairs]);
   const samples = all.slice(0, tiles.length);
