@@ -29,7 +29,7 @@ export interface CalibrateOptions {
   readonly dtypes?: readonly DType[];
   /** Sizes of heads; 64 and 128 if absent. */
   readonly headDims?: readonly number[];
-  /** How often each measurement is repeated, for the best of them to count; 4 if absent. */
+  /** How often each measurement is repeated, for the median of them to count; 5 if absent. */
   readonly repetitions?: number;
   /** Threads of each rank's device; 1 if absent. */
   readonly threads?: number;
@@ -59,8 +59,9 @@ const shapes = [
  * much is left for each rank when all work at once. Collective: every process calls it with its contexts, and all get the
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
- * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around all ranks; the host
- * by a small attention. Of several repetitions the best counts: other load only ever slows things down.
+ * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
+ * all ranks; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
+ * what slows kernels down now and then.
  *
  * @example
  * ```ts
@@ -91,7 +92,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   // As many ranks as this machine has cores for.
   const perNode = (options.cores ?? availableParallelism()) / (options.threads ?? 1);
   const concurrentRanks = Math.max(1, Math.min(first.size, Math.floor(perNode)));
-  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 4, concurrentRanks };
+  const measured: MeasuredRanks = { contexts, repetitions: options.repetitions ?? 5, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
   const base = profiles["cpu-local"];

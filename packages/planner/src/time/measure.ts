@@ -19,8 +19,7 @@ import { countOperations } from "./host.ts";
 import type { AttentionSample, BytesSample } from "./fit.ts";
 
 // Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
-// as from the start of its first to the end of its last. Other load only ever slows a chain down, so the best of several
-// counts.
+// as from the start of its first to the end of its last. Of several the median counts.
 
 /** The ranks that this process drives. All of its calls are made by every process of the world, in the same order. */
 export interface MeasuredRanks {
@@ -111,16 +110,25 @@ async function broadcastNumber(ctx: Context, whole: number): Promise<number> {
   return (high! * part + middle!) * part + low!;
 }
 
-/** Runs every timing once more than `repetitions`, in turns, and returns the best of each; the first round only warms up. */
-async function bestTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
-  const least = timings.map(() => Number.POSITIVE_INFINITY);
+/**
+ * Runs every timing once more than `repetitions`, in turns, and returns the median of each; the first round only warms up. The
+ * best would be of moments that no step as a whole meets.
+ */
+async function typicalTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
+  const times = timings.map((): number[] => []);
   for (let round = 0; round <= measured.repetitions; round++) {
     for (const [i, timing] of timings.entries()) {
       const seconds = await timing();
-      if (round > 0) least[i] = Math.min(least[i]!, seconds);
+      if (round > 0) times[i]!.push(seconds);
     }
   }
-  return least;
+  return times.map(median);
+}
+
+function median(numbers: readonly number[]): number {
+  const sorted = numbers.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }
 
 /** An unmasked tile of attention. */
@@ -139,7 +147,7 @@ export interface TileShape {
 export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileShape[]): Promise<AttentionSample[]> {
   const operands = measured.contexts.map((ctx) => new TileOperands(ctx, tiles));
   try {
-    const seconds = await bestTimes(
+    const seconds = await typicalTimes(
       measured,
       tiles.map((tile) => () => timeTile(measured, operands, tile)),
     );
@@ -244,7 +252,7 @@ export async function timeCopies(measured: MeasuredRanks, sizes: readonly number
     return timeKernels(measured, chain);
   });
   try {
-    const seconds = await bestTimes(measured, timings);
+    const seconds = await typicalTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
     for (const tensor of [...from, ...to]) tensor[Symbol.dispose]();
@@ -272,7 +280,7 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
     );
   });
   try {
-    const seconds = await bestTimes(measured, timings);
+    const seconds = await typicalTimes(measured, timings);
     return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
   } finally {
     for (const tensor of [...out, ...into].flat()) tensor[Symbol.dispose]();
@@ -306,8 +314,7 @@ export async function timeEnqueue({ contexts, repetitions }: MeasuredRanks): Pro
   }
   // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
   // for what a host does besides enqueueing, collecting garbage for one, is its own.
-  const warm = times.slice(times.length / 2).toSorted((a, b) => a - b);
-  return warm[warm.length >> 1] ?? 0;
+  return times.length > 0 ? median(times.slice(times.length / 2)) : 0;
 }
 
 /** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
