@@ -1,7 +1,6 @@
-import { checkRecord } from "./options.ts";
 import { dtypeBytes } from "@mosaic/core";
-import type { AttentionRecord, RecordedRank } from "./record.ts";
-import type { Reader } from "./symbolic/tape.ts";
+import { type AttentionRecord, checkRecord, type RecordedRank } from "./record.ts";
+import { isCollective, type Reader } from "./symbolic/tape.ts";
 
 /** What goes one way. */
 export interface Flow {
@@ -62,7 +61,7 @@ function countRank(record: AttentionRecord, recorded: RecordedRank): Count["rank
   const event = recorded.tape.read();
   while (event.next()) {
     if (event.op === "mark" && record.names.words[event.arg(0)] === "backward") phase = "backward";
-    if (event.op !== "sendRecv" && !collectives.has(event.op)) continue;
+    if (!isCollective(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
     let known = phases[phase].get(name);
     if (!known) phases[phase].set(name, (known = emptyTraffic()));
@@ -121,7 +120,7 @@ function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Rea
     for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;
   }
-  if (!collectives.has(event.op)) return undefined;
+  if (!isCollective(event.op)) return undefined;
   const { ranks } = record.groups[event.arg(1)]!;
   const me = ranks.indexOf(tape.rank);
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
@@ -153,15 +152,6 @@ function transfersOf(record: AttentionRecord, { tape }: RecordedRank, event: Rea
       return [];
   }
 }
-
-const collectives: ReadonlySet<string> = new Set([
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
-]);
 
 function volumeOf(groups: ReadonlyMap<string, TrafficTally>): Volume {
   const total = emptyTraffic();

@@ -26,7 +26,6 @@ export { type Cursor, type Op, ops, type Reader, type Tape } from "./symbolic/ta
 export { maxRanks, type SymbolicWorld, symbolicWorld, type SymbolicWorldOptions } from "./symbolic/world.ts";
 export { calibrate, type CalibrateOptions } from "./time/calibrate.ts";
 export { countLinks, type LinkVolume, predict, type Prediction } from "./time/predict.ts";
-export { parseProfile } from "./time/parse-profile.ts";
 export {
   type AttentionSpeed,
   type KernelSpeeds,
@@ -34,6 +33,7 @@ export {
   type LinkClass,
   linkClass,
   linkClasses,
+  parseProfile,
   type Profile,
   type SharedCores,
   type Waves,

@@ -130,7 +130,6 @@ export const byName: Readonly<Record<string, Arguments>> = {
   versionedKernels: ({ ctx }) => [{ fill: ctx.device.kernels.fill }],
   errorFromFailure: () => [1, "text"],
   checkArgument: () => ["test", 1, core.option.integer()],
-  checkOptionNames: () => ["test", { a: 1 }, ["a"]],
   Tensor: ({ tensor }) => [{ ...tensor(2, 4) }],
   checkBackend: () => ["test", ring()],
   describeBackend: () => [ring()],

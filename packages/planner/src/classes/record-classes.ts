@@ -1,5 +1,12 @@
-import { type Coordinate, OptionError } from "@mosaic/core";
-import { checkCount, checkFields, expectValue } from "../options.ts";
+import {
+  checkArgument,
+  type Coordinate,
+  defineOptions,
+  expectValue,
+  option,
+  OptionError,
+  type OptionsOf,
+} from "@mosaic/core";
 import { sendEqualMessages } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
@@ -8,13 +15,15 @@ import { Invariance } from "./invariance.ts";
 import { Shards } from "./shards.ts";
 import { Action, type Digit, digitsOf, sampledRanks, stepsOverNodes, Translations } from "./translations.ts";
 
-export interface ClassOptions {
+export const classOptions = defineOptions("recordClasses", {
   /**
    * Ranks of a node, as in a profile: ranks of one class then have the same place in different nodes, so that the record can
-   * be simulated. If absent, it can be proved and counted: classes are larger.
+   * be simulated. Default: none; the record can be proved and counted, and classes are larger.
    */
-  readonly ranksPerNode?: number;
-}
+  ranksPerNode: option.integer({ min: 1, optional: true }),
+});
+/** Which ranks may share a class. */
+export type ClassOptions = OptionsOf<typeof classOptions>;
 
 /**
  * Records one rank for each class of ranks that do the same in their places of the mesh: enough to prove, simulate and count
@@ -38,12 +47,9 @@ export interface ClassOptions {
  * ```
  * @throws OptionError as `record`, and if there are more than 1 024 classes.
  */
-export function recordClasses(options: RecordOptions, classOptions: ClassOptions = {}): AttentionRecord {
-  const where = "recordClasses";
-  checkFields(where, classOptions, ["ranksPerNode"]);
-  const { ranksPerNode } = classOptions;
-  if (ranksPerNode !== undefined) checkCount(where, "ranksPerNode", ranksPerNode);
-  return new ClassSearch(where, options, ranksPerNode).record();
+export function recordClasses(options: RecordOptions, classing?: ClassOptions): AttentionRecord {
+  const { ranksPerNode } = classOptions.parse(classing);
+  return new ClassSearch("recordClasses", options, ranksPerNode).record();
 }
 
 /**
@@ -62,7 +68,7 @@ export function recordClasses(options: RecordOptions, classOptions: ClassOptions
  */
 export function checkClasses(where: string, options: RecordOptions, ranksPerNode: number): void {
   expectValue("checkClasses", typeof where === "string", "a name of the caller", where);
-  checkCount(where, "ranksPerNode", ranksPerNode);
+  checkArgument(`${where}: ranksPerNode`, ranksPerNode, option.integer({ min: 1 }));
   new ClassSearch(where, options, ranksPerNode).checkShards();
 }
 

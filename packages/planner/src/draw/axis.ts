@@ -1,4 +1,4 @@
-import { expectValue } from "../options.ts";
+import { expectValue } from "@mosaic/core";
 import { theme, page, formatCoordinate, text } from "./svg.ts";
 
 /** Where moments lie across the page. */

@@ -1,6 +1,5 @@
-import { checkTimeline } from "../options.ts";
 import type { Coordinate } from "@mosaic/core";
-import type { Piece, Timeline } from "../time/timeline.ts";
+import { checkTimeline, type Piece, type Timeline } from "../time/timeline.ts";
 
 /** One event of the Trace Event Format. Times are microseconds. */
 interface TraceEntry {

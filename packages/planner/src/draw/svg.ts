@@ -115,3 +115,8 @@ export function truncate(words: string, size: number, maxWidth: number): string 
     .join("")
     .trimEnd()}…`;
 }
+
+/** For options of pictures: whether a value is a string, an empty one too. */
+export function isText(value: unknown): value is string {
+  return typeof value === "string";
+}

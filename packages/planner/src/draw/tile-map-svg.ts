@@ -1,17 +1,19 @@
-import { checkFields, checkPicture, checkRecord } from "../options.ts";
-import { type Span, spansLength } from "@mosaic/core";
-import type { AttentionRecord } from "../record.ts";
+import { defineOptions, option, type OptionsOf, type Span, spansLength } from "@mosaic/core";
+import { type AttentionRecord, checkRecord } from "../record.ts";
 import { paletteColor, contrastColor } from "./color-scheme.ts";
-import { type Box, document, truncate, footnotes, heading, theme, page, rect, text, tooltip } from "./svg.ts";
+import { type Box, document, isText, truncate, footnotes, heading, theme, page, rect, text, tooltip } from "./svg.ts";
 import { type TileMap, tileMap } from "./tiles.ts";
 
-export interface TileMapSvgOptions {
-  /** "Who computes what" if absent. */
-  readonly title?: string;
-  readonly subtitle?: string;
-  /** The ranks that are coloured, others grey. Up to 28 all are; of more, eight. */
-  readonly ranks?: readonly number[];
-}
+export const tileMapSvgOptions = defineOptions("tileMapSvg", {
+  /** The heading, and the document's title. Default "Who computes what". */
+  title: option.custom("a string", isText, { default: "Who computes what" }),
+  /** A line below the heading. Default "". */
+  subtitle: option.custom("a string", isText, { default: "" }),
+  /** The ranks that are coloured, others grey. Default: all of up to 28; of more, eight. */
+  ranks: option.array(option.integer({ min: 0 }), { optional: true }),
+});
+/** What a picture of tiles shows. */
+export type TileMapSvgOptions = OptionsOf<typeof tileMapSvgOptions>;
 
 const MAX_RANKS_SHOWN = 28;
 const SAMPLED_RANKS = 8;
@@ -36,14 +38,12 @@ const GREY = "#c3cad4";
  * tileMapSvg(run).includes("computed by rank 0"); // => true
  * ```
  */
-export function tileMapSvg(record: AttentionRecord, options: TileMapSvgOptions = {}): string {
+export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions): string {
   checkRecord("tileMapSvg", record);
-  checkFields("tileMapSvg", options, ["title", "subtitle", "ranks"]);
-  const { title = "Who computes what", subtitle = "" } = options;
-  checkPicture("tileMapSvg", { title, subtitle, ranks: options.ranks });
+  const { title, subtitle, ranks } = tileMapSvgOptions.parse(options);
   const map = tileMap(record);
   const counts = tileCounts(map);
-  const coloured = selectRanks([...counts.keys()], options.ranks);
+  const coloured = selectRanks([...counts.keys()], ranks);
   const colours = new Map(coloured.map((rank, i) => [rank, paletteColor(i)]));
   const [rows, columns] = [edgePositions(map.queries, TOP), edgePositions(map.keys, LEFT)];
   const cells = map.queries.flatMap((_, query) =>

@@ -1,27 +1,30 @@
-import { checkFields, checkPicture, checkTimeline, expectValue } from "../options.ts";
-import type { Piece, Timeline } from "../time/timeline.ts";
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { checkTimeline, type Piece, type Timeline } from "../time/timeline.ts";
 import { formatSeconds, formatShare, type Scale, timeScale, timeAxis } from "./axis.ts";
 import { type ColorScheme, colorScheme } from "./color-scheme.ts";
 import { aggregateUtilization } from "./utilization.ts";
 import { drawLanes, type BandHeights, bandHeights } from "./lane.ts";
 import { drawLegend, patterns } from "./legend.ts";
-import { document, truncate, footnotes, heading, theme, page, text, textWidth } from "./svg.ts";
+import { document, isText, truncate, footnotes, heading, theme, page, text, textWidth } from "./svg.ts";
 import { timeShares } from "./wait-intervals.ts";
 
 /** One run, or what was foretold of it beside what was measured. */
 export type Timelines = Timeline | { readonly predicted: Timeline; readonly measured: Timeline };
 
-export interface TimelineSvgOptions {
-  /** "Timeline" if absent. */
-  readonly title?: string;
-  readonly subtitle?: string;
-  /** Sentences at the foot of the picture, below those on how the time was spent. */
-  readonly facts?: readonly string[];
-  /** The ranks that get a row of their own. Up to 16 all do; of more, eight, and all together are drawn above them. */
-  readonly ranks?: readonly number[];
-  /** What a piece's colour stands for. If absent, the kernel that computes, and the label of a transfer. */
-  readonly group?: (piece: Piece) => string;
-}
+export const timelineSvgOptions = defineOptions("timelineSvg", {
+  /** The heading, and the document's title. Default "Timeline". */
+  title: option.custom("a string", isText, { default: "Timeline" }),
+  /** A line below the heading. Default "". */
+  subtitle: option.custom("a string", isText, { default: "" }),
+  /** Sentences at the foot of the picture, below those on how the time was spent. Default []. */
+  facts: option.array(option.custom("a string", isText), { default: [] }),
+  /** The ranks that get a row of their own. Default: all of up to 16; of more, eight, and all together are drawn above them. */
+  ranks: option.array(option.integer({ min: 0 }), { optional: true }),
+  /** What a piece's colour stands for. Default: the kernel that computes, and the label of a transfer. */
+  group: option.custom("a function", option.isFunction<(piece: Piece) => string>, { optional: true }),
+});
+/** What a picture of a timeline shows, and how. */
+export type TimelineSvgOptions = OptionsOf<typeof timelineSvgOptions>;
 
 interface NamedTimeline {
   readonly name: string;
@@ -48,21 +51,13 @@ const TOP = 112;
  * svg.includes("<title id=\"title\">One rank</title>"); // => true
  * ```
  */
-export function timelineSvg(timelines: Timelines, options: TimelineSvgOptions = {}): string {
-  checkFields("timelineSvg", options, ["title", "subtitle", "facts", "ranks", "group"]);
-  const { title = "Timeline", subtitle = "", facts = [] } = options;
-  checkPicture("timelineSvg", { title, subtitle, ranks: options.ranks });
-  expectValue(
-    "timelineSvg: facts",
-    Array.isArray(facts) && facts.every((each) => typeof each === "string"),
-    "an array of strings",
-    facts,
-  );
+export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
+  const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
   const named = namedTimelines(timelines);
   const runs = named.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
-  const colouring = colorScheme(runs, options.group);
-  const rows = selectRanks(runs, options.ranks);
+  const colouring = colorScheme(runs, group);
+  const rows = selectRanks(runs, ranks);
   const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = TOP;
   const aggregates = (isAggregated ? named : []).map(({ name, timeline }) => {

@@ -1,5 +1,4 @@
-import { checkTimeline } from "../options.ts";
-import type { Piece, Timeline } from "../time/timeline.ts";
+import { checkTimeline, type Piece, type Timeline } from "../time/timeline.ts";
 
 /** A stretch of time, in seconds. */
 export interface Interval {

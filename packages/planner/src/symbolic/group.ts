@@ -5,12 +5,12 @@ import {
   type CollectiveOp,
   type ProcessGroup,
   reduceOps,
+  ShapeError,
   type Storage,
   type Traffic,
   type Transfer,
   type Work,
 } from "@mosaic/core";
-import { checkCounts } from "../options.ts";
 import type { SymbolicDevice } from "./device.ts";
 import type { View } from "./strided-layout.ts";
 import type { RankRecord } from "./rank-record.ts";
@@ -121,7 +121,7 @@ export class SymbolicGroup extends CheckedGroup {
   #collective(op: CollectiveOp, call: CollectiveCall, label: string): Work {
     const { out, input = out, send = [], receive = [] } = call;
     const counts = [...send, ...receive];
-    checkCounts(`${this.name}: ${op}`, counts);
+    checkShares(`${this.name}: ${op}`, counts);
     const { record } = this.device;
     const tensors = out && input ? [out, input] : [];
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
@@ -142,6 +142,15 @@ export class SymbolicGroup extends CheckedGroup {
       this.#messages++;
     } else this.#received += bytes;
   }
+}
+
+/** The largest number that a tape can hold: 32 bits. */
+const MAX_SHARE = 2 ** 31 - 1;
+
+function checkShares(where: string, counts: readonly number[]): void {
+  const max = counts.reduce((a, b) => Math.max(a, b), 0);
+  if (max <= MAX_SHARE) return;
+  throw new ShapeError({ where, expected: `shares of at most ${MAX_SHARE} elements`, received: String(max) });
 }
 
 /** Memory in use by a collective stays allocated until it is waited for: never freed too early, perhaps late. */

@@ -1,3 +1,5 @@
+import { type CollectiveOp, collectiveOps } from "@mosaic/core";
+
 /**
  * What a rank can do, as numbers on its tape. The order is the encoding's; names are those of the contracts.
  * Arguments of each, in order, operands as the kernel schema has them; a *view* is an index into `RankRecord.views`, *rows* into `Names.rows`, and so on:
@@ -27,13 +29,7 @@ export const ops = [
   "copy",
   "add",
   "compute",
-  "sendRecv",
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
+  ...collectiveOps,
   "wait",
 ] as const;
 export type Op = (typeof ops)[number];
@@ -43,6 +39,13 @@ export const codeOf: Readonly<Record<Op, number>> = Object.fromEntries(ops.map((
   Op,
   number
 >;
+
+const collectives: ReadonlySet<Op> = new Set(collectiveOps);
+
+/** Whether an operation is a collective: batches of messages are, waiting for one is not. */
+export function isCollective(op: Op): op is CollectiveOp {
+  return collectives.has(op);
+}
 
 /** One event: its operation, and where its arguments lie. Reused from event to event; do not keep it. */
 export interface Cursor {

@@ -1,26 +1,28 @@
-import { checkFields, expectValue } from "../options.ts";
 import {
   type AttentionBackend,
   type Coordinate,
   coordinateOf,
+  defineOptions,
+  option,
   OptionError,
+  type OptionsOf,
   type ProcessGroup,
-  checkBackend,
 } from "@mosaic/core";
 import { type Digit, digitsOf, ranksOf } from "../classes/translations.ts";
-import { checkMesh } from "../options.ts";
 import { symbolicMesh, SymbolicContext } from "./context.ts";
 import { SymbolicDevice } from "./device.ts";
 import { type Members, type SplitCall, SymbolicGroup } from "./group.ts";
 import { Names } from "./names.ts";
 import { RankRecord } from "./rank-record.ts";
 
-export interface SymbolicWorldOptions {
+export const symbolicWorldOptions = defineOptions("symbolicWorld", {
   /** Lengths of the named axes; their product is the number of ranks. */
-  readonly mesh: Coordinate;
-  /** Backends that may be named. */
-  readonly backends?: readonly AttentionBackend[];
-}
+  mesh: option.meshShape(),
+  /** Backends that may be named. Default []. */
+  backends: option.array(option.backend(), { default: [] }),
+});
+/** The mesh of a symbolic world. */
+export type SymbolicWorldOptions = OptionsOf<typeof symbolicWorldOptions>;
 
 /** All ranks of a mesh, and what they do written down. */
 export interface SymbolicWorld {
@@ -50,13 +52,21 @@ export const maxRanks: number = 2 ** 16;
  * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
-  checkFields("symbolicWorld", options, ["mesh", "backends"]);
-  const { mesh, backends = [] } = options;
-  expectValue("symbolicWorld: backends", Array.isArray(backends), "an array of backends", backends);
-  for (const each of backends) checkBackend("symbolicWorld: backends", each);
+  const { mesh, backends } = symbolicWorldOptions.parse(options);
   const world = new LazyWorld("symbolicWorld", mesh, backends);
   const contexts = Array.from({ length: world.size }, (_, rank) => world.context(rank));
   return { contexts, groups: world.groups, names: world.names };
+}
+
+/** A mesh of whole ranks, whose axes keep the order in which they are named: numbers would come first. */
+function checkMesh(where: string, mesh: Coordinate): void {
+  const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
+  if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length))) return;
+  throw new OptionError({
+    where,
+    expected: "a mesh of axes whose names begin with a letter, each a whole number of ranks ≥ 1",
+    received: JSON.stringify(mesh),
+  });
 }
 
 /** A world whose ranks are created on first use, and no groups but theirs. */

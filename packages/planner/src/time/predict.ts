@@ -1,10 +1,15 @@
-import { checkCount, checkRecord, expectValue } from "../options.ts";
 import { recordClasses } from "../classes/record-classes.ts";
 import { ranksOf } from "../classes/translations.ts";
 import { type Flow, messagesOf } from "../count.ts";
-import { type AttentionRecord, maxRecordedRanks, record, type RecordOptions } from "../record.ts";
-import { parseProfile } from "./parse-profile.ts";
-import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import {
+  type AttentionRecord,
+  checkRecord,
+  maxRecordedRanks,
+  record,
+  type RecordOptions,
+  recordOptions,
+} from "../record.ts";
+import { checkRanksPerNode, type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 import { simulate, type SimulateOptions, type Simulation } from "./simulate.ts";
 
 /** What one attention, forward and backward, is predicted to take. */
@@ -37,15 +42,10 @@ export interface Prediction {
  * near.seconds / far.seconds > 1.8; // => true
  * ```
  */
-export function predict(options: RecordOptions, profile: Profile, simulation: SimulateOptions = {}): Prediction {
+export function predict(options: RecordOptions, profile: Profile, simulation?: SimulateOptions): Prediction {
   const { ranksPerNode } = parseProfile(profile);
-  expectValue(
-    "predict",
-    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
-    "options with a mesh",
-    options,
-  );
-  const run = ranksOf(options.mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
+  const { mesh } = recordOptions.parse(options, "predict");
+  const run = ranksOf(mesh) > maxRecordedRanks ? recordClasses(options, { ranksPerNode }) : record(options);
   const result = simulate(run, profile, simulation);
   const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
   return {
@@ -103,7 +103,7 @@ export function countLinks(
   nodes: { readonly ranksPerNode: number },
 ): readonly { readonly forward: LinkVolume; readonly backward: LinkVolume }[] {
   checkRecord("countLinks", record);
-  checkCount("countLinks", "ranksPerNode", nodes?.ranksPerNode);
+  checkRanksPerNode("countLinks", nodes);
   return record.ranks.map((recorded) => {
     const phases = { forward: emptyVolume(), backward: emptyVolume() };
     for (const { phase, peer, sent, elements, bytes } of messagesOf(record, recorded)) {

@@ -1,13 +1,11 @@
-import { OptionError } from "@mosaic/core";
+import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core";
 import { preservesNodes } from "../classes/translations.ts";
-import { checkFields, checkRecord, expectValue } from "../options.ts";
-import type { AttentionRecord, RecordedRank } from "../record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import { type AttentionRecord, checkRecord, type RecordedRank } from "../record.ts";
+import { isCollective, type Reader } from "../symbolic/tape.ts";
 import { Host, isEnqueued, countOperations } from "./host.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { Machine } from "./machine.ts";
-import { parseProfile } from "./parse-profile.ts";
-import type { Profile } from "./profile.ts";
+import { parseProfile, type Profile } from "./profile.ts";
 import { Batch, type Flow, type RunningCollective, notSimulatable, Streams } from "./streams.ts";
 import type { Piece, Timeline } from "./timeline.ts";
 
@@ -37,10 +35,12 @@ export interface Simulation extends Timeline {
   readonly exposedCommunicationSeconds: number;
 }
 
-export interface SimulateOptions {
-  /** Whose pieces are kept: each takes memory, and a thousand ranks make millions. All if absent. */
-  readonly keep?: (rank: number) => boolean;
-}
+export const simulateOptions = defineOptions("simulate", {
+  /** Whether a rank's pieces are kept: each takes memory, and a thousand ranks make millions. Default: all ranks'. */
+  keep: option.custom("a function", option.isFunction<(rank: number) => boolean>, { optional: true }),
+});
+/** What a simulation keeps. */
+export type SimulateOptions = OptionsOf<typeof simulateOptions>;
 
 /**
  * Predicts when each rank does what: replays a record on the machine that a profile describes. Every rank has a host, which
@@ -59,11 +59,9 @@ export interface SimulateOptions {
  * ```
  * @throws MosaicError if the record does not come to its end, or an OptionError that names what the profile lacks.
  */
-export function simulate(record: AttentionRecord, profile: Profile, options: SimulateOptions = {}): Simulation {
+export function simulate(record: AttentionRecord, profile: Profile, options?: SimulateOptions): Simulation {
   checkRecord("simulate", record);
-  checkFields("simulate", options, ["keep"]);
-  const { keep = () => true } = options;
-  expectValue("simulate: keep", typeof keep === "function", "a function", keep);
+  const { keep = () => true } = simulateOptions.parse(options);
   const checked = parseProfile(profile);
   checkNodes(record, checked);
   const machine = new Machine(checked, record.ranks.length);
@@ -240,26 +238,15 @@ class RankRun {
   #run(): boolean {
     const { index, machine, streams, times } = this.#state;
     const event = this.#reader;
-    switch (event.op) {
-      case "wait":
-        if (this.#done.delete(event.arg(0))) return false;
-        this.#awaited = event.arg(0);
-        this.#since = machine.now;
-        return true;
-      case "sendRecv":
-      case "allGather":
-      case "reduceScatter":
-      case "allReduce":
-      case "allToAll":
-      case "broadcast":
-      case "barrier":
-        streams.post(index, event);
-        return false;
-      default:
-        this.#since = machine.now;
-        machine.compute(index, times.seconds(event, this.#recorded.tape));
-        return true;
+    if (isCollective(event.op)) {
+      streams.post(index, event);
+      return false;
     }
+    if (event.op === "wait" && this.#done.delete(event.arg(0))) return false;
+    this.#since = machine.now;
+    if (event.op === "wait") this.#awaited = event.arg(0);
+    else machine.compute(index, times.seconds(event, this.#recorded.tape));
+    return true;
   }
 
   #kernelName(): string {

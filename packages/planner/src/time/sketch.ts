@@ -1,13 +1,12 @@
-import { expectValue } from "../options.ts";
-import { dtypeBytes } from "@mosaic/core";
+import { checkArgument, dtypeBytes, option } from "@mosaic/core";
+import { ranksOf } from "../classes/translations.ts";
 import type { Flow } from "../count.ts";
-import { type AttentionRecord, type RecordedRank, type RecordOptions, recordRanks } from "../record.ts";
+import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import type { Reader } from "../symbolic/tape.ts";
+import { isCollective, type Reader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { maxSent } from "./predict.ts";
-import { parseProfile } from "./parse-profile.ts";
-import { type LinkClass, linkClass, linkClasses, type Profile } from "./profile.ts";
+import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
 
 /** A prediction from a few ranks: the most that any of them takes, sends and holds. */
 export interface Sketch {
@@ -36,14 +35,9 @@ export interface Sketch {
  */
 export function sketch(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Sketch {
   const checked = parseProfile(profile);
-  expectValue(
-    "sketch",
-    typeof (options as Partial<RecordOptions> | null | undefined)?.mesh === "object" && options.mesh !== null,
-    "options with a mesh",
-    options,
-  );
-  expectValue("sketch: ranks", ranks === undefined || Array.isArray(ranks), "an array of ranks", ranks);
-  const size = Object.values(options.mesh).reduce((product, length) => product * length, 1);
+  const { mesh } = recordOptions.parse(options, "sketch");
+  if (ranks !== undefined) checkArgument("sketch: ranks", ranks, rankList);
+  const size = ranksOf(mesh);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
   const times = new KernelTimes(checked, record.names);
   const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
@@ -59,6 +53,8 @@ export function sketch(options: RecordOptions, profile: Profile, ranks?: readonl
     events: most(({ events }) => events),
   };
 }
+
+const rankList = option.array(option.integer({ min: 0 }));
 
 interface RankTimes {
   seconds: number;
@@ -97,7 +93,7 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
       const late = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
       pace.exposed += late;
       pace.seconds += late;
-    } else if (collectiveOps.has(event.op)) {
+    } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
       const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
       free.set(channel, end);
@@ -114,16 +110,6 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
   return pace;
 }
 
-const collectiveOps: ReadonlySet<string> = new Set([
-  "sendRecv",
-  "allGather",
-  "reduceScatter",
-  "allReduce",
-  "allToAll",
-  "broadcast",
-  "barrier",
-]);
-
 /** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
 interface Rates {
   readonly alone: number;
@@ -133,7 +119,7 @@ interface Rates {
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): Rates {
   const sharers = Math.min(size, ranksPerNode);
-  const share = (expectValue: number): number => (cores ? Math.min(1, cores.perNode / expectValue) : 1);
+  const share = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 

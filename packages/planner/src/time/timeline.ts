@@ -1,5 +1,4 @@
-import { expectValue } from "../options.ts";
-import type { Coordinate, TraceEvent } from "@mosaic/core";
+import { type Coordinate, expectValue, type TraceEvent } from "@mosaic/core";
 
 /** What one rank measured: `await ctx.stopTrace()`, and where the rank is. */
 export interface RankTrace {
@@ -66,4 +65,12 @@ export interface Timeline {
 
 function isEvent(event: unknown): boolean {
   return typeof (event as { start?: unknown } | null)?.start === "number";
+}
+
+/** Throws an OptionError unless a value is a timeline, as far as its ranks and pieces go. */
+export function checkTimeline(where: string, timeline: unknown): void {
+  const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
+  const isRank = (rank: unknown): boolean => Array.isArray((rank as { pieces?: unknown } | null)?.pieces);
+  const fits = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  expectValue(where, fits, "a timeline { seconds, ranks }", timeline);
 }
