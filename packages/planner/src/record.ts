@@ -22,10 +22,10 @@ import {
 } from "@mosaic/core";
 import { noTranslations, type Translations } from "./classes/translations.ts";
 import type { SymbolicContext } from "./symbolic/context.ts";
-import type { Members } from "./symbolic/group.ts";
-import type { Names } from "./symbolic/names.ts";
+import type { GroupInfo } from "./symbolic/group.ts";
+import type { InternPool } from "./symbolic/intern-pool.ts";
 import type { RankRecord } from "./symbolic/rank-record.ts";
-import { codeOf } from "./symbolic/tape.ts";
+import { opcodes } from "./symbolic/tape.ts";
 import { LazyWorld } from "./symbolic/world.ts";
 
 const count = { min: 1 } as const;
@@ -75,9 +75,9 @@ export interface AttentionRecord {
   readonly queries: Layout;
   readonly keys: Layout;
   readonly slices: readonly Slice[];
-  readonly names: Names;
+  readonly interned: InternPool;
   /** Those of the recorded ranks, by number. */
-  readonly groups: readonly Members[];
+  readonly groups: readonly GroupInfo[];
   /** By rank; of a record of classes the representatives, in order. */
   readonly ranks: readonly RecordedRank[];
   /** Which ranks do what a recorded one does, in its place of the mesh. Of a record of all ranks, none but itself. */
@@ -134,7 +134,7 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
     where,
     expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
     received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
-    remedy: "recordClasses records one rank of each class of ranks that do the same",
+    remedy: "call recordClasses, which records one rank of each class of ranks that do the same",
   });
 }
 
@@ -154,7 +154,7 @@ export class Recorder {
   readonly keys: Layout;
   readonly slices: readonly Slice[];
   readonly #world: LazyWorld;
-  readonly #run: Run;
+  readonly #run: RecordedCall;
 
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
@@ -172,8 +172,8 @@ export class Recorder {
     this.#run = { options: { ...this.options, mask: same }, queries: this.queries, keys: this.keys };
   }
 
-  get names(): Names {
-    return this.#world.names;
+  get interned(): InternPool {
+    return this.#world.interned;
   }
 
   /** Runs the backend on a rank. */
@@ -184,13 +184,13 @@ export class Recorder {
   /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
   recordOf(ranks: readonly RecordedRank[], classes?: Translations): AttentionRecord {
     const { options, queries, keys, slices } = this;
-    const { names, groups } = this.#world;
+    const { interned, groups } = this.#world;
     return {
       options,
       queries,
       keys,
       slices,
-      names,
+      interned,
       groups,
       ranks,
       classes: classes ?? noTranslations(options.mesh),
@@ -206,26 +206,26 @@ function resolveOptions(where: string, options: RecordOptions): ResolvedRecordOp
   return { ...parsed, keyTokens, numKvHeads, mask, placement: placementOf(parsed.placement) };
 }
 
-interface Run {
+interface RecordedCall {
   readonly options: ResolvedRecordOptions;
   readonly queries: Layout;
   readonly keys: Layout;
 }
 
-function recordRank(ctx: SymbolicContext, run: Run): RecordedRank {
+function recordRank(ctx: SymbolicContext, run: RecordedCall): RecordedRank {
   const recorded = recordAttention(ctx, run);
   recorded.tape.close();
   return recorded;
 }
 
-function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Run): RecordedRank {
+function recordAttention(ctx: SymbolicContext, { options, queries, keys }: RecordedCall): RecordedRank {
   const { backend, numHeads, numKvHeads, headDim, batch, dtype, mask } = options;
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
   const made = (of: number, rows: Layout): Tensor =>
     device.empty([batch, of, spansLength(rows.spans(at)), headDim], dtype);
-  const mark = (phase: string): void => tape.push(codeOf.mark, [tape.names.word(phase)]);
+  const mark = (phase: string): void => tape.push(opcodes.mark, [tape.interned.stringId(phase)]);
   using q = made(numHeads, queries);
   using k = made(numKvHeads, keys);
   using v = made(numKvHeads, keys);

@@ -10,7 +10,7 @@ import { MessageLog } from "./message-log.ts";
 import { checkRank } from "./rank-check.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
-import { Streams } from "./streams.ts";
+import { ReplayStreams } from "./streams.ts";
 
 export const proveOptions = defineOptions("prove", {
   /** How many faults are kept; all are counted. Default 10. */
@@ -98,7 +98,7 @@ function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<
   const { record: run, positions } = verifier;
   const memories = run.ranks.map((recorded) => initialMemory(run, recorded, positions));
   const context = { ...verifier, ...checks, memories };
-  const streams = new Streams(context);
+  const streams = new ReplayStreams(context);
   const replays = run.ranks.map((recorded, index) => {
     return new Replay(context, recorded, { index, memory: memories[index]!, streams });
   });

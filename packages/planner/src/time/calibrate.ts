@@ -176,7 +176,7 @@ async function broadcastText(ctx: Context, text: string): Promise<string> {
   ctx.world.broadcast(length, 0).wait();
   const [count] = await length.read();
   const codes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
-  using letters = fromArray(ctx, codes, [count!]);
-  ctx.world.broadcast(letters, 0).wait();
-  return String.fromCharCode(...(await letters.read()));
+  using characters = fromArray(ctx, codes, [count!]);
+  ctx.world.broadcast(characters, 0).wait();
+  return String.fromCharCode(...(await characters.read()));
 }

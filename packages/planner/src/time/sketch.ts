@@ -1,9 +1,9 @@
 import { checkArgument, dtypeBytes, option } from "@mosaic/core";
 import { ranksOf } from "../classes/translations.ts";
-import type { Flow } from "../count.ts";
+import type { TrafficTotals } from "../count.ts";
 import { type AttentionRecord, type RecordedRank, type RecordOptions, recordOptions, recordRanks } from "../record.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
-import { isCollective, type Reader } from "../symbolic/tape.ts";
+import { isCollective, type TapeReader } from "../symbolic/tape.ts";
 import { KernelTimes } from "./kernel-time.ts";
 import { maxSent } from "./predict.ts";
 import { type LinkClass, linkClass, linkClasses, parseProfile, type Profile } from "./profile.ts";
@@ -14,7 +14,7 @@ export interface Sketch {
   readonly forwardSeconds: number;
   readonly computeSeconds: number;
   readonly exposedCommunicationSeconds: number;
-  readonly sent: Readonly<Record<LinkClass, Flow>>;
+  readonly sent: Readonly<Record<LinkClass, TrafficTotals>>;
   readonly peakBytes: number;
   /** Events on a rank's tape: what it costs to simulate one. */
   readonly events: number;
@@ -39,7 +39,7 @@ export function sketch(options: RecordOptions, profile: Profile, ranks?: readonl
   if (ranks !== undefined) checkArgument("sketch: ranks", ranks, rankList);
   const size = ranksOf(mesh);
   const record = recordRanks("sketch", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
-  const times = new KernelTimes(checked, record.names);
+  const times = new KernelTimes(checked, record.interned);
   const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
   const alone = record.ranks.map((recorded) => rankTimes(recorded, context));
   const most = (of: (pace: RankTimes) => number): number => Math.max(...alone.map(of));
@@ -74,7 +74,7 @@ interface SketchContext {
 /** One rank's streams, as `simulate` runs them, but for peers. */
 function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
   const { profile, times, rates } = context;
-  const { words } = context.record.names;
+  const { strings } = context.record.interned;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
   const ends = new Map<number, number>();
   const free = new Map<number, number>();
@@ -84,7 +84,7 @@ function rankTimes({ tape }: RecordedRank, context: SketchContext): RankTimes {
     pace.events++;
     if (event.op === "empty" || event.op === "free") continue;
     if (event.op === "mark") {
-      if (words[event.arg(0)] === "backward") pace.forward = pace.seconds;
+      if (strings[event.arg(0)] === "backward") pace.forward = pace.seconds;
       continue;
     }
     enqueued += profile.enqueue;
@@ -123,7 +123,7 @@ function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: n
   return { alone: share(sharers), beside: (1 - communicationTax) * share(2 * sharers), transfer: share(2 * sharers) };
 }
 
-function transferSeconds(event: Reader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
+function transferSeconds(event: TapeReader, tape: RankRecord, { profile, rates, record }: SketchContext): number {
   const bytes = linkBytes(event, tape, { profile, record });
   let seconds = 0;
   for (const kind of linkClasses) {
@@ -140,7 +140,7 @@ type LinkBytes = Record<LinkClass, { out: number; into: number; messages: number
 
 /** What an event moves over each class of links. Collectives count whole, over the farthest link of their group. */
 function linkBytes(
-  event: Reader,
+  event: TapeReader,
   { rank, views }: RankRecord,
   { profile, record }: Pick<SketchContext, "profile" | "record">,
 ): LinkBytes {
