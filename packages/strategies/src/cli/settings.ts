@@ -153,7 +153,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
       nodes: countOf("nodes", values.nodes),
       gpusPerNode: countOf("gpus-per-node", values["gpus-per-node"]),
       profile: profileOf(values.profile),
-      pieces: svg !== undefined || trace !== undefined,
+      keepEvents: svg !== undefined || trace !== undefined,
       ...(values["memory-limit"] !== undefined && { memoryLimit: bytesOf("memory-limit", values["memory-limit"]) }),
       ...(values.simulate !== undefined && { simulate: countOf("simulate", values.simulate) }),
     },

@@ -47,7 +47,7 @@ export interface Plan {
   readonly job: PlanJob;
   /** The first one. */
   readonly best: Planned;
-  /** What the simulation of the best found: its timeline, if `pieces` were asked for, and the record, to prove or draw. */
+  /** What the simulation of the best found: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
   readonly prediction: Prediction;
   /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
   readonly ranking: readonly Planned[];
@@ -106,7 +106,7 @@ export function plan(options: PlanOptions): Plan {
     const { contender } = each;
     options.onProgress?.({ stage: "simulate", done: simulated.length, of: finalists.size });
     try {
-      simulated.push(simulatedOf(job, contender, options.pieces ?? false));
+      simulated.push(simulatedOf(job, contender, options.keepEvents ?? false));
     } catch (error) {
       // Of so many ranks only those that do the same can be simulated: another one is.
       if (job.ranks <= maxRecordedRanks) throw error;
@@ -181,9 +181,9 @@ function affordable({ ranks }: PlanJob, fitting: readonly Sketched[]): number {
   return over < 0 ? fitting.length : Math.max(1, over);
 }
 
-function simulatedOf(job: PlanJob, contender: Contender, pieces: boolean): Simulated {
+function simulatedOf(job: PlanJob, contender: Contender, keepEvents: boolean): Simulated {
   const { backend, mesh } = contender;
-  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => pieces });
+  const prediction = predict({ ...job.shape, backend, mesh }, job.profile, { keep: () => keepEvents });
   return { planned: plannedOf(job, contender, { how: "simulated", ...prediction }), prediction };
 }
 
