@@ -15,7 +15,7 @@
 
 #include "mosaic/failure.h"
 #include "mosaic/reduction.h"
-#include "processes.h"
+#include "peer_processes.h"
 #include "segment.h"
 
 namespace mosaic {
@@ -114,7 +114,7 @@ class SharedMemory {
   std::shared_ptr<Segment> segment_;
   /// This rank's page once it is connected: `interrupt` may come before.
   std::atomic<RankPage*> page_{nullptr};
-  std::optional<Processes> processes_;
+  std::optional<PeerProcesses> processes_;
   Queues sends_, receives_;
   MosaicReduction* reduction_ = nullptr;
 };

@@ -7,8 +7,7 @@
 #include <map>
 #include <string>
 
-#include "attention/check/basics.h"
-#include "attention/check/bench.h"
+#include "attention/check/check.h"
 #include "attention/check/masks.h"
 #include "attention/check/reference.h"
 #include "attention/check/tensor.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mosaic/failure.h"
-#include "nccl/library.h"
+#include "nccl/api.h"
 
 namespace mosaic::nccl {
 

@@ -1,4 +1,4 @@
-#include "nccl/library.h"
+#include "nccl/api.h"
 
 #include <dlfcn.h>
 

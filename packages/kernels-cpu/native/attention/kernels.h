@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 #include "simd/isa.h"
 
 namespace mosaic {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/rows.h"
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 namespace mosaic {
 
@@ -39,6 +39,25 @@ class KeyReader {
   Source k_, v_;
   int64_t batch_ = 0, head_ = 0;
 };
+
+inline KeyReader::KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
+    : kernels_(kernels), copyStride_(spreadStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
+
+inline KeyReader::Source KeyReader::source(const TensorView& view, Arena& arena) const {
+  const bool inPlace = view.dtype == DType::Float32 && view.stride[3] == 1 && view.stride[2] < 128;
+  return {view, inPlace ? nullptr : arena.take<float>(kKeyBlock * copyStride_)};
+}
+
+inline KeyBlock KeyReader::read(int32_t first, int32_t count) const {
+  return {read(k_, first, count), read(v_, first, count), stride(k_), stride(v_), first, count};
+}
+
+inline const float* KeyReader::read(const Source& source, int32_t first, int32_t count) const {
+  const Rows rows = rowsOf(source.view, {batch_, head_, first});
+  if (source.copy == nullptr) return static_cast<const float*>(rows.data);
+  kernels_.unpack(rows, count, source.view.shape[3], source.copy, copyStride_);
+  return source.copy;
+}
 
 /// Keys [begin, end) of a block that contains them.
 inline KeyBlock part(const KeyBlock& block, int32_t begin, int32_t end) {

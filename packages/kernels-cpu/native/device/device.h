@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/table.h"
+#include "kernels/kernel_table.h"
 #include "memory/allocator.h"
 #include "pool/pool.h"
 #include "stream/stream.h"

@@ -2,7 +2,7 @@
 // without a mean: `stats.mean` is absent.
 #pragma once
 
-#include "kernels/columns.h"
+#include "kernels/reduce.h"
 #include "kernels/rows.h"
 
 namespace mosaic {
@@ -16,15 +16,6 @@ MOSAIC_INLINE void fetchParameter(const OptionalView& view, float otherwise, flo
   const float* values = fetchRow<T>(rowOf(view), static_cast<const char*>(view.data), buffer);
   if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
 }
-
-/// Memory for a kernel's whole run, beside the arenas, which rows reset.
-struct Floats {
-  float* data;
-  explicit Floats(int64_t count) : data(new float[static_cast<size_t>(count)]) {}
-  ~Floats() { delete[] data; }
-  Floats(const Floats&) = delete;
-  Floats& operator=(const Floats&) = delete;
-};
 
 struct NormSums {
   float mean, rstd;

@@ -9,10 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "mosaic/failure.h"
 #include "mosaic/stream.h"
-#include "stream/failure.h"
 
 namespace mosaic {
+
+// How kernels report that they failed, and how that becomes the stream's failure.
+
+/// Turns the exception in flight into a failure; call from a catch block.
+void fillFromCurrentException(MosaicFailure& failure);
 
 /// What ran, by CLOCK_MONOTONIC nanoseconds. `name` has static lifetime.
 struct TraceEntry {

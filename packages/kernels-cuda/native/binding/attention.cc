@@ -1,12 +1,11 @@
-#include "binding/attention.h"
+#include "binding/kernels.h"
 
 #include <algorithm>
 
-#include "binding/grid.h"
 #include "binding/hopper.h"
+#include "binding/loop.h"
 #include "binding/part.h"
-#include "binding/rows.h"
-#include "kernels/state.h"
+#include "kernels/rows.h"
 
 namespace mosaic::cuda {
 

@@ -4,10 +4,8 @@
 #include <cmath>
 
 #include "binding/addon.h"
-#include "binding/attention.h"
+#include "binding/kernels.h"
 #include "binding/loop.h"
-#include "binding/matmul.h"
-#include "binding/rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"

@@ -1,4 +1,4 @@
-#include "binding/matmul.h"
+#include "binding/kernels.h"
 
 #include <algorithm>
 #include <optional>

@@ -2,8 +2,10 @@
 // NVIDIA's cublasLt.h, version 12.0; where that header is at hand, the build compares the two.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 extern "C" {
 
@@ -88,5 +90,25 @@ struct BlasFunctions {
   MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_POINTER)
 #undef MOSAIC_CUBLASLT_POINTER
 };
+
+/// The largest power of two, up to 256, that divides an address: what cuBLASLt may rely on.
+inline uint32_t alignmentOf(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
+}
+
+// Finds cuBLASLt at run time: it is half a gigabyte, and belongs to the CUDA Toolkit, not to the driver.
+
+struct BlasLibrary {
+  BlasFunctions functions;
+  std::string name;
+  /// "13.1.1"
+  std::string version;
+};
+
+/// The process's cuBLASLt, or null if there is none: MOSAIC_CUBLASLT_LIBRARY ("none" for none), else that of the usual
+/// names, the toolkit's or Python's, which goes with the driver. Throws Failure if the variable names what cannot be
+/// loaded.
+const BlasLibrary* blasLibrary();
 
 }  // namespace mosaic::cuda

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "blas/api.h"
-#include "blas/library.h"
 #include "device/memory.h"
 
 namespace mosaic::cuda {

@@ -1,4 +1,4 @@
-#include "blas/library.h"
+#include "blas/api.h"
 
 #include <dlfcn.h>
 

@@ -1,7 +1,9 @@
 // One GPU of this process: its context, compute stream, memory, and the kernels loaded into it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,17 +12,35 @@
 
 #include "blas/blas.h"
 #include "device/context.h"
-#include "mosaic/failure.h"
-#include "device/history.h"
 #include "device/memory.h"
 #include "device/module.h"
-#include "device/pinned.h"
 #include "device/port.h"
 #include "device/trace.h"
 #include "device/watcher.h"
 #include "kernels/rows.h"
+#include "mosaic/failure.h"
 
 namespace mosaic::cuda {
+
+// Which kernels were started lately: a GPU reports that one of them failed, not which.
+
+class History {
+ public:
+  /// `kernel` has static lifetime.
+  void note(const char* kernel);
+  /// How many were started so far.
+  uint64_t count() const;
+  /// The first `count` are done, and well.
+  void settle(uint64_t count);
+  /// "matmul", or "one of fill, matmul": what was started after that. "" if nothing was.
+  std::string suspects() const;
+
+ private:
+  static constexpr uint64_t kKept = 16;
+  mutable std::mutex mutex_;
+  std::array<const char*, kKept> kernels_{};  // all under mutex_
+  uint64_t started_ = 0, settled_ = 0;
+};
 
 struct DeviceOptions {
   int ordinal = 0;

@@ -1,7 +1,6 @@
 #include "device/module.h"
 
 #include "mosaic/failure.h"
-#include "device/image.h"
 
 namespace mosaic::cuda {
 

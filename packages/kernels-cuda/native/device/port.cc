@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/device.h"
-#include "kernels/ranks.h"
+#include "kernels/reduce.h"
 #include "mosaic/clock.h"
 
 namespace mosaic::cuda {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/visible.h"
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 
 namespace mosaic::cuda {
 

@@ -1,4 +1,54 @@
-#include "kernels/row.cuh"
+// A warp and its row.
+#include "kernels/rows.h"
+
+#include "kernels/element.cuh"
+
+namespace mosaic::cuda {
+
+/// Calls body(offsets) with where each of the warp's rows begins; warps of the grid take turns.
+template <int N, class Body>
+DEVICE void forEachRow(const Rows<N>& over, Body body) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  for (int64_t row = first; row < over.rows.extent.count; row += warps) {
+    int64_t offset[N];
+    offsetsOf(over.rows.extent, over.rows.operand, row, offset);
+    body(offset);
+  }
+}
+
+/// Calls body(i) for the places of a row that fall to this lane.
+template <class Body>
+DEVICE void forEachPlace(int64_t length, Body body) {
+  for (int64_t i = threadIdx.x % 32; i < length; i += 32) body(i);
+}
+
+template <class Body>
+DEVICE float sumOverRow(int64_t length, Body body) {
+  float sum = 0;
+  forEachPlace(length, [&](int64_t i) { sum += body(i); });
+  return warpSum(sum);
+}
+
+template <class Body>
+DEVICE float maxOverRow(int64_t length, Body body) {
+  float top = -infinity();
+  forEachPlace(length, [&](int64_t i) { top = fmaxf(top, body(i)); });
+  return warpMax(top);
+}
+
+/// Whether `value` names one of `count`; else it is written down, the first to come.
+DEVICE bool checkIndex(float value, int64_t count, BadIndex* bad, Indexed kernel) {
+  if (value >= 0.f && value < static_cast<float>(count) && value == floorf(value)) return true;
+  if (atomicClaim(&bad->found)) {
+    store(&bad->value, value);
+    store(&bad->count, count);
+    store(&bad->kernel, kernel);
+  }
+  return false;
+}
+
+}  // namespace mosaic::cuda
 
 using namespace mosaic;
 using namespace mosaic::cuda;
@@ -186,6 +236,26 @@ __global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters 
   }
 }
 
+/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows of −∞ have seen
+/// nothing, and their out is not looked at.
+__global__ void merge(const __grid_constant__ MergeParameters p) {
+  const auto& [out, lse, otherOut, otherLse] = p.over.rows.operand;
+  const auto& step = p.over.step;
+  forEachRow(p.over, [&](const int64_t(&at)[4]) {
+    const float mine = loadElement(lse, at[1]), theirs = loadElement(otherLse, at[3]);
+    if (theirs == -infinity()) return;
+    const float top = fmaxf(mine, theirs);
+    const float a = mine == -infinity() ? 0.f : expf(mine - top), b = expf(theirs - top), inverse = 1.f / (a + b);
+    forEachPlace(p.over.length, [&](int64_t i) {
+      const int64_t to = at[0] + i * step[0];
+      const float own = a == 0.f && mine == -infinity() ? 0.f : a * loadElement(out, to);
+      storeElement(out, to, (own + b * loadElement(otherOut, at[2] + i * step[2])) * inverse);
+    });
+    syncWarp();  // all lanes have read the old lse
+    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], top + logf(a + b));
+  });
+}
+
 }  // extern "C"
 
 EMULATED_KERNEL(softmax, SoftmaxParameters)
@@ -198,3 +268,4 @@ EMULATED_KERNEL(crossEntropy, CrossEntropyParameters)
 EMULATED_KERNEL(crossEntropyBackward, CrossEntropyBackwardParameters)
 EMULATED_KERNEL(gatherRows, GatherRowsParameters)
 EMULATED_KERNEL(scatterAddRows, ScatterAddRowsParameters)
+EMULATED_KERNEL(merge, MergeParameters)

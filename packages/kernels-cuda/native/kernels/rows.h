@@ -76,4 +76,11 @@ struct ScatterAddRowsParameters {
   BadIndex* bad;
 };
 
+// Merging attention states.
+
+/// into ← the state over the keys of both; a warp owns a row. An out of the rows' length, an lse of one element a row.
+struct MergeParameters {
+  Rows<4> over;  // into.out, into.lse, from.out, from.lse
+};
+
 }  // namespace mosaic::cuda

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mosaic/dtype.h"
+#include "mosaic/view.h"
 #include "mosaic/reduction.h"
 #include "mosaic/transport.h"
 

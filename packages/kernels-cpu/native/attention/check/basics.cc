@@ -1,4 +1,4 @@
-#include "attention/check/basics.h"
+#include "attention/check/check.h"
 
 #include <atomic>
 #include <cmath>

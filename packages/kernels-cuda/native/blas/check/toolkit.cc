@@ -1,6 +1,8 @@
 // Compares what we declare of cuBLASLt with NVIDIA's own cublasLt.h. Compiled where there is one; nothing runs.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ours {
 #include "blas/api.h"

@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "engine/memory.h"
-#include "settings.h"
 #include "state.h"
 
 using namespace emulated;

@@ -1,17 +1,63 @@
 // A thread block: its fibers, who of them may run, its barriers, its shared memory.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
-#include "engine/asynchronous.h"
 #include "engine/fiber.h"
-#include "engine/shared_memory.h"
 
 namespace emulated {
+
+// Shared memory that records who wrote and read each word, and when, by the clocks of warps.
+
+constexpr int kMaxWarps = 32;
+using Clocks = std::array<uint32_t, kMaxWarps>;
+
+inline void join(Clocks& into, const Clocks& from) {
+  for (int warp = 0; warp < kMaxWarps; warp++) into[warp] = std::max(into[warp], from[warp]);
+}
+
+/// Who (upper bits) at which time of its warp (lower bits); 0: nobody. A warp as a whole is an actor too.
+constexpr uint32_t kClockBits = 21, kClockMask = (1u << kClockBits) - 1, kWarpActor = 1024;
+/// Where shared addresses begin: as on the device, not at zero.
+constexpr uint32_t kSharedBase = 1024;
+
+/// Of a word that an asynchronous copy will write; of one that the asynchronous proxy does not see yet.
+constexpr uint32_t kInFlight = 1, kUnfenced = 2;
+
+/// What is remembered of 4 bytes.
+struct Shadow {
+  uint32_t writer = 0, read0 = 0, read1 = 0, pending = 0;
+};
+
+inline uint32_t warpOf(uint32_t record) {
+  const uint32_t actor = record >> kClockBits;
+  return actor >= kWarpActor ? actor - kWarpActor : actor / 32;
+}
+
+inline std::string nameOf(uint32_t record) {
+  const uint32_t actor = record >> kClockBits;
+  return actor >= kWarpActor ? "warp " + std::to_string(actor - kWarpActor) : "thread " + std::to_string(actor);
+}
+
+// What a block has under way beside its threads, on a GPU that can: TMA's copies, warpgroups' products.
+
+struct Asynchronous {
+  virtual ~Asynchronous() = default;
+  /// Called when no thread can run: lets a copy land, false if there is none.
+  virtual bool land() = 0;
+  /// The current thread has come to its end; fails if something of its doing is unfinished.
+  virtual void leave() = 0;
+  /// All have; reports what is unfinished, "" if nothing is.
+  virtual const char* unfinished() = 0;
+};
 
 struct Warp {
   void* slot[32];

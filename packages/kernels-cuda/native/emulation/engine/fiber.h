@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/config.h"
+#include "engine/emulator.h"
 #include "engine/syntax.h"
 
 #if !defined(__x86_64__) || defined(EMULATED_UCONTEXT)

@@ -5,9 +5,9 @@
 //     youngest copy first; with a seed, in any order.
 #pragma once
 
-#include "engine/asynchronous.h"
+#include "engine/block.h"
 #include "engine/collective.h"
-#include "engine/encoded_map.h"
+#include "engine/emulator.h"
 #include "engine/memory.h"
 #include "engine/warpgroup.h"
 

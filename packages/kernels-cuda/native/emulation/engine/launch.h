@@ -6,7 +6,7 @@
 
 #include "engine/collective.h"
 #include "engine/memory.h"
-#include "engine/registry.h"
+#include "engine/emulator.h"
 
 namespace emulated {
 

@@ -11,15 +11,14 @@
 #include <map>
 #include <set>
 
-#include "standin/communicator.h"
-#include "standin/settings.h"
+#include "emulation/communicator.h"
 
-#define STANDIN_DECLARE(type, name, symbol, parameters) extern "C" type symbol parameters;
-MOSAIC_NCCL(STANDIN_DECLARE)
+#define EMULATED_DECLARE(type, name, symbol, parameters) extern "C" type symbol parameters;
+MOSAIC_NCCL(EMULATED_DECLARE)
 
-using standin::Communicator;
-using standin::Kind;
-using standin::Work;
+using emulated_nccl::Communicator;
+using emulated_nccl::Kind;
+using emulated_nccl::Work;
 
 namespace {
 
@@ -80,7 +79,7 @@ void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, v
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int* version) { return *version = standin::version(), ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) { return *version = emulated_nccl::version(), ncclSuccess; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return getrandom(id->internal, sizeof id->internal, 0) == sizeof id->internal ? ncclSuccess : ncclSystemError;
@@ -89,16 +88,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError   ? "remote process exited or there was a network error"
          : result == ncclSystemError ? "unhandled system error"
-                                     : "the stand-in was used wrongly";
+                                     : "invalid usage";
 }
 
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (ranks > static_cast<int>(standin::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  if (ranks > static_cast<int>(emulated_nccl::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   if (checked(*config) != ncclSuccess) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
-  made->name = "/nccl-standin-" + hex(id.internal, 16);
+  made->name = "/nccl-emulated-" + hex(id.internal, 16);
   made->size = static_cast<uint32_t>(ranks);
   made->rank = static_cast<uint32_t>(rank);
   made->blocking = config->blocking != 0;
@@ -114,15 +113,15 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   if (whole.launched > 0) return ncclInvalidUsage;
   auto made = std::make_shared<Communicator>();
   const int number = whole.splits++;
-  auto& split = whole.region->header().splits[number % standin::kSplits];
+  auto& split = whole.region->header().splits[number % emulated_nccl::kSplits];
   split.color[whole.rank] = color;
   split.key[whole.rank] = key;
   split.arrived++;
   made->blocking = config ? config->blocking != 0 : whole.blocking;
   // The part exists once the whole has had its effect.
   return whole.inBackground([&whole, &split, part, made, number, color] {
-    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / standin::kSplits + 1);
-    if (!whole.await([&] { return split.arrived >= all && !standin::hangs("split"); })) return ncclInProgress;
+    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / emulated_nccl::kSplits + 1);
+    if (!whole.await([&] { return split.arrived >= all && !emulated_nccl::hangs("split"); })) return ncclInProgress;
     std::vector<std::pair<int, uint32_t>> members;
     for (uint32_t rank = 0; rank < whole.size; rank++) {
       if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);

@@ -1,12 +1,10 @@
-#include "standin/communicator.h"
+#include "emulation/communicator.h"
 
 #include <dlfcn.h>
 
 #include <ctime>
 
-#include "standin/settings.h"
-
-namespace standin {
+namespace emulated_nccl {
 
 namespace {
 
@@ -86,4 +84,4 @@ void Communicator::stop() {
   while (launched > 0) sched_yield();
 }
 
-}  // namespace standin
+}  // namespace emulated_nccl
