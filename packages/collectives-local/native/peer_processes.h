@@ -11,14 +11,14 @@
 
 namespace mosaic {
 
-inline constexpr int kOwn = -1, kGone = -2, kUnknown = -3;
+inline constexpr int kOwnProcess = -1, kExited = -2, kUnknown = -3;
 
 inline int pidfdOf(pid_t pid) {
-  if (pid == getpid()) return kOwn;
+  if (pid == getpid()) return kOwnProcess;
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd >= 0) return fd;
   // Without pidfds (a sandbox that forbids them) only the control plane observes that a process ends.
-  return errno == ESRCH ? kGone : kUnknown;
+  return errno == ESRCH ? kExited : kUnknown;
 }
 
 class PeerProcesses {
@@ -30,10 +30,10 @@ class PeerProcesses {
   PeerProcesses& operator=(const PeerProcesses&) = delete;
 
   /// Whether the process of a rank has ended; a microsecond.
-  bool ended(size_t rank) const;
+  bool hasExited(size_t rank) const;
 
  private:
-  std::vector<int> pidfds_;  // kOwn: this process; kGone: it had ended; kUnknown: the system gives no pidfd
+  std::vector<int> pidfds_;  // kOwnProcess: this process; kExited: it had ended; kUnknown: the system gives no pidfd
 };
 
 inline PeerProcesses::PeerProcesses(const std::vector<pid_t>& pids) {
@@ -46,9 +46,9 @@ inline PeerProcesses::~PeerProcesses() {
   }
 }
 
-inline bool PeerProcesses::ended(size_t rank) const {
+inline bool PeerProcesses::hasExited(size_t rank) const {
   const int fd = pidfds_[rank];
-  if (fd < 0) return fd == kGone;
+  if (fd < 0) return fd == kExited;
   pollfd entry{fd, POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
 }

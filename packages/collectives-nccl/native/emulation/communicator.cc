@@ -25,13 +25,13 @@ struct Launch {
   bool hangs, fails;
 };
 
-void carryOut(void* data) {
+void execute(void* data) {
   const std::unique_ptr<Launch> launch(static_cast<Launch*>(data));
   Communicator& communicator = *launch->communicator;
   if (launch->fails) communicator.state = failsBySystem() ? ncclSystemError : ncclRemoteError;
   if (launch->hangs || launch->fails) communicator.await([] { return false; });
   else launch->work.run(communicator.stopped);
-  communicator.launched--;
+  communicator.pendingLaunches--;
 }
 
 }  // namespace
@@ -39,13 +39,13 @@ void carryOut(void* data) {
 bool Communicator::await(const std::function<bool()>& condition) const {
   while (!stopped) {
     if (condition()) return true;
-    const timespec nap{0, 100'000};
-    nanosleep(&nap, nullptr);
+    const timespec interval{0, 100'000};
+    nanosleep(&interval, nullptr);
   }
   return false;
 }
 
-ncclResult_t Communicator::inBackground(std::function<ncclResult_t()> job) {
+ncclResult_t Communicator::runAsync(std::function<ncclResult_t()> job) {
   if (blocking) return state = job();
   if (helper.joinable()) helper.join();
   state = ncclInProgress;
@@ -73,15 +73,15 @@ ncclResult_t Communicator::launch(Work work, void* stream) {
   // An error of the system is one host's.
   const bool fails = number == failingLaunch() && (rank == 0 || !failsBySystem());
   auto* launch = new Launch{shared_from_this(), std::move(work), number == hangingLaunch(), fails};
-  launched++;
-  if (launchHostFunc()(stream, carryOut, launch) != 0) return ncclUnhandledCudaError;
+  pendingLaunches++;
+  if (launchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;
 }
 
 void Communicator::stop() {
   stopped = true;
   if (helper.joinable()) helper.join();
-  while (launched > 0) sched_yield();
+  while (pendingLaunches > 0) sched_yield();
 }
 
 }  // namespace emulated_nccl

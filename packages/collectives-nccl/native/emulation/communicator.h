@@ -43,11 +43,11 @@ struct Communicator : std::enable_shared_from_this<Communicator> {
   int launches = 0, splits = 0;
   std::atomic<ncclResult_t> state{ncclSuccess};
   std::atomic<bool> stopped{false};
-  std::atomic<int> launched{0};  // on streams, and not over
+  std::atomic<int> pendingLaunches{0};  // on streams, and not over
   std::thread helper;
 
   /// Runs on a thread of its own if calls shall not block; `state` is ncclInProgress meanwhile.
-  ncclResult_t inBackground(std::function<ncclResult_t()> job);
+  ncclResult_t runAsync(std::function<ncclResult_t()> job);
   /// Waits until `condition`, or until stopped.
   bool await(const std::function<bool()>& condition) const;
   ncclResult_t attach();

@@ -41,7 +41,7 @@ std::string hex(const void* data, size_t length) {
   return text;
 }
 
-ncclResult_t note(ncclResult_t result) {
+ncclResult_t recordError(ncclResult_t result) {
   if (group.result == ncclSuccess && result != ncclSuccess && result != ncclInProgress) group.result = result;
   return result;
 }
@@ -49,19 +49,19 @@ ncclResult_t note(ncclResult_t result) {
 /// Adds to the group under way, or is a group of its own.
 template <typename Add>
 ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
-  if (!comm) return note(ncclInvalidArgument);
+  if (!comm) return recordError(ncclInvalidArgument);
   // As NCCL does: a call before the last has had its effect is a mistake.
-  if (comm->of->state != ncclSuccess) return note(ncclInvalidArgument);
-  const bool alone = group.depth == 0;
-  if (alone) ncclGroupStart();
+  if (comm->of->state != ncclSuccess) return recordError(ncclInvalidArgument);
+  const bool isSingleCall = group.depth == 0;
+  if (isSingleCall) ncclGroupStart();
   const std::pair<Communicator*, void*> key{comm->of.get(), stream};
   if (!group.work.contains(key)) group.order.emplace_back(comm->of, stream);
   add(*comm->of, group.work[key]);
-  return alone ? ncclGroupEnd() : ncclSuccess;
+  return isSingleCall ? ncclGroupEnd() : ncclSuccess;
 }
 
 /// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
-ncclResult_t checked(const ncclConfig_t& config) {
+ncclResult_t checkConfig(const ncclConfig_t& config) {
   if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
   const auto isFit = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
   const bool fits = isFit(config.minCTAs) && isFit(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
@@ -72,7 +72,7 @@ uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*
 
 void move(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
   const uint32_t from = send ? comm.rank : peer, to = send ? peer : comm.rank;
-  work.moves.push_back({kind, send, &comm.region->lane(from, to, kind != Kind::Message), bytes(data), count});
+  work.transfers.push_back({kind, send, &comm.region->channel(from, to, kind != Kind::Message), bytes(data), count});
 }
 
 }  // namespace
@@ -94,33 +94,33 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (ranks > static_cast<int>(emulated_nccl::kMostRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-  if (checked(*config) != ncclSuccess) return ncclInvalidArgument;
+  if (ranks > static_cast<int>(emulated_nccl::kMaxRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
+  if (checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
   auto made = std::make_shared<Communicator>();
   made->name = "/nccl-emulated-" + hex(id.internal, 16);
   made->size = static_cast<uint32_t>(ranks);
   made->rank = static_cast<uint32_t>(rank);
   made->blocking = config->blocking != 0;
   *comm = new ncclComm{made};
-  return made->inBackground([made = made.get()] { return made->attach(); });
+  return made->runAsync([made = made.get()] { return made->attach(); });
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
   Communicator& whole = *comm->of;
   if (whole.state != ncclSuccess || color < 0) return ncclInvalidArgument;
-  if (config && checked(*config) != ncclSuccess) return ncclInvalidArgument;
+  if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
   // NCCL may deadlock then.
-  if (whole.launched > 0) return ncclInvalidUsage;
+  if (whole.pendingLaunches > 0) return ncclInvalidUsage;
   auto made = std::make_shared<Communicator>();
   const int number = whole.splits++;
-  auto& split = whole.region->header().splits[number % emulated_nccl::kSplits];
+  auto& split = whole.region->header().splits[number % emulated_nccl::kMaxSplits];
   split.color[whole.rank] = color;
   split.key[whole.rank] = key;
   split.arrived++;
   made->blocking = config ? config->blocking != 0 : whole.blocking;
   // The part exists once the whole has had its effect.
-  return whole.inBackground([&whole, &split, part, made, number, color] {
-    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / emulated_nccl::kSplits + 1);
+  return whole.runAsync([&whole, &split, part, made, number, color] {
+    const uint32_t all = whole.size * (static_cast<uint32_t>(number) / emulated_nccl::kMaxSplits + 1);
     if (!whole.await([&] { return split.arrived >= all && !emulated_nccl::hangs("split"); })) return ncclInProgress;
     std::vector<std::pair<int, uint32_t>> members;
     for (uint32_t rank = 0; rank < whole.size; rank++) {
@@ -133,7 +133,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     made->size = static_cast<uint32_t>(members.size());
     made->rank = static_cast<uint32_t>(self - members.begin());
     *part = new ncclComm{made};
-    const ncclResult_t result = made->inBackground([made = made.get()] { return made->attach(); });
+    const ncclResult_t result = made->runAsync([made = made.get()] { return made->attach(); });
     return result == ncclInProgress ? ncclSuccess : result;
   });
 }
@@ -141,10 +141,10 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto of = comm->of.get();
   if (of->state != ncclSuccess) return ncclInvalidArgument;
-  return of->inBackground([of] {
+  return of->runAsync([of] {
     auto& finalized = of->region->header().finalized;
     finalized++;
-    return of->await([&] { return finalized >= of->size && of->launched == 0; }) ? ncclSuccess : ncclInProgress;
+    return of->await([&] { return finalized >= of->size && of->pendingLaunches == 0; }) ? ncclSuccess : ncclInProgress;
   });
 }
 
@@ -170,7 +170,7 @@ ncclResult_t ncclGroupEnd() {
   ncclResult_t result = ended.result;
   for (auto& [comm, stream] : ended.order) {
     if (result != ncclSuccess && result != ncclInProgress) return result;
-    result = comm->inBackground([comm = comm.get(), stream = stream, work = ended.work[{comm.get(), stream}]] {
+    result = comm->runAsync([comm = comm.get(), stream = stream, work = ended.work[{comm.get(), stream}]] {
       return comm->launch(work, stream);
     });
   }

@@ -11,26 +11,26 @@
 namespace emulated_nccl {
 
 /// A ring of bytes with one writer and one reader.
-struct Lane {
+struct Channel {
   static constexpr uint64_t kBytes = 32 << 10;
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) uint8_t data[kBytes];
 
   /// Moves what fits, and reports how much that was.
-  uint64_t put(const uint8_t* from, uint64_t bytes);
-  uint64_t take(uint8_t* to, uint64_t bytes);
+  uint64_t push(const uint8_t* from, uint64_t bytes);
+  uint64_t pop(uint8_t* to, uint64_t bytes);
 };
 
-constexpr uint32_t kSplits = 64;
-constexpr uint32_t kMostRanks = 64;
+constexpr uint32_t kMaxSplits = 64;
+constexpr uint32_t kMaxRanks = 64;
 
 struct Header {
   std::atomic<uint32_t> attached, finalized;
   struct Split {
     std::atomic<uint32_t> arrived;
-    int color[kMostRanks], key[kMostRanks];
-  } splits[kSplits];
+    int color[kMaxRanks], key[kMaxRanks];
+  } splits[kMaxSplits];
 };
 
 class Region {
@@ -41,7 +41,7 @@ class Region {
 
   Header& header() const { return *static_cast<Header*>(memory_); }
   /// Point-to-point messages and whole collectives do not meet, as in NCCL.
-  Lane& lane(uint32_t from, uint32_t to, bool collective) const;
+  Channel& channel(uint32_t from, uint32_t to, bool collective) const;
   /// Nobody else is to come.
   void unlink() const;
 
@@ -59,18 +59,18 @@ class Region {
 enum class Kind : uint64_t { Message = 1, Gather, Broadcast };
 
 /// One half of a message. Sender and receiver announce what they move: as in NCCL, those that disagree wait for ever.
-struct Move {
+struct Transfer {
   Kind kind;
   bool send;
-  Lane* lane;
+  Channel* channel;
   uint8_t* data;
   uint64_t bytes;
-  uint64_t announced = 0, moved = 0;
-  uint64_t announcement[2] = {};
+  uint64_t headerMoved = 0, moved = 0;
+  uint64_t header[2] = {};
 
-  bool done() const { return announced == sizeof announcement && moved == bytes; }
+  bool done() const { return headerMoved == sizeof header && moved == bytes; }
   /// Moves what can be moved now; whether that was anything.
-  bool step();
+  bool progress();
 };
 
 struct LocalCopy {
@@ -81,7 +81,7 @@ struct LocalCopy {
 
 struct Work {
   std::vector<LocalCopy> copies;
-  std::vector<Move> moves;
+  std::vector<Transfer> transfers;
 
   /// Moves everything side by side, in order within a lane, until all is done or `stopped`.
   void run(const std::atomic<bool>& stopped);

@@ -44,11 +44,11 @@ namespace mosaic::nccl {
 constexpr int versionOf(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 
 /// The first with ncclCommSplit, and with all of ncclConfig_t above.
-constexpr int kOldest = versionOf(2, 18, 0);
+constexpr int kMinVersion = versionOf(2, 18, 0);
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr int kUndefined = INT_MIN;
 /// Thread blocks of a communicator at most (MAXCHANNELS); a version that has fewer takes this for its own most.
-constexpr int kMostCtas = 64;
+constexpr int kMaxCtas = 64;
 /// Payload travels as bytes: nothing here computes. (ncclUint8)
 constexpr int kBytes = 1;
 

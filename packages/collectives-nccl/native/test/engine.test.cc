@@ -10,7 +10,7 @@ namespace mosaic::test {
 
 /// A device with a port.
 struct Gpu : Device {
-  Compute compute() { return {nullptr, this, &stream}; }
+  ComputeStream compute() { return {nullptr, this, &stream}; }
   static const MosaicTransport* openTransport() { return nccl::openTransport({}, true); }
 };
 

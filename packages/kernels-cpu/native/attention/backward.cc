@@ -24,7 +24,7 @@ namespace {
 
 struct BackwardStep {
   int32_t keyBlock, rowBlock;
-  int32_t keyTurn, rowTurn;  // how many steps of the same keys, and of the same rows, come before
+  int32_t keyOrder, rowOrder;  // how many steps of the same keys, and of the same rows, come before
 };
 
 /// How the grid is cut. Depends on the shapes alone.
@@ -45,9 +45,9 @@ struct BackwardGrid {
 std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
 
 /// Counts the finished steps of every chain.
-class Turns {
+class StepSequencer {
  public:
-  explicit Turns(int64_t chains) : done_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
+  explicit StepSequencer(int64_t chains) : done_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
   void await(int64_t chain, int32_t turn) const;
   void finish(int64_t chain) { done_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
 
@@ -66,20 +66,20 @@ Range BackwardGrid::rowRange(int32_t block) const {
 
 std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
   const int32_t keyBlocks = grid.keyBlocks(), rowBlocks = grid.rowBlocks();
-  std::vector<int32_t> keyTurn(static_cast<size_t>(keyBlocks)), rowTurn(static_cast<size_t>(rowBlocks));
+  std::vector<int32_t> keyOrder(static_cast<size_t>(keyBlocks)), rowOrder(static_cast<size_t>(rowBlocks));
   std::vector<BackwardStep> steps;
   for (int32_t round = 0; round < rowBlocks; ++round) {
     for (int32_t k = 0; k < keyBlocks; ++k) {
       const int64_t start = int64_t{k} * rowBlocks / keyBlocks;
       const int32_t r = static_cast<int32_t>((start + round) % rowBlocks);
       if (visibility.work(grid.rowRange(r), grid.keyRange(k)) == 0) continue;
-      steps.push_back({k, r, keyTurn[static_cast<size_t>(k)]++, rowTurn[static_cast<size_t>(r)]++});
+      steps.push_back({k, r, keyOrder[static_cast<size_t>(k)]++, rowOrder[static_cast<size_t>(r)]++});
     }
   }
   return steps;
 }
 
-void Turns::await(int64_t chain, int32_t turn) const {
+void StepSequencer::await(int64_t chain, int32_t turn) const {
   spinUntil([&] { return done_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == turn; });
 }
 
@@ -95,10 +95,10 @@ BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
 }
 
 /// Ends a step's turns also when it throws: others wait for them.
-struct TurnGuard {
-  Turns &keys, &rows;
+struct StepGuard {
+  StepSequencer &keys, &rows;
   int64_t keyChain, rowChain;
-  ~TurnGuard() {
+  ~StepGuard() {
     keys.finish(keyChain);
     rows.finish(rowChain);
   }
@@ -116,16 +116,16 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const BackwardGrid grid = gridFor(args, gradientGroupRows(kernels, args.q.shape[3]));
   const std::vector<BackwardStep> steps = backwardSteps(grid, visibility);
   const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
-  Turns keyTurns(heads * grid.keyBlocks()), rowTurns(heads * grid.rowBlocks());
+  StepSequencer keySequencer(heads * grid.keyBlocks()), rowSequencer(heads * grid.rowBlocks());
 
   pool.parallelFor(heads * static_cast<int64_t>(steps.size()), [&](int64_t task, int worker) {
     const BackwardStep& step = steps[static_cast<size_t>(task / heads)];
     const int64_t head = task % heads;
     const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
     const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
-    keyTurns.await(keyChain, step.keyTurn);
-    rowTurns.await(rowChain, step.rowTurn);
-    const TurnGuard guard{keyTurns, rowTurns, keyChain, rowChain};
+    keySequencer.await(keyChain, step.keyOrder);
+    rowSequencer.await(rowChain, step.rowOrder);
+    const StepGuard guard{keySequencer, rowSequencer, keyChain, rowChain};
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};

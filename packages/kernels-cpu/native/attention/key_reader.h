@@ -10,7 +10,7 @@ namespace mosaic {
 inline constexpr int32_t kKeyBlock = 128;
 
 /// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
-constexpr int64_t spreadStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
+constexpr int64_t paddedStride(int64_t columns) { return 16 * ((columns + 15) / 16 | 1); }
 
 /// Reads blocks of the keys of one head: where they lie if they are float32 with unit column stride and rows close
 /// together, else through a copy, made once per block and shared by the panels that use it.
@@ -41,11 +41,11 @@ class KeyReader {
 };
 
 inline KeyReader::KeyReader(const AttentionKernels& kernels, const TensorView& k, const TensorView& v, Arena& arena)
-    : kernels_(kernels), copyStride_(spreadStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
+    : kernels_(kernels), copyStride_(paddedStride(k.shape[3])), k_(source(k, arena)), v_(source(v, arena)) {}
 
 inline KeyReader::Source KeyReader::source(const TensorView& view, Arena& arena) const {
   const bool inPlace = view.dtype == DType::Float32 && view.stride[3] == 1 && view.stride[2] < 128;
-  return {view, inPlace ? nullptr : arena.take<float>(kKeyBlock * copyStride_)};
+  return {view, inPlace ? nullptr : arena.allocate<float>(kKeyBlock * copyStride_)};
 }
 
 inline KeyBlock KeyReader::read(int32_t first, int32_t count) const {
@@ -60,7 +60,7 @@ inline const float* KeyReader::read(const Source& source, int32_t first, int32_t
 }
 
 /// Keys [begin, end) of a block that contains them.
-inline KeyBlock part(const KeyBlock& block, int32_t begin, int32_t end) {
+inline KeyBlock subBlock(const KeyBlock& block, int32_t begin, int32_t end) {
   const int64_t skip = begin - block.first;
   return {block.k + skip * block.kStride, block.v + skip * block.vStride, block.kStride, block.vStride, begin,
           end - begin};

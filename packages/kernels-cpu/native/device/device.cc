@@ -24,7 +24,7 @@ const Kernels& kernelsFor(Isa isa) {
   return kKernelsScalar;
 }
 
-void rejectIndex(const char* kernel, float value, int64_t count) {
+void throwIndexError(const char* kernel, float value, int64_t count) {
   char message[160];
   std::snprintf(message, sizeof message, "%s: expected whole numbers from 0 to %lld, received %g", kernel,
                 static_cast<long long>(count - 1), static_cast<double>(value));
@@ -43,7 +43,7 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     // Detached: joining it would block the host. It keeps what it uses alive; `abandon` waits for it.
     startThread("mosaic-stream", [device] {
       device->stream.run();
-      device->end();
+      device->onThreadExit();
     }).detach();
     return device;
   } catch (const std::system_error& error) {
@@ -54,12 +54,12 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   }
 }
 
-void Device::end() {
+void Device::onThreadExit() {
   pool_.reset();
   memory_.reset();
   const std::lock_guard lock(mutex_);
-  ended_ = true;
-  left_.notify_all();
+  hasExited_ = true;
+  exited_.notify_all();
 }
 
 void Device::releaseInOrder(Release&& release) {
@@ -69,9 +69,9 @@ void Device::releaseInOrder(Release&& release) {
 
 void Device::close() { stream.close(); }
 
-bool Device::awaitEnd(std::chrono::steady_clock::time_point deadline) {
+bool Device::waitForExit(std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return left_.wait_until(lock, deadline, [this] { return ended_; });
+  return exited_.wait_until(lock, deadline, [this] { return hasExited_; });
 }
 
 }  // namespace mosaic

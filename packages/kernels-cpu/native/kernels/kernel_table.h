@@ -20,6 +20,6 @@ struct Kernels {
 const Kernels& kernelsFor(Isa isa);
 
 /// Fails the work with a DeviceError: `value` is none of the whole numbers from 0 to count − 1 that index something.
-[[noreturn]] void rejectIndex(const char* kernel, float value, int64_t count);
+[[noreturn]] void throwIndexError(const char* kernel, float value, int64_t count);
 
 }  // namespace mosaic

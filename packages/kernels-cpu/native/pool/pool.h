@@ -20,15 +20,15 @@ namespace mosaic {
 class Arena {
  public:
   /// `held`, if given, counts the bytes that are held from the system, together with those of other arenas.
-  explicit Arena(std::atomic<size_t>* held = nullptr) : held_(held) {}
+  explicit Arena(std::atomic<size_t>* held = nullptr) : reservedBytes_(held) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   /// Room for `count` elements of a trivial type, aligned to 64 bytes. Throws std::bad_alloc.
   template <class T>
-  T* take(int64_t count) {
-    return static_cast<T*>(bytes(static_cast<size_t>(count) * sizeof(T)));
+  T* allocate(int64_t count) {
+    return static_cast<T*>(allocateBytes(static_cast<size_t>(count) * sizeof(T)));
   }
 
   /// Gives back all that was taken. Pointers into the arena end here.
@@ -42,9 +42,9 @@ class Arena {
     std::byte* data;
     size_t size;
   };
-  void* bytes(size_t size);
+  void* allocateBytes(size_t size);
 
-  std::atomic<size_t>* held_;
+  std::atomic<size_t>* reservedBytes_;
   std::vector<Block> blocks_;
   size_t current_ = 0;  // index into blocks_
   size_t used_ = 0;     // of the current block
@@ -84,17 +84,17 @@ class Pool {
   Arena& shared() { return *arenas_.back(); }
 
  private:
-  using Call = void (*)(void* context, int64_t task, int worker);
+  using TaskFunction = void (*)(void* context, int64_t task, int worker);
 
   void stop();
-  void run(int64_t tasks, Call call, void* context);
-  void work(int worker);
+  void run(int64_t tasks, TaskFunction call, void* context);
+  void runTasks(int worker);
   void workerMain(int worker);
-  bool enter(uint64_t seen);
-  void leave();
+  bool tryEnterLoop(uint64_t seen);
+  void leaveLoop();
 
   // The running loop; written only while no worker is inside it.
-  Call call_ = nullptr;
+  TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int64_t tasks_ = 0;
   std::exception_ptr error_;

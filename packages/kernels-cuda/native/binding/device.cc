@@ -11,13 +11,13 @@ namespace mosaic::cuda {
 
 namespace {
 
-struct Held {
+struct DeviceHandle {
   std::unique_ptr<Device> device;
   std::shared_ptr<Environment> environment;
   int64_t reported = 0;  // bytes reported to V8
 };
 
-void report(napi_env env, Held& held, int64_t bytes) {
+void reportMemory(napi_env env, DeviceHandle& held, int64_t bytes) {
   int64_t ignored;
   napi_adjust_external_memory(env, bytes - held.reported, &ignored);
   held.reported = bytes;
@@ -33,14 +33,14 @@ napi_value open(napi_env env, napi_callback_info) {
     Addon& addon = Addon::of(env);
     const DeviceOptions options{static_cast<int>(addon.scratch[0]), static_cast<size_t>(addon.scratch[1]),
                                 addon.scratch[2] != 0};
-    auto* held = new Held{std::make_unique<Device>(options), addon.environment};
+    auto* held = new DeviceHandle{std::make_unique<Device>(options), addon.environment};
     addon.scratch[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
     addon.scratch[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
     addon.scratch[2] = held->device->capability();
     addon.scratch[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
-      auto* held = static_cast<Held*>(data);
+      auto* held = static_cast<DeviceHandle*>(data);
       if (held->device && isProcessEnding(*held->environment)) held->device.release();
       if (held->device) Device::close(std::move(held->device));
       delete held;
@@ -52,15 +52,15 @@ napi_value open(napi_env env, napi_callback_info) {
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  Held* held = externalIn<Held>(env, info);
-  report(env, *held, 0);
+  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *held, 0);
   if (held->device) Device::close(std::move(held->device));
   return nullptr;
 }
 
 napi_value account(napi_env env, napi_callback_info info) {
-  Held* held = externalIn<Held>(env, info);
-  report(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
+  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
   return nullptr;
 }
 
@@ -148,7 +148,7 @@ napi_value probe(napi_env env, napi_callback_info) {
     };
     add(versionText(driverVersion()));
     add(driverLibrary());
-    add(imageOfDriver() || kernelImage() ? "kernels" : "");
+    add(emulatedKernelImage() || kernelImage() ? "kernels" : "");
     const BlasLibrary* blas = blasLibrary();
     add(blas ? blas->name + " " + blas->version : "");
     for (int ordinal = 0; ordinal < count; ordinal++) {

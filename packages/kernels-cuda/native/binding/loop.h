@@ -45,7 +45,7 @@ inline View withoutLast(const View& view) {
   return rows;
 }
 
-inline int64_t lastStep(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
+inline int64_t lastStride(const View& view) { return view.shape[view.rank - 1] == 1 ? 0 : view.stride[view.rank - 1]; }
 
 /// A view that is absent becomes an operand without memory.
 inline Operand operandOf(const View& view) {
@@ -79,7 +79,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
   for (int i = 0; i < N; i++) {
     leads[i] = withoutLast(*views[i]);
     pointers[i] = &leads[i];
-    rows.step[i] = lastStep(*views[i]);
+    rows.step[i] = lastStride(*views[i]);
   }
   rows.length = views[0]->shape[views[0]->rank - 1];
   rows.rows = loopOf<N>(pointers);

@@ -41,7 +41,7 @@ struct Range {
 /// Calls start(batches, heads, kvHeads) for pieces of attention that a grid holds: it reaches 65 535 along y and along
 /// z, which heads and batches need not. Heads that share keys are parted only if they alone are too many.
 template <class Start>
-void forEachPiece(const TensorView& q, const TensorView& k, int64_t most, Start start) {
+void forEachSubgrid(const TensorView& q, const TensorView& k, int64_t most, Start start) {
   const int64_t group = q.shape[1] / k.shape[1], groups = std::max<int64_t>(most / group, 1);
   for (int64_t batch = 0; batch < q.shape[0]; batch += most) {
     const Range batches{batch, std::min(most, q.shape[0] - batch)};
@@ -56,7 +56,7 @@ void forEachPiece(const TensorView& q, const TensorView& k, int64_t most, Start 
 }
 
 /// [B,H,…] of some batches and heads.
-inline TensorView cut(TensorView x, const Range& batches, const Range& heads) {
+inline TensorView selectHeads(TensorView x, const Range& batches, const Range& heads) {
   const int64_t first = batches.first * x.stride[0] + heads.first * x.stride[1];
   x.data = static_cast<char*>(x.data) + first * dtypeBytes(x.dtype);
   x.shape[0] = batches.count;

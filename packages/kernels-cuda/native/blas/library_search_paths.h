@@ -11,13 +11,13 @@ namespace mosaic::cuda {
 
 namespace fs = std::filesystem;
 
-inline std::string variable(const char* name) {
+inline std::string environmentVariable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
 /// The folders of a list as PATH is one.
-inline std::vector<fs::path> listed(const std::string& list) {
+inline std::vector<fs::path> splitPath(const std::string& list) {
   std::vector<fs::path> folders;
   std::istringstream stream(list);
   for (std::string each; std::getline(stream, each, ':');) {
@@ -28,9 +28,10 @@ inline std::vector<fs::path> listed(const std::string& list) {
 
 /// Environments of Python: an environment need not be activated, its `bin/python3` may be on the PATH, or linked there.
 inline std::vector<fs::path> pythonRoots() {
-  std::vector<fs::path> roots = listed(variable("VIRTUAL_ENV") + ":" + variable("CONDA_PREFIX"));
+  std::vector<fs::path> roots =
+      splitPath(environmentVariable("VIRTUAL_ENV") + ":" + environmentVariable("CONDA_PREFIX"));
   std::error_code error;
-  for (const fs::path& folder : listed(variable("PATH"))) {
+  for (const fs::path& folder : splitPath(environmentVariable("PATH"))) {
     fs::path python = folder / "python3";
     if (!fs::exists(python, error)) continue;
     roots.push_back(folder.parent_path());
@@ -39,14 +40,14 @@ inline std::vector<fs::path> pythonRoots() {
       roots.push_back(python.parent_path().parent_path());
     }
   }
-  if (const std::string home = variable("HOME"); !home.empty()) roots.emplace_back(home + "/.local");
+  if (const std::string home = environmentVariable("HOME"); !home.empty()) roots.emplace_back(home + "/.local");
   roots.insert(roots.end(), {"/usr/local", "/usr"});
   return roots;
 }
 
 /// Folders that Python imports from.
 inline std::vector<fs::path> sitePackages() {
-  std::vector<fs::path> folders = listed(variable("PYTHONPATH"));
+  std::vector<fs::path> folders = splitPath(environmentVariable("PYTHONPATH"));
   std::error_code error;
   for (const fs::path& root : pythonRoots()) {
     for (const char* lib : {"lib", "lib64"}) {

@@ -27,12 +27,12 @@ class Module {
   CUfunction function(const char* kernel, unsigned sharedBytes);
 
  private:
-  struct Loaded {
+  struct LoadedFunction {
     CUfunction function = nullptr;
     unsigned sharedBytes = 48 * 1024;  // more must be asked for
   };
   CUmodule module_ = nullptr;
-  std::unordered_map<std::string_view, Loaded> functions_;
+  std::unordered_map<std::string_view, LoadedFunction> functions_;
 };
 
 }  // namespace mosaic::cuda

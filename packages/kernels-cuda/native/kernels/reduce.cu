@@ -7,7 +7,7 @@ using namespace mosaic::cuda;
 
 namespace {
 
-DEVICE float largerOf(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
+DEVICE float maxNan(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 
 /// Every thread takes every blockDim-th element; then halves of the block combine, so the order depends on nothing.
 DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
@@ -19,7 +19,7 @@ DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
     int64_t inner[1];
     offsetsOf(p.inner.extent, p.inner.operand, i, inner);
     const float x = loadElement(p.kept.operand[1], at[1] + inner[0]);
-    value = sums ? value + x : largerOf(value, x);
+    value = sums ? value + x : maxNan(value, x);
   }
   const SharedAddress mine = sharedBase() + threadIdx.x * 4;
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
@@ -27,7 +27,7 @@ DEVICE void reduceOne(const ReduceParameters& p, int64_t index) {
     syncBlock();
     if (threadIdx.x < half) {
       const float other = loadShared(mine + half * 4);
-      value = sums ? value + other : largerOf(value, other);
+      value = sums ? value + other : maxNan(value, other);
     }
     syncBlock();
   }

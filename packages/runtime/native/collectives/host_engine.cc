@@ -26,12 +26,12 @@ class StageRun {
   bool progress();
   bool isDone() const { return areMessagesDone() && reduction_.reduced == reduction_.count; }
   /// A message that will not be done.
-  const MosaicMessage* fault() const;
+  const MosaicMessage* failedMessage() const;
 
  private:
   bool areMessagesDone() const { return firstSend_ == sends_.size() && firstReceive_ == receives_.size(); }
-  void prepare(const Operation& op, const Reduction& reduction);
-  void add();
+  void prepareReduction(const Operation& op, const Reduction& reduction);
+  void reduceOperands();
 
   const MosaicHostTransport& transport_;
   std::vector<MosaicMessage> sends_, receives_;
@@ -50,7 +50,7 @@ StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, co
   };
   for (size_t i = 0; i < sends_.size(); i++) fill(sends_[i], stage.sends[i]);
   for (size_t i = 0; i < receives_.size(); i++) fill(receives_[i], stage.receives[i]);
-  if (stage.reduction) prepare(op, *stage.reduction);
+  if (stage.reduction) prepareReduction(op, *stage.reduction);
   for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
   if (stage.reduction && transport_.reduce) {
@@ -60,7 +60,7 @@ StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, co
   }
 }
 
-void StageRun::prepare(const Operation& op, const Reduction& reduction) {
+void StageRun::prepareReduction(const Operation& op, const Reduction& reduction) {
   reduction_ = {reduction.out,
                 reduction.own,
                 reduction.count,
@@ -83,11 +83,11 @@ bool StageRun::progress() {
   const bool moved = transport_.progress(transport_.self) != 0;
   while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
   while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
-  if (operands_ && areMessagesDone()) add();
+  if (operands_ && areMessagesDone()) reduceOperands();
   return moved;
 }
 
-const MosaicMessage* StageRun::fault() const {
+const MosaicMessage* StageRun::failedMessage() const {
   for (const auto* messages : {&receives_, &sends_}) {
     for (const MosaicMessage& each : *messages) {
       if (each.state == MOSAIC_MESSAGE_MISMATCH || each.state == MOSAIC_MESSAGE_CLOSED) return &each;
@@ -97,7 +97,7 @@ const MosaicMessage* StageRun::fault() const {
 }
 
 /// For transports that do not reduce: all operands have arrived.
-void StageRun::add() {
+void StageRun::reduceOperands() {
   constexpr uint64_t kBlock = 4096;  // elements
   MosaicReduction& r = reduction_;
   const auto dtype = static_cast<DType>(r.dtype);
@@ -118,11 +118,11 @@ void StageRun::add() {
 
 namespace {
 
-constexpr int64_t kTickNs = 100'000'000, kIdleNs = 1'000'000'000;
+constexpr int64_t kPollIntervalNs = 100'000'000, kIdleNs = 1'000'000'000;
 // A sleeping thread takes tens of microseconds to wake, so poll a little longer before sleeping; but compute threads
 // need the cores, too.
 constexpr int64_t kSpinNs = 20'000;
-constexpr int kSpins = 200;
+constexpr int kMaxSpins = 200;
 
 enum class State : uint32_t { Pending, Done, Failed };
 
@@ -139,7 +139,7 @@ struct HostEngine::HostOperation : Operation {
     isCancelled = true;
     if (engine) engine->wake();
   }
-  void settle(State outcome) {
+  void finish(State outcome) {
     {
       const std::lock_guard lock(mutex);
       engine = nullptr;
@@ -151,7 +151,7 @@ struct HostEngine::HostOperation : Operation {
   /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
   /// that.
   void await() {
-    for (int i = 0; i < kSpins && isPending(); i++) relax();
+    for (int i = 0; i < kMaxSpins && isPending(); i++) relax();
     while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);
   }
 
@@ -170,13 +170,13 @@ struct HostEngine::HostOperation : Operation {
 namespace {
 
 template <typename T>
-MosaicWork workOf(const char* name, int (*run)(void*, const MosaicFailure*, MosaicFailure*), T argument) {
+MosaicWork makeWork(const char* name, int (*run)(void*, const MosaicFailure*, MosaicFailure*), T argument) {
   return {name, run, [](void* arg) { delete static_cast<T*>(arg); }, new T(std::move(argument))};
 }
 
 }  // namespace
 
-void HostEngine::posted(const std::shared_ptr<Operation>& posted) {
+void HostEngine::onPosted(const std::shared_ptr<Operation>& posted) {
   const auto op = std::static_pointer_cast<HostOperation>(posted);
   if (op->ready) return wake();
   // Marks the operation ready when all work before it is done.
@@ -188,7 +188,7 @@ void HostEngine::posted(const std::shared_ptr<Operation>& posted) {
     if (op.engine) op.engine->wake();
     return 0;
   };
-  const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective ready", run, op);
+  const MosaicWork work = makeWork<std::shared_ptr<HostOperation>>("collective ready", run, op);
   stream_->submit(stream_, &work);
 }
 
@@ -205,7 +205,7 @@ void HostEngine::wait(uint64_t number) {
       *failure = op.failure;
       return 1;
     };
-    const MosaicWork work = workOf<std::shared_ptr<HostOperation>>("collective wait", run, op);
+    const MosaicWork work = makeWork<std::shared_ptr<HostOperation>>("collective wait", run, op);
     stream_->submit(stream_, &work);
   } else if (const auto failure = failureFrom(number)) {
     const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
@@ -213,15 +213,15 @@ void HostEngine::wait(uint64_t number) {
       *failure = *static_cast<MosaicFailure*>(arg);
       return 1;
     };
-    const MosaicWork work = workOf<MosaicFailure>("collective failed", run, *failure);
+    const MosaicWork work = makeWork<MosaicFailure>("collective failed", run, *failure);
     stream_->submit(stream_, &work);
   }
 }
 
 // ── the engine
 
-HostEngine::HostEngine(OwnedTransport transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
-                       const EngineOptions& options, Completed connected)
+HostEngine::HostEngine(TransportPtr transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
+                       const EngineOptions& options, CompletionCallback connected)
     : Engine(std::move(transport), std::move(control), options, std::move(connected)),
       transport_(*table().host),
       stream_(stream) {
@@ -237,7 +237,7 @@ void HostEngine::connect(MosaicBootstrap& bootstrap) {
 
 void HostEngine::closeTransport() { transport_.close(transport_.self); }
 void HostEngine::wake() { transport_.interrupt(transport_.self); }
-void HostEngine::rest(int64_t nanoseconds) {
+void HostEngine::sleepFor(int64_t nanoseconds) {
   sleep(nanoseconds, [this] { return isStopped() || takeEvents(); });
 }
 
@@ -266,13 +266,13 @@ std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
   const auto look = [&] {
     op = std::static_pointer_cast<HostOperation>(front());
     if (op && !op->ready && !isStopped()) op = nullptr;
-    over = isOver();
+    over = isFinished();
     return op || over;
   };
   // A wake-up can be lost with the process that was to send it: never sleep without end.
   while (!look()) {
     sleep(kIdleNs, look);
-    answerInquiry();
+    reportIfRequested();
   }
   return over ? nullptr : op;
 }
@@ -282,7 +282,7 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   if (op->op() == OpKind::Split) {
     if (!executeSplit(op)) return;
   } else {
-    for (const Stage& stage : op->plan.stages) {
+    for (const Stage& stage : op->schedule.stages) {
       StageRun run(transport_, *op, stage);
       if (!complete(*op, run)) return;
     }
@@ -290,10 +290,10 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
   std::optional<TraceRecord> trace;
   if (isTracing()) {
     const std::string& label = op->label.empty() ? op->group->name : op->label;
-    trace = {op->op(), label, op->startedAt, monotonicNs(), op->plan.payload.sent, op->plan.payload.received};
+    trace = {op->op(), label, op->startedAt, monotonicNs(), op->schedule.payload.sent, op->schedule.payload.received};
   }
-  conclude(op, trace);
-  op->settle(State::Done);
+  finishOperation(op, trace);
+  op->finish(State::Done);
   if (op->completed) op->completed(nullptr);
 }
 
@@ -302,9 +302,9 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
   int64_t idleSince = 0;
   while (!stage.isDone()) {
     bool moved = stage.progress();
-    if (const MosaicMessage* message = stage.fault()) {
+    if (const MosaicMessage* message = stage.failedMessage()) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
-        fail(exitedPeer(op, message->peer));
+        fail(peerExitedFailure(op, message->peer));
       } else {
         fail(mismatch(op, *message));
       }
@@ -312,7 +312,7 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
     }
     const int64_t now = monotonicNs();
     if (moved) {
-      noteProgress();
+      recordProgress();
       idleSince = 0;
       continue;
     }
@@ -322,16 +322,16 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       relax();
       continue;
     }
-    answerInquiry();
+    reportIfRequested();
     if (const auto diagnosis = diagnose(op)) {
       fail(*diagnosis);
       return false;
     }
     const int64_t deadline = op.startedAt + options().timeoutNs;
-    sleep(std::clamp<int64_t>(deadline - now, 0, kTickNs), [&] {
-      return (moved = stage.progress()) || stage.fault() || isStopped() || op.isCancelled || takeEvents();
+    sleep(std::clamp<int64_t>(deadline - now, 0, kPollIntervalNs), [&] {
+      return (moved = stage.progress()) || stage.failedMessage() || isStopped() || op.isCancelled || takeEvents();
     });
-    if (moved) noteProgress();
+    if (moved) recordProgress();
   }
   return true;
 }
@@ -345,13 +345,13 @@ std::optional<MosaicFailure> HostEngine::deviceFailure(Operation& operation) {
 
 std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   const int64_t now = monotonicNs();
-  if (now - lookedAt_ < kTickNs) return std::nullopt;
-  lookedAt_ = now;
+  if (now - probedAt_ < kPollIntervalNs) return std::nullopt;
+  probedAt_ = now;
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
     const int64_t since = pendingPeerLoss_.try_emplace(rank, now).first->second;
     if (now - since < kGraceNs) continue;
-    const MosaicFailure failure = lostPeer(op, processOf(rank) + " died");
+    const MosaicFailure failure = peerLostFailure(op, processOf(rank) + " died");
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
@@ -362,7 +362,7 @@ void HostEngine::failed(const MosaicFailure& failure, const std::vector<std::sha
   for (const auto& each : ops) {
     auto& op = static_cast<HostOperation&>(*each);
     op.failure = failure;
-    op.settle(State::Failed);
+    op.finish(State::Failed);
   }
 }
 

@@ -16,7 +16,7 @@ struct mosaicBlasContext {
 };
 
 /// Attributes that were not set are those of the library's defaults.
-struct mosaicBlasProduct {
+struct mosaicBlasMatmulDesc {
   int computeType, scaleType;
   int32_t transposeA = 0, transposeB = 0;
 };
@@ -24,7 +24,7 @@ struct mosaicBlasProduct {
 struct mosaicBlasLayout {
   int type;
   uint64_t rows, columns;
-  int64_t lead;
+  int64_t leadingDimension;
   int32_t batch = 1;
   int64_t batchStride = 0;
 };
@@ -66,13 +66,13 @@ const char* cublasLtGetStatusName(BlasStatus status) {
   }
 }
 
-BlasStatus cublasLtMatmulDescCreate(BlasProduct* product, int computeType, int scaleType) {
-  return *product = new mosaicBlasProduct{computeType, scaleType}, BLAS_SUCCESS;
+BlasStatus cublasLtMatmulDescCreate(BlasMatmulDesc* product, int computeType, int scaleType) {
+  return *product = new mosaicBlasMatmulDesc{computeType, scaleType}, BLAS_SUCCESS;
 }
 
-BlasStatus cublasLtMatmulDescDestroy(BlasProduct product) { return delete product, BLAS_SUCCESS; }
+BlasStatus cublasLtMatmulDescDestroy(BlasMatmulDesc product) { return delete product, BLAS_SUCCESS; }
 
-BlasStatus cublasLtMatmulDescSetAttribute(BlasProduct product, int attribute, const void* value, size_t bytes) {
+BlasStatus cublasLtMatmulDescSetAttribute(BlasMatmulDesc product, int attribute, const void* value, size_t bytes) {
   switch (attribute) {
     case BLAS_TRANSPOSE_A: return take(product->transposeA, value, bytes);
     case BLAS_TRANSPOSE_B: return take(product->transposeB, value, bytes);
@@ -80,8 +80,9 @@ BlasStatus cublasLtMatmulDescSetAttribute(BlasProduct product, int attribute, co
   }
 }
 
-BlasStatus cublasLtMatrixLayoutCreate(BlasLayout* layout, int type, uint64_t rows, uint64_t columns, int64_t lead) {
-  return *layout = new mosaicBlasLayout{type, rows, columns, lead}, BLAS_SUCCESS;
+BlasStatus cublasLtMatrixLayoutCreate(BlasLayout* layout, int type, uint64_t rows, uint64_t columns,
+                                      int64_t leadingDimension) {
+  return *layout = new mosaicBlasLayout{type, rows, columns, leadingDimension}, BLAS_SUCCESS;
 }
 
 BlasStatus cublasLtMatrixLayoutDestroy(BlasLayout layout) { return delete layout, BLAS_SUCCESS; }
@@ -118,12 +119,12 @@ BlasStatus cublasLtMatmulPreferenceSetAttribute(BlasPreference preference, int a
 namespace {
 
 /// What an algorithm of ours holds: that it is ours, what it relies on, and what it needs.
-struct Promise {
+struct AlgorithmData {
   uint64_t magic, workspaceBytes;
   uint32_t alignments[4];
 };
 constexpr uint64_t kMagic = 0x4d6f73616963;
-static_assert(sizeof(Promise) <= sizeof(BlasAlgorithm));
+static_assert(sizeof(AlgorithmData) <= sizeof(BlasAlgorithm));
 
 struct Operand {
   const char* data;
@@ -141,7 +142,7 @@ float half(uint16_t bits) {
 
 float loadAt(const Operand& x, int64_t row, int64_t column, int64_t batch) {
   if (x.isTransposed) std::swap(row, column);
-  const int64_t at = batch * x.layout.batchStride + column * x.layout.lead + row;
+  const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
   const char* place = x.data + at * static_cast<int64_t>(bytesOf(x.layout.type));
   uint32_t bits = 0;
   std::memcpy(&bits, place, bytesOf(x.layout.type));
@@ -150,7 +151,7 @@ float loadAt(const Operand& x, int64_t row, int64_t column, int64_t batch) {
 }
 
 void storeAt(const Operand& x, int64_t row, int64_t column, int64_t batch, float value) {
-  const int64_t at = batch * x.layout.batchStride + column * x.layout.lead + row;
+  const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
   char* place = const_cast<char*>(x.data) + at * static_cast<int64_t>(bytesOf(x.layout.type));
   const auto bits = std::bit_cast<uint32_t>(value);
   if (x.layout.type == BLAS_FLOAT32) {
@@ -169,8 +170,8 @@ float rounded(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x)
 
 /// Whether all that an operand may touch is allocated on the device.
 bool isInside(const Operand& x) {
-  const auto [type, rows, columns, lead, batch, batchStride] = x.layout;
-  const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * lead +
+  const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
+  const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension +
                            static_cast<int64_t>(rows);
   return deviceMemory().contain(x.data, static_cast<size_t>(elements) * bytesOf(type));
 }
@@ -202,11 +203,11 @@ struct Task {
 };
 
 bool isWhole(const mosaicBlasLayout& x) {
-  return x.lead >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
+  return x.leadingDimension >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
 }
 
 /// Sizes that go together, in types that the library multiplies.
-bool isProduct(const mosaicBlasProduct& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
+bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
                const mosaicBlasLayout& out) {
   const uint64_t m = product.transposeA ? a.columns : a.rows, k = product.transposeA ? a.rows : a.columns;
   const uint64_t k2 = product.transposeB ? b.columns : b.rows, n = product.transposeB ? b.rows : b.columns;
@@ -222,14 +223,14 @@ bool isProduct(const mosaicBlasProduct& product, const mosaicBlasLayout& a, cons
 
 extern "C" {
 
-BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasProduct product, BlasLayout a, BlasLayout b, BlasLayout c,
-                                          BlasLayout d, BlasPreference preference, int wanted, BlasChoice* choices,
-                                          int* found) {
+BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasMatmulDesc product, BlasLayout a, BlasLayout b, BlasLayout c,
+                                          BlasLayout d, BlasPreference preference, int wanted,
+                                          BlasHeuristicResult* choices, int* found) {
   *found = 0;
   if (!isProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
   if (wanted < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
   if (const char* none = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); none && *none) return BLAS_NOT_SUPPORTED;
-  Promise promise{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
+  AlgorithmData promise{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
   std::copy_n(preference->alignments, 4, promise.alignments);
   choices[0] = {};
   std::memcpy(&choices[0].algorithm, &promise, sizeof promise);
@@ -238,11 +239,11 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasProduct product, BlasL
   return BLAS_SUCCESS;
 }
 
-BlasStatus cublasLtMatmul(BlasHandle, BlasProduct product, const void* alpha, const void* a, BlasLayout aLayout,
+BlasStatus cublasLtMatmul(BlasHandle, BlasMatmulDesc product, const void* alpha, const void* a, BlasLayout aLayout,
                           const void* b, BlasLayout bLayout, const void* beta, const void* c, BlasLayout, void* d,
                           BlasLayout dLayout, const BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes,
                           CUstream stream) {
-  Promise promise;
+  AlgorithmData promise;
   std::memcpy(&promise, algorithm, sizeof promise);
   if (promise.magic != kMagic || workspaceBytes < promise.workspaceBytes || c != d) return BLAS_INVALID_VALUE;
   const void* operands[] = {a, b, c, d};

@@ -24,7 +24,7 @@ std::atomic<long> launches{0};
 struct Function {
   std::string name;
   Kernel kernel;
-  std::atomic<unsigned> mostShared{48 * 1024};
+  std::atomic<unsigned> maxShared{48 * 1024};
 };
 
 Function* functionNamed(const char* name) {
@@ -39,7 +39,7 @@ Function* functionNamed(const char* name) {
   return &function;
 }
 
-int mostSharedBytes() { return (capability() >= 90 ? 227 : 163) * 1024; }
+int maxSharedBytes() { return (capability() >= 90 ? 227 : 163) * 1024; }
 
 struct ErrorText {
   CUresult code;
@@ -67,7 +67,7 @@ const ErrorText errors[] = {
      "system has unsupported display driver / cuda driver combination"},
 };
 
-CUresult describe(CUresult code, const char** out, const char* ErrorText::*field) {
+CUresult makeDescriptor(CUresult code, const char** out, const char* ErrorText::*field) {
   const auto* found = std::find_if(std::begin(errors), std::end(errors), [&](const auto& e) { return e.code == code; });
   *out = found == std::end(errors) ? nullptr : found->*field;
   return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -90,8 +90,8 @@ CUresult cuInit(unsigned) {
 }
 
 CUresult cuDriverGetVersion(int* version) { return *version = driverVersion(), CUDA_SUCCESS; }
-CUresult cuGetErrorName(CUresult code, const char** name) { return describe(code, name, &ErrorText::name); }
-CUresult cuGetErrorString(CUresult code, const char** text) { return describe(code, text, &ErrorText::text); }
+CUresult cuGetErrorName(CUresult code, const char** name) { return makeDescriptor(code, name, &ErrorText::name); }
+CUresult cuGetErrorString(CUresult code, const char** text) { return makeDescriptor(code, text, &ErrorText::text); }
 CUresult cuDeviceGetCount(int* count) { return *count = devices(), CUDA_SUCCESS; }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
@@ -112,8 +112,8 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
     case COMPUTE_CAPABILITY_MINOR: *value = capability() % 10; break;
     case MULTIPROCESSOR_COUNT: *value = 4; break;
     case MAX_GRID_DIM_Y:
-    case MAX_GRID_DIM_Z: *value = mostBlocksAcross(); break;
-    case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = mostSharedBytes(); break;
+    case MAX_GRID_DIM_Z: *value = maxGridDim(); break;
+    case MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = maxSharedBytes(); break;
     case MEMORY_POOLS_SUPPORTED: *value = 1; break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -157,7 +157,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   return counts().modules++, CUDA_SUCCESS;
 }
 
-CUresult cuModuleUnload(CUmodule) { return counts().modules--, health().get(); }
+CUresult cuModuleUnload(CUmodule) { return counts().modules--, contextStatus().get(); }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   *function = reinterpret_cast<CUfunction>(functionNamed(name));
@@ -165,8 +165,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
-  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > mostSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
-  reinterpret_cast<Function*>(function)->mostShared = static_cast<unsigned>(value);
+  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > maxSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
+  reinterpret_cast<Function*>(function)->maxShared = static_cast<unsigned>(value);
   return ready();
 }
 
@@ -176,18 +176,18 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (const CUresult code = ready()) return code;
   const Function& started = *reinterpret_cast<const Function*>(function);
   const Dimensions grid{gridX, gridY, gridZ}, block{blockX, blockY, blockZ};
-  const auto across = static_cast<unsigned>(mostBlocksAcross());
+  const auto across = static_cast<unsigned>(maxGridDim());
   if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > across || gridZ > across) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (size_t{blockX} * blockY * blockZ > 1024 || blockX == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (sharedBytes > started.mostShared) return CUDA_ERROR_INVALID_VALUE;
+  if (sharedBytes > started.maxShared) return CUDA_ERROR_INVALID_VALUE;
   const long number = ++launches;
-  if (number == refusedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  auto arguments = started.kernel.take(parameters[0]);
+  if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  auto arguments = started.kernel.copyParameters(parameters[0]);
   streamOf(stream).enqueue([=, run = started.kernel.run, name = started.name] {
     if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": told to fail");
-    if (number == endlessLaunch()) std::promise<void>().get_future().wait();
+    if (number == hangingLaunch()) std::promise<void>().get_future().wait();
     try {
       run({grid, block, sharedBytes, arguments.get()});
     } catch (const std::exception& error) {
@@ -215,7 +215,7 @@ extern "C" CUresult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, v
     right = right && (axis == 3 || (strides[axis] % 16 == 0 && strides[axis] < uint64_t{1} << 40));
   }
   if (!right) return CUDA_ERROR_INVALID_VALUE;
-  EncodedMap encoded{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
+  EncodedTensorMap encoded{static_cast<const char*>(base), {}, {2}, static_cast<int>(box[1])};
   for (int axis = 0; axis < 4; axis++) encoded.length[axis] = static_cast<int64_t>(lengths[axis]);
   for (int axis = 0; axis < 3; axis++) encoded.stride[axis + 1] = static_cast<int64_t>(strides[axis]);
   std::memcpy(map, &encoded, sizeof encoded);

@@ -25,7 +25,7 @@ inline int driverVersion() { return static_cast<int>(setting("MOSAIC_EMULATED_DR
 /// 80 for 8.0.
 inline int capability() { return static_cast<int>(setting("MOSAIC_EMULATED_CAPABILITY", 80)); }
 /// How far a grid may reach along y and along z.
-inline int mostBlocksAcross() { return static_cast<int>(setting("MOSAIC_EMULATED_GRID", 65535)); }
+inline int maxGridDim() { return static_cast<int>(setting("MOSAIC_EMULATED_GRID", 65535)); }
 /// Bytes of device memory.
 inline size_t memoryBytes() { return static_cast<size_t>(setting("MOSAIC_EMULATED_MEMORY", 4L << 30)); }
 /// What cuInit returns.
@@ -37,9 +37,9 @@ inline int moduleResult() { return static_cast<int>(setting("MOSAIC_EMULATED_MOD
 /// The number, from 1, of the launch that fails, as an illegal access would make it; 0: none.
 inline long failingLaunch() { return setting("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
 /// The number, from 1, of the launch that is refused by the driver; 0: none.
-inline long refusedLaunch() { return setting("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
+inline long rejectedLaunch() { return setting("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
 /// The number, from 1, of the launch that never ends; 0: none.
-inline long endlessLaunch() { return setting("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
+inline long hangingLaunch() { return setting("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
 /// Whether to report on stderr what was not given back when the last context goes.
 inline bool reportsLeaks() { return setting("MOSAIC_EMULATED_LEAKS", 0) != 0; }
 

@@ -17,7 +17,7 @@ namespace emulated {
 using Site = std::source_location;
 
 /// A kernel did what no kernel may; reports which thread, and where.
-struct Misuse : std::runtime_error {
+struct KernelError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
@@ -54,14 +54,14 @@ struct Launch {
 
 struct Kernel {
   /// Copies the argument: a driver takes it at the call, the grid runs later.
-  std::shared_ptr<const void> (*take)(const void* parameters);
+  std::shared_ptr<const void> (*copyParameters)(const void* parameters);
   /// Runs the whole grid; throws std::exception with the place of the first misuse.
   void (*run)(const Launch& launch);
 };
 
 inline std::map<std::string, Kernel>& kernels() {
-  static std::map<std::string, Kernel> known;
-  return known;
+  static std::map<std::string, Kernel> registry;
+  return registry;
 }
 
 struct Registration {
@@ -69,7 +69,7 @@ struct Registration {
 };
 
 template <class Parameters>
-std::shared_ptr<const void> takeParameters(const void* parameters) {
+std::shared_ptr<const void> copyParameters(const void* parameters) {
   static_assert(sizeof(Parameters) <= 4096, "drivers before CUDA 12.1 take no more as a kernel's arguments");
   return std::make_shared<const Parameters>(*static_cast<const Parameters*>(parameters));
 }
@@ -77,11 +77,11 @@ std::shared_ptr<const void> takeParameters(const void* parameters) {
 // What the stand-in driver puts into a TensorMap, and TMA takes out.
 
 /// Axes from the fastest on; lengths count elements of 16 bits, strides bytes.
-struct EncodedMap {
+struct EncodedTensorMap {
   const char* base;
   int64_t length[4], stride[4];
   int boxRows;
 };
-static_assert(sizeof(EncodedMap) <= sizeof(mosaic::cuda::TensorMap));
+static_assert(sizeof(EncodedTensorMap) <= sizeof(mosaic::cuda::TensorMap));
 
 }  // namespace emulated

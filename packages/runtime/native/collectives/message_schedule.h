@@ -50,13 +50,13 @@ struct Stage {
   std::optional<NativeCollective> native;
 };
 
-struct Plan {
+struct MessageSchedule {
   std::vector<Stage> stages;
   Payload payload;
 };
 
 /// The stages of a call whose signature is `base`. Throws std::invalid_argument where sends of a rank to itself do not
 /// match its receives from itself.
-Plan planOf(const Group& group, const Call& call, const Signature& base);
+MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& base);
 
 }  // namespace mosaic

@@ -10,7 +10,7 @@ napi_value synchronize(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return guarded(env, &device, [&]() -> napi_value {
-    device.afterAll([completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
+    device.onComplete([completion = addon.scratch[1], completions = addon.completions](const MosaicFailure* failure) {
       completions->complete(completion, failure);
     });
     addon.completions->expect();
@@ -82,7 +82,7 @@ napi_value takeTrace(napi_env env, napi_callback_info) {
 
 }  // namespace
 
-void exportOrder(napi_env env, napi_value exports) {
+void exportStream(napi_env env, napi_value exports) {
   exportAll(env, exports,
             {{"synchronize", synchronize},
              {"record", record},

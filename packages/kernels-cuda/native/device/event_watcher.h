@@ -14,32 +14,32 @@ namespace mosaic::cuda {
 
 /// Calls back once the work before an event is done, or has failed. A driver drops callbacks of its own when a context
 /// fails; a thread that waits for the event is notified.
-class Watcher {
+class EventWatcher {
  public:
   /// Gets what waiting for the event returned. Must not throw. It may call the driver.
-  using Then = std::function<void(CUresult)>;
+  using Callback = std::function<void(CUresult)>;
 
-  explicit Watcher(std::shared_ptr<const Context> context);
+  explicit EventWatcher(std::shared_ptr<const Context> context);
   /// What was asked for before still comes.
-  ~Watcher();
+  ~EventWatcher();
 
   /// After all work in the stream so far. In the order of calls.
-  void after(CUstream stream, Then then);
+  void after(CUstream stream, Callback callback);
 
  private:
-  struct Awaited {
+  struct PendingEvent {
     std::unique_ptr<Event> event;
     CUresult recorded;
-    Then then;
+    Callback callback;
   };
   void loop();
-  std::unique_ptr<Event> takeEvent();
+  std::unique_ptr<Event> acquireEvent();
 
   std::shared_ptr<const Context> context_;
   std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<Awaited> queue_;                 // under mutex_
-  std::deque<std::unique_ptr<Event>> spare_;  // under mutex_
+  std::condition_variable available_;
+  std::deque<PendingEvent> queue_;                 // under mutex_
+  std::deque<std::unique_ptr<Event>> free_;  // under mutex_
   bool closed_ = false;                       // under mutex_
   std::thread thread_;
 };

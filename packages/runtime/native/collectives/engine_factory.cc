@@ -5,15 +5,15 @@
 
 namespace mosaic {
 
-void FreeTransport::operator()(const MosaicTransport* transport) const {
+void TransportDeleter::operator()(const MosaicTransport* transport) const {
   if (transport->abi != MOSAIC_TRANSPORT_ABI) return;
   if (transport->ordering == MOSAIC_ORDER_HOST) transport->host->free(transport->host->self);
   else transport->stream->free(transport->stream->self);
 }
 
-std::shared_ptr<Engine> Engine::open(OwnedTransport transport, const Compute& compute,
+std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream& compute,
                                      std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-                                     Completed connected) {
+                                     CompletionCallback connected) {
   const auto refuse = [](const std::string& what) { throw Failure(MOSAIC_FAILURE_DEVICE, "collectives: " + what); };
   if (transport->abi != MOSAIC_TRANSPORT_ABI) {
     refuse("the transport has ABI " + std::to_string(transport->abi) + ", this runtime ABI " +

@@ -1,4 +1,4 @@
-#include "collectives/plan.h"
+#include "collectives/message_schedule.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -8,7 +8,7 @@ namespace mosaic {
 namespace {
 
 // Up to here one step with n times the bytes is faster than two steps.
-constexpr uint64_t kOneStepBytes = 8 << 10;
+constexpr uint64_t kOneShotBytes = 8 << 10;
 
 using Counts = std::vector<uint64_t>;
 
@@ -29,28 +29,28 @@ bool equal(const Counts& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
 }
 
-class Planner {
+class ScheduleBuilder {
  public:
-  Planner(const Group& group, const Call& call, const Signature& base)
+  ScheduleBuilder(const Group& group, const CollectiveCall& call, const Signature& base)
       : rank_(group.rank), size_(group.size()), call_(call), base_(base), width_(elementBytes(call.dtype)) {}
 
-  Plan plan() {
+  MessageSchedule build() {
     switch (call_.op) {
-      case OpKind::SendRecv: transfers(); break;
-      case OpKind::AllGather: gather(call_.send, call_.out, call_.in); break;
-      case OpKind::ReduceScatter: scatter(call_.send, call_.out, call_.in); break;
+      case OpKind::SendRecv: sendRecv(); break;
+      case OpKind::AllGather: allGather(call_.send, call_.out, call_.in); break;
+      case OpKind::ReduceScatter: reduceScatter(call_.send, call_.out, call_.in); break;
       case OpKind::AllReduce: allReduce(); break;
-      case OpKind::AllToAll: toAll(); break;
+      case OpKind::AllToAll: allToAll(); break;
       case OpKind::Broadcast: broadcast(); break;
-      case OpKind::Barrier: gather(Counts(size_, 0), nullptr, nullptr); break;
+      case OpKind::Barrier: allGather(Counts(size_, 0), nullptr, nullptr); break;
       case OpKind::Split: break;
     }
-    return std::move(plan_);
+    return std::move(schedule_);
   }
 
  private:
-  void gather(const Counts& counts, uint8_t* out, const uint8_t* in) {
-    Stage& stage = next();
+  void allGather(const Counts& counts, uint8_t* out, const uint8_t* in) {
+    Stage& stage = nextStage();
     const Counts at = offsets(counts);
     const uint64_t own = counts[rank_] * width_;
     copy(stage, out + at[rank_] * width_, in, own);
@@ -64,29 +64,29 @@ class Planner {
   }
 
   /// Rank j reduces the share counts[j] of every rank's input.
-  void scatter(const Counts& counts, uint8_t* out, uint8_t* in) {
-    Stage& stage = next();
+  void reduceScatter(const Counts& counts, uint8_t* out, uint8_t* in) {
+    Stage& stage = nextStage();
     const Counts at = offsets(counts);
     for (const uint32_t peer : others()) send(stage, peer, in + at[peer] * width_, counts[peer]);
     reduceInto(stage, {out, in + at[rank_] * width_, counts[rank_], false});
   }
 
   void allReduce() {
-    const uint64_t count = sizeOf(call_.shape);
+    const uint64_t count = elementCountOf(call_.shape);
     uint8_t* x = call_.out;
-    if (count * width_ <= kOneStepBytes) {
-      Stage& stage = next();
+    if (count * width_ <= kOneShotBytes) {
+      Stage& stage = nextStage();
       for (const uint32_t peer : others()) send(stage, peer, x, count);
       return reduceInto(stage, {x, x, count, true});
     }
     const Counts counts = shares(count, size_);
     uint8_t* own = x + offsets(counts)[rank_] * width_;
-    scatter(counts, own, x);
-    gather(counts, x, own);
+    reduceScatter(counts, own, x);
+    allGather(counts, x, own);
   }
 
-  void toAll() {
-    Stage& stage = next();
+  void allToAll() {
+    Stage& stage = nextStage();
     const Counts to = offsets(call_.send), from = offsets(call_.receive);
     copy(stage, call_.out + from[rank_] * width_, call_.in + to[rank_] * width_, call_.send[rank_] * width_);
     for (const uint32_t peer : others()) {
@@ -96,8 +96,8 @@ class Planner {
   }
 
   void broadcast() {
-    Stage& stage = next();
-    const uint64_t count = sizeOf(call_.shape);
+    Stage& stage = nextStage();
+    const uint64_t count = elementCountOf(call_.shape);
     if (rank_ != call_.root) receive(stage, call_.root, call_.out, count);
     else for (const uint32_t peer : others()) send(stage, peer, call_.out, count);
     if (size_ > 1 && count > 0) {
@@ -105,25 +105,26 @@ class Planner {
     }
   }
 
-  void transfers() {
-    Stage& stage = next();
+  void sendRecv() {
+    Stage& stage = nextStage();
     std::vector<const Transfer*> toSelf, fromSelf;
     for (const Transfer& transfer : call_.transfers) {
       if (transfer.peer == rank_) (transfer.send ? toSelf : fromSelf).push_back(&transfer);
-      else append(stage, transfer);
+      else appendTransfer(stage, transfer);
     }
     if (toSelf.size() != fromSelf.size()) throw std::invalid_argument("sends to itself without as many receives");
     for (size_t i = 0; i < toSelf.size(); i++) {
       if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
         throw std::invalid_argument("receives from itself that its sends do not match: shapes or dtypes differ");
       }
-      copy(stage, fromSelf[i]->data, toSelf[i]->data, sizeOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
+      copy(stage, fromSelf[i]->data, toSelf[i]->data,
+           elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
     }
   }
 
   // ── parts of stages
 
-  Stage& next() { return plan_.stages.emplace_back(); }
+  Stage& nextStage() { return schedule_.stages.emplace_back(); }
 
   /// The other ranks, beginning after this one, so that not all send to rank 0 first.
   std::vector<uint32_t> others() const {
@@ -148,23 +149,23 @@ class Planner {
     addReceive(stage, message(peer, data, count));
   }
 
-  void append(Stage& stage, const Transfer& transfer) {
+  void appendTransfer(Stage& stage, const Transfer& transfer) {
     Message message{transfer.peer, transfer.data, base_};
     message.signature.dtype = transfer.dtype;
-    message.signature.bytes = sizeOf(transfer.shape) * elementBytes(transfer.dtype);
+    message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);
     setShape(message.signature, transfer.shape);
     if (transfer.send) addSend(stage, std::move(message));
     else addReceive(stage, std::move(message));
   }
 
   void addSend(Stage& stage, Message message) {
-    plan_.payload.sent += message.signature.bytes;
-    plan_.payload.messages++;
+    schedule_.payload.sent += message.signature.bytes;
+    schedule_.payload.messages++;
     stage.sends.push_back(std::move(message));
   }
 
   void addReceive(Stage& stage, Message message) {
-    plan_.payload.received += message.signature.bytes;
+    schedule_.payload.received += message.signature.bytes;
     stage.receives.push_back(std::move(message));
   }
 
@@ -177,14 +178,16 @@ class Planner {
   }
 
   const uint32_t rank_, size_;
-  const Call& call_;
+  const CollectiveCall& call_;
   const Signature& base_;
   const uint64_t width_;
-  Plan plan_;
+  MessageSchedule schedule_;
 };
 
 }  // namespace
 
-Plan planOf(const Group& group, const Call& call, const Signature& base) { return Planner(group, call, base).plan(); }
+MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& base) {
+  return ScheduleBuilder(group, call, base).build();
+}
 
 }  // namespace mosaic

@@ -7,7 +7,7 @@
 // Milakov and Gimelshein 2018; Dao 2023, algorithm 1.
 #pragma once
 
-#include "kernels/sum.cuh"
+#include "kernels/accumulator.cuh"
 #include "kernels/tile.cuh"
 
 namespace mosaic::cuda {
@@ -22,7 +22,7 @@ DEVICE float quadMax(float x) {
 }
 
 template <int N>
-DEVICE void seedState(const AttendParameters& p, const Run& own, int row, float (&acc)[N][4], float (&m)[2],
+DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, float (&acc)[N][4], float (&m)[2],
                       float (&l)[2]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -48,12 +48,12 @@ DEVICE void seedState(const AttendParameters& p, const Run& own, int row, float 
 
 /// What belongs to keys key0… that their row does not see becomes `hidden`: scores −∞, weights 0, whatever it was.
 template <int K>
-DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0, float hidden) {
+DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, int key0, float hidden) {
   const int first = key0 + (threadIdx.x & 3) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const int begin = edgeOf(visible, visible.begin, row + h * 8) - first;
-    const int end = edgeOf(visible, visible.end, row + h * 8) - first;
+    const int begin = edgePosition(visible, visible.begin, row + h * 8) - first;
+    const int end = edgePosition(visible, visible.end, row + h * 8) - first;
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
@@ -67,7 +67,7 @@ DEVICE void hideKeys(const Visible& visible, float (&s)[K][4], int row, int key0
 /// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
 /// multiplied by `keep`.
 template <int K>
-DEVICE void foldScores(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
+DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
   float base[2], sum[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -83,7 +83,7 @@ DEVICE void foldScores(float (&s)[K][4], float scale, float (&m)[2], float (&l)[
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = exponentialOf(s[n][i], scale, base[i >> 1]);
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = scaledExp(s[n][i], scale, base[i >> 1]);
     }
   } else {
     const float scale2 = scale * kLog2e, base2[] = {base[0] * kLog2e, base[1] * kLog2e};
@@ -108,14 +108,14 @@ DEVICE void scaleRows(float (&acc)[N][4], const float (&keep)[2]) {
 
 /// Writes the state of the rows that saw something.
 template <int N>
-DEVICE void storeState(const AttendParameters& p, const Share& share, const Run& own, int row,
+DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& own, int row,
                        const float (&acc)[N][4], const float (&m)[2], const float (&l)[2]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
     const float sum = quadSum(l[h]);  // before any lane may leave
-    if (r >= own.length || !seesAny(p.parts, share, r)) continue;
+    if (r >= own.length || !hasVisibleKeys(p.parts, work, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if ((lane & 3) == 0) {
       store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : m[h] + fastLog2(sum) * kLn2);
