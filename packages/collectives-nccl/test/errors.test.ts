@@ -98,7 +98,7 @@ const failureCases: readonly FailureCase[] = [
     env: {},
     code: use.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
     name: "OutOfMemoryError",
-    message: /no memory is left for \d+ bytes to receive into/,
+    message: /out of memory for \d+ bytes of receive buffers/,
   },
   {
     what: "no job",

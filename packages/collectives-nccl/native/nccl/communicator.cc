@@ -99,7 +99,7 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; a call of this host's system failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
+            what + "; a system call of this host failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
                    "descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {

@@ -48,9 +48,10 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     return device;
   } catch (const std::system_error& error) {
     const std::string wanted = std::to_string(options.threads);
-    throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "cpu: expected " + wanted + " threads, received fewer: " + error.what() +
-                      "; give fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
+    throw Failure(
+        MOSAIC_FAILURE_DEVICE,
+        "cpu: expected " + wanted + " threads, received fewer: " + error.what() +
+            "; request fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
   }
 }
 

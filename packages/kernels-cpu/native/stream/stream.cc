@@ -16,7 +16,8 @@ void failureFromCurrentException(MosaicFailure& failure) {
   } catch (const Failure& error) {
     failure = recordOf(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    failure = recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, "no memory for a kernel to work in; use smaller tensors");
+    failure =
+        recordOf(MOSAIC_FAILURE_OUT_OF_MEMORY, "out of memory for the scratch space of a kernel; use smaller tensors");
   } catch (const std::exception& error) {
     failure = recordOf(MOSAIC_FAILURE_DEVICE, error.what());
   } catch (...) {

@@ -44,7 +44,7 @@ TensorMap tensorMapOf(const TensorView& x, int boxRows) {
   TensorMap map;
   check(tensorMapEncodeTiled()(&map, type, 4, x.data, lengths, strides, box, steps, TENSOR_MAP_INTERLEAVE_NONE,
                                TENSOR_MAP_SWIZZLE_128B, TENSOR_MAP_L2_PROMOTION_256B, TENSOR_MAP_FILL_ZEROS),
-        "describing a tensor to TMA");
+        "encoding a tensor map");
   return map;
 }
 

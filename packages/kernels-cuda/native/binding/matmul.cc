@@ -97,8 +97,9 @@ bool launchBlas(Device& device, const MatmulParameters& p) {
   if (started == problems.size()) return true;
   // What was started is done once more, by our kernel; but nothing may be added twice.
   if (started == 0 || !p.accumulate) return false;
-  throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to do what it had taken, received a refusal; do "
-                                       "without it: MOSAIC_CUBLASLT_LIBRARY=none");
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "matmul: expected cuBLASLt to run a product that it supports, received an error; "
+                "disable it: MOSAIC_CUBLASLT_LIBRARY=none");
 }
 
 void launchKernel(Device& device, const MatmulParameters& p) {

@@ -38,7 +38,7 @@ std::optional<Part> partOf(const SpanPair& pair, const Slice& slice) {
   if (rows <= 0 || keys <= 0) return std::nullopt;
   constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
   if ((rows + kMargin) * q.step > kMaxPosition || (keys + kMargin) * k.step > kMaxPosition) {
-    throw std::invalid_argument("attend: a span reaches over 2^30 positions or more; cut it into shorter ones");
+    throw std::invalid_argument("attend: expected spans of fewer than 2^30 positions, received a longer one; split it");
   }
   if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
     throw std::invalid_argument(

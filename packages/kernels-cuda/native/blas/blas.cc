@@ -126,7 +126,7 @@ bool Blas::open() {
     throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to start, received " +
                                              std::string(library_->functions.getStatusName(status)) + " from " +
                                              library_->name + " " + library_->version +
-                                             "; update NVIDIA's driver, free memory of the GPU, or do without the "
+                                             "; update NVIDIA's driver, free memory of the GPU, or disable the "
                                              "library: MOSAIC_CUBLASLT_LIBRARY=none");
   }
   workspace_ = memory_.reserveScratch(recommendedWorkspace(options_.capability));

@@ -47,14 +47,14 @@ Context::Context(int ordinal) {
                                              name_ + " of " + std::to_string(major) + "." + std::to_string(minor) +
                                              "; choose another GPU by its index, or use the CPU device");
   }
-  check(cuda.primaryCtxRetain(&context_, device_), "making a context on the GPU");
+  check(cuda.primaryCtxRetain(&context_, device_), "creating a context on the GPU");
   enter();
 }
 
 Context::~Context() { driver().primaryCtxRelease(device_); }
 
 Event::Event(std::shared_ptr<const Context> context, unsigned flags) : context_(std::move(context)) {
-  check(driver().eventCreate(&event_, flags), "making an event");
+  check(driver().eventCreate(&event_, flags), "creating an event");
 }
 
 Event::~Event() {

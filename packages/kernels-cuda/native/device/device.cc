@@ -67,7 +67,7 @@ bool selectsHopperKernels(int capability) {
 
 }  // namespace
 
-Device::Stream::Stream() { check(driver().streamCreate(&stream_, STREAM_NON_BLOCKING), "making a stream"); }
+Device::Stream::Stream() { check(driver().streamCreate(&stream_, STREAM_NON_BLOCKING), "creating a stream"); }
 
 Device::Stream::~Stream() { driver().streamDestroy(stream_); }
 
@@ -79,7 +79,8 @@ Device::Device(const DeviceOptions& options)
       name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
       hasHopperKernels_(selectsHopperKernels(context_->capability())) {
   const CUdeviceptr bad = memory_->allocatePersistent(sizeof(BadIndex));
-  if (bad == 0) throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": no memory is left; end what else uses the GPU");
+  if (bad == 0)
+    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": out of memory; end other processes that use the GPU");
   badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(bad));
   check(driver().memsetD8Async(bad, 0, sizeof(BadIndex), stream()), "clearing memory");
   reduceRanks_ = module_.function("reduceRanks", 0);
@@ -143,11 +144,11 @@ void Device::fail(MosaicFailureCode code, const std::string& message) {
 }
 
 void Device::failWith(CUresult code) {
-  const std::string describePending = history_.describePending();
+  const std::string pending = history_.describePending();
   fail(MOSAIC_FAILURE_DEVICE,
-       name_ + ": " + (describePending.empty() ? "work" : describePending) + " failed: " + textOf(code) +
-           "; the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1 to learn which "
-           "kernel it was, or under compute-sanitizer");
+       name_ + ": " + (pending.empty() ? "work" : pending) + " failed: " + textOf(code) +
+           "; the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1 to identify the kernel, "
+           "or under compute-sanitizer");
 }
 
 Failure Device::explain(const CallError& error) {

@@ -44,10 +44,10 @@ Memory::Memory(const Context& context, CUstream stream, size_t limit) : stream_(
   properties.allocationType = MEM_ALLOCATION_TYPE_PINNED;
   properties.locationType = MEM_LOCATION_TYPE_DEVICE;
   properties.locationId = context.device();
-  check(driver().memPoolCreate(&pool_, &properties), "making a memory pool");
+  check(driver().memPoolCreate(&pool_, &properties), "creating a memory pool");
   uint64_t keep = UINT64_MAX;
-  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "setting up the memory pool");
-  check(driver().deviceTotalMem(&effectiveLimit_, context.device()), "asking for the GPU's memory");
+  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "configuring the memory pool");
+  check(driver().deviceTotalMem(&effectiveLimit_, context.device()), "querying the GPU's memory");
   pools().add(pool_);
 }
 
@@ -73,7 +73,7 @@ CUdeviceptr Memory::allocate(size_t bytes) {
   CUdeviceptr address = 0;
   const CUresult code = allocateFromPool(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
-  check(code, "taking memory");
+  check(code, "allocating memory");
   allocations_.insert(address);
   allocated_ += bytes;
   peak_ = std::max(peak_.load(), allocated_.load());
@@ -84,7 +84,7 @@ CUdeviceptr Memory::allocatePersistent(size_t bytes) {
   CUdeviceptr address = 0;
   const CUresult code = allocateFromPool(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
-  check(code, "taking memory");
+  check(code, "allocating memory");
   allocations_.insert(address);
   return address;
 }

@@ -49,7 +49,7 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
 int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
   return guarded(port, failure, [&] {
     CUstream made = nullptr;
-    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "making a stream");
+    check(driver().streamCreate(&made, STREAM_NON_BLOCKING), "creating a stream");
     *stream = made;
   });
 }
@@ -96,9 +96,9 @@ int allocate(MosaicDevicePort* port, uint64_t* address, size_t bytes, void* stre
     const CUresult code = deviceOf(port).memory().allocateScratch(&memory, bytes, streamOf(stream));
     if (code == CUDA_ERROR_OUT_OF_MEMORY) {
       throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY,
-                    "no memory is left for " + std::to_string(bytes) + " bytes to receive into");
+                    "out of memory for " + std::to_string(bytes) + " bytes of receive buffers");
     }
-    check(code, "taking memory");
+    check(code, "allocating memory");
     *address = memory;
   });
 }

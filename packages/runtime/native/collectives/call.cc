@@ -17,7 +17,7 @@ class CallReader {
   CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
 
   uint64_t number() {
-    if (at_ == end_) throw std::out_of_range("a call ends before its arguments do");
+    if (at_ == end_) throw std::out_of_range("a call is shorter than its arguments");
     return static_cast<uint64_t>(*at_++);
   }
   uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }

@@ -125,7 +125,7 @@ class FieldReader {
       read(run.count);
       total += run.count;
       if (run.count == 0 || uint64_t{run.first} + run.count > kMaxRanks || total > kMaxRanks) {
-        throw ProtocolError("a run of more ranks than a world may have");
+        throw ProtocolError("a range of more ranks than a world may have");
       }
     }
   }
@@ -136,7 +136,7 @@ class FieldReader {
   }
   std::string text(uint32_t most) {
     const uint32_t length = count(1);
-    if (length > most) throw ProtocolError("a text longer than is legal");
+    if (length > most) throw ProtocolError("a string longer than the limit");
     return {consume(length), length};
   }
 

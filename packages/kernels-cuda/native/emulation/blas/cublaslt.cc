@@ -183,7 +183,8 @@ struct Task {
 
   void run() const {
     for (const Operand* x : {&a, &b, &out}) {
-      if (!isInside(*x)) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand leaves its allocation");
+      if (!isInside(*x))
+        return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
     }
     const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
     for (int64_t i = 0; i < out.layout.batch; i++) {

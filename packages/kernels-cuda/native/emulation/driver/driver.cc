@@ -67,7 +67,7 @@ const ErrorText errors[] = {
      "system has unsupported display driver / cuda driver combination"},
 };
 
-CUresult makeDescriptor(CUresult code, const char** out, const char* ErrorText::*field) {
+CUresult describe(CUresult code, const char** out, const char* ErrorText::*field) {
   const auto* found = std::find_if(std::begin(errors), std::end(errors), [&](const auto& e) { return e.code == code; });
   *out = found == std::end(errors) ? nullptr : found->*field;
   return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -90,8 +90,8 @@ CUresult cuInit(unsigned) {
 }
 
 CUresult cuDriverGetVersion(int* version) { return *version = driverVersion(), CUDA_SUCCESS; }
-CUresult cuGetErrorName(CUresult code, const char** name) { return makeDescriptor(code, name, &ErrorText::name); }
-CUresult cuGetErrorString(CUresult code, const char** text) { return makeDescriptor(code, text, &ErrorText::text); }
+CUresult cuGetErrorName(CUresult code, const char** name) { return describe(code, name, &ErrorText::name); }
+CUresult cuGetErrorString(CUresult code, const char** text) { return describe(code, text, &ErrorText::text); }
 CUresult cuDeviceGetCount(int* count) { return *count = devices(), CUDA_SUCCESS; }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
@@ -186,7 +186,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
   if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   auto arguments = started.kernel.copyParameters(parameters[0]);
   streamOf(stream).enqueue([=, run = started.kernel.run, name = started.name] {
-    if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": told to fail");
+    if (number == failingLaunch()) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
     if (number == hangingLaunch()) std::promise<void>().get_future().wait();
     try {
       run({grid, block, sharedBytes, arguments.get()});

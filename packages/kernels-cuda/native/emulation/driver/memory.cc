@@ -96,7 +96,8 @@ CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const v
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([=] {
     if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
-      return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "a copy of " + std::to_string(bytes) + " bytes leaves its allocation");
+      return fault(CUDA_ERROR_ILLEGAL_ADDRESS,
+                   "a copy of " + std::to_string(bytes) + " bytes is out of bounds of its allocation");
     }
     std::memmove(to, from, bytes);
   });
@@ -196,7 +197,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   if (const CUresult code = ready()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
     const bool inside = deviceMemory().contain(memory, bytes);
-    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset leaves its allocation");
+    if (!inside) return fault(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

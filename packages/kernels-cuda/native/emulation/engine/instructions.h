@@ -20,7 +20,7 @@ DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
 
 inline void trap(ONLY_SITE) {
   emulated::current->site = site;
-  emulated::fail("the kernel stopped itself");
+  emulated::fail("trap executed");
 }
 
 // ── memory
