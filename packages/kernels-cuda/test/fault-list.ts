@@ -38,7 +38,7 @@ export const faults: readonly Fault[] = [
   { name: "barrier in one lane", file: FORWARD, old: SYNC, wrong: "if (lane == 0) syncBlock();" },
   { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   { name: "last tile left out", file: WALK, old: "if (key0 < end) return", wrong: "if (key0 + SIZE < end) return" },
-  { name: "next part left out", file: WALK, old: "part++;\n    open();", wrong: "part = lastPart;" },
+  { name: "next part left out", file: WALK, old: "part++;\n    seek();", wrong: "part = lastPart;" },
   { name: "sum seeded in four lanes", file: ONLINE, old: "(lane & 3) == 0 ? 1.f : 0.f", wrong: "1.f" },
   { name: "−∞ − −∞", file: ONLINE, old: "now == -infinity() ? 0.f : now", wrong: "now" },
   { name: "wrong head of keys", file: FORWARD, old: "headK = head / p.group", wrong: "headK = head % p.group" },
