@@ -196,7 +196,7 @@ int main() {
   for (std::string line; std::getline(std::cin, line);) {
     Fields fields = fieldsOf(line);
     const std::string verb = fields.at(0), id = fields.at(1);
-    const Fields sleepFor(fields.begin() + 2, fields.end());
+    const Fields rest(fields.begin() + 2, fields.end());
     if (verb == "open") {
       ranks[id] = std::make_unique<Rank>(id, optionsOf(rest));
     } else if (verb == "join") {
