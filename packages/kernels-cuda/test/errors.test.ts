@@ -188,7 +188,7 @@ test.concurrent("a kernel that fails is among those that the error names, and no
     ],
   );
   const failure =
-    /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the process cannot use this GPU any more: start it again, with CUDA_LAUNCH_BLOCKING=1/;
+    /^DeviceError: cuda:0 \(Emulated GPU .*\): one of unary, scalar failed: an illegal memory access was encountered \(CUDA_ERROR_ILLEGAL_ADDRESS\); the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1/;
   for (const each of reported.slice(0, -1)) expect(each).toMatch(failure);
   expect(reported.at(-1)).toBe("none");
 });
