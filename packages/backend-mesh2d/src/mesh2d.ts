@@ -76,20 +76,20 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 
     withShape: (other) => mesh2d({ ...options, shape: other }),
 
-    inParts,
+    blockwise,
 
     attend(ctx, call, state, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attend(ctx, call, state, kv);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using whole = inParts([kv.from]);
+      using whole = blockwise([kv.from]);
       whole.attendBackward(ctx, call, grads, kv);
     },
   };
 
-  function inParts(from: readonly Coordinate[]): InParts {
+  function blockwise(from: readonly Coordinate[]): InParts {
     let forward: PartwisePass<PlacedKv> | undefined;
     let backward: PartwisePass<KvAndGrads> | undefined;
     return {
@@ -118,7 +118,7 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
       const grouped = call.q.shape[1]! / k.shape[1]!;
       const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
       const tileAt = (place: Coordinate) =>
-        tiles.of(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
+        tiles.getOrCreate(call, place, () => new Tiles(dependencyTable({ axis, size }, call, place))).of(grid, rank);
       return { ctx, axis, inner, label, grid, tiles: from.map(tileAt) };
     }
   }

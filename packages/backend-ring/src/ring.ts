@@ -135,7 +135,7 @@ export function* rotate(
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: mostRows(dependencies, rank) });
   const like = [kv.k, kv.v];
-  const own: Chunk = isSent(dependencies, rank) ? buffers.dense(like) : { tensors: like, wire: [] };
+  const own: Chunk = isSent(dependencies, rank) ? buffers.contiguous(like) : { tensors: like, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
   const bufferFor = (source: number, step: number): Chunk => {
     if (needsKv(rank, source)) return buffers.slot(parity(step), like, keyRows(source));

@@ -6,17 +6,17 @@ import type { DType } from "./dtype.ts";
 import { formatValue, OptionError, ShapeError } from "./errors.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf } from "./options.ts";
-import { formatShape, type Shape, sizeOf } from "./shape.ts";
+import { formatShape, type Shape, numel } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
 /** Where a tensor shall live: a device, or the one of a context. */
-export type On = Context | Device;
+export type DeviceOrContext = Context | Device;
 
-function isContext(on: On): on is Context {
+function isContext(on: DeviceOrContext): on is Context {
   return "mesh" in on;
 }
 
-function deviceOf(on: On, where: string): Device {
+function resolveDevice(on: DeviceOrContext, where: string): Device {
   if (typeof on !== "object" || on === null || !("mesh" in on || "kernels" in on)) {
     throw new OptionError({ where, expected: "a Context or a Device", received: formatValue(on) });
   }
@@ -30,12 +30,12 @@ function deviceOf(on: On, where: string): Device {
  *
  * @throws ShapeError for a length that is not a whole number ≥ 0; DTypeError for an unknown dtype.
  */
-export function empty(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
-  return allocate(deviceOf(on, "empty"), { shape, dtype, where: "empty" });
+export function empty(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
+  return allocate(resolveDevice(on, "empty"), { shape, dtype, where: "empty" });
 }
 
-function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: string }): Tensor {
-  const { shape, dtype, where } = wanted;
+function allocate(device: Device, spec: { shape: Shape; dtype: DType; where: string }): Tensor {
+  const { shape, dtype, where } = spec;
   checkShape(where, shape);
   checkDType(where, dtype);
   return device.empty(shape, dtype);
@@ -55,15 +55,15 @@ function allocate(device: Device, wanted: { shape: Shape; dtype: DType; where: s
  * ```
  * @throws ShapeError if the shape has another number of elements; OptionError for an element that is not a number.
  */
-export function fromArray(on: On, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
-  const device = deviceOf(on, "fromArray");
+export function fromArray(on: DeviceOrContext, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
+  const device = resolveDevice(on, "fromArray");
   checkShape("fromArray", shape);
   checkArrayLike(values);
-  if (sizeOf(shape) !== values.length) {
+  if (numel(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
       expected: `${values.length} elements, as many as values`,
-      received: `${formatShape(shape)} (${sizeOf(shape)})`,
+      received: `${formatShape(shape)} (${numel(shape)})`,
     });
   }
   checkNumbers(values);
@@ -94,8 +94,8 @@ function checkNumbers(values: ArrayLike<number>): void {
 }
 
 /** A tensor of one value throughout. */
-export function full(on: On, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
-  const device = deviceOf(on, "full");
+export function full(on: DeviceOrContext, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
+  const device = resolveDevice(on, "full");
   checkNumber("full: value", value);
   const out = allocate(device, { shape, dtype, where: "full" });
   device.kernels.fill(out, value);
@@ -103,16 +103,16 @@ export function full(on: On, shape: Shape, value: number, dtype: DType = "float3
 }
 
 /** A tensor of zeros. */
-export function zeros(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
+export function zeros(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
   return full(on, shape, 0, dtype);
 }
 
 /** A tensor of ones. */
-export function ones(on: On, shape: Shape, dtype: DType = "float32"): Tensor {
+export function ones(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
   return full(on, shape, 1, dtype);
 }
 
-const randomFields = {
+const commonRandomOptions = {
   /** What the numbers follow from. Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
   seed: option.integer({ min: 0, optional: true }),
   /** Distinguishes tensors of one seed. Default: a fresh one at every call. */
@@ -121,7 +121,7 @@ const randomFields = {
   dtype: option.dtype({ default: "float32" }),
 };
 export const randnOptions = defineOptions("randn", {
-  ...randomFields,
+  ...commonRandomOptions,
   /** Of the normal distribution. Default 0. */
   mean: option.number({ default: 0 }),
   /** Standard deviation. Default 1. */
@@ -130,7 +130,7 @@ export const randnOptions = defineOptions("randn", {
 /** What `randn` takes beside a shape. */
 export type RandnOptions = OptionsOf<typeof randnOptions>;
 export const randOptions = defineOptions("rand", {
-  ...randomFields,
+  ...commonRandomOptions,
   /** The smallest number. Default 0. */
   low: option.number({ default: 0 }),
   /** What all numbers are below. Default 1. */
@@ -154,21 +154,21 @@ export type RandOptions = OptionsOf<typeof randOptions>;
  * ```
  * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no whole number ≥ 0.
  */
-export function randn(on: On, shape: Shape, options?: RandnOptions): Tensor {
+export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
   const { mean, std, dtype, ...draw } = randnOptions.parse(options);
-  const device = deviceOf(on, "randn");
-  const from = source(on, draw);
+  const device = resolveDevice(on, "randn");
+  const from = resolveRandomStream(on, draw);
   const out = allocate(device, { shape, dtype, where: "randn" });
   device.kernels.random(out, { kind: "normal", mean, std, ...from });
   return out;
 }
 
 /** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
-export function rand(on: On, shape: Shape, options?: RandOptions): Tensor {
+export function rand(on: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
   const { low, high, dtype, ...draw } = randOptions.parse(options);
   checkDistribution("rand", { kind: "uniform", low, high });
-  const device = deviceOf(on, "rand");
-  const from = source(on, draw);
+  const device = resolveDevice(on, "rand");
+  const from = resolveRandomStream(on, draw);
   const out = allocate(device, { shape, dtype, where: "rand" });
   device.kernels.random(out, { kind: "uniform", low, high, ...from });
   return out;
@@ -196,21 +196,21 @@ export function checkDistribution(where: string, spec: Distribution): void {
   if (!isRight) throw new OptionError({ where, expected, received });
 }
 
-const streams = new WeakMap<Device, number>();
+const nextStreams = new WeakMap<Device, number>();
 
-interface Draw {
+interface RandomStream {
   readonly seed: number | undefined;
   readonly stream: number | undefined;
 }
 
-function source(on: On, { seed, stream }: Draw): { seed: number; stream: number } {
+function resolveRandomStream(on: DeviceOrContext, { seed, stream }: RandomStream): { seed: number; stream: number } {
   if (isContext(on)) return { seed: seed ?? rankSeed(on), stream: stream ?? on.nextRandomStream() };
   return { seed: seed ?? 0, stream: stream ?? nextStreamNumber(() => nextStream(on)) };
 }
 
 function nextStream(device: Device): number {
-  const next = streams.get(device) ?? 0;
-  streams.set(device, next + 1);
+  const next = nextStreams.get(device) ?? 0;
+  nextStreams.set(device, next + 1);
   return next;
 }
 

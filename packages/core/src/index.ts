@@ -10,12 +10,12 @@ export {
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export {
   type AttentionBackend,
-  type Call,
+  type AttentionCall as Call,
   checkBackend,
   describeBackend,
-  inParts,
-  type InParts,
-  type PlacedKv,
+  blockwise as inParts,
+  type BlockwiseAttention as InParts,
+  type KvShard as PlacedKv,
   tileOf,
 } from "./attention/backend.ts";
 export { local } from "./attention/local.ts";
@@ -23,8 +23,8 @@ export type * from "./attention/state.ts";
 export * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
-export { type Edge, enableGrad, GradNode, isRecording, type Made, noGrad, type Recipe } from "./autograd/node.ts";
-export { preserveVersion, type Saved } from "./autograd/saved-tensors.ts";
+export { type Edge, enableGrad, GradNode, isGradEnabled as isRecording, type TensorMetadata as Made, noGrad, type BackwardDefinition as Recipe } from "./autograd/node.ts";
+export { preserveVersion, type SavedValues as Saved } from "./autograd/saved-tensors.ts";
 export {
   CheckedGroup,
   type CollectiveCall,
@@ -39,7 +39,7 @@ export {
   empty,
   fromArray,
   full,
-  type On,
+  type DeviceOrContext as On,
   ones,
   rand,
   randn,
@@ -61,8 +61,8 @@ export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } fr
 export { rowsWithin, visiblePairs } from "./mask/area.ts";
 export * from "./mask/clip.ts";
 export * as masks from "./mask/masks.ts";
-export { findOverlap, sliceMeets, slicesOverlap } from "./mask/overlap.ts";
-export { type Mask, type Slice, type SliceType, slantsLeft, slantsRight, sliceTypeCodes } from "./mask/slice.ts";
+export { findOverlap, sliceIntersects as sliceMeets, slicesOverlap } from "./mask/overlap.ts";
+export { type Mask, type Slice, type SliceType, hasDiagonalStart as slantsLeft, hasDiagonalEnd as slantsRight, sliceTypeCodes } from "./mask/slice.ts";
 export { resolveSlices } from "./mask/verify.ts";
 export { isVisible } from "./mask/visible.ts";
 export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
@@ -70,13 +70,13 @@ export type { AttentionForwardOptions, AttentionModuleOptions, PositionEncoding 
 export {
   CrossAxisAttention,
   type CrossAxisAttentionOptions,
-  type CrossForwardOptions,
+  type CrossAxisForwardOptions as CrossForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
 export { checkModule, Module } from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
-export { createParameter, type Initial, type ParameterOptions } from "./modules/parameter.ts";
+export { createParameter, type Initializer as Initial, type ParameterOptions } from "./modules/parameter.ts";
 export { reduceGradients } from "./modules/reduce-gradients.ts";
 export { SelfAttention } from "./modules/self-attention.ts";
 export {
@@ -85,7 +85,7 @@ export {
   type LoadOptions,
   type LoadReport,
   type StateDict,
-  StateError,
+  StateDictError as StateError,
 } from "./modules/state-dict.ts";
 export * from "./ops/arithmetic.ts";
 export { concatenate } from "./ops/concatenate.ts";
@@ -114,6 +114,6 @@ export { resolveShards } from "./placement/verify.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
 export { leakedTensors, Storage } from "./storage.ts";
-export { Tensor, type TensorParts, type ViewParts } from "./tensor.ts";
+export { Tensor, type TensorInit as TensorParts, type ViewOptions as ViewParts } from "./tensor.ts";
 export type { TensorMethods } from "./methods.ts";
 export type { TraceEvent } from "./trace.ts";

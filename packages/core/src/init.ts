@@ -38,7 +38,7 @@ export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
 /** Where the backends live that Mosaic itself provides. */
-const packages: Readonly<Record<string, string>> = {
+const backendPackages: Readonly<Record<string, string>> = {
   ring: "@mosaic/backend-ring",
   mesh2d: "@mosaic/backend-mesh2d",
   ulysses: "@mosaic/backend-ulysses",
@@ -62,8 +62,8 @@ const packages: Readonly<Record<string, string>> = {
  */
 export async function init(options: InitOptions): Promise<Context> {
   const settings = initOptions.parse(options);
-  const size = settings.worldSize ?? fromEnvironment("WORLD_SIZE", 1);
-  const rank = settings.rank ?? fromEnvironment("RANK", 0);
+  const size = settings.worldSize ?? readEnvironment("WORLD_SIZE", 1);
+  const rank = settings.rank ?? readEnvironment("RANK", 0);
   if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
     throw new OptionError({
       where: "init",
@@ -72,22 +72,22 @@ export async function init(options: InitOptions): Promise<Context> {
       remedy: "let mosaic-run set RANK and WORLD_SIZE, or give rank and worldSize",
     });
   }
-  const shape = meshShape(settings, size);
-  const backends = byName(settings.backends ?? []);
-  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : missingCollectives(size));
+  const shape = resolveMeshShape(settings, size);
+  const backends = registerBackends(settings.backends ?? []);
+  const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectives(size));
   const { device, timeout, seed } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
   try {
-    return new OpenContext({ device, backends, mesh: await createMesh(world, shape), seed });
+    return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed });
   } catch (error) {
     await world[Symbol.asyncDispose]();
     throw error;
   }
 }
 
-function fromEnvironment(name: string, otherwise: number): number {
+function readEnvironment(name: string, fallback: number): number {
   const text = process.env[name];
-  if (text === undefined || text === "") return otherwise;
+  if (text === undefined || text === "") return fallback;
   if (/^\d+$/.test(text)) return Number(text);
   throw new OptionError({
     where: `init: environment variable ${name}`,
@@ -96,7 +96,7 @@ function fromEnvironment(name: string, otherwise: number): number {
   });
 }
 
-function meshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
+function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
   if (mesh && spSize !== undefined) {
     throw new OptionError({
       where: "init",
@@ -115,7 +115,7 @@ function meshShape({ mesh, spSize }: InitSettings, size: number): Coordinate {
   });
 }
 
-function missingCollectives(size: number): never {
+function throwMissingCollectives(size: number): never {
   throw new OptionError({
     where: "init",
     expected: `collectives for ${size} ranks`,
@@ -124,7 +124,7 @@ function missingCollectives(size: number): never {
   });
 }
 
-function byName(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
+function registerBackends(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
   const backends = new Map<string, AttentionBackend>([["local", local()]]);
   for (const backend of given) {
     if (backends.has(backend.name) && backend.name !== "local") {
@@ -139,14 +139,14 @@ function byName(given: readonly AttentionBackend[]): ReadonlyMap<string, Attenti
   return backends;
 }
 
-interface Parts {
+interface ContextFields {
   readonly device: Device;
   readonly mesh: DeviceMesh;
   readonly backends: ReadonlyMap<string, AttentionBackend>;
   readonly seed: number;
 }
 
-class OpenContext implements Context {
+class RankContext implements Context {
   readonly device: Device;
   readonly mesh: DeviceMesh;
   readonly seed: number;
@@ -154,7 +154,7 @@ class OpenContext implements Context {
   readonly #backends: ReadonlyMap<string, AttentionBackend>;
   #closing: Promise<void> | undefined;
 
-  constructor({ device, mesh, backends, seed }: Parts) {
+  constructor({ device, mesh, backends, seed }: ContextFields) {
     this.device = device;
     this.mesh = mesh;
     this.seed = seed;
@@ -180,13 +180,13 @@ class OpenContext implements Context {
     }
     const backend = this.#backends.get(nameOrValue);
     if (backend) return backend;
-    const home = packages[nameOrValue];
+    const packageName = backendPackages[nameOrValue];
     throw new OptionError({
       where: "backend",
       expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
-      remedy: home
-        ? `npm install ${home}, and pass ${nameOrValue}(…) in init({ backends: [...] })`
+      remedy: packageName
+        ? `npm install ${packageName}, and pass ${nameOrValue}(…) in init({ backends: [...] })`
         : "pass the backend itself, or register it in init({ backends: [...] })",
     });
   }

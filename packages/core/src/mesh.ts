@@ -43,7 +43,7 @@ export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
   return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
 }
 
-function checkShape(shape: Coordinate, size: number): void {
+function checkMeshShape(shape: Coordinate, size: number): void {
   // JavaScript sorts names like "0" before all others, so that axes would change their order.
   const unusable = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
   if (unusable.length > 0) {
@@ -74,12 +74,12 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
   );
   checkLengths("init: mesh", lengths);
   const shape = { ...lengths };
-  checkShape(shape, world.size);
+  checkMeshShape(shape, world.size);
   const axes = Object.keys(shape);
   const coordinate = coordinateOf(world.rank, shape);
   const groups = new Map<string, ProcessGroup>();
   for (const axis of axes) {
-    groups.set(axis, shape[axis] === world.size ? world : await world.split(colorOf(coordinate, shape, axis), axis));
+    groups.set(axis, shape[axis] === world.size ? world : await world.split(groupColor(coordinate, shape, axis), axis));
   }
   return {
     shape,
@@ -100,7 +100,7 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
 }
 
 /** Ranks that agree on every other axis share a color. */
-function colorOf(coordinate: Coordinate, shape: Coordinate, axis: string): number {
+function groupColor(coordinate: Coordinate, shape: Coordinate, axis: string): number {
   return Object.keys(shape).reduce(
     (color, each) => (each === axis ? color : color * shape[each]! + coordinate[each]!),
     0,

@@ -104,14 +104,14 @@ export interface NumberRange {
   readonly below?: number;
 }
 
-function rangeOf(range: NumberRange): { readonly text: string; readonly has: (value: number) => boolean } {
+function numberRange(range: NumberRange): { readonly text: string; readonly contains: (value: number) => boolean } {
   const { min = -Infinity, max = Infinity, above = -Infinity, below = Infinity } = range;
-  const has = (value: number): boolean => {
+  const contains = (value: number): boolean => {
     return (
       value >= min && value <= max && (above === -Infinity || value > above) && (below === Infinity || value < below)
     );
   };
-  return { text: rangeText(range), has };
+  return { text: rangeText(range), contains };
 }
 
 function rangeText({ min, max, above, below }: NumberRange): string {
@@ -127,8 +127,8 @@ function rangeText({ min, max, above, below }: NumberRange): string {
 export function number<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, has } = rangeOf(settings ?? {});
-  const accepts = (value: unknown): value is number => Number.isFinite(value) && has(value as number);
+  const { text, contains } = numberRange(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isFinite(value) && contains(value as number);
   return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
 }
 
@@ -136,8 +136,8 @@ export function number<const S extends NumberRange & OptionSettings<number>>(
 export function integer<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
-  const { text, has } = rangeOf(settings ?? {});
-  const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && has(value as number);
+  const { text, contains } = numberRange(settings ?? {});
+  const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && contains(value as number);
   return custom(`a whole number${text}`, accepts, settings);
 }
 

@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { empty, fromArray, full, ones, rand, randn, zeros } from "../src/creation.ts";
 import { DisposedError, DTypeError, ShapeError } from "../src/errors.ts";
-import { contiguousStrides, type Shape, sizeOf } from "../src/shape.ts";
+import { contiguousStrides, type Shape, numel } from "../src/shape.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
@@ -11,7 +11,7 @@ const device = new ReferenceDevice();
 const counted = (shape: Shape) =>
   fromArray(
     device,
-    Array.from({ length: sizeOf(shape) }, (_, i) => i),
+    Array.from({ length: numel(shape) }, (_, i) => i),
     shape,
   );
 
@@ -21,7 +21,7 @@ const anyShape = fc.array(fc.integer({ min: 0, max: 4 }), { maxLength: 4 });
 function pick(from: Shape, to: Shape, source: (index: number[]) => number[]): number[] {
   const strides = contiguousStrides(from);
   const steps = contiguousStrides(to);
-  return Array.from({ length: sizeOf(to) }, (_, flat) => {
+  return Array.from({ length: numel(to) }, (_, flat) => {
     const index = to.map((length, axis) => Math.floor(flat / steps[axis]!) % length);
     return source(index).reduce((at, i, axis) => at + i * strides[axis]!, 0);
   });

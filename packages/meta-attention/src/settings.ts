@@ -4,7 +4,7 @@ import {
   masks,
   OptionError,
   type Placement,
-  placementOf,
+  resolvePlacement,
   type PositionEncoding,
   checkContext,
   defineOptions,
@@ -128,7 +128,7 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
     chunks,
     topK: topKOf(name, options.topK, chunks),
     mask: options.mask ?? (causal ? masks.causal() : masks.full()),
-    placement: placementOf(options.placement),
+    placement: resolvePlacement(options.placement),
     scale: options.scale ?? headDim ** -0.5,
   };
   checkTogether(settings);

@@ -22,7 +22,7 @@ export function broadcasting(axis: string, inner: AttentionBackend = local()): A
     const group = ctx.mesh.group(axis);
     for (let source = 0; source < size; source++) {
       using buffers = new ChunkBuffers({ device: ctx.device });
-      const chunk = source === group.rank ? buffers.dense([k, v]) : buffers.empty([k, v], keyRows(source));
+      const chunk = source === group.rank ? buffers.contiguous([k, v]) : buffers.empty([k, v], keyRows(source));
       for (const tensor of chunk.wire) group.broadcast(tensor, source).wait();
       yield { k: chunk.tensors[0]!, v: chunk.tensors[1]!, from: { ...from, [axis]: source } };
     }

@@ -342,7 +342,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
 };
 
 function host(...shape: readonly number[]): core.HostTensor {
-  return { dtype: "float32", shape, values: new Float32Array(core.sizeOf(shape)) };
+  return { dtype: "float32", shape, values: new Float32Array(core.numel(shape)) };
 }
 
 function sendToSelf(sent: core.Tensor, received: core.Tensor): readonly unknown[] {

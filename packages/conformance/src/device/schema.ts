@@ -10,7 +10,7 @@ import {
   type Operand,
   operandsOf,
   type Shape,
-  sizeOf,
+  numel,
   type Tensor,
   tensorOf,
   type Tile,
@@ -41,7 +41,7 @@ type TensorFactory = (shape: Shape, values?: ArrayLike<number>) => Tensor;
 
 function tensorFactory(device: Device): TensorFactory {
   let seed = 0;
-  return (shape, values = normals(sizeOf(shape), ++seed)) => tensorFrom(device, values, { shape });
+  return (shape, values = normals(numel(shape), ++seed)) => tensorFrom(device, values, { shape });
 }
 
 const [rows, width, count] = [3, 4, 5];

@@ -9,7 +9,7 @@ import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionBackend } from "./backend.ts";
 
-interface Checked {
+interface AttentionArguments {
   readonly ctx: Context;
   readonly backend: AttentionBackend;
   readonly scale: number;
@@ -21,9 +21,9 @@ interface Checked {
 const maxHeadSize = 256;
 
 /** Everything that can be wrong with one rank's call, thrown before any rank waits for another. */
-export function checkAttention(call: Checked, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
-  const where = `${nameOf(call.backend)}, rank ${call.ctx.rank}`;
-  for (const x of Object.values(qkv)) x.assertUsable(where);
+export function checkAttention(call: AttentionArguments, qkv: { q: Tensor; k: Tensor; v: Tensor }): void {
+  const where = `${backendLabel(call.backend)}, rank ${call.ctx.rank}`;
+  for (const x of Object.values(qkv)) x.assertNotDisposed(where);
   checkTensors(where, qkv);
   checkLayout(`${where}: queries`, call.queries);
   checkLayout(`${where}: keys`, call.keys);
@@ -54,7 +54,7 @@ function checkLayout(where: string, layout: Layout): void {
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */
-function nameOf({ name, axes }: AttentionBackend): string {
+function backendLabel({ name, axes }: AttentionBackend): string {
   return axes.length > 0 && !name.includes("(") ? `${name}(${axes.join(",")})` : name;
 }
 
@@ -85,7 +85,7 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
 function checkRows(
   where: string,
   what: "queries" | "keys",
-  { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: Checked },
+  { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: AttentionArguments },
 ): void {
   const rows = spansLength(layout.spans(call.ctx.mesh.coordinate));
   if (shape[2] === rows) return;
@@ -98,7 +98,7 @@ function checkRows(
 }
 
 /** Keys cut along an axis that the backend does not gather would be missed; along one too few, counted again. */
-function checkAxes(where: string, { backend, queries, keys }: Checked): void {
+function checkAxes(where: string, { backend, queries, keys }: AttentionArguments): void {
   for (const layout of [queries, keys]) {
     if (layout.axes.length === backend.axes.length && layout.axes.every((axis) => backend.axes.includes(axis)))
       continue;

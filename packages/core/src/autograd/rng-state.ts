@@ -7,18 +7,18 @@ interface RngState {
   next: number | undefined;
 }
 
-let current: RngState | undefined;
+let activeState: RngState | undefined;
 
 /** Runs bodies (synchronous): the first draws fresh numbers for its random tensors, each later one the same again. */
 export function preserveRngState(): <T>(body: () => T) => T {
-  const own: RngState = { numbers: [], outer: current, next: undefined };
+  const own: RngState = { numbers: [], outer: activeState, next: undefined };
   return (body) => {
-    const before = current;
-    current = own;
+    const before = activeState;
+    activeState = own;
     try {
       return body();
     } finally {
-      current = before;
+      activeState = before;
       own.next = 0;
     }
   };
@@ -26,13 +26,13 @@ export function preserveRngState(): <T>(body: () => T) => T {
 
 /** A number for a random tensor: a fresh one, or, in a body that runs again, the one that it had the first time. */
 export function nextStreamNumber(fresh: () => number): number {
-  return nextFrom(current, fresh);
+  return takeStreamNumber(activeState, fresh);
 }
 
-function nextFrom(draws: RngState | undefined, fresh: () => number): number {
+function takeStreamNumber(draws: RngState | undefined, fresh: () => number): number {
   if (!draws) return fresh();
   if (draws.next !== undefined) return draws.numbers[draws.next++] ?? fresh();
-  const number = nextFrom(draws.outer, fresh);
+  const number = takeStreamNumber(draws.outer, fresh);
   draws.numbers.push(number);
   return number;
 }

@@ -31,7 +31,7 @@ export function singleRankGroup(): Collectives {
   };
 }
 
-const completed: Work = { wait() {} };
+const completedWork: Work = { wait() {} };
 
 class SingleRankGroup extends CheckedGroup {
   readonly name: string;
@@ -56,7 +56,7 @@ class SingleRankGroup extends CheckedGroup {
     const sent = transfers.filter((transfer) => "to" in transfer);
     const received = transfers.filter((transfer) => "from" in transfer);
     for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sent[i]!.tensor);
-    return completed;
+    return completedWork;
   }
 
   protected record(): void {}
@@ -71,11 +71,11 @@ class SingleRankGroup extends CheckedGroup {
   }
 
   startTrace(): void {
-    this.begin("startTrace");
+    this.beginCall("startTrace");
   }
 
   async stopTrace(): Promise<[]> {
-    this.begin("stopTrace");
+    this.beginCall("stopTrace");
     return [];
   }
 

@@ -4,10 +4,10 @@ export {
   type DependencyAxis,
   type DependencyTable,
   dependencyTable,
-  dependencyTables,
+  dependencyTableCache as dependencyTables,
   LayoutCache,
   modulo,
-  type PlacedCall,
+  type ShardedAttentionCall as PlacedCall,
 } from "./dependencies.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

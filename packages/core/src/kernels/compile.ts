@@ -26,13 +26,13 @@ import { kernelSchema } from "./schema.ts";
 export function compileKernel<K extends KernelName, Free extends string>(
   kernel: K,
   source: string,
-  free: readonly Free[],
+  freeVariables: readonly Free[],
 ): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
   const body = `${source}\n${mutationsOf(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
   // oxlint-disable-next-line typescript/no-implied-eval -- of constants; see above
-  return new Function(`{ ${free.join(", ")} }`, method) as (values: Readonly<Record<Free, unknown>>) => Kernels[K];
+  return new Function(`{ ${freeVariables.join(", ")} }`, method) as (values: Readonly<Record<Free, unknown>>) => Kernels[K];
 }
 
 function mutationsOf(kernel: KernelName): string {

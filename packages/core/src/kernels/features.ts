@@ -26,7 +26,7 @@ export function checkFeatures(device: Pick<Device, "type" | "index" | "features"
   for (const x of [kv?.k, kv?.v]) checkTensor("attention", x, 4);
   expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
   if (tile.modifiers === undefined && kv.k.shape[3] === kv.v.shape[3]) return;
-  for (const [feature, received] of asked(kv, tile.modifiers ?? {})) {
+  for (const [feature, received] of requestedFeatures(kv, tile.modifiers ?? {})) {
     if (device.features?.includes(feature)) continue;
     throw new OptionError({
       where: `attention on ${device.type}:${device.index}`,
@@ -37,7 +37,7 @@ export function checkFeatures(device: Pick<Device, "type" | "index" | "features"
   }
 }
 
-function asked({ k, v }: KvBlock, modifiers: AttentionModifiers): readonly [KernelFeature, string][] {
+function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): readonly [KernelFeature, string][] {
   const { softcap, slopes, dropout, sampleMasks } = modifiers;
   const features: [KernelFeature, string][] = [];
   if (softcap !== undefined) features.push(["softcap", `softcap ${softcap}`]);

@@ -23,13 +23,13 @@ export type Kernels = { -readonly [K in keyof typeof kernelSchema]: (...args: Ke
 export type KernelName = keyof typeof kernelSchema;
 
 /** The arguments of a kernel, as a labelled tuple. */
-export type KernelArguments<K extends KernelName> = Labelled<(typeof kernelSchema)[K]>;
+export type KernelArguments<K extends KernelName> = LabelledArguments<(typeof kernelSchema)[K]>;
 
-type Labelled<Parameters extends readonly Field[]> = Parameters extends readonly [
-  infer First extends Field & { readonly name: keyof Labels<unknown> },
+type LabelledArguments<Parameters extends readonly Field[]> = Parameters extends readonly [
+  infer First extends Field & { readonly name: keyof ArgumentLabels<unknown> },
   ...infer Rest extends readonly Field[],
 ]
-  ? [...Labels<FieldValue<First>>[First["name"]], ...Labelled<Rest>]
+  ? [...ArgumentLabels<FieldValue<First>>[First["name"]], ...LabelledArguments<Rest>]
   : [];
 
 /** The TypeScript value of a field. */
@@ -91,7 +91,7 @@ export interface Structures {
 }
 
 /** Names that parameters may have. Only the label of a tuple can name a parameter in a derived signature, and is no type. */
-interface Labels<T> {
+interface ArgumentLabels<T> {
   a: [a: T];
   accumulate: [accumulate: T];
   b: [b: T];
@@ -125,8 +125,8 @@ interface Labels<T> {
 }
 
 /** The values of an enumeration; editors show its name where they would show the values if this did not distribute. */
-type ValuesOf<E extends keyof typeof kernelEnumerations> = Each<(typeof kernelEnumerations)[E][number]>;
-type Each<T extends string> = T extends string ? T : never;
+type ValuesOf<E extends keyof typeof kernelEnumerations> = Distribute<(typeof kernelEnumerations)[E][number]>;
+type Distribute<T extends string> = T extends string ? T : never;
 
 /** a op b; max is the larger of the two. */
 export type BinaryOp = ValuesOf<"BinaryOp">;

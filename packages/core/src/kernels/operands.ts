@@ -27,31 +27,31 @@ export interface Operand {
 }
 
 /** Of the kernels that were called for: a program needs few of them. */
-const operands = new Map<KernelName, readonly Operand[]>();
+const operandCache = new Map<KernelName, readonly Operand[]>();
 
-function operandsIn(parameters: readonly Field[]): Operand[] {
+function collectOperands(parameters: readonly Field[]): Operand[] {
   return parameters.flatMap((field, parameter) => {
     if ("tensor" in field) {
       const { updatedIf } = field;
       const readIf = updatedIf === undefined ? undefined : parameters.findIndex(({ name }) => name === updatedIf);
-      return [operandOf(field, field.tensor, { parameter, readIf })];
+      return [createOperand(field, field.tensor, { parameter, readIf })];
     }
     if (!("struct" in field)) return [];
     const inner: readonly Field[] = kernelStructures[field.struct];
     return inner.flatMap((each) => {
       if (!("tensor" in each)) return [];
-      return [operandOf(each, field.access ?? each.tensor, { parameter, within: field.name })];
+      return [createOperand(each, field.access ?? each.tensor, { parameter, within: field.name })];
     });
   });
 }
 
-interface Place {
+interface OperandLocation {
   readonly parameter: number;
   readonly within?: string;
   readonly readIf?: number | undefined;
 }
 
-function operandOf(field: TensorField, access: Access, { parameter, within, readIf }: Place): Operand {
+function createOperand(field: TensorField, access: Access, { parameter, within, readIf }: OperandLocation): Operand {
   return {
     name: within === undefined ? field.name : `${within}.${field.name}`,
     parameter,
@@ -77,8 +77,8 @@ function operandOf(field: TensorField, access: Access, { parameter, within, read
  * ```
  */
 export function operandsOf(kernel: KernelName): readonly Operand[] {
-  let found = operands.get(kernel);
-  if (found === undefined) operands.set(kernel, (found = operandsIn(kernelSchema[kernel])));
+  let found = operandCache.get(kernel);
+  if (found === undefined) operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
   return found;
 }
 

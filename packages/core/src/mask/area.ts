@@ -1,5 +1,5 @@
 import type { Span } from "../placement/span.ts";
-import { type Slice, slantsLeft, slantsRight } from "./slice.ts";
+import { type Slice, hasDiagonalStart, hasDiagonalEnd } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
@@ -18,7 +18,7 @@ export function visiblePairs(queries: readonly Span[], keys: readonly Span[], sl
   let pairs = 0;
   for (const slice of slices) {
     for (const q of queries) {
-      if (slice.q1 <= q.start || lastOf(q) < slice.q0) continue;
+      if (slice.q1 <= q.start || lastPosition(q) < slice.q0) continue;
       for (const k of keys) pairs += pairsWithin(q, k, slice);
     }
   }
@@ -27,10 +27,10 @@ export function visiblePairs(queries: readonly Span[], keys: readonly Span[], sl
 
 /** Pairs of two spans that one slice shows. */
 export function pairsWithin(q: Span, k: Span, slice: Slice): number {
-  if (q.length === 0 || slice.q1 <= q.start || lastOf(q) < slice.q0) return 0;
-  if (k.length === 0 || slice.k1 <= k.start || lastOf(k) < slice.k0) return 0;
+  if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
+  if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
   if (coversAll(slice, q, k)) return q.length * k.length;
-  return isBeside(slice, q, k) ? 0 : pairsOf(rowsWithin(q, slice), k, slice);
+  return isDisjoint(slice, q, k) ? 0 : countPairs(rowsWithin(q, slice), k, slice);
 }
 
 /** The rows of a span that see anything in a slice: a stretch of them, for borders are straight. */
@@ -47,14 +47,14 @@ export function rowsWithin({ start, length, step }: Span, { q0, q1, k0, k1, type
   return { start: start + first * step, length: Math.max(0, end - first), step };
 }
 
-function pairsOf(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
+function countPairs(rows: Span, keys: Span, { q0, q1, k0, k1, type }: Slice): number {
   if (rows.length === 0) return 0;
-  const end = slantsRight(type) ? belowSlant(rows, keys, k1 - q1 + 1) : rows.length * below(keys, k1);
-  const start = slantsLeft(type) ? belowSlant(rows, keys, k0 - q0) : rows.length * below(keys, k0);
+  const end = hasDiagonalEnd(type) ? countBelowDiagonal(rows, keys, k1 - q1 + 1) : rows.length * countBelow(keys, k1);
+  const start = hasDiagonalStart(type) ? countBelowDiagonal(rows, keys, k0 - q0) : rows.length * countBelow(keys, k0);
   return end - start;
 }
 
-function lastOf({ start, length, step }: Span): number {
+function lastPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step;
 }
 
@@ -62,29 +62,29 @@ function lastOf({ start, length, step }: Span): number {
 
 /** Whether every one of these queries sees every one of these keys. */
 function coversAll({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
-  const last = lastOf(q);
+  const last = lastPosition(q);
   if (q.start < q0 || last >= q1) return false;
-  const left = slantsLeft(type) ? k0 + last - q0 : k0;
-  const right = slantsRight(type) ? k1 - (q1 - 1 - q.start) : k1;
-  return left <= k.start && lastOf(k) < right;
+  const left = hasDiagonalStart(type) ? k0 + last - q0 : k0;
+  const right = hasDiagonalEnd(type) ? k1 - (q1 - 1 - q.start) : k1;
+  return left <= k.start && lastPosition(k) < right;
 }
 
 /** Whether all of these keys lie beyond what any of these queries sees. */
-function isBeside({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
+function isDisjoint({ q0, q1, k0, k1, type }: Slice, q: Span, k: Span): boolean {
   const first = Math.max(q.start, q0);
-  const last = Math.min(lastOf(q), q1 - 1);
-  const left = slantsLeft(type) ? k0 + first - q0 : k0;
-  const right = slantsRight(type) ? k1 - (q1 - 1 - last) : k1;
-  return lastOf(k) < left || right <= k.start;
+  const last = Math.min(lastPosition(q), q1 - 1);
+  const left = hasDiagonalStart(type) ? k0 + first - q0 : k0;
+  const right = hasDiagonalEnd(type) ? k1 - (q1 - 1 - last) : k1;
+  return lastPosition(k) < left || right <= k.start;
 }
 
 /** Positions of a span before x. */
-function below({ start, length, step }: Span, x: number): number {
+function countBelow({ start, length, step }: Span, x: number): number {
   return Math.min(length, Math.max(0, Math.ceil((x - start) / step)));
 }
 
 /** Σ over the rows q of the keys before q + shift. */
-function belowSlant(rows: Span, keys: Span, shift: number): number {
+function countBelowDiagonal(rows: Span, keys: Span, shift: number): number {
   const gap = rows.start + shift - keys.start; // of row 0; row i has gap + i · step
   const first = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
   const all = Math.floor(((keys.length - 1) * keys.step - gap) / rows.step) + 1;

@@ -8,12 +8,12 @@ export type SliceType = keyof typeof sliceTypeCodes;
 export const sliceTypeCodes = { full: 0, causal: 1, inverseCausal: 2, bidirectionalCausal: 3 } as const;
 
 /** Whether the first visible key moves by one with each row. */
-export function slantsLeft(type: SliceType): boolean {
+export function hasDiagonalStart(type: SliceType): boolean {
   return type === "inverseCausal" || type === "bidirectionalCausal";
 }
 
 /** Whether the last visible key moves by one with each row. */
-export function slantsRight(type: SliceType): boolean {
+export function hasDiagonalEnd(type: SliceType): boolean {
   return type === "causal" || type === "bidirectionalCausal";
 }
 

@@ -1,6 +1,6 @@
 import type { Span } from "../placement/span.ts";
 import { pairsWithin } from "./area.ts";
-import { sliceMeets } from "./overlap.ts";
+import { sliceIntersects } from "./overlap.ts";
 import type { Slice } from "./slice.ts";
 
 /**
@@ -21,13 +21,13 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
   for (const slice of slices) {
     if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
     for (const q of queries) {
-      const [q0, q1] = [q.start, endOf(q)];
+      const [q0, q1] = [q.start, endPosition(q)];
       if (q0 >= q1 || slice.q0 >= q1 || q0 >= slice.q1) continue;
       for (const k of keys) {
-        const [k0, k1] = [k.start, endOf(k)];
+        const [k0, k1] = [k.start, endPosition(k)];
         // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
         if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
-        if (!meets(slice, { q0, q1, k0, k1 })) continue;
+        if (!intersects(slice, { q0, q1, k0, k1 })) continue;
         const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
         if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || pairsWithin(q, k, slice) > 0) return true;
       }
@@ -37,9 +37,9 @@ export function isVisible(queries: readonly Span[], keys: readonly Span[], slice
 }
 
 /** `sliceMeets`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
-function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
+function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   const { type } = slice;
-  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceMeets(slice, box);
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersects(slice, box);
   const first = Math.max(box.q0, slice.q0);
   const last = Math.min(box.q1, slice.q1) - 1;
   const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;
@@ -48,6 +48,6 @@ function meets(slice: Slice, box: Omit<Slice, "type">): boolean {
 }
 
 /** The position after the last; no more than the start of a span that has none. */
-function endOf({ start, length, step }: Span): number {
+function endPosition({ start, length, step }: Span): number {
   return start + (length - 1) * step + 1;
 }

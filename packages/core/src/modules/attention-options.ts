@@ -7,7 +7,7 @@ import { causal, documents, full } from "../mask/masks.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
-import { type Placement, placementOf } from "../placement/placement.ts";
+import { type Placement, resolvePlacement } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -60,7 +60,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
 });
 /** What the attention modules have in common. */
 export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
-type Common = ResolvedOptionsOf<typeof attentionModuleOptions>;
+type ParsedModuleOptions = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
 export const attentionForwardOptions = defineOptions("forward", {
   /** Which keys each query sees in this call. Default: the module's. */
@@ -79,7 +79,7 @@ export type AttentionForwardOptions = OptionsOf<typeof attentionForwardOptions>;
 /** Options checked, with their defaults. */
 export interface ResolvedOptions {
   readonly name: string;
-  readonly embed: number;
+  readonly embedDim: number;
   readonly numHeads: number;
   readonly numKvHeads: number;
   readonly headDim: number;
@@ -87,7 +87,7 @@ export interface ResolvedOptions {
   readonly causal: boolean;
   readonly mask: Mask;
   /** Whether the mask was given as such. */
-  readonly ownMask: boolean;
+  readonly hasExplicitMask: boolean;
   readonly placement: Placement;
   readonly positions: PositionEncoding | null;
   readonly scale: number;
@@ -98,9 +98,9 @@ export interface ResolvedOptions {
 }
 
 /** Checks options against each other, and fills in the defaults that follow from others. */
-export function resolveOptions(name: string, ctx: Context, options: Common): ResolvedOptions {
+export function resolveOptions(name: string, ctx: Context, options: ParsedModuleOptions): ResolvedOptions {
   const { embedDim, numHeads, numKvHeads = numHeads, causal: isCausal, mask } = options;
-  const headDim = headDimOf(name, options);
+  const headDim = resolveHeadDim(name, options);
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where: name,
@@ -118,15 +118,15 @@ export function resolveOptions(name: string, ctx: Context, options: Common): Res
   }
   return {
     name,
-    embed: embedDim,
+    embedDim,
     numHeads,
     numKvHeads,
     headDim,
-    backend: backendOf(name, ctx, options),
+    backend: resolveBackend(name, ctx, options),
     causal: isCausal,
     mask: mask ?? (isCausal ? causal() : full()),
-    ownMask: mask !== undefined,
-    placement: placementOf(options.placement),
+    hasExplicitMask: mask !== undefined,
+    placement: resolvePlacement(options.placement),
     positions: options.positions ?? null,
     scale: options.scale ?? headDim ** -0.5,
     bias: options.bias,
@@ -137,7 +137,7 @@ export function resolveOptions(name: string, ctx: Context, options: Common): Res
 }
 
 /** The backend that is asked for, in the shape that is asked for, after its own look at the mesh. */
-function backendOf(name: string, ctx: Context, options: Common): AttentionBackend {
+function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
   const { backend: asked, meshShape } = options;
   const found = ctx.backend(asked);
   if (meshShape !== undefined && !found.withShape) {
@@ -153,7 +153,7 @@ function backendOf(name: string, ctx: Context, options: Common): AttentionBacken
   return backend;
 }
 
-function headDimOf(name: string, { embedDim, numHeads, headDim }: Common): number {
+function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedModuleOptions): number {
   const size = headDim ?? embedDim / numHeads;
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
@@ -164,12 +164,12 @@ function headDimOf(name: string, { embedDim, numHeads, headDim }: Common): numbe
   });
 }
 
-type CallMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
+type ForwardMask = Pick<ResolvedOptionsOf<typeof attentionForwardOptions>, "mask" | "documents">;
 
 /** The mask of one call. */
-export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: CallMask): Mask {
+export function resolveMask({ name, causal, mask, hasExplicitMask }: ResolvedOptions, call: ForwardMask): Mask {
   if (!call.documents) return call.mask ?? mask;
-  if (!call.mask && !ownMask) return documents(call.documents, causal ? "causal" : "full");
+  if (!call.mask && !hasExplicitMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
     where: `${name}.forward`,
     expected: "mask or documents",
@@ -179,12 +179,12 @@ export function maskOf({ name, causal, mask, ownMask }: ResolvedOptions, call: C
 }
 
 /** x must be [..,E] of the module's dtype. */
-export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embed: number): void {
+export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embedDim: number): void {
   checkTensor(name, x);
-  if (x.shape.at(-1) !== embed) {
+  if (x.shape.at(-1) !== embedDim) {
     throw new ShapeError({
       where: name,
-      expected: `x [..,${embed}], embedDim last`,
+      expected: `x [..,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
     });
   }

@@ -41,10 +41,10 @@ export class Linear extends Module {
     checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
     checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));
     const bound = inFeatures ** -0.5;
-    const drawn = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
+    const uniform = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
     this.#ctx = ctx;
-    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], drawn));
-    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], drawn)) : null;
+    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], uniform));
+    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniform)) : null;
   }
 
   /** x [..,in] → [..,out]. */

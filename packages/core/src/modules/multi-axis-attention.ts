@@ -8,7 +8,7 @@ import {
   attentionForwardOptions,
   attentionModuleOptions,
   checkInput,
-  maskOf,
+  resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
 import { SelfAttention } from "./self-attention.ts";
@@ -61,9 +61,9 @@ export class MultiAxisAttention extends SelfAttention {
     const { ctx, settings } = this;
     ctx.assertOpen(settings.name);
     const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
-    checkInput(settings, x, settings.embed);
+    checkInput(settings, x, settings.embedDim);
     const sequence = toSequence(settings.name, x, [this.#axis]);
     const layout = this.layout(sequence.lengths[0]!, call.sequenceLength);
-    return sequence.restore(this.attend(sequence.rows, maskOf(settings, call), layout));
+    return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }

@@ -8,21 +8,21 @@ import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
 /** What a parameter holds at first. */
-export type Initial =
+export type Initializer =
   | { readonly kind: "uniform"; readonly low: number; readonly high: number }
   | { readonly kind: "normal"; readonly mean: number; readonly std: number }
   | { readonly kind: "constant"; readonly value: number };
 
 export const parameterOptions = defineOptions("createParameter", {
   /** What it holds at first. */
-  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitial),
+  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitializer),
   /** Of the parameter. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
 /** What `createParameter` takes beside its shape. */
 export type ParameterOptions = OptionsOf<typeof parameterOptions>;
 
-function isInitial(value: unknown): value is Initial {
+function isInitializer(value: unknown): value is Initializer {
   const { kind, ...numbers } = (value ?? {}) as Readonly<Record<string, unknown>>;
   const names = { uniform: ["low", "high"], normal: ["mean", "std"], constant: ["value"] }[String(kind)];
   return names !== undefined && names.every((name) => typeof numbers[name] === "number");

@@ -49,17 +49,17 @@ export function reduceGradients(ctx: Context, module: Module): void {
 }
 
 function pack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  eachPart(bucket, parameters, (part, parameter) => {
+  forEachView(bucket, parameters, (part, parameter) => {
     ctx.device.kernels.copy(part, parameter.grad!);
   });
 }
 
 function unpack(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  eachPart(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
+  forEachView(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
 }
 
 /** Calls `use` with each parameter's part of the bucket, in its shape. */
-function eachPart(bucket: Tensor, parameters: readonly Tensor[], use: (part: Tensor, parameter: Tensor) => void): void {
+function forEachView(bucket: Tensor, parameters: readonly Tensor[], use: (part: Tensor, parameter: Tensor) => void): void {
   let start = 0;
   for (const parameter of parameters) {
     using flat = bucket.slice(0, start, (start += parameter.size));

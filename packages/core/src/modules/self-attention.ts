@@ -20,12 +20,12 @@ export abstract class SelfAttention extends Module {
 
   protected constructor(ctx: Context, settings: ResolvedOptions) {
     super();
-    const { embed, numHeads, numKvHeads, headDim, bias, dtype } = settings;
+    const { embedDim, numHeads, numKvHeads, headDim, bias, dtype } = settings;
     this.ctx = ctx;
     this.settings = settings;
     const projected = (numHeads + 2 * numKvHeads) * headDim;
-    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embed, projected, { bias, dtype }));
-    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embed, { bias, dtype }));
+    this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, embedDim, projected, { bias, dtype }));
+    this.outProjection = this.addChild("out_proj", new Linear(ctx, numHeads * headDim, embedDim, { bias, dtype }));
   }
 
   /** Where this module's sequence lies; `rows` are those of this rank. */
@@ -41,10 +41,10 @@ export abstract class SelfAttention extends Module {
 
   #attend(rows: Tensor, mask: Mask, layout: Layout): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, positions } = this.settings;
-    const place = (x: Tensor) => applyPositionEncoding(this.ctx, x, { positions, layout });
+    const encode = (x: Tensor) => applyPositionEncoding(this.ctx, x, { positions, layout });
     const qkv = this.qkvProjection.forward(rows);
-    const q = place(splitHeads(qkv, { first: 0, count: numHeads, size }));
-    const k = place(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
+    const q = encode(splitHeads(qkv, { first: 0, count: numHeads, size }));
+    const k = encode(splitHeads(qkv, { first: numHeads, count: numKvHeads, size }));
     const v = splitHeads(qkv, { first: numHeads + numKvHeads, count: numKvHeads, size });
     const out = attention(this.ctx, q, k, v, { backend, mask, scale, queries: layout, keys: layout });
     return this.outProjection.forward(mergeHeads(out));

@@ -3,47 +3,47 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { BinaryOp } from "../kernels/kernels.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { sumTo } from "../views.ts";
+import { sumToSize } from "../views.ts";
 import { checkOperands } from "./operands.ts";
 
 // a op b with NumPy's broadcasting; gradients are summed over what was repeated.
 
-function binary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcastShapes(a.shape, b.shape, op)): Tensor {
+function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcastShapes(a.shape, b.shape, op)): Tensor {
   const out = a.device.empty(shape, a.dtype);
   a.device.kernels.binary(op, out, a, b);
   return out;
 }
 
 /** x op value, in place: for results of `binary` that nobody has seen yet. */
-function scaled(x: Tensor, value: number): Tensor {
+function scaleInPlace(x: Tensor, value: number): Tensor {
   x.device.kernels.scalar("mul", x, x, value);
   return x;
 }
 
 /** Sums a full gradient to an operand's shape; takes the gradient. */
-function reduced(gradient: Tensor, shape: Shape): Tensor {
+function reduceGradient(gradient: Tensor, shape: Shape): Tensor {
   using full = gradient;
-  return sumTo(full, shape);
+  return sumToSize(full, shape);
 }
 
 const addOp = defineOp({
   name: "add",
   forward([a, b]: [Tensor, Tensor]) {
-    return { output: binary("add", a, b), saved: { a: a.shape, b: b.shape } };
+    return { output: applyBinary("add", a, b), saved: { a: a.shape, b: b.shape } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumTo(dOut, a) : null, needB ? sumTo(dOut, b) : null],
+  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? sumToSize(dOut, b) : null],
 });
 
 const subOp = defineOp({
   name: "sub",
   forward([a, b]: [Tensor, Tensor]) {
-    return { output: binary("sub", a, b), saved: { a: a.shape, b: b.shape } };
+    return { output: applyBinary("sub", a, b), saved: { a: a.shape, b: b.shape } };
   },
-  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumTo(dOut, a) : null, needB ? negatedSum(dOut, b) : null],
+  backward: ({ a, b }, dOut, [needA, needB]) => [needA ? sumToSize(dOut, a) : null, needB ? negatedSum(dOut, b) : null],
 });
 
 function negatedSum(dOut: Tensor, shape: Shape): Tensor {
-  using sum = sumTo(dOut, shape);
+  using sum = sumToSize(dOut, shape);
   const out = sum.device.empty(shape, sum.dtype);
   sum.device.kernels.scalar("mul", out, sum, -1);
   return out;
@@ -52,23 +52,23 @@ function negatedSum(dOut: Tensor, shape: Shape): Tensor {
 const mulOp = defineOp({
   name: "mul",
   forward([a, b]: [Tensor, Tensor]) {
-    return { output: binary("mul", a, b), saved: { a, b } };
+    return { output: applyBinary("mul", a, b), saved: { a, b } };
   },
   backward: ({ a, b }, dOut, [needA, needB]) => [
-    needA ? reduced(binary("mul", dOut, b), a.shape) : null,
-    needB ? reduced(binary("mul", dOut, a), b.shape) : null,
+    needA ? reduceGradient(applyBinary("mul", dOut, b), a.shape) : null,
+    needB ? reduceGradient(applyBinary("mul", dOut, a), b.shape) : null,
   ],
 });
 
 const divOp = defineOp({
   name: "div",
   forward([a, b]: [Tensor, Tensor]) {
-    const output = binary("div", a, b);
+    const output = applyBinary("div", a, b);
     return { output, saved: { a: a.shape, b, output } };
   },
   backward({ a, b, output }, dOut, [needA, needB]) {
-    using da = binary("div", dOut, b);
-    return [needA ? sumTo(da, a) : null, needB ? reduced(scaled(binary("mul", da, output), -1), b.shape) : null];
+    using da = applyBinary("div", dOut, b);
+    return [needA ? sumToSize(da, a) : null, needB ? reduceGradient(scaleInPlace(applyBinary("mul", da, output), -1), b.shape) : null];
   },
 });
 

@@ -1,6 +1,6 @@
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
-import { formatShape, sizeOf } from "../shape.ts";
+import { formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { checkOperands } from "./operands.ts";
 
@@ -10,7 +10,7 @@ const linearOp = defineOp({
   name: "linear",
   forward([x, weight, bias]: [Tensor, Tensor, Tensor | null]) {
     const { device } = x;
-    using rows = x.reshape([rowsOf(x), x.shape.at(-1)!]);
+    using rows = x.reshape([numRows(x), x.shape.at(-1)!]);
     using transposed = weight.transpose(0, 1);
     using flat = device.empty([rows.shape[0]!, weight.shape[0]!], x.dtype);
     if (bias) device.kernels.copy(flat, bias);
@@ -19,7 +19,7 @@ const linearOp = defineOp({
     return { output, saved: { x, weight } };
   },
   backward({ x, weight }, dOutput, [needX, needWeight, needBias]) {
-    using dOut = dOutput.reshape([rowsOf(dOutput), dOutput.shape.at(-1)!]);
+    using dOut = dOutput.reshape([numRows(dOutput), dOutput.shape.at(-1)!]);
     return [
       needX ? inputGradient(dOut, weight, x) : null,
       needWeight ? weightGradient(dOut, x, weight) : null,
@@ -28,8 +28,8 @@ const linearOp = defineOp({
   },
 });
 
-function rowsOf(x: Tensor): number {
-  return sizeOf(x.shape.slice(0, -1));
+function numRows(x: Tensor): number {
+  return numel(x.shape.slice(0, -1));
 }
 
 /** dx = dOut · W. */

@@ -1,12 +1,12 @@
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
-import { broadcastShapes, formatShape, sizeOf } from "../shape.ts";
+import { broadcastShapes, formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { sumTo } from "../views.ts";
+import { sumToSize } from "../views.ts";
 import { checkOperands } from "./operands.ts";
 
 /** [..,M,K] · [..,K,N] with leading axes broadcast, in memory of its own. */
-function product(a: Tensor, b: Tensor): Tensor {
+function batchedMatmul(a: Tensor, b: Tensor): Tensor {
   const batch = broadcastShapes(a.shape.slice(0, -2), b.shape.slice(0, -2), "matmul");
   const out = a.device.empty([...batch, a.shape.at(-2)!, b.shape.at(-1)!], a.dtype);
   a.device.kernels.matmul(out, a, b, false);
@@ -16,25 +16,25 @@ function product(a: Tensor, b: Tensor): Tensor {
 const matmulOp = defineOp({
   name: "matmul",
   forward([a, b]: [Tensor, Tensor]) {
-    return { output: product(a, b), saved: { a, b } };
+    return { output: batchedMatmul(a, b), saved: { a, b } };
   },
   backward({ a, b }, dOut, [needA, needB]) {
-    return [needA ? left(dOut, b, a) : null, needB ? right(a, dOut, b) : null];
+    return [needA ? leftGradient(dOut, b, a) : null, needB ? rightGradient(a, dOut, b) : null];
   },
 });
 
 /** da = dOut · bᵀ. */
-function left(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
+function leftGradient(dOut: Tensor, b: Tensor, a: Tensor): Tensor {
   using transposed = b.transpose(-2, -1);
-  using full = product(dOut, transposed);
-  return sumTo(full, a.shape);
+  using full = batchedMatmul(dOut, transposed);
+  return sumToSize(full, a.shape);
 }
 
 /** db = aᵀ · dOut. */
-function right(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
+function rightGradient(a: Tensor, dOut: Tensor, b: Tensor): Tensor {
   using transposed = a.transpose(-2, -1);
-  using full = product(transposed, dOut);
-  return sumTo(full, b.shape);
+  using full = batchedMatmul(transposed, dOut);
+  return sumToSize(full, b.shape);
 }
 
 /**
@@ -63,7 +63,7 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
   }
   if (b.rank > 2 || a.rank === 2) return matmulOp([a, b], undefined);
   // One matrix for the whole batch: its gradient is one product too, not a sum of many.
-  using rows = a.reshape([sizeOf(a.shape.slice(0, -1)), a.shape.at(-1)!]);
+  using rows = a.reshape([numel(a.shape.slice(0, -1)), a.shape.at(-1)!]);
   using out = matmulOp([rows, b], undefined);
   return out.reshape([...a.shape.slice(0, -1), b.shape[1]!]);
 }

@@ -3,9 +3,9 @@ import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "./layout.ts";
-import { placementOf } from "./placement.ts";
+import { resolvePlacement } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
-import { resolveShards, trustLayout } from "./verify.ts";
+import { resolveShards, markVerified } from "./verify.ts";
 
 export const layoutOptions = defineOptions("layoutOf", {
   /** Lengths of the mesh's axes. */
@@ -36,13 +36,13 @@ export type LayoutOptions = OptionsOf<typeof layoutOptions>;
 export function layoutOf(options: LayoutOptions): Layout {
   const { mesh, axes, placement: cut, length } = layoutOptions.parse(options);
   checkAxes(mesh, axes);
-  const placement = placementOf(cut);
+  const placement = resolvePlacement(cut);
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
   const known = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
-  return trustLayout({
+  return markVerified({
     length,
     axes,
     spans(at) {

@@ -21,7 +21,7 @@ function checkShard(where: string, ...numbers: readonly unknown[]): void {
 }
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
-function piece(index: number, count: number, length: number): Span {
+function chunkSpan(index: number, count: number, length: number): Span {
   const base = Math.floor(length / count);
   const longer = length % count;
   const start = index * base + Math.min(index, longer);
@@ -41,27 +41,27 @@ function piece(index: number, count: number, length: number): Span {
  */
 export function contiguous(lengths?: readonly number[]): Placement {
   expectValue("contiguous", lengths === undefined || Array.isArray(lengths), "an array of lengths", lengths);
-  return lengths ? ofLengths([...lengths]) : equalPieces;
+  return lengths ? contiguousOfLengths([...lengths]) : contiguousPlacement;
 }
 
 // Made once: what is verified of them is kept by identity.
-const equalPieces: Placement = Object.freeze<Placement>({
+const contiguousPlacement: Placement = Object.freeze<Placement>({
   name: "contiguous",
   spans(index, count, length) {
     checkShard("contiguous", index, count, length);
-    return [piece(index, count, length)];
+    return [chunkSpan(index, count, length)];
   },
 });
 
-const mirrored: Placement = Object.freeze<Placement>({
+const zigzagPlacement: Placement = Object.freeze<Placement>({
   name: "zigzag",
   spans(index, count, length) {
     checkShard("zigzag", index, count, length);
-    return [piece(index, 2 * count, length), piece(2 * count - 1 - index, 2 * count, length)];
+    return [chunkSpan(index, 2 * count, length), chunkSpan(2 * count - 1 - index, 2 * count, length)];
   },
 });
 
-const interleaved: Placement = Object.freeze<Placement>({
+const stripedPlacement: Placement = Object.freeze<Placement>({
   name: "striped",
   spans(index, count, length) {
     checkShard("striped", index, count, length);
@@ -69,7 +69,7 @@ const interleaved: Placement = Object.freeze<Placement>({
   },
 });
 
-function ofLengths(lengths: readonly number[]): Placement {
+function contiguousOfLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
     throw new OptionError({
       where: "contiguous",
@@ -106,26 +106,26 @@ function ofLengths(lengths: readonly number[]): Placement {
  * ```
  */
 export function zigzag(): Placement {
-  return mirrored;
+  return zigzagPlacement;
 }
 
 /** Shard r holds positions r, r + count, …: as balanced as zigzag, at every scale. Brandon et al. 2023, "Striped Attention". */
 export function striped(): Placement {
-  return interleaved;
+  return stripedPlacement;
 }
 
 /** A placement by name, as options take it. */
 export type PlacementName = "contiguous" | "zigzag" | "striped";
 
-const named: Readonly<Record<PlacementName, () => Placement>> = { contiguous: () => contiguous(), zigzag, striped };
+const placementsByName: Readonly<Record<PlacementName, () => Placement>> = { contiguous: () => contiguous(), zigzag, striped };
 
 /** The placement itself, or the one of that name; throws an OptionError that lists the names. */
-export function placementOf(nameOrValue: PlacementName | Placement): Placement {
+export function resolvePlacement(nameOrValue: PlacementName | Placement): Placement {
   if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;
-  if (typeof nameOrValue === "string" && Object.hasOwn(named, nameOrValue)) return named[nameOrValue]();
+  if (typeof nameOrValue === "string" && Object.hasOwn(placementsByName, nameOrValue)) return placementsByName[nameOrValue]();
   throw new OptionError({
     where: "placement",
-    expected: `${Object.keys(named).join(", ")} or a Placement`,
+    expected: `${Object.keys(placementsByName).join(", ")} or a Placement`,
     received: formatValue(nameOrValue),
   });
 }

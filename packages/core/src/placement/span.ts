@@ -51,7 +51,7 @@ export function joinSpans(spans: readonly Span[]): Span[] {
   return result;
 }
 
-const most = 2 ** 31 - 1;
+const maxPosition = 2 ** 31 - 1;
 
 /**
  * The positions themselves, in order: position ids for a rotary embedding, for example.
@@ -74,10 +74,10 @@ export function positions(spans: readonly Span[]): Int32Array {
   let row = 0;
   for (const { start, length, step } of spans) {
     const last = start + (length - 1) * step;
-    if (length > 0 && (start < 0 || last > most)) {
+    if (length > 0 && (start < 0 || last > maxPosition)) {
       throw new ShapeError({
         where: "positions",
-        expected: `positions from 0 to ${most}`,
+        expected: `positions from 0 to ${maxPosition}`,
         received: `${start} to ${last}`,
       });
     }

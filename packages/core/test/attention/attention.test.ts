@@ -6,12 +6,12 @@ import { fromArray, zeros } from "../../src/creation.ts";
 import { DisposedError, DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { causal, documents, full, slidingWindow } from "../../src/mask/masks.ts";
-import { type Mask, slantsLeft, slantsRight } from "../../src/mask/slice.ts";
+import { type Mask, hasDiagonalStart, hasDiagonalEnd } from "../../src/mask/slice.ts";
 import { add, scale } from "../../src/ops/arithmetic.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { softmax } from "../../src/ops/softmax.ts";
 import { layoutOf } from "../../src/placement/layout-of.ts";
-import { type Shape, sizeOf } from "../../src/shape.ts";
+import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
@@ -20,7 +20,7 @@ const rows = (ctx: Context, length: number, axes: readonly string[] = []) =>
   layoutOf({ mesh: ctx.mesh.shape, axes, length });
 
 function leaf(ctx: Context, shape: Shape, seed: number): Tensor {
-  const x = fromArray(ctx, values(sizeOf(shape), seed), shape);
+  const x = fromArray(ctx, values(numel(shape), seed), shape);
   x.requiresGrad = true;
   return x;
 }
@@ -31,8 +31,8 @@ function textbook(q: Tensor, k: Tensor, v: Tensor, { mask, factor }: { mask: Mas
   const bias = new Array<number>(queries * keys).fill(-Infinity);
   for (const { q0, q1, k0, k1, type } of mask.slices(queries, keys)) {
     for (let i = q0; i < q1; i++) {
-      const start = k0 + (slantsLeft(type) ? i - q0 : 0);
-      const end = k1 - (slantsRight(type) ? q1 - 1 - i : 0);
+      const start = k0 + (hasDiagonalStart(type) ? i - q0 : 0);
+      const end = k1 - (hasDiagonalEnd(type) ? q1 - 1 - i : 0);
       for (let j = start; j < end; j++) bias[i * keys + j] = 0;
     }
   }

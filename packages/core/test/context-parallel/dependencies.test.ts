@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { local } from "../../src/attention/local.ts";
-import { dependencyTable, dependencyTables, modulo } from "../../src/context-parallel/dependencies.ts";
+import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
 import { rowRange } from "../../src/mask/clip.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
@@ -91,7 +91,7 @@ test("a backend derives a table once for all ranks along its axis, and once for 
   const mesh = { node: 2, sp: 2 };
   const rows = layoutOf({ mesh, axes: ["node", "sp"], length: 16 });
   const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
-  const dependenciesOf = dependencyTables({ axis: "sp" });
+  const dependenciesOf = dependencyTableCache({ axis: "sp" });
   const ctx = { mesh: { shape: mesh } } as unknown as Context;
   const first = dependenciesOf(ctx, call, call.at);
   expect(first.size).toBe(2);

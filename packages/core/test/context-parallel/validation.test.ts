@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { AttentionBackend, Call, PlacedKv } from "../../src/attention/backend.ts";
+import type { AttentionBackend, AttentionCall, KvShard } from "../../src/attention/backend.ts";
 import { local } from "../../src/attention/local.ts";
 import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/state.ts";
 import { validator } from "../../src/context-parallel/validation.ts";
@@ -23,7 +23,7 @@ const empty = (shape: Shape, dtype: DType = "float32"): Tensor => ctx.device.emp
 const layout = (axes: readonly string[]) => layoutOf({ mesh: ctx.mesh.shape, axes, length: 5 });
 
 /** A right call of 5 tokens, 4 heads on 2. */
-function right(): { call: Call & SavedRows; state: AttentionState; grads: QkvGrads; kv: PlacedKv } {
+function right(): { call: AttentionCall & SavedRows; state: AttentionState; grads: QkvGrads; kv: KvShard } {
   const at = { node: 0, gpu: 0 };
   const [q, dOut, k, v] = [empty([1, 4, 5, 8]), empty([1, 4, 5, 8]), empty([1, 2, 5, 8]), empty([1, 2, 5, 8])];
   const rows = layout(["node", "gpu"]);

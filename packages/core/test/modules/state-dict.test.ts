@@ -4,7 +4,7 @@ import { fromArray } from "../../src/creation.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
-import { type HostTensor, type StateDict, StateError } from "../../src/modules/state-dict.ts";
+import { type HostTensor, type StateDict, StateDictError } from "../../src/modules/state-dict.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 class Pair extends Module {
@@ -67,7 +67,7 @@ test("what does not fit is refused whole, and every fault is reported", async ()
   const state = new Map(fitting);
   state.delete("second.weight");
   state.set("third.weight", host([1], 0)).set("first.bias", host([4], 0));
-  expect(() => pair.loadStateDict(state)).toThrow(StateError);
+  expect(() => pair.loadStateDict(state)).toThrow(StateDictError);
   expect(() => pair.loadStateDict(state)).toThrow(
     /Pair\.loadStateDict: expected .* 3 tensors, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" \[4\] where \[3\] is wanted; .*nothing was changed/,
   );

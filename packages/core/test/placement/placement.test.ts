@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import type { Coordinate } from "../../src/mesh.ts";
 import { layoutOf } from "../../src/placement/layout-of.ts";
-import { contiguous, type Placement, placementOf, striped, zigzag } from "../../src/placement/placement.ts";
+import { contiguous, type Placement, resolvePlacement, striped, zigzag } from "../../src/placement/placement.ts";
 import { positions, spansLength } from "../../src/placement/span.ts";
 
 const placements: readonly Placement[] = [contiguous(), zigzag(), striped()];
@@ -102,6 +102,6 @@ test("refusals", () => {
   expect(() => contiguous([1, -1])).toThrow(OptionError);
   expect(() => contiguous([1, 2]).spans(0, 2, 4)).toThrow(ShapeError);
   expect(() => contiguous([1, 2]).spans(0, 3, 3)).toThrow(/3 lengths that sum to 3/);
-  expect(() => placementOf("zickzack" as "zigzag")).toThrow(/contiguous, zigzag, striped.*"zickzack"/);
-  expect(placementOf("striped").name).toBe("striped");
+  expect(() => resolvePlacement("zickzack" as "zigzag")).toThrow(/contiguous, zigzag, striped.*"zickzack"/);
+  expect(resolvePlacement("striped").name).toBe("striped");
 });

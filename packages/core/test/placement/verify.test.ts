@@ -6,7 +6,7 @@ import { fromArray } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import type { Layout } from "../../src/placement/layout.ts";
 import { layoutOf } from "../../src/placement/layout-of.ts";
-import { contiguous, type Placement, placementOf, striped, zigzag } from "../../src/placement/placement.ts";
+import { contiguous, type Placement, resolvePlacement, striped, zigzag } from "../../src/placement/placement.ts";
 import { positions, type Span } from "../../src/placement/span.ts";
 import { resolveShards } from "../../src/placement/verify.ts";
 import { ReferenceDevice } from "../reference/index.ts";
@@ -114,7 +114,7 @@ test("a placement is verified once for each number of shards and length, and use
   expect(calls).toBe(3);
   layoutOf({ ...options, length: 11 });
   expect(calls).toBe(6);
-  expect([contiguous(), zigzag(), striped()].map((each) => placementOf(each.name as "zigzag") === each)).toEqual([
+  expect([contiguous(), zigzag(), striped()].map((each) => resolvePlacement(each.name as "zigzag") === each)).toEqual([
     true,
     true,
     true,
@@ -158,5 +158,5 @@ test("a coordinate outside the mesh is refused, and not taken for another", () =
       /mesh axis "sp": expected a whole number ≥ 1/,
     );
   }
-  for (const wrong of [undefined, null, 3, {}]) expect(() => placementOf(wrong as never)).toThrow(OptionError);
+  for (const wrong of [undefined, null, 3, {}]) expect(() => resolvePlacement(wrong as never)).toThrow(OptionError);
 });

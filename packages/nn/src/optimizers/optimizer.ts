@@ -129,7 +129,7 @@ export abstract class Optimizer implements Disposable {
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
-    for (const { parameter } of this.slots) parameter.assertUsable(where);
+    for (const { parameter } of this.slots) parameter.assertNotDisposed(where);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
       const expected = "a finite learning rate, lr · schedule(step), ≥ 0";

@@ -9,7 +9,7 @@ import {
   type MemoryStats,
   type Shape,
   type Stream,
-  sizeOf,
+  numel,
   Tensor,
 } from "@mosaic/core";
 import { symbolicKernels } from "./kernels.ts";
@@ -40,7 +40,7 @@ export class SymbolicDevice implements Device {
   }
 
   empty(shape: Shape, dtype: DType): Tensor {
-    const size = sizeOf(shape);
+    const size = numel(shape);
     this.#allocated += size * dtypeBytes[dtype];
     this.#peak = Math.max(this.#peak, this.#allocated);
     const storage = this.record.allocate(size, dtype, this.#onFree);

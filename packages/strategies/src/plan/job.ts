@@ -4,7 +4,7 @@ import {
   masks,
   OptionError,
   type Placement,
-  placementOf,
+  resolvePlacement,
   defineOptions,
   formatValue,
   option,
@@ -140,7 +140,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
       received: `${numKvHeads} of ${numHeads}`,
     });
   }
-  const placement = placementOf(settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
+  const placement = resolvePlacement(settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"));
   const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
   return {
     shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement },
