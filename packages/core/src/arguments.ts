@@ -1,7 +1,7 @@
 import type { Context } from "./context.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
-import { DTypeError, formatValue, OptionError, ShapeError } from "./errors.ts";
+import { DTypeError, formatValue, MosaicError, OptionError, ShapeError } from "./errors.ts";
 import { formatShape, type Shape } from "./shape.ts";
+import { type DType, dtypeBytes } from "./storage.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
 // What public functions check of what they are given, before anything else: callers need not have a type checker. Functions
@@ -59,4 +59,31 @@ export function checkNumber(where: string, value: unknown): asserts value is num
 // oxlint-disable-next-line max-params -- the parts of one message
 function argumentError(where: string, expected: string, received: unknown, remedy?: string): OptionError {
   return new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
+}
+
+/** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
+export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
+  checkTensor(where, first);
+  for (const other of others) {
+    checkTensor(where, other);
+    checkDevice(where, first, other);
+    if (other.dtype === first.dtype) continue;
+    throw new DTypeError({
+      where,
+      expected: `one dtype, ${first.dtype}`,
+      received: other.dtype,
+      remedy: "convert one operand with to(dtype)",
+    });
+  }
+}
+
+/** All operands live on one device. */
+export function checkDevice(where: string, first: Tensor, other: Tensor): void {
+  if (other.device === first.device) return;
+  throw new MosaicError({
+    where,
+    expected: `operands on one device, ${first.device.type}:${first.device.index}`,
+    received: `one on another, ${other.device.type}:${other.device.index}`,
+    remedy: "create both on the same device or context",
+  });
 }

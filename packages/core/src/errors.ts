@@ -53,9 +53,9 @@ export function formatValue(value: unknown): string {
  */
 export class MosaicError extends Error {
   readonly details: ErrorDetails;
-  constructor(parts: ErrorDetails | string, options?: ErrorOptions) {
-    super(typeof parts === "string" ? parts : formatMessage(parts), options);
-    this.details = typeof parts === "string" ? { where: parts } : parts;
+  constructor(details: ErrorDetails | string, options?: ErrorOptions) {
+    super(typeof details === "string" ? details : formatMessage(details), options);
+    this.details = typeof details === "string" ? { where: details } : details;
     this.name = new.target.name;
   }
 }

@@ -1,5 +1,5 @@
 import type { AttentionBackend } from "./attention/backend.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
+import { type DType, dtypeBytes } from "./storage.ts";
 import { formatValue } from "./errors.ts";
 import type { Mask } from "./mask/slice.ts";
 import type { Coordinate } from "./mesh.ts";

@@ -20,10 +20,10 @@ function numbersError(where: string, shape: unknown): ShapeError {
 /** Number of elements: 1 for the empty shape (a scalar). */
 export function numel(shape: Shape): number {
   let size = 1;
-  if (!Array.isArray(shape)) throw numbersError("sizeOf", shape);
+  if (!Array.isArray(shape)) throw numbersError("numel", shape);
   for (let axis = 0; axis < shape.length; axis++) {
     const length: unknown = shape[axis];
-    if (typeof length !== "number") throw numbersError("sizeOf", shape);
+    if (typeof length !== "number") throw numbersError("numel", shape);
     size *= length;
   }
   return size;

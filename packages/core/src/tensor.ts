@@ -2,10 +2,9 @@ import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
-import { type DType, dtypeBytes } from "./dtype.ts";
+import { type DType, dtypeBytes, type Storage } from "./storage.ts";
 import { checkFunction, expectValue, DisposedError, ShapeError } from "./errors.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel } from "./shape.ts";
-import type { Storage } from "./storage.ts";
 import { type TensorTracker, trackTensor } from "./tracking.ts";
 
 /** What a tensor shows of its storage. Strides and offset count elements. */
@@ -52,19 +51,14 @@ export class Tensor implements Disposable, TensorInit {
   #node: GradNode | undefined;
   #disposed = false;
 
-  constructor(parts: TensorInit) {
-    expectValue(
-      "Tensor",
-      typeof parts?.storage?.retain === "function",
-      "the parts of a tensor, with its storage",
-      parts,
-    );
-    this.device = parts.device;
-    this.dtype = parts.dtype;
-    this.storage = parts.storage;
-    this.shape = parts.shape;
-    this.strides = parts.strides;
-    this.offset = parts.offset;
+  constructor(init: TensorInit) {
+    expectValue("Tensor", typeof init?.storage?.retain === "function", "a TensorInit with its storage", init);
+    this.device = init.device;
+    this.dtype = init.dtype;
+    this.storage = init.storage;
+    this.shape = init.shape;
+    this.strides = init.strides;
+    this.offset = init.offset;
     this.storage.retain();
     this.storage.leakRegistry?.register(this, this.storage, this);
     trackTensor(this);
@@ -121,10 +115,10 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `wanted` is true; frees the
-   * recipe otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
+   * Puts the operation that made this tensor on the tape, if some input needs a gradient or `force` is true; frees what was
+   * saved otherwise. That what was saved was not mutated meanwhile is checked by `defineOp`, the usual way to get here.
    */
-  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, wanted = false): this {
+  record(inputs: readonly (Tensor | null)[], definition: BackwardDefinition, force = false): this {
     expectValue(
       "record",
       Array.isArray(inputs) && inputs.every((x) => x === null || isTensor(x)),
@@ -134,7 +128,7 @@ export class Tensor implements Disposable, TensorInit {
     checkFunction("record: backward", definition?.backward);
     checkFunction("record: free", definition?.free);
     const edges = isGradEnabled() ? inputs.map((input) => input?.gradientEdge() ?? null) : [];
-    if (!wanted && !edges.some((edge) => edge !== null)) {
+    if (!force && !edges.some((edge) => edge !== null)) {
       definition.free();
       return this;
     }
@@ -149,10 +143,10 @@ export class Tensor implements Disposable, TensorInit {
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
-  view(parts: ViewOptions): Tensor {
+  view(options: ViewOptions): Tensor {
     this.assertNotDisposed("view");
-    expectValue("view", typeof parts === "object" && parts !== null, "{ shape, strides, offset }", parts);
-    const { shape = this.shape, strides = this.strides, offset = this.offset } = parts;
+    expectValue("view", typeof options === "object" && options !== null, "{ shape, strides, offset }", options);
+    const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;
     checkViewBounds({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
     return new Tensor({ device, dtype, storage, shape, strides, offset });

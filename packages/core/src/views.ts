@@ -1,5 +1,5 @@
 import { checkDType } from "./arguments.ts";
-import type { DType } from "./dtype.ts";
+import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
 import { contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
@@ -150,7 +150,7 @@ export function contiguous(x: Tensor): Tensor {
 /** x itself if the elements of every row, along the last axis, lie side by side; else a dense copy. */
 export function contiguousRows(x: Tensor): Tensor {
   const dense = x.strides.at(-1) === 1 || x.shape.at(-1) === 1;
-  return dense ? recordView(x.view({}), x, "denseRows", (dOut) => dOut.detach()) : contiguous(x);
+  return dense ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
 }
 
 export function to(x: Tensor, dtype: DType): Tensor {

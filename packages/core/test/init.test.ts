@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
-import { local } from "../src/attention/local.ts";
+import { local } from "../src/attention/backend.ts";
 import type { Context } from "../src/context.ts";
 import { fromArray, ones, randn, zeros } from "../src/creation.ts";
 import { ClosedError, errorFromFailure, OptionError, PeerLostError, ShapeError } from "../src/errors.ts";

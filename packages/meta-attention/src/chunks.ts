@@ -10,7 +10,7 @@ import {
   resolveSlices,
   ShapeError,
   type Slice,
-  slantsRight,
+  hasDiagonalEnd,
   type Span,
   spansLength,
   type Tensor,
@@ -90,7 +90,7 @@ export function chunksOf(where: string, ctx: Context, call: ChunksCall): Chunks 
 
 /** Whether no query of the slice sees a later key. */
 function looksBack({ q0, q1, k1, type }: Slice): boolean {
-  const isSlantedRight = slantsRight(type);
+  const isSlantedRight = hasDiagonalEnd(type);
   return isSlantedRight ? k1 <= q1 : k1 - 1 <= q0;
 }
 

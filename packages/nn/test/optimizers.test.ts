@@ -1,4 +1,4 @@
-import { type AdamStep, fromArray, Linear, Module, OptionError, StateError, type Tensor } from "@mosaic/core";
+import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -310,7 +310,7 @@ describe("state", () => {
       expect(() => large.loadStateDict({ ...large.stateDict(), numbers: {} })).toThrow(
         /a number "steps", received undefined/,
       );
-      expect(() => large.loadStateDict({ ...large.stateDict(), tensors: new Map() })).toThrow(StateError);
+      expect(() => large.loadStateDict({ ...large.stateDict(), tensors: new Map() })).toThrow(StateDictError);
       expect(large.steps).toBe(0);
     }));
 

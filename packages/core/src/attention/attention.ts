@@ -5,15 +5,14 @@ import { full } from "../mask/masks.ts";
 import { resolveSlices } from "../mask/verify.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { layoutOf } from "../placement/layout-of.ts";
-import type { Layout } from "../placement/layout.ts";
+import { type Layout, layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
 import type { AttentionBackend, AttentionCall, KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { checkAttention } from "./check.ts";
 import { recordCall } from "./record-call.ts";
-import type { AttentionState, QkvGrads } from "./state.ts";
+import type { AttentionState, QkvGrads } from "./tile.ts";
 
 // Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size.
 
@@ -89,24 +88,24 @@ function kvShard({ ctx }: AttentionContext, k: Tensor, v: Tensor): KvShard {
 
 const attentionOp = defineOp({
   name: "attention",
-  forward([q, k, v]: [Tensor, Tensor, Tensor], plan: AttentionContext) {
+  forward([q, k, v]: [Tensor, Tensor, Tensor], context: AttentionContext) {
     const state = emptyState(q);
-    const call = attentionCall(plan, q);
-    recordCall(plan.ctx, plan.backend, "forward", call, k);
-    plan.backend.attend(plan.ctx, call, state, kvShard(plan, k, v));
+    const call = attentionCall(context, q);
+    recordCall(context.ctx, context.backend, "forward", call, k);
+    context.backend.attend(context.ctx, call, state, kvShard(context, k, v));
     const output = roundTo(state.out, q.dtype);
-    if (plan.lseOutput) plan.lseOutput.lse = state.lse.detach();
-    return { output, saved: { q, k, v, output, lse: state.lse, plan } };
+    if (context.lseOutput) context.lseOutput.lse = state.lse.detach();
+    return { output, saved: { q, k, v, output, lse: state.lse, context } };
   },
-  backward({ q, k, v, output, lse, plan }, dOutput) {
-    plan.ctx.assertOpen(`${plan.backend.name}: backward`);
+  backward({ q, k, v, output, lse, context }, dOutput) {
+    context.ctx.assertOpen(`${context.backend.name}: backward`);
     using dOut = contiguousRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
     q.device.kernels.rowDot(delta, dOut, output);
     const grads: QkvGrads = { dq: gradientAccumulator(q), dk: gradientAccumulator(k), dv: gradientAccumulator(v) };
-    const call = { ...attentionCall(plan, q), dOut, lse, delta };
-    recordCall(plan.ctx, plan.backend, "backward", call, k);
-    plan.backend.attendBackward(plan.ctx, call, grads, kvShard(plan, k, v));
+    const call = { ...attentionCall(context, q), dOut, lse, delta };
+    recordCall(context.ctx, context.backend, "backward", call, k);
+    context.backend.attendBackward(context.ctx, call, grads, kvShard(context, k, v));
     return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype)];
   },
 });
@@ -174,14 +173,14 @@ export function attention(
   const backend = ctx.backend(given.backend);
   backend.check?.(ctx);
   checkAttention({ ctx, backend, scale, queries, keys }, { q, k, v });
-  const returned: { lse?: Tensor } = {};
+  const lseOutput: { lse?: Tensor } = {};
   const slices = resolveSlices(mask, queries.length, keys.length);
-  const plan = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { returned }) };
+  const context = { ctx, backend, scale, queries, keys, mask: slices, ...(returnLse && { lseOutput }) };
   using rows = contiguousRows(q);
   using keyRows = contiguousRows(k);
   using valueRows = contiguousRows(v);
-  const out = attentionOp([rows, keyRows, valueRows], plan);
-  return returnLse ? { out, lse: returned.lse! } : out;
+  const out = attentionOp([rows, keyRows, valueRows], context);
+  return returnLse ? { out, lse: lseOutput.lse! } : out;
 }
 
 /** The layout of a sequence that lies on this rank as a whole. */

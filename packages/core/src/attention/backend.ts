@@ -1,11 +1,10 @@
-import { expectValue } from "../errors.ts";
 import type { Context } from "../context.ts";
+import { expectValue } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
-import type { AttentionState, KvBlock, QkvGrads, SavedRows } from "./state.ts";
-import type { AttentionModifiers, Tile } from "./tile.ts";
+import type { AttentionModifiers, AttentionState, KvBlock, QkvGrads, SavedRows, Tile } from "./tile.ts";
 
 /** Keys and values, and where in the mesh they come from. An axis missing from `from`: all shards along it, concatenated. */
 export interface KvShard extends KvBlock {
@@ -45,7 +44,7 @@ export interface AttentionBackend {
   check?(ctx: Context): void;
   /**
    * The same backend for one call whose keys come in parts from these places, in this order, known to every rank alike: what
-   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Ask through `inParts`.
+   * depends on queries only can be done once for all parts. Absent: a part costs what a call does. Call it through the function `blockwise`.
    */
   blockwise?(from: readonly Coordinate[]): BlockwiseAttention;
   /** The same backend on a grid of ranks of this shape: what a module's `meshShape` asks for. Absent: it has no grid. */
@@ -84,13 +83,13 @@ export interface BlockwiseAttention extends Pick<AttentionBackend, "attend" | "a
  *
  * @example
  * ```ts
- * import { inParts, local } from "@mosaic/core";
- * using steps = inParts(local(), [{ sp: 1 }, { sp: 0 }]);
+ * import { blockwise, local } from "@mosaic/core";
+ * using steps = blockwise(local(), [{ sp: 1 }, { sp: 0 }]);
  * typeof steps.attend; // => "function"
  * ```
  */
 export function blockwise(backend: AttentionBackend, from: readonly Coordinate[]): BlockwiseAttention {
-  checkBackend("inParts", backend);
+  checkBackend("blockwise", backend);
   return (
     backend.blockwise?.(from) ?? {
       attend: (...call) => backend.attend(...call),
@@ -119,5 +118,19 @@ export function tileOf(call: AttentionCall, kv: KvShard): Tile {
     mask: call.mask,
     scale: call.scale,
     modifiers: call.modifiers,
+  };
+}
+
+/** The device's own kernel on the keys at hand: what every other backend ends in. Communicates nothing. */
+export function local(): AttentionBackend {
+  return {
+    name: "local",
+    axes: [],
+    attend(ctx, call, state, kv) {
+      ctx.device.kernels.attend(state, call.q, kv, tileOf(call, kv));
+    },
+    attendBackward(ctx, call, grads, kv) {
+      ctx.device.kernels.attendBackward(grads, call.q, call, kv, tileOf(call, kv));
+    },
   };
 }

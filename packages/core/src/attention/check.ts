@@ -1,7 +1,7 @@
 import type { Context } from "../context.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
 import type { Mask } from "../mask/slice.ts";
-import { checkDevice } from "../ops/operands.ts";
+import { checkDevice } from "../arguments.ts";
 import type { Layout } from "../placement/layout.ts";
 import { spansLength } from "../placement/span.ts";
 import { verifyLayout } from "../placement/verify.ts";

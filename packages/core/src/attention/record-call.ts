@@ -22,25 +22,30 @@ export type Pass = "forward" | "backward";
 /** Records a call, forward or backward, in the groups along the backend's axes. Nothing is sent. */
 // oxlint-disable-next-line max-params -- as `AttentionBackend.attend`: context, call, keys
 export function recordCall(ctx: Context, backend: AttentionBackend, pass: Pass, call: AttentionCall, k: Tensor): void {
-  let described: CallDescription | undefined;
+  let description: CallDescription | undefined;
   for (const axis of backend.axes) {
     // A mesh without the axis, or another one, is the backend's to report.
     if ((ctx.mesh.shape[axis] ?? 1) === 1) continue;
-    described ??= callDescription(ctx, backend, call, k);
-    ctx.mesh.group(axis).recordCall(described[pass]);
+    description ??= callDescription(ctx, backend, call, k);
+    ctx.mesh.group(axis).recordCall(description[pass]);
   }
 }
 
 const descriptionCache = new WeakMap<DeviceMesh, CallDescription[]>();
 
-function callDescription({ mesh }: Context, backend: AttentionBackend, call: AttentionCall, k: Tensor): CallDescription {
+function callDescription(
+  { mesh }: Context,
+  backend: AttentionBackend,
+  call: AttentionCall,
+  k: Tensor,
+): CallDescription {
   let calls = descriptionCache.get(mesh);
   if (!calls) descriptionCache.set(mesh, (calls = []));
   for (const each of calls) if (each.matches(backend, call, k)) return each;
   if (calls.length >= MAX_CACHED_CALLS) calls.shift();
-  const made = new CallDescription(mesh.shape, backend, call, k);
-  calls.push(made);
-  return made;
+  const description = new CallDescription(mesh.shape, backend, call, k);
+  calls.push(description);
+  return description;
 }
 
 /** A call and its description, which is composed where a group compares calls, once. */
@@ -188,7 +193,9 @@ class Hash {
   }
 
   hex(): string {
-    return [murmurFinalize(this.#high), murmurFinalize(this.#low)].map((half) => half.toString(16).padStart(8, "0")).join("");
+    return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
+      .map((half) => half.toString(16).padStart(8, "0"))
+      .join("");
   }
 }
 

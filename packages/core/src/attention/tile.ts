@@ -1,11 +1,41 @@
 import { checkTensor } from "../arguments.ts";
-import { ShapeError, expectValue } from "../errors.ts";
+import type { Device } from "../device.ts";
+import { expectValue, OptionError, ShapeError } from "../errors.ts";
+import type { KernelFeature } from "../kernels/kernels.ts";
 import type { Slice } from "../mask/slice.ts";
 import { verifyWellFormed } from "../mask/verify.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 import { verifySpan } from "../placement/verify.ts";
+import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { KvBlock } from "./state.ts";
+
+// Shapes: B batch, H heads, Hkv key heads, S local sequence, D head size, Dv that of the values.
+
+/** Attention over some set of keys: out [B,H,S,Dv] and lse [B,H,S], float32; lse is −Infinity where nothing was seen yet. */
+export interface AttentionState {
+  readonly out: Tensor;
+  readonly lse: Tensor;
+}
+
+/** Keys k [B,Hkv,S,D] and values v [B,Hkv,S,Dv]. Where Dv is not D, it takes a device with the feature `valueHeadSize`. */
+export interface KvBlock {
+  readonly k: Tensor;
+  readonly v: Tensor;
+}
+
+/** What the backward needs of the finished forward: dOut [B,H,S,Dv], lse [B,H,S] and delta = rowsum(dOut·out) [B,H,S]. */
+export interface SavedRows {
+  readonly dOut: Tensor;
+  readonly lse: Tensor;
+  readonly delta: Tensor;
+}
+
+/** Gradients to add to, float32: dq [B,H,Sq,D], dk [B,Hkv,Sk,D], dv [B,Hkv,Sk,Dv]. */
+export interface QkvGrads {
+  readonly dq: Tensor;
+  readonly dk: Tensor;
+  readonly dv: Tensor;
+}
 
 /**
  * What an attention call asks for beyond plain attention. Each is off if absent, and is a feature that a device may not have
@@ -86,4 +116,47 @@ function checkPositions(where: string, spans: readonly Span[], rows: number): vo
   const count = spansLength(spans);
   if (count === rows) return;
   throw new ShapeError({ where, expected: `spans of ${rows} positions, one for each row`, received: String(count) });
+}
+
+/**
+ * Throws an OptionError if an attention call asks for a feature that the device does not have: what joined the contract
+ * later is refused until a device has it, never ignored. The kernels `attend` and `attendBackward` of every device call this
+ * first.
+ *
+ * @example
+ * ```ts
+ * import { checkFeatures } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using k = device.empty([1, 1, 8, 64], "float32");
+ * const plain = { q: [], k: [], mask: [], scale: 1 };
+ * checkFeatures(device, { k, v: k }, plain); // => undefined
+ * checkFeatures({ type: "mine", index: 0 }, { k, v: k }, { ...plain, modifiers: { softcap: 30 } }); // throws attention on mine:0
+ * ```
+ */
+export function checkFeatures(device: Pick<Device, "type" | "index" | "features">, kv: KvBlock, tile: Tile): void {
+  for (const x of [kv?.k, kv?.v]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  if (tile.modifiers === undefined && kv.k.shape[3] === kv.v.shape[3]) return;
+  for (const [feature, received] of requestedFeatures(kv, tile.modifiers ?? {})) {
+    if (device.features?.includes(feature)) continue;
+    throw new OptionError({
+      where: `attention on ${device.type}:${device.index}`,
+      expected: `a call without ${feature}, which this device does not have`,
+      received,
+      remedy: `leave it out, or use a device whose \`features\` include "${feature}"`,
+    });
+  }
+}
+
+function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): readonly [KernelFeature, string][] {
+  const { softcap, slopes, dropout, sampleMasks } = modifiers;
+  const features: [KernelFeature, string][] = [];
+  if (softcap !== undefined) features.push(["softcap", `softcap ${softcap}`]);
+  if (slopes) features.push(["slopes", `slopes ${formatShape(slopes.shape)}`]);
+  if (dropout) features.push(["dropout", `dropout of probability ${dropout.probability}`]);
+  if (sampleMasks) features.push(["sampleMasks", `sampleMasks of ${sampleMasks.length} samples`]);
+  const [size, valueSize] = [k.shape[3]!, v.shape[3]!];
+  if (size !== valueSize) features.push(["valueHeadSize", `keys of head size ${size}, values of ${valueSize}`]);
+  return features;
 }

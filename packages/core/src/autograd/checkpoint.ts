@@ -5,7 +5,7 @@ import { Tensor } from "../tensor.ts";
 import { untracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
-import { preserveRngState } from "./rng-state.ts";
+import { preserveRngState } from "../random.ts";
 import { enableGrad, isGradEnabled } from "./node.ts";
 import { checkVersions, versionsOf } from "./saved-tensors.ts";
 

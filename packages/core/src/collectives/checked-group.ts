@@ -1,9 +1,8 @@
 import { checkTensor } from "../arguments.ts";
-import type { Device } from "../device.ts";
+import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { TraceEvent } from "../trace.ts";
 import type {
   AllToAllOptions,
   CollectiveOptions,

@@ -1,6 +1,5 @@
-import type { Device } from "../device.ts";
+import type { Device, TraceEvent } from "../device.ts";
 import type { Tensor } from "../tensor.ts";
-import type { TraceEvent } from "../trace.ts";
 
 /** One message of a batch; ranks are those of the group. */
 export type Transfer =

@@ -156,7 +156,10 @@ export class ChunkBuffers implements Disposable {
       const start = count > 0 ? first * strides[0]! : 0;
       return viewOf(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
-    return this.#track({ wire: part, tensors: part.map((tensor) => viewOf(tensor, this.#permuted(tensor, "tensors"))) });
+    return this.#track({
+      wire: part,
+      tensors: part.map((tensor) => viewOf(tensor, this.#permuted(tensor, "tensors"))),
+    });
   }
 
   /** Takes a tensor over, to be disposed with all others. */
@@ -165,7 +168,7 @@ export class ChunkBuffers implements Disposable {
     return tensor;
   }
 
-  /** Gives the memory of a chunk back before all else. One that `dense` made stays: some of it may be the caller's. */
+  /** Gives the memory of a chunk back before all else. One that `contiguous` made stays: some of it may be the caller's. */
   release(chunk: Chunk): void {
     if (this.#chunks.delete(chunk)) dispose(chunk);
   }
@@ -214,7 +217,10 @@ export class ChunkBuffers implements Disposable {
 }
 
 /** Without history: these are no operations of anybody's tape. */
-function viewOf({ device, dtype, storage, offset: own }: Tensor, { shape, strides, offset = own }: ViewGeometry): Tensor {
+function viewOf(
+  { device, dtype, storage, offset: own }: Tensor,
+  { shape, strides, offset = own }: ViewGeometry,
+): Tensor {
   return new Tensor({ device, dtype, storage, shape, strides, offset });
 }
 

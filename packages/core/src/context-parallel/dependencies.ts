@@ -1,8 +1,7 @@
-import type { AttentionBackend } from "../attention/backend.ts";
-import { local } from "../attention/local.ts";
+import { type AttentionBackend, local } from "../attention/backend.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
-import { isVisible } from "../mask/visible.ts";
+import { isVisible } from "../mask/visibility.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
 import type { Layout } from "../placement/layout.ts";
 import { type Span, spansLength } from "../placement/span.ts";
@@ -68,7 +67,8 @@ export function dependencyTable(along: DependencyAxis, call: ShardedAttentionCal
   const { at, queries, keys, mask } = call;
   const [groupAt, groupFrom] = [omitAxes(at, inner.axes), omitAxes(from, inner.axes)];
   // Queries that are whole along the axis are the same for every rank.
-  const queriesOf = (of: Coordinate) => memoizeByRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
+  const queriesOf = (of: Coordinate) =>
+    memoizeByRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
   const keysOf = (of: Coordinate) => memoizeByRank((rank) => keys.spans({ ...of, [axis]: rank }));
   const [shard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
   const [ownQueries, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
@@ -117,9 +117,9 @@ const MAX_CACHED_ENTRIES = 4096;
  * const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: [] };
  * const cache = new LayoutCache<number>(["gpu"]);
  * let made = 0;
- * cache.of(call, { node: 1, gpu: 3 }, () => ++made); // => 1
- * cache.of(call, { node: 1, gpu: 2 }, () => ++made); // => 1
- * cache.of(call, { node: 0, gpu: 3 }, () => ++made); // => 2
+ * cache.getOrCreate(call, { node: 1, gpu: 3 }, () => ++made); // => 1
+ * cache.getOrCreate(call, { node: 1, gpu: 2 }, () => ++made); // => 1
+ * cache.getOrCreate(call, { node: 0, gpu: 3 }, () => ++made); // => 2
  * ```
  */
 export class LayoutCache<T> {

@@ -4,10 +4,10 @@ export {
   type DependencyAxis,
   type DependencyTable,
   dependencyTable,
-  dependencyTableCache as dependencyTables,
+  dependencyTableCache,
   LayoutCache,
   modulo,
-  type ShardedAttentionCall as PlacedCall,
+  type ShardedAttentionCall,
 } from "./dependencies.ts";
 export * from "./traffic.ts";
 export { type ValidationRules, type Validator, validator } from "./validation.ts";

@@ -32,7 +32,9 @@ function isSliceList(value: unknown): boolean {
 
 function isShardedCall(value: unknown): value is ShardedAttentionCall {
   const { at, queries, keys, mask } = (value ?? {}) as Partial<ShardedAttentionCall>;
-  return option.meshShape().accepts(at) && layoutOption.accepts(queries) && layoutOption.accepts(keys) && isSliceList(mask);
+  return (
+    option.meshShape().accepts(at) && layoutOption.accepts(queries) && layoutOption.accepts(keys) && isSliceList(mask)
+  );
 }
 
 /** Options of a closed form, checked: a description of a call may have more fields than are looked at here. */
@@ -85,9 +87,9 @@ export function reverseFlow({ sent, received }: ChunkFlow, bytesPerRow: readonly
  *
  * @example
  * ```ts
- * import { trafficOf } from "@mosaic/core/context-parallel";
+ * import { totalTraffic } from "@mosaic/core/context-parallel";
  * // K and V of 100 and of 50 rows are sent, 8 bytes per row each, and those of 100 are received.
- * trafficOf([{ bytesPerRow: [8, 8], sent: [100, 50], received: [100] }]);
+ * totalTraffic([{ bytesPerRow: [8, 8], sent: [100, 50], received: [100] }]);
  * // => { bytesSent: 2400, bytesReceived: 1600, messagesSent: 4 }
  * ```
  */

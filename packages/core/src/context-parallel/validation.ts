@@ -1,7 +1,7 @@
 import * as option from "../option.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
 import { type AttentionBackend, type AttentionCall, checkBackend, type KvShard } from "../attention/backend.ts";
-import type { AttentionState, QkvGrads, SavedRows } from "../attention/state.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../attention/tile.ts";
 import type { Context } from "../context.ts";
 import { expectValue, DTypeError, OptionError, ShapeError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
@@ -243,7 +243,10 @@ function checkFloat32(where: string, name: string, { dtype }: Tensor): void {
   });
 }
 
-function shapeError(where: string, { name, x, like, shape }: Omit<ShapeExpectation, "of"> & { readonly shape: Shape }): ShapeError {
+function shapeError(
+  where: string,
+  { name, x, like, shape }: Omit<ShapeExpectation, "of"> & { readonly shape: Shape },
+): ShapeError {
   return new ShapeError({
     where,
     expected: `${name} ${formatShape(shape)}`,

@@ -1,4 +1,4 @@
-import { type Slice, hasDiagonalStart, hasDiagonalEnd } from "./slice.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // A slice's borders are lines in q of slope 0 or 1. Whether two of them cross within some rows is therefore a question of
 // which rows satisfy a few linear inequalities: an interval each, so exact without looking at a single row.
@@ -18,7 +18,11 @@ function rightBorder(slice: Slice): Border {
 }
 
 /** Whether some row of [from, to) has every left border before every right border. */
-function hasCommonRow(from: number, to: number, borders: { lefts: readonly Border[]; rights: readonly Border[] }): boolean {
+function hasCommonRow(
+  from: number,
+  to: number,
+  borders: { lefts: readonly Border[]; rights: readonly Border[] },
+): boolean {
   let [first, last] = [from, to - 1];
   for (const left of borders.lefts) {
     for (const right of borders.rights) {

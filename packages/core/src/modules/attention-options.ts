@@ -1,7 +1,7 @@
 import type { AttentionBackend } from "../attention/backend.ts";
 import { checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { DTypeError, OptionError, ShapeError } from "../errors.ts";
 import { causal, documents, full } from "../mask/masks.ts";
 import type { Mask } from "../mask/slice.ts";

@@ -12,11 +12,9 @@ import { scope } from "../scope.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { attentionModuleOptions, checkInput, type ResolvedOptions, resolveOptions } from "./attention-options.ts";
-import { mergeHeads, applyPositionEncoding, splitHeads } from "./heads.ts";
+import { applyPositionEncoding, mergeHeads, sequenceLayout, splitHeads, toSequence } from "./sequence.ts";
 import { Linear } from "./linear.ts";
 import { Module } from "./module.ts";
-import { sequenceLayout } from "./self-attention.ts";
-import { toSequence } from "./sequence.ts";
 
 export const crossAxisAttentionOptions = defineOptions("CrossAxisAttention", {
   /** The axis of the query source to attend along. */

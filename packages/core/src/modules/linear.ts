@@ -4,7 +4,7 @@ import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Tensor } from "../tensor.ts";
 import { Module } from "./module.ts";
-import { createParameter } from "./parameter.ts";
+import { createParameter } from "./parameters.ts";
 
 export const linearOptions = defineOptions("Linear", {
   /** Whether a bias is added. Default true. */

@@ -111,7 +111,7 @@ export abstract class Module implements Disposable {
    * Copies values into the parameters and buffers of the same names: all of them, or, if anything does not fit, none. Values may be
    * tensors of this device or lie on the host. Communicates nothing: every rank loads the same.
    *
-   * @throws StateError that lists missing and unexpected names, and shapes and dtypes that differ.
+   * @throws StateDictError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
   loadStateDict(state: StateDict, options?: LoadOptions): LoadReport {
     return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);

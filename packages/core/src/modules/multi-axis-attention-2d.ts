@@ -15,7 +15,7 @@ import {
   resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
-import { SelfAttention } from "./self-attention.ts";
+import { SelfAttention } from "./multi-axis-attention.ts";
 import { toSequence } from "./sequence.ts";
 
 export const multiAxisAttention2DOptions = defineOptions("MultiAxisAttention2D", {

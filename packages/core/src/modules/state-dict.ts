@@ -1,4 +1,4 @@
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { formatValue, MosaicError, expectValue } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
@@ -48,7 +48,9 @@ export function loadState(
   checkStateDict(where, state);
   const missing = [...targets.keys()].filter((name) => !state.has(name));
   const unexpected = [...state.keys()].filter((name) => !targets.has(name));
-  const mismatches = [...targets].flatMap(([name, target]) => entryMismatch(name, { target, source: state.get(name) }, cast));
+  const mismatches = [...targets].flatMap(([name, target]) =>
+    entryMismatch(name, { target, source: state.get(name) }, cast),
+  );
   const faults = [
     ...(strict && missing.length > 0 ? [`missing ${formatNames(missing)}`] : []),
     ...(strict && unexpected.length > 0 ? [`unexpected ${formatNames(unexpected)}`] : []),
@@ -70,7 +72,7 @@ export function loadState(
   return { missing, unexpected };
 }
 
-/** Throws a StateError unless a state is tensors by name, of a device or of the host. */
+/** Throws a StateDictError unless a state is tensors by name, of a device or of the host. */
 function checkStateDict(where: string, state: unknown): asserts state is StateDict {
   const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
   const wrong = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));

@@ -2,7 +2,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { formatValue, OptionError, ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { checkOperands } from "./operands.ts";
+import { checkOperands } from "../arguments.ts";
 
 const concatenateOp = defineOp({
   name: "concatenate",

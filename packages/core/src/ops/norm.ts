@@ -1,4 +1,4 @@
-import { checkTensor } from "../arguments.ts";
+import { checkDevice, checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
@@ -6,7 +6,6 @@ import { defineOptions, type OptionsOf } from "../options.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
-import { checkDevice } from "./operands.ts";
 
 // E features, the last axis: x [..,E], weight and bias [E], statistics [..,1] float32.
 

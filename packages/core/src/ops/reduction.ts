@@ -1,6 +1,6 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import type { DType } from "../dtype.ts";
+import type { DType } from "../storage.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
@@ -24,7 +24,12 @@ interface ReductionShapes {
 }
 
 // oxlint-disable-next-line max-params -- what every reduction is called with, and its name
-function reductionShapes(where: string, x: Tensor, axes: Axes | undefined, options: ReduceOptions | undefined): ReductionShapes {
+function reductionShapes(
+  where: string,
+  x: Tensor,
+  axes: Axes | undefined,
+  options: ReduceOptions | undefined,
+): ReductionShapes {
   checkTensor(where, x);
   const { keepDims } = reduceOptions.parse(options, where);
   const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();

@@ -117,12 +117,17 @@ export function striped(): Placement {
 /** A placement by name, as options take it. */
 export type PlacementName = "contiguous" | "zigzag" | "striped";
 
-const placementsByName: Readonly<Record<PlacementName, () => Placement>> = { contiguous: () => contiguous(), zigzag, striped };
+const placementsByName: Readonly<Record<PlacementName, () => Placement>> = {
+  contiguous: () => contiguous(),
+  zigzag,
+  striped,
+};
 
 /** The placement itself, or the one of that name; throws an OptionError that lists the names. */
 export function resolvePlacement(nameOrValue: PlacementName | Placement): Placement {
   if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;
-  if (typeof nameOrValue === "string" && Object.hasOwn(placementsByName, nameOrValue)) return placementsByName[nameOrValue]();
+  if (typeof nameOrValue === "string" && Object.hasOwn(placementsByName, nameOrValue))
+    return placementsByName[nameOrValue]();
   throw new OptionError({
     where: "placement",
     expected: `${Object.keys(placementsByName).join(", ")} or a Placement`,

@@ -97,7 +97,8 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     throw new ShapeError({
       where,
       expected: "every position in one shard, once",
-      received: a === b ? `position ${duplicate.at} twice in shard ${a}` : `position ${duplicate.at} in shards ${a} and ${b}`,
+      received:
+        a === b ? `position ${duplicate.at} twice in shard ${a}` : `position ${duplicate.at} in shards ${a} and ${b}`,
     });
   }
   const total = shardSpans.reduce((sum, span) => sum + span.length, 0);

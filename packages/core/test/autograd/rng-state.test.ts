@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import type { Context } from "../../src/context.ts";
 import { ones, rand, randn } from "../../src/creation.ts";
-import { add, mul } from "../../src/ops/arithmetic.ts";
+import { add, mul } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";

@@ -6,12 +6,11 @@ import { singleRankGroup } from "../../src/collectives/single-rank-group.ts";
 import { fromArray, ones, randn } from "../../src/creation.ts";
 import { AutogradError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { compileKernel } from "../../src/kernels/compile.ts";
+import { compileKernel, operandsOf } from "../../src/kernels/operands.ts";
 import type { KernelName } from "../../src/kernels/kernels.ts";
-import { operandsOf } from "../../src/kernels/operands.ts";
 import { kernelSchema } from "../../src/kernels/schema.ts";
 import { Linear } from "../../src/modules/linear.ts";
-import { linear } from "../../src/ops/linear.ts";
+import { linear } from "../../src/ops/matmul.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 

@@ -1,14 +1,12 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { local } from "../../src/attention/local.ts";
+import { local } from "../../src/attention/backend.ts";
 import { dependencyTable, dependencyTableCache, modulo } from "../../src/context-parallel/dependencies.ts";
 import type { Context } from "../../src/context.ts";
-import { rowRange } from "../../src/mask/clip.ts";
+import { rowRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
-import type { Slice } from "../../src/mask/slice.ts";
 import type { Coordinate } from "../../src/mesh.ts";
-import { type Layout } from "../../src/placement/layout.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { type Layout, layoutOf } from "../../src/placement/layout.ts";
 import { contiguous, zigzag } from "../../src/placement/placement.ts";
 import { positions } from "../../src/placement/span.ts";
 

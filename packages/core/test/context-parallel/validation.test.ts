@@ -1,13 +1,12 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
-import type { AttentionBackend, AttentionCall, KvShard } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
-import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/state.ts";
+import { type AttentionBackend, type AttentionCall, type KvShard, local } from "../../src/attention/backend.ts";
+import type { AttentionState, QkvGrads, SavedRows } from "../../src/attention/tile.ts";
 import { validator } from "../../src/context-parallel/validation.ts";
 import type { Context } from "../../src/context.ts";
-import type { DType } from "../../src/dtype.ts";
+import type { DType } from "../../src/storage.ts";
 import { ClosedError, DisposedError, OptionError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";

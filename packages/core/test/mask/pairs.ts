@@ -1,5 +1,5 @@
 import fc from "fast-check";
-import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "../../src/mask/slice.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Slice, type SliceType } from "../../src/mask/slice.ts";
 
 /** Every (query, key) pair that a slice covers, by its definition; a pair twice if it is covered twice. */
 export function pairsOf(...slices: readonly Slice[]): string[] {

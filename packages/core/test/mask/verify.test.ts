@@ -6,7 +6,7 @@ import { init } from "../../src/init.ts";
 import { causal, documents } from "../../src/mask/masks.ts";
 import type { Mask, Slice } from "../../src/mask/slice.ts";
 import { resolveSlices } from "../../src/mask/verify.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
 const whole: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" };

@@ -7,7 +7,7 @@ import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import type { Module } from "../../src/modules/module.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
 import { contiguous, type Placement, type PlacementName } from "../../src/placement/placement.ts";
 import { shard, unshard } from "../../src/placement/shard.ts";
 import { type Shape, numel } from "../../src/shape.ts";

@@ -10,7 +10,7 @@ import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { MultiAxisAttention, type MultiAxisAttentionOptions } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";

@@ -3,7 +3,7 @@ import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
-import { reduceGradients } from "../../src/modules/reduce-gradients.ts";
+import { reduceGradients } from "../../src/modules/parameters.ts";
 import { type HostTensor, type StateDict, StateDictError } from "../../src/modules/state-dict.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 

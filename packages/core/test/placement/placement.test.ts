@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import type { Coordinate } from "../../src/mesh.ts";
-import { layoutOf } from "../../src/placement/layout-of.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { contiguous, type Placement, resolvePlacement, striped, zigzag } from "../../src/placement/placement.ts";
 import { positions, spansLength } from "../../src/placement/span.ts";
 

@@ -1,5 +1,4 @@
-import type { AttentionBackend } from "../../src/attention/backend.ts";
-import { local } from "../../src/attention/local.ts";
+import { type AttentionBackend, local } from "../../src/attention/backend.ts";
 import type { Context } from "../../src/context.ts";
 import { omitAxes } from "../../src/mesh.ts";
 import type { Coordinate } from "../../src/mesh.ts";

@@ -1,4 +1,4 @@
-import { type Slice, sliceMeets, type Span } from "@mosaic/core";
+import { type Slice, sliceIntersects, type Span } from "@mosaic/core";
 import type { AttentionRecord } from "../record.ts";
 
 /** Which ranks computed which tiles of the (query, key) plane, forward, for the first sequence. */
@@ -48,7 +48,7 @@ export function tileMap(record: AttentionRecord): TileMap {
 function isVisible(slices: readonly Slice[], query: Span, key: Span): boolean {
   const [q0, q1] = hull(query);
   const [k0, k1] = hull(key);
-  return slices.some((slice) => sliceMeets(slice, { q0, q1, k0, k1 }));
+  return slices.some((slice) => sliceIntersects(slice, { q0, q1, k0, k1 }));
 }
 
 function hull({ start, length, step }: Span): readonly [number, number] {

@@ -1,5 +1,6 @@
 import type { Span } from "../placement/span.ts";
-import { type Slice, hasDiagonalStart, hasDiagonalEnd } from "./slice.ts";
+import { sliceIntersects } from "./overlap.ts";
+import { hasDiagonalEnd, hasDiagonalStart, type Slice } from "./slice.ts";
 
 // Exact numbers of visible pairs, for spans of any step, without looking at a single row: the keys that row q sees are
 // those below one border less those below another, and a border moves with q or stands still.
@@ -26,7 +27,7 @@ export function visiblePairs(queries: readonly Span[], keys: readonly Span[], sl
 }
 
 /** Pairs of two spans that one slice shows. */
-export function pairsWithin(q: Span, k: Span, slice: Slice): number {
+function pairsWithin(q: Span, k: Span, slice: Slice): number {
   if (q.length === 0 || slice.q1 <= q.start || lastPosition(q) < slice.q0) return 0;
   if (k.length === 0 || slice.k1 <= k.start || lastPosition(k) < slice.k0) return 0;
   if (coversAll(slice, q, k)) return q.length * k.length;
@@ -106,4 +107,53 @@ function floorSum(count: number, modulus: number, slope: number, offset: number)
     [n, m, a, b] = [Math.floor(top / m), a, m, top % m];
   }
   return sum;
+}
+
+/**
+ * Whether any of these queries sees any of these keys; what a backend asks before it computes or sends a tile.
+ * Exact, for spans of any step; of tiles of more than 2⁵³ pairs with a step above 1 only what lies between the first and the
+ * last position counts, so that the answer may be true without need.
+ *
+ * @example
+ * ```ts
+ * import { isVisible, masks } from "@mosaic/core";
+ * const span = (start: number) => [{ start, length: 4, step: 1 }];
+ * const slices = masks.causal().slices(8, 8);
+ * isVisible(span(0), span(4), slices); // => false
+ * isVisible(span(4), span(0), slices); // => true
+ * ```
+ */
+export function isVisible(queries: readonly Span[], keys: readonly Span[], slices: readonly Slice[]): boolean {
+  for (const slice of slices) {
+    if (slice.q0 >= slice.q1 || slice.k0 >= slice.k1) continue;
+    for (const q of queries) {
+      const [q0, q1] = [q.start, endPosition(q)];
+      if (q0 >= q1 || slice.q0 >= q1 || q0 >= slice.q1) continue;
+      for (const k of keys) {
+        const [k0, k1] = [k.start, endPosition(k)];
+        // Boxes first: of 10 000 documents nearly all lie elsewhere, and of a sequence of one nearly all are within.
+        if (k0 >= k1 || slice.k0 >= k1 || k0 >= slice.k1) continue;
+        if (!intersects(slice, { q0, q1, k0, k1 })) continue;
+        const isDense = (q.step === 1 || q.length === 1) && (k.step === 1 || k.length === 1);
+        if (isDense || q.length * k.length > Number.MAX_SAFE_INTEGER || pairsWithin(q, k, slice) > 0) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/** `sliceIntersects`, of boxes that meet: one slanted border is farthest out at one end of the rows. */
+function intersects(slice: Slice, box: Omit<Slice, "type">): boolean {
+  const { type } = slice;
+  if (type === "full" || type === "bidirectionalCausal") return type === "full" || sliceIntersects(slice, box);
+  const first = Math.max(box.q0, slice.q0);
+  const last = Math.min(box.q1, slice.q1) - 1;
+  const left = type === "inverseCausal" ? slice.k0 + first - slice.q0 : slice.k0;
+  const right = type === "causal" ? slice.k1 - (slice.q1 - 1 - last) : slice.k1;
+  return Math.max(box.k0, left) < Math.min(box.k1, right);
+}
+
+/** The position after the last; no more than the start of a span that has none. */
+function endPosition({ start, length, step }: Span): number {
+  return start + (length - 1) * step + 1;
 }
