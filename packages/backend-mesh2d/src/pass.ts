@@ -82,7 +82,11 @@ export interface ExecutionContext {
 export type KvAndGrads = KvShard & Pick<QkvGrads, "dk" | "dv">;
 
 /** (out, lse) per query, merged; nothing per key. */
-export function forwardPass(context: ExecutionContext, call: AttentionCall, { out, lse }: AttentionState): TiledPass<KvShard> {
+export function forwardPass(
+  context: ExecutionContext,
+  call: AttentionCall,
+  { out, lse }: AttentionState,
+): TiledPass<KvShard> {
   const { ctx, inner } = context;
   const { kernels } = ctx.device;
   const { at, scale, mask } = call;
@@ -128,7 +132,11 @@ interface PassParts<Kv extends KvShard> {
   compute(layouts: ChunkLayouts, queries: OperandChunks, keys: OperandChunks, from: Coordinate): void;
 }
 
-function passOf<Kv extends KvShard>(context: ExecutionContext, call: AttentionCall, parts: PassParts<Kv>): TiledPass<Kv> {
+function passOf<Kv extends KvShard>(
+  context: ExecutionContext,
+  call: AttentionCall,
+  parts: PassParts<Kv>,
+): TiledPass<Kv> {
   const { ctx, axis, grid, tiles, label } = context;
   const [queriesOf, keysOf] = [layoutsOf(call.queries, axis), layoutsOf(call.keys, axis)];
   const peers = joinedPeers(tiles.map(({ queries }) => queries));

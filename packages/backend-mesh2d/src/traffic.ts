@@ -56,7 +56,15 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  * ```
  */
 export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
-  const { axis, shape, mesh, call, from = call.at, batch, ...sizes } = parseTrafficOptions(mesh2dTrafficOptions, options);
+  const {
+    axis,
+    shape,
+    mesh,
+    call,
+    from = call.at,
+    batch,
+    ...sizes
+  } = parseTrafficOptions(mesh2dTrafficOptions, options);
   const { numHeads, numKvHeads, headDim, dtype } = sizes;
   const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
   if (parts.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };

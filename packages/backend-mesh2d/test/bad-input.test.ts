@@ -46,7 +46,7 @@ test("parts that come from elsewhere than was declared, or after the last, are r
 test("options that no mesh could make right", () => {
   for (const shape of [[0, 2], [1.5, 2], [2], [2, 2, 2]]) {
     expect(() => mesh2d({ shape: shape as unknown as [number, number] })).toThrow(
-      /two whole numbers > 0, \[rows, columns\]/,
+      /two integers > 0, \[rows, columns\]/,
     );
   }
   expect(() => mesh2d({ inner: mesh2d({ axis: "gpu" }) })).toThrow(/inner backend that communicates with nobody/);

@@ -42,7 +42,15 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * ```
  */
 export function ringTraffic(options: RingTrafficOptions): CallTraffic {
-  const { axis, inner = local(), mesh, call, from = call.at, width, dtype } = parseTrafficOptions(ringTrafficOptions, options);
+  const {
+    axis,
+    inner = local(),
+    mesh,
+    call,
+    from = call.at,
+    width,
+    dtype,
+  } = parseTrafficOptions(ringTrafficOptions, options);
   const size = axisLength("ringTraffic", mesh, { axis, from });
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;

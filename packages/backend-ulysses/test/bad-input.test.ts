@@ -37,7 +37,7 @@ test("axes in another order than the rows are concatenated in", async () => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["gpu", "node"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
     expect(() => attention(ctx, x, x, x, { backend, queries: layout, keys: layout })).toThrow(
-      `ulysses(gpu), rank ${ctx.rank}: expected queries that are cut along node, gpu, in this order`,
+      `ulysses(gpu), rank ${ctx.rank}: expected queries sharded along node, gpu, in this order`,
     );
     return ctx.world.traffic().messagesSent;
   });

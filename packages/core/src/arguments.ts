@@ -12,7 +12,7 @@ export function checkTensor(where: string, x: unknown, rank?: number): asserts x
   if (!isTensor(x)) throw argumentError(where, "a Tensor", x);
   if (x.isDisposed) x.assertNotDisposed(where);
   if (rank === undefined || x.rank === rank) return;
-  throw new ShapeError({ where, expected: `a tensor of ${rank} axes`, received: formatShape(x.shape) });
+  throw new ShapeError({ where, expected: `a tensor with ${rank} axes`, received: formatShape(x.shape) });
 }
 
 /** As `checkTensor`, for what may be null. */
@@ -23,15 +23,15 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
-    throw argumentError(where, "a Context, as init returns", ctx, "write await init(…)");
+    throw argumentError(where, "a Context from init()", ctx, "await the promise of init(…)");
   }
   (ctx as Context).assertOpen(where);
 }
 
-/** Throws a ShapeError unless all lengths are whole numbers ≥ 0. */
+/** Throws a ShapeError unless all lengths are integers ≥ 0. */
 export function checkShape(where: string, shape: unknown): asserts shape is Shape {
   if (Array.isArray(shape) && isLengthList(shape)) return;
-  throw new ShapeError({ where, expected: "lengths that are whole numbers ≥ 0", received: formatValue(shape) });
+  throw new ShapeError({ where, expected: "lengths that are integers ≥ 0", received: formatValue(shape) });
 }
 
 function isLengthList(shape: readonly unknown[]): boolean {
@@ -70,7 +70,7 @@ export function checkOperands(where: string, first: Tensor, ...others: readonly 
     if (other.dtype === first.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `one dtype, ${first.dtype}`,
+      expected: `the same dtype, ${first.dtype}`,
       received: other.dtype,
       remedy: "convert one operand with to(dtype)",
     });
@@ -82,8 +82,8 @@ export function checkDevice(where: string, first: Tensor, other: Tensor): void {
   if (other.device === first.device) return;
   throw new MosaicError({
     where,
-    expected: `operands on one device, ${first.device.type}:${first.device.index}`,
-    received: `one on another, ${other.device.type}:${other.device.index}`,
+    expected: `operands on the same device, ${first.device.type}:${first.device.index}`,
+    received: `an operand on ${other.device.type}:${other.device.index}`,
     remedy: "create both on the same device or context",
   });
 }

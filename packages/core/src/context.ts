@@ -89,7 +89,7 @@ export class RankContext implements Context {
       expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
       remedy: packageName
-        ? `npm install ${packageName}, and pass ${nameOrValue}(…) in init({ backends: [...] })`
+        ? `npm install ${packageName} and pass ${nameOrValue}(…) in init({ backends: [...] })`
         : "pass the backend itself, or register it in init({ backends: [...] })",
     });
   }
@@ -103,7 +103,7 @@ export class RankContext implements Context {
     throw new ClosedError({
       where,
       expected: "an open context",
-      received: "one that was closed",
+      received: "a closed context",
       remedy: "finish all work before the context goes out of scope",
     });
   }

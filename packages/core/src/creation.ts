@@ -25,7 +25,7 @@ export function resolveDevice(on: DeviceOrContext, where: string): Device {
 /**
  * Uninitialised memory of a shape.
  *
- * @throws ShapeError for a length that is not a whole number ≥ 0; DTypeError for an unknown dtype.
+ * @throws ShapeError for a length that is not an integer ≥ 0; DTypeError for an unknown dtype.
  */
 export function empty(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
   return allocate(resolveDevice(on, "empty"), { shape, dtype, where: "empty" });
@@ -64,7 +64,7 @@ export function fromArray(
   if (numel(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
-      expected: `${values.length} elements, as many as values`,
+      expected: `a shape of ${values.length} elements, the number of values`,
       received: `${formatShape(shape)} (${numel(shape)})`,
     });
   }

@@ -11,7 +11,7 @@ import { singleRankGroup } from "./collectives/single-rank-group.ts";
 export const initOptions = defineOptions("init", {
   /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
   device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {
-    remedy: "pass a Device, such as the one that cpu() of a kernels package makes",
+    remedy: "pass a Device, such as cpu() of @mosaic/kernels-cpu",
   }),
   /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
@@ -55,7 +55,7 @@ export async function init(options: InitOptions): Promise<Context> {
       where: "init",
       expected: "a rank from 0 to worldSize − 1",
       received: `rank ${rank} of ${size}`,
-      remedy: "let mosaic-run set RANK and WORLD_SIZE, or give rank and worldSize",
+      remedy: "launch with mosaic-run, which sets RANK and WORLD_SIZE, or pass rank and worldSize",
     });
   }
   const shape = resolveMeshShape(settings, size);
@@ -77,7 +77,7 @@ function readEnvironment(name: string, fallback: number): number {
   if (/^\d+$/.test(text)) return Number(text);
   throw new OptionError({
     where: `init: environment variable ${name}`,
-    expected: "a whole number",
+    expected: "an integer",
     received: JSON.stringify(text),
   });
 }
@@ -86,9 +86,9 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
   if (mesh && spSize !== undefined) {
     throw new OptionError({
       where: "init",
-      expected: "mesh or spSize",
+      expected: "either mesh or spSize",
       received: "both",
-      remedy: "name sp in the mesh",
+      remedy: "set sp in mesh",
     });
   }
   if (mesh) return mesh;
@@ -106,7 +106,7 @@ function throwMissingCollectives(size: number): never {
     where: "init",
     expected: `collectives for ${size} ranks`,
     received: "none",
-    remedy: "pass collectives that connect the ranks of a job",
+    remedy: "pass collectives, such as local() or nccl()",
   });
 }
 
@@ -116,8 +116,8 @@ function registerBackends(given: readonly AttentionBackend[]): ReadonlyMap<strin
     if (backends.has(backend.name) && backend.name !== "local") {
       throw new OptionError({
         where: "init: backends",
-        expected: "names that differ",
-        received: `"${backend.name}" twice`,
+        expected: "unique names",
+        received: `duplicate name "${backend.name}"`,
       });
     }
     backends.set(backend.name, backend);

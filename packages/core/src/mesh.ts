@@ -20,7 +20,7 @@ export interface DeviceMesh {
 function checkLengths(where: string, lengths: unknown): void {
   const isObject = typeof lengths === "object" && lengths !== null;
   const fits = isObject && Object.values(lengths).every((length) => typeof length === "number");
-  expectValue(where, fits, "numbers by the names of axes", lengths);
+  expectValue(where, fits, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
 }
 
 /** The coordinate of a rank. */
@@ -39,7 +39,7 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
 /** The coordinate without some axes: all shards along them. */
 export function omitAxes(at: Coordinate, axes: readonly string[]): Coordinate {
   checkLengths("omitAxes", at);
-  expectValue("omitAxes", Array.isArray(axes), "an array of axes", axes);
+  expectValue("omitAxes", Array.isArray(axes), "an array of axis names", axes);
   return Object.fromEntries(Object.entries(at).filter(([axis]) => !axes.includes(axis)));
 }
 
@@ -49,7 +49,7 @@ function checkMeshShape(shape: Coordinate, size: number): void {
   if (unusable.length > 0) {
     throw new OptionError({
       where: "init: mesh",
-      expected: "names that begin with a letter",
+      expected: "axis names that begin with a letter",
       received: unusable.map((axis) => `"${axis}"`).join(", "),
     });
   }
@@ -60,7 +60,7 @@ function checkMeshShape(shape: Coordinate, size: number): void {
     where: "init",
     expected: `a mesh of ${size} ranks`,
     received: `${JSON.stringify(shape)} (${product})`,
-    remedy: "make the product of its axes the number of ranks",
+    remedy: "make the product of the axis lengths equal to the world size",
   });
 }
 
@@ -93,7 +93,7 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
         where: "mesh.group",
         expected: `one of the axes ${axes.join(", ")}`,
         received: formatValue(axis),
-        remedy: "name the axis in init({ mesh })",
+        remedy: "add the axis to init({ mesh })",
       });
     },
   };

@@ -14,7 +14,7 @@ export type Presence = "required" | "optional" | "default";
 
 /** One option: what it accepts, and what stands in for it. */
 export interface Option<Value, P extends Presence = Presence> {
-  /** What it accepts, as messages and tables state it: "a whole number ≥ 1". */
+  /** What it accepts, as messages and tables state it: "an integer ≥ 1". */
   readonly expected: string;
   readonly presence: P;
   readonly default: Value | undefined;
@@ -132,18 +132,18 @@ export function number<const S extends NumberRange & OptionSettings<number>>(
   return custom(text === "" ? "a finite number" : `a number${text}`, accepts, settings);
 }
 
-/** A whole number that a double holds exactly, within a range. */
+/** An integer that a double holds exactly, within a range. */
 export function integer<const S extends NumberRange & OptionSettings<number>>(
   settings?: S,
 ): Option<number, PresenceOf<S>> {
   const { text, contains } = numberRange(settings ?? {});
   const accepts = (value: unknown): value is number => Number.isSafeInteger(value) && contains(value as number);
-  return custom(`a whole number${text}`, accepts, settings);
+  return custom(`an integer${text}`, accepts, settings);
 }
 
 /** True or false, and nothing that is taken for one of them. */
 export function boolean<const S extends OptionSettings<boolean>>(settings?: S): Option<boolean, PresenceOf<S>> {
-  return custom("true or false", (value): value is boolean => typeof value === "boolean", settings);
+  return custom("a boolean", (value): value is boolean => typeof value === "boolean", settings);
 }
 
 /** A string that is not empty. */
@@ -188,7 +188,7 @@ export function array<Value, const S extends OptionSettings<readonly NoInfer<Val
   settings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
   const accepts = (value: unknown): value is readonly Value[] => Array.isArray(value) && everyElement(value, of);
-  return custom(`an array, each ${of.expected}`, accepts, settings);
+  return custom(`an array, each element ${of.expected}`, accepts, settings);
 }
 
 /** Two of a kind. */
@@ -198,7 +198,7 @@ export function pair<Value, const S extends OptionSettings<readonly [NoInfer<Val
 ): Option<readonly [Value, Value], PresenceOf<S>> {
   const accepts = (value: unknown): value is readonly [Value, Value] =>
     Array.isArray(value) && value.length === 2 && everyElement(value, of);
-  return custom(`an array of two, each ${of.expected}`, accepts, settings);
+  return custom(`an array of length 2, each element ${of.expected}`, accepts, settings);
 }
 
 /** `every` skips what an array lacks. */
@@ -271,14 +271,14 @@ export function placement<const S extends OptionSettings<PlacementName | Placeme
 export function layout<const S extends OptionSettings<Layout>>(settings?: S): Option<Layout, PresenceOf<S>> {
   const hasSpans = hasMethods<Layout>("spans");
   const isLayout = (value: unknown): value is Layout => hasSpans(value) && Array.isArray(value.axes);
-  return custom("a Layout, as layoutOf returns", isLayout, settings);
+  return custom("a Layout from layoutOf()", isLayout, settings);
 }
 
 /** Lengths of the axes of a mesh, by name. */
 export function meshShape<const S extends OptionSettings<Coordinate>>(settings?: S): Option<Coordinate, PresenceOf<S>> {
   const isCoordinate = (value: unknown): value is Coordinate =>
     isObject(value) && Object.values(value).every((length) => typeof length === "number");
-  return custom("lengths of axes by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
+  return custom("axis lengths by name, such as { dp: 2, sp: 4 }", isCoordinate, settings);
 }
 
 /** A backend itself. */

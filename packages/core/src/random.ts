@@ -50,7 +50,7 @@ export type RandOptions = OptionsOf<typeof randOptions>;
  * using y = randn(device, [2, 3], { seed: 7, stream: 1 });
  * String(await x.read()) === String(await y.read()); // => true
  * ```
- * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no whole number ≥ 0.
+ * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no integer ≥ 0.
  */
 export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
   const { mean, std, dtype, ...draw } = randnOptions.parse(options);

@@ -51,7 +51,7 @@ function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unk
   for (const promise of promises) promise.then(undefined, () => {});
   return new MosaicError({
     where: "scope",
-    expected: "a synchronous body",
+    expected: "a synchronous function",
     received: "a promise",
     remedy:
       "return tensors and await outside; in async code, run scopes between the awaits or bind tensors with `using`",

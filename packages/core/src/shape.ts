@@ -80,8 +80,8 @@ export function normalizeAxis(axis: number, rank: number, where: string): number
 }
 
 function axisError(axis: unknown, rank: number, where: string): ShapeError {
-  expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "a whole number", rank);
-  const expected = rank === 0 ? "a tensor with axes" : `an axis from ${-rank} to ${rank - 1}`;
+  expectValue(`${formatValue(where)}: rank`, Number.isSafeInteger(rank), "an integer", rank);
+  const expected = rank === 0 ? "a tensor of rank ≥ 1" : `an axis from ${-rank} to ${rank - 1}`;
   return new ShapeError({ where, expected, received: rank === 0 ? "a scalar" : formatValue(axis) });
 }
 
@@ -141,7 +141,7 @@ export function checkViewBounds(view: StridedView, size: number): void {
   const { shape, strides, offset } = view ?? {};
   checkNumbers("view: shape", shape);
   checkNumbers("view: strides", strides);
-  expectValue("view", typeof offset === "number" && typeof size === "number", "a number as offset", offset);
+  expectValue("view", typeof offset === "number" && typeof size === "number", "a numeric offset", offset);
   let first = offset;
   let last = offset;
   let legal = shape.length === strides.length && Number.isInteger(offset);

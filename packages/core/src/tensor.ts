@@ -102,8 +102,8 @@ export class Tensor implements Disposable, TensorInit {
     if (!this.#disposed) return;
     throw new DisposedError({
       where,
-      expected: "a live tensor",
-      received: `a disposed one of shape ${formatShape(this.shape)}`,
+      expected: "a tensor that is not disposed",
+      received: `a disposed tensor of shape ${formatShape(this.shape)}`,
       remedy: "dispose a tensor after its last use",
     });
   }
@@ -166,7 +166,7 @@ export class Tensor implements Disposable, TensorInit {
   /** The value of a tensor of one element. */
   async item(): Promise<number> {
     if (this.size !== 1) {
-      throw new ShapeError({ where: "item", expected: "one element", received: formatShape(this.shape) });
+      throw new ShapeError({ where: "item", expected: "a tensor with one element", received: formatShape(this.shape) });
     }
     return (await this.read())[0]!;
   }

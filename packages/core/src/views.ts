@@ -45,7 +45,7 @@ function inferShape(from: Shape, to: Shape): number[] {
   if (legal) return shape;
   throw new ShapeError({
     where: "reshape",
-    expected: `${size} elements, as ${formatShape(from)} has`,
+    expected: `a shape of ${size} elements, as ${formatShape(from)}`,
     received: formatShape(to),
     remedy: "keep the number of elements; one length may be -1",
   });
@@ -58,7 +58,7 @@ export function permute(x: Tensor, axes: readonly number[]): Tensor {
   if (order.length !== x.rank || new Set(order).size !== x.rank) {
     throw new ShapeError({
       where: "permute",
-      expected: `each of the ${x.rank} axes once`,
+      expected: `a permutation of the ${x.rank} axes`,
       received: formatShape(axes),
     });
   }
@@ -100,7 +100,7 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
   if (!Number.isInteger(step) || step < 1 || !given.every(Number.isInteger)) {
     throw new ShapeError({
       where: "slice",
-      expected: "integers, and a step of at least 1",
+      expected: "integers with step ≥ 1",
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
@@ -119,7 +119,7 @@ export function expand(x: Tensor, shape: Shape): Tensor {
       where: "expand",
       expected: `a shape to which ${formatShape(x.shape)} broadcasts`,
       received: formatShape(shape),
-      remedy: "only axes of length 1, and new ones in front, can be repeated",
+      remedy: "only axes of length 1 and new leading axes can be expanded",
     });
   }
   const strides = shape.map((length, axis) => {

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { attention } from "../src/attention/attention.ts";
 import { checkpoint } from "../src/autograd/checkpoint.ts";
 import type { Context } from "../src/context.ts";
-import { rand } from "../src/creation.ts";
+import { rand } from "../src/random.ts";
 import { OutOfMemoryError } from "../src/errors.ts";
 import { init } from "../src/init.ts";
 import { add, div, mul, sub } from "../src/ops/pointwise.ts";

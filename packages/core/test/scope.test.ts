@@ -205,7 +205,7 @@ describe("exceptions", () => {
 });
 
 describe("promises", () => {
-  const message = /^scope: expected a synchronous body, received a promise; return tensors and await outside/;
+  const message = /^scope: expected a synchronous function, received a promise; return tensors and await outside/;
 
   test("returned are an error, after everything was released", () => {
     let x: Tensor | undefined;

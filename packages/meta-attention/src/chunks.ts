@@ -64,7 +64,7 @@ export function ranksAlong(where: string, ctx: Context, axis: string): number {
     where,
     expected: `one of the mesh's axes ${ctx.mesh.axes.join(", ")}`,
     received: `"${axis}"`,
-    remedy: "name the axis in init({ mesh }), or give axis the one you mean",
+    remedy: "add the axis to init({ mesh }), or set axis",
   });
 }
 
@@ -122,9 +122,9 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   if (length > 0 && expected === rows) return;
   throw new ShapeError({
     where,
-    expected: length > 0 ? `${expected} rows, this rank's share of ${length}` : "a sequence of at least one token",
+    expected: length > 0 ? `${expected} rows, this rank's shard of ${length}` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "give the placement that the sequence was cut with, and sequenceLength, the length of the whole",
+    remedy: "pass the placement that the sequence was cut with, and sequenceLength, the length of the whole",
   });
 }
 

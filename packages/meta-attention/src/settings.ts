@@ -116,7 +116,7 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
       where: name,
       expected: "causal or mask",
       received: "both",
-      remedy: "put all into the mask",
+      remedy: "combine them in mask",
     });
   }
   const settings: ResolvedOptions = {

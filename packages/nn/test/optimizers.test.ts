@@ -306,7 +306,7 @@ describe("state", () => {
       expect(() => free.loadStateDict(small.stateDict())).toThrow(
         /the state of ScheduleFreeAdamW, received that of AdamW/,
       );
-      expect(() => large.loadStateDict(small.stateDict())).toThrow(/"weight\.exp_avg" \[1,1\] where \[1,2\] is wanted/);
+      expect(() => large.loadStateDict(small.stateDict())).toThrow(/"weight\.exp_avg" \[1,1\] instead of \[1,2\]/);
       expect(() => large.loadStateDict({ ...large.stateDict(), numbers: {} })).toThrow(
         /a number "steps", received undefined/,
       );

@@ -3,13 +3,13 @@ import { checkOptionNames, type Coordinate, option, OptionError, ShapeError } fr
 
 /** A mesh of whole ranks, whose axes keep the order in which they are named. */
 export function checkMesh(where: string, mesh: Coordinate): void {
-  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
+  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "axis lengths by name, such as { dp: 2, sp: 4 }", mesh);
   const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
   const fits = Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length));
   if (fits) return;
   throw new OptionError({
     where,
-    expected: "a mesh of axes whose names begin with a letter, each a whole number of ranks ≥ 1",
+    expected: "a mesh of axes whose names begin with a letter, each an integer of ranks ≥ 1",
     received: JSON.stringify(mesh),
   });
 }
@@ -38,7 +38,7 @@ export function checkFields(where: string, options: unknown, allowed: readonly s
   checkOptionNames(where, options as object, allowed);
 }
 
-/** Throws an OptionError unless a value is a whole number of a range, which is from 1 on if none is given. */
+/** Throws an OptionError unless a value is an integer of a range, which is from 1 on if none is given. */
 // oxlint-disable-next-line max-params -- where, which, its value and its range
 export function checkCount(
   where: string,
@@ -48,7 +48,7 @@ export function checkCount(
 ): void {
   const fits = Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max;
   const range = max === Number.MAX_SAFE_INTEGER ? `≥ ${min}` : `from ${min} to ${max}`;
-  expectValue(where, fits, `${name} a whole number ${range}`, value);
+  expectValue(where, fits, `${name} an integer ${range}`, value);
 }
 
 /** Throws an OptionError unless a value is what `record` or `recordClasses` returned. */

@@ -107,7 +107,7 @@ export const maxRecordedRanks = 1024;
  * prove(run).faults; // => []
  * count(run).ranks[1]!.forward.sent.bytes; // => 0
  * ```
- * @throws OptionError for options that do not exist or cannot be: lengths that are no whole numbers, an empty mesh, or one of
+ * @throws OptionError for options that do not exist or cannot be: lengths that are no integers, an empty mesh, or one of
  * more than 1 024 ranks, which `recordClasses` records.
  */
 export function record(options: RecordOptions): AttentionRecord {

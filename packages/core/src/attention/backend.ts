@@ -110,8 +110,8 @@ export function checkBackend(where: string, backend: unknown): asserts backend i
 export function tileOf(call: AttentionCall, kv: KvShard): Tile {
   const { queries, keys, at } = (call ?? {}) as Partial<AttentionCall>;
   const hasLayouts = typeof queries?.spans === "function" && typeof keys?.spans === "function";
-  expectValue("tileOf: call", hasLayouts && at !== undefined, "a Call", call);
-  expectValue("tileOf: kv", typeof kv?.from === "object", "keys and values, and where they come from", kv);
+  expectValue("tileOf: call", hasLayouts && at !== undefined, "an AttentionCall", call);
+  expectValue("tileOf: kv", typeof kv?.from === "object", "a KvShard { k, v, from }", kv);
   return {
     q: call.queries.spans(call.at),
     k: call.keys.spans(kv.from),

@@ -50,7 +50,7 @@ export function checkMask(where: string, mask: Mask): void {
 function checkLayout(where: string, layout: Layout): void {
   const { axes, spans } = (layout ?? {}) as Partial<Layout>;
   if (Array.isArray(axes) && typeof spans === "function") return;
-  throw new OptionError({ where, expected: "a Layout, as layoutOf returns", received: String(layout) });
+  throw new OptionError({ where, expected: "a Layout from layoutOf()", received: String(layout) });
 }
 
 /** `ring(sp)`: the name, and the axes along which it communicates. */
@@ -76,7 +76,7 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
   if (q.dtype === k.dtype && k.dtype === v.dtype) return;
   throw new DTypeError({
     where,
-    expected: "one dtype for q, k and v",
+    expected: "the same dtype for q, k and v",
     received: `${q.dtype}, ${k.dtype}, ${v.dtype}`,
     remedy: "convert with to(dtype)",
   });
@@ -91,9 +91,9 @@ function checkRows(
   if (shape[2] === rows) return;
   throw new ShapeError({
     where: `${where}: ${what} ${formatShape(shape)}`,
-    expected: `${rows} rows, this rank's share of ${layout.length}`,
+    expected: `${rows} rows, this rank's shard of ${layout.length}`,
     received: String(shape[2]),
-    remedy: "give the placement and the length that the sequence was sharded with",
+    remedy: "pass the placement and the length that the sequence was sharded with",
   });
 }
 
@@ -104,10 +104,10 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
       continue;
     throw new OptionError({
       where,
-      expected: `a sequence cut along the backend's axes, [${backend.axes.join(", ")}]`,
-      received: `one cut along [${layout.axes.join(", ")}]`,
+      expected: `a sequence sharded along the backend's axes, [${backend.axes.join(", ")}]`,
+      received: `sharded along [${layout.axes.join(", ")}]`,
       remedy:
-        "give queries and keys, made by layoutOf with the axes of the backend, or choose a backend over these axes",
+        "pass queries and keys as layouts from layoutOf with the backend's axes, or use a backend over these axes",
     });
   }
 }

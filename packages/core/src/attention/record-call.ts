@@ -180,7 +180,7 @@ function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
   ];
 }
 
-/** 64 bits over whole numbers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
+/** 64 bits over integers: MurmurHash3 of 32 bits (Appleby), from two seeds. */
 class Hash {
   #low = 0x9747b28c | 0;
   #high = 0x3c6ef372;

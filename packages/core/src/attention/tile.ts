@@ -84,8 +84,8 @@ export interface Tile {
 }
 
 /**
- * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of whole numbers with a step
- * of at least 1, as many positions as rows, and slices of whole numbers with a type. The kernels `attend` and `attendBackward`
+ * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of integers with a step
+ * of at least 1, as many positions as rows, and slices of integers with a type. The kernels `attend` and `attendBackward`
  * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
  *
  * @example
@@ -115,7 +115,7 @@ function checkPositions(where: string, spans: readonly Span[], rows: number): vo
   for (const span of spans) verifySpan(where, span);
   const count = spansLength(spans);
   if (count === rows) return;
-  throw new ShapeError({ where, expected: `spans of ${rows} positions, one for each row`, received: String(count) });
+  throw new ShapeError({ where, expected: `spans of ${rows} positions, one per row`, received: String(count) });
 }
 
 /**
@@ -142,9 +142,9 @@ export function checkFeatures(device: Pick<Device, "type" | "index" | "features"
     if (device.features?.includes(feature)) continue;
     throw new OptionError({
       where: `attention on ${device.type}:${device.index}`,
-      expected: `a call without ${feature}, which this device does not have`,
+      expected: `a call without ${feature}, which this device does not support`,
       received,
-      remedy: `leave it out, or use a device whose \`features\` include "${feature}"`,
+      remedy: `omit it, or use a device whose \`features\` include "${feature}"`,
     });
   }
 }

@@ -14,8 +14,8 @@ export function backward(root: Tensor, gradient?: Tensor): void {
   if (edge === null) {
     throw new AutogradError({
       where: "backward",
-      expected: "a tensor made from one that requires a gradient",
-      received: `${formatShape(root.shape)} without history`,
+      expected: "a tensor that requires grad",
+      received: `${formatShape(root.shape)} without gradient history`,
       remedy: "set requiresGrad on a leaf first, and compute outside noGrad",
     });
   }
@@ -32,9 +32,9 @@ function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
   if (root.size !== 1) {
     throw new AutogradError({
       where: "backward",
-      expected: "one element, or a gradient",
+      expected: "a scalar, or a gradient argument",
       received: formatShape(root.shape),
-      remedy: "reduce the tensor to a scalar loss, or pass the gradient of its elements",
+      remedy: "reduce the tensor to a scalar loss, or pass its gradient",
     });
   }
   const one = root.device.empty(root.shape, root.dtype);
@@ -46,7 +46,7 @@ function checkGradient(where: string, gradient: Tensor, of: TensorMetadata): voi
   if (sameShape(gradient.shape, of.shape) && gradient.dtype === of.dtype) return;
   throw new AutogradError({
     where,
-    expected: `a gradient ${formatShape(of.shape)} ${of.dtype}`,
+    expected: `a gradient of shape ${formatShape(of.shape)} ${of.dtype}`,
     received: `${formatShape(gradient.shape)} ${gradient.dtype}`,
   });
 }
@@ -71,8 +71,8 @@ function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
     dOutput.dispose();
     throw new AutogradError({
       where: `backward of ${node.name}`,
-      expected: "an operation whose backward has not run",
-      received: "one whose backward has, so that what it saved is freed",
+      expected: "saved tensors that have not been freed",
+      received: "a second backward through the same graph",
       remedy: "run the forward again, or add the losses and call backward once",
     });
   }

@@ -60,7 +60,7 @@ export function checkpoint<Inputs extends readonly Tensor[]>(
 
 function runBody<Inputs extends readonly Tensor[]>(body: (...inputs: Inputs) => Tensor, inputs: Inputs): Tensor {
   const result = body(...inputs);
-  checkTensor("checkpoint: what the body returns", result);
+  checkTensor("checkpoint: return value of the body", result);
   return result;
 }
 

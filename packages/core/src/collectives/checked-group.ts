@@ -148,7 +148,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     if (send[this.rank] !== receive[this.rank]) {
       throw new OptionError({
         where,
-        expected: `to receive from itself the ${send[this.rank]} elements that it sends to itself`,
+        expected: `receive[${this.rank}] equal to send[${this.rank}], ${send[this.rank]} elements`,
         received: String(receive[this.rank]),
       });
     }
@@ -181,7 +181,7 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new ClosedError({
         where: `${operation} (${this.name})`,
         expected: "an open group",
-        received: "one that was closed",
+        received: "a closed group",
         remedy: "finish all communication before the group goes out of scope",
       });
     }
@@ -199,7 +199,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   protected checkColor(color: number): void {
     const where = this.beginCall("split");
     if (Number.isSafeInteger(color)) return;
-    throw new OptionError({ where, expected: "a color that is a whole number", received: formatValue(color) });
+    throw new OptionError({ where, expected: "an integer color", received: formatValue(color) });
   }
 
   #checkOperands(operation: string, options: CollectiveOptions | undefined, ...tensors: readonly Tensor[]): string {
@@ -208,7 +208,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const [out, input] = tensors as readonly [Tensor, Tensor?];
     if (input === undefined) return where;
     if (out.dtype !== input.dtype) {
-      throw new DTypeError({ where, expected: `out of ${input.dtype}, like the input`, received: out.dtype });
+      throw new DTypeError({ where, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
     }
     return where;
   }
@@ -221,8 +221,8 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new OptionError({
         where,
         expected: `a tensor on the group's device, ${device.type}:${device.index}`,
-        received: `one on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another device" : ""}`,
-        remedy: "make it on the context of this rank",
+        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another instance" : ""}`,
+        remedy: "create the tensor on this rank's context",
       });
     }
     if (x.isContiguous) return;
@@ -241,9 +241,9 @@ export abstract class CheckedGroup implements ProcessGroup {
       if (total % size === 0) return new Array<number>(size).fill(total / size);
       throw new ShapeError({
         where,
-        expected: `a number of elements that ${size} ranks share equally`,
+        expected: `a number of elements divisible by the group size, ${size}`,
         received: String(total),
-        remedy: "give the shares as counts",
+        remedy: "pass counts for unequal shards",
       });
     }
     if (
@@ -252,7 +252,7 @@ export abstract class CheckedGroup implements ProcessGroup {
       given.every((count) => Number.isSafeInteger(count) && count >= 0)
     )
       return given;
-    throw new ShapeError({ where, expected: `${size} counts, whole numbers ≥ 0`, received: formatValue(given) });
+    throw new ShapeError({ where, expected: `${size} counts, integers ≥ 0`, received: formatValue(given) });
   }
 
   #checkRank(where: string, rank: number): void {
@@ -290,7 +290,7 @@ function checkSelfTransfers(where: string, rank: number, transfers: readonly Tra
   if (sent.length === received.length && sent.every((each, i) => each === received[i])) return;
   throw new ShapeError({
     where,
-    expected: `receives from itself that match its sends to itself: ${sent.join(", ") || "none"}`,
+    expected: `receives from this rank that match its sends to itself: ${sent.join(", ") || "none"}`,
     received: received.join(", ") || "none",
   });
 }
@@ -309,9 +309,9 @@ function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPair): vo
   if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
   throw new ShapeError({
     where,
-    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or the share of this rank in place"}`,
+    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
     received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
-    remedy: "receive into a tensor of its own",
+    remedy: "use a separate receive buffer",
   });
 }
 
@@ -351,9 +351,9 @@ function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void 
 function overlapError(where: string): ShapeError {
   return new ShapeError({
     where,
-    expected: "receives into memory that no other transfer of the batch uses",
-    received: "transfers that overlap",
-    remedy: "receive into a tensor of its own",
+    expected: "receive buffers that overlap no other transfer of the batch",
+    received: "overlapping transfers",
+    remedy: "use a separate receive buffer",
   });
 }
 

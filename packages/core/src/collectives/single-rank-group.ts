@@ -25,7 +25,7 @@ export function singleRankGroup(): Collectives {
         where: "singleRankGroup",
         expected: "rank 0 of 1",
         received: `rank ${rank} of ${size}`,
-        remedy: "connect more ranks with collectives that span processes",
+        remedy: "use collectives that connect several ranks, such as local()",
       });
     },
   };

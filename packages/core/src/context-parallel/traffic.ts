@@ -12,7 +12,7 @@ export const trafficOptions = defineOptions("traffic", {
   /** Length of every mesh axis. */
   mesh: option.meshShape(),
   /** The call of the rank in question: its place, the mask, and the layouts of queries and keys. */
-  call: option.custom("a call { at, queries, keys, mask }", isShardedCall),
+  call: option.custom("a ShardedAttentionCall { at, queries, keys, mask }", isShardedCall),
   /** Where its keys come from. Default: call.at. */
   from: option.meshShape({ optional: true }),
   /** What q, k, v and dOut are stored in. */
@@ -58,7 +58,7 @@ export function axisLength(
   expectValue(`${where}: mesh`, fits, `the axis "${axis}", of 1 to 65536 ranks`, mesh);
   const at = from[axis];
   const isInside = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
-  expectValue(`${where}: from`, isInside, `${axis}, a whole number from 0 to ${size! - 1}`, at);
+  expectValue(`${where}: from`, isInside, `${axis}, an integer from 0 to ${size! - 1}`, at);
   return size!;
 }
 

@@ -73,7 +73,7 @@ class CallValidator implements Validator {
       where: this.#label,
       expected: "an inner backend along other axes",
       received: `${inner.name} along ${inner.axes.join(", ")}`,
-      remedy: "give each level of the nesting an axis of its own",
+      remedy: "use a separate mesh axis for each level of nesting",
     });
   }
 
@@ -131,7 +131,7 @@ class CallValidator implements Validator {
       where,
       expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
       received: `"${unknown}"`,
-      remedy: `name the axis in init({ mesh }), or give ${name}({ axis }) the one you mean`,
+      remedy: `add the axis to init({ mesh }), or set ${name}({ axis })`,
     });
   }
 
@@ -142,18 +142,18 @@ class CallValidator implements Validator {
     if (along.length !== axes.length || axes.some((each, i) => each !== along[i])) {
       throw new OptionError({
         where,
-        expected: `${name} that are cut along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
-        received: layout.axes.length > 0 ? `${name} cut along ${layout.axes.join(", ")}` : `whole ${name}`,
-        remedy: "make the layout from backend.axes and shard by it, or pairs would be counted more than once",
+        expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
+        received: layout.axes.length > 0 ? `${name} sharded along ${layout.axes.join(", ")}` : `unsharded ${name}`,
+        remedy: "shard by a layout over backend.axes; otherwise pairs are counted more than once",
       });
     }
     const own = mesh.coordinate[axis];
     if (at[axis] === own) return;
     throw new OptionError({
       where,
-      expected: `this rank's own ${name}, ${axis} = ${own}`,
+      expected: `this rank's shard of the ${name}, ${axis} = ${own}`,
       received: `${name} from ${JSON.stringify(at)}`,
-      remedy: "another backend has gathered or moved them already: let only one use the axis",
+      remedy: "another backend has already gathered or moved them: use each axis in one backend only",
     });
   }
 }
@@ -177,7 +177,7 @@ function checkRows(where: string, { name, x, layout, at }: ShardedSequence & { r
     where,
     expected: `${name} [B,H,${length},D], as their layout states`,
     received: formatShape(x.shape),
-    remedy: "give the layout the placement and the length that the sequence was sharded with",
+    remedy: "create the layout with the placement and the length that the sequence was sharded with",
   });
 }
 
@@ -187,17 +187,17 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
     throw new ShapeError({
       where,
-      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, like the queries`,
+      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, as the queries`,
       received: formatShape(k.shape),
-      remedy: "split the heads before attention, alike for queries and keys",
+      remedy: "split the heads of queries and keys the same way before attention",
     });
   }
-  checkSameShape(where, { name: "values like the keys", x: v, like: "k", of: k });
+  checkSameShape(where, { name: "values of the keys' shape", x: v, like: "k", of: k });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `${name} of ${k.dtype} like the keys`,
+      expected: `${name} of dtype ${k.dtype}, as the keys`,
       received: dtype,
       remedy: "convert with to(dtype)",
     });
@@ -228,7 +228,7 @@ function checkStatistic(where: string, name: string, x: Tensor, { shape: [batch,
   checkTensor(where, x);
   const { shape } = x;
   if (shape.length !== 3 || shape[0] !== batch || shape[1] !== heads || shape[2] !== rows) {
-    throw shapeError(where, { name, x, like: "q without its last axis", shape: [batch!, heads!, rows!] });
+    throw shapeError(where, { name, x, like: "q without the last axis", shape: [batch!, heads!, rows!] });
   }
   checkFloat32(where, name, x);
 }
@@ -237,9 +237,9 @@ function checkFloat32(where: string, name: string, { dtype }: Tensor): void {
   if (dtype === "float32") return;
   throw new DTypeError({
     where,
-    expected: `${name} of float32`,
+    expected: `${name} of dtype float32`,
     received: dtype,
-    remedy: "sum in float32, and round once at the end",
+    remedy: "accumulate in float32, and round once at the end",
   });
 }
 
@@ -251,6 +251,6 @@ function shapeError(
     where,
     expected: `${name} ${formatShape(shape)}`,
     received: formatShape(x.shape),
-    remedy: `give it the shape of ${like}`,
+    remedy: `use the shape of ${like}`,
   });
 }

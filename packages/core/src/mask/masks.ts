@@ -54,7 +54,7 @@ export function bidirectionalCausal(): Mask {
 /**
  * Every query sees itself and the `size` − 1 before it. Bottom-right aligned.
  *
- * @throws OptionError if `size` is not a whole number ≥ 1.
+ * @throws OptionError if `size` is not an integer ≥ 1.
  */
 export function slidingWindow(size: number): Mask {
   checkCount("slidingWindow", size, 1);
@@ -74,7 +74,7 @@ export function slidingWindow(size: number): Mask {
  * Documents one after another, each seeing only itself: fully, or causally. For self-attention.
  *
  * @param lengths Rows of each document, in order; their sum must be the sequence's length.
- * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not whole numbers ≥ 0.
+ * @throws ShapeError, when applied, if it is not; OptionError for lengths that are not integers ≥ 0.
  *
  * @example
  * ```ts
@@ -112,7 +112,7 @@ export function documents(lengths: readonly number[], inner: "causal" | "full" =
  * Every query sees the first `count` keys; the others are causal. For a prefix that is read as a whole (Raffel et al.
  * 2020, "prefix LM").
  *
- * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not a whole number ≥ 0.
+ * @throws ShapeError, when applied, if there are fewer keys; OptionError if `count` is not an integer ≥ 0.
  */
 export function prefix(count: number): Mask {
   checkCount("prefix", count, 0);
@@ -153,5 +153,5 @@ export function fromSlices(list: readonly Slice[]): Mask {
 
 function checkCount(where: string, count: number, least: number): void {
   if (Number.isSafeInteger(count) && count >= least) return;
-  throw new OptionError({ where, expected: `a whole number ≥ ${least}`, received: formatValue(count) });
+  throw new OptionError({ where, expected: `an integer ≥ ${least}`, received: formatValue(count) });
 }

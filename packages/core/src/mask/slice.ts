@@ -35,7 +35,7 @@ export interface Slice {
  * guarantee this, and attention verifies it (`resolveSlices`) before anything is sent, once for each pair of lengths:
  *
  * - the same lengths give the same slices, on every rank; `slices` is called once for them;
- * - q0, q1, k0 and k1 are whole numbers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is one of `SliceType`;
+ * - q0, q1, k0 and k1 are integers, 0 ≤ q0 ≤ q1 ≤ queries and 0 ≤ k0 ≤ k1 ≤ keys; the type is one of `SliceType`;
  * - no two slices cover the same pair: it would count twice.
  */
 export interface Mask {

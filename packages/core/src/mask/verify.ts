@@ -13,7 +13,7 @@ const wellFormedLists = new WeakSet<readonly Slice[]>();
 const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
 
 /**
- * The slices of a mask over `queries` × `keys`, verified: whole numbers within the sequences, a known type, and no
+ * The slices of a mask over `queries` × `keys`, verified: integers within the sequences, a known type, and no
  * pair in two of them. `mask.slices` is called once for each pair of lengths, and the same list is returned every time.
  *
  * @example
@@ -65,9 +65,9 @@ export function verifySlices(
   if (!overlap) return;
   throw new ShapeError({
     where,
-    expected: "slices that share no (query, key) pair",
-    received: `pairs covered twice, by ${overlap.map(formatSlice).join(" and ")}`,
-    remedy: "cut one of them",
+    expected: "disjoint slices",
+    received: `overlapping slices ${overlap.map(formatSlice).join(" and ")}`,
+    remedy: "clip one of them",
   });
 }
 
@@ -78,7 +78,7 @@ export function verifyWellFormed(where: string, slices: readonly Slice[]): void 
   for (const slice of slices) verifySlice(where, slice);
 }
 
-/** Throws a ShapeError unless a slice has whole numbers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
+/** Throws a ShapeError unless a slice has integers, 0 ≤ q0 ≤ q1 and 0 ≤ k0 ≤ k1, and a known type. */
 export function verifySlice(where: string, slice: Slice): void {
   expectValue(where, typeof slice === "object" && slice !== null, "slices { q0, q1, k0, k1, type }", slice);
   const { q0, q1, k0, k1, type } = slice;
@@ -88,7 +88,7 @@ export function verifySlice(where: string, slice: Slice): void {
   if (isWhole && hasType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
   throw new ShapeError({
     where,
-    expected: `whole numbers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,
+    expected: `integers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,
     received: formatSlice(slice),
   });
 }

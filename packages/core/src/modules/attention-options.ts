@@ -36,7 +36,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
    * product is the number of those ranks. Only for a backend that has a grid. Default: the backend's own choice.
    */
   meshShape: option.pair(option.integer({ min: 1 }), {
-    expected: "two whole numbers > 0, [rows, columns]",
+    expected: "two integers > 0, [rows, columns]",
     optional: true,
   }),
   /** Short for mask: masks.causal(). Default false. */
@@ -104,16 +104,16 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
   if (numHeads % numKvHeads !== 0) {
     throw new OptionError({
       where: name,
-      expected: "numKvHeads a divisor of numHeads",
-      received: `${numKvHeads} of ${numHeads}`,
+      expected: "numHeads divisible by numKvHeads",
+      received: `${numHeads} and ${numKvHeads}`,
     });
   }
   if (isCausal && mask) {
     throw new OptionError({
       where: name,
-      expected: "causal or mask",
+      expected: "either causal or mask",
       received: "both",
-      remedy: "put all into the mask",
+      remedy: "combine them in mask",
     });
   }
   return {
@@ -145,7 +145,7 @@ function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions
       where: `${name}: meshShape`,
       expected: 'a backend whose ranks form a grid, such as "mesh2d"',
       received: `"${found.name}"`,
-      remedy: 'give backend: "mesh2d" beside meshShape, or leave meshShape out',
+      remedy: 'set backend: "mesh2d" with meshShape, or omit meshShape',
     });
   }
   const backend = meshShape === undefined ? found : found.withShape!(meshShape);
@@ -158,9 +158,9 @@ function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedMod
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
     where: name,
-    expected: "embedDim / numHeads, the head size, a whole number from 1 to 256",
+    expected: "embedDim / numHeads, the head size, an integer from 1 to 256",
     received: headDim === undefined ? `${embedDim} / ${numHeads}` : `headDim ${headDim}`,
-    remedy: "change numHeads, or give headDim",
+    remedy: "change numHeads, or set headDim",
   });
 }
 
@@ -172,9 +172,9 @@ export function resolveMask({ name, causal, mask, hasExplicitMask }: ResolvedOpt
   if (!call.mask && !hasExplicitMask) return documents(call.documents, causal ? "causal" : "full");
   throw new OptionError({
     where: `${name}.forward`,
-    expected: "mask or documents",
-    received: call.mask ? "both" : `documents, for a module with the mask ${mask.name}`,
-    remedy: "put all into the mask",
+    expected: "either mask or documents",
+    received: call.mask ? "both" : `documents in a module with mask ${mask.name}`,
+    remedy: "combine them in mask",
   });
 }
 
@@ -193,7 +193,7 @@ export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embedDim
       where: name,
       expected: dtype,
       received: x.dtype,
-      remedy: "convert x with to(dtype), or give the module that dtype",
+      remedy: "convert x with to(dtype), or construct the module with that dtype",
     });
   }
 }

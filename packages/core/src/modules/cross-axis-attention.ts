@@ -113,7 +113,7 @@ export class CrossAxisAttention extends Module {
     if (q.shape[0] !== kv.shape[0]) {
       throw new ShapeError({
         where: settings.name,
-        expected: "sources whose other axes have as many elements",
+        expected: "equal batch sizes (the product of all other axes) of both sources",
         received: `${formatShape(qSource.shape)} along ${this.#axis}, ${formatShape(kvSource.shape)} along ${this.#kv.axis}`,
       });
     }

@@ -28,7 +28,7 @@ export type LinearOptions = OptionsOf<typeof linearOptions>;
  * using y = layer.forward(x);
  * y.shape; // => [2, 5, 3]
  * ```
- * @throws OptionError for sizes that are not whole numbers ≥ 1.
+ * @throws OptionError for sizes that are not integers ≥ 1.
  */
 export class Linear extends Module {
   readonly weight: Tensor;

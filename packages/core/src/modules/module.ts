@@ -76,7 +76,7 @@ export abstract class Module implements Disposable {
     if (typeof name === "string" && !taken && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
-      expected: "a new name without dots",
+      expected: "a unique name without dots",
       received: formatValue(name),
     });
   }

@@ -77,9 +77,9 @@ function checkOuterRows(where: string, layout: Layout, { ctx, rows }: { ctx: Con
   if (rows === expected) return;
   throw new ShapeError({
     where: `${where}, rank ${ctx.rank}`,
-    expected: `${expected} rows along axis1, this rank's share of ${layout.length}`,
+    expected: `${expected} rows along axis1, this rank's shard of ${layout.length}`,
     received: String(rows),
-    remedy: "give the placement and the length that the sequence was sharded with",
+    remedy: "pass the placement and the length that the sequence was sharded with",
   });
 }
 

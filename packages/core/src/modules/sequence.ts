@@ -24,7 +24,7 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
   if (new Set(chosen).size < chosen.length) {
     throw new ShapeError({
       where,
-      expected: "two axes that differ",
+      expected: "two distinct axes",
       received: `${axes.join(" and ")} of ${formatShape(x.shape)}`,
     });
   }
@@ -47,7 +47,7 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (x.rank < 2) {
     throw new ShapeError({
       where,
-      expected: "at least two axes, the last the embedding",
+      expected: "at least two axes, the embedding last",
       received: formatShape(x.shape),
     });
   }
@@ -55,7 +55,7 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (normal < x.rank - 1) return normal;
   throw new ShapeError({
     where,
-    expected: "an axis before the last, which is the embedding",
+    expected: "an axis other than the last, the embedding",
     received: `${axis} of ${formatShape(x.shape)}`,
   });
 }

@@ -59,9 +59,9 @@ export function loadState(
   if (faults.length > 0) {
     throw new StateDictError({
       where,
-      expected: `the state of this model, ${targets.size} tensors`,
+      expected: `the ${targets.size} tensors of this module's state dict`,
       received: faults.join("; "),
-      remedy: "load what the same model saved, or rename its entries; nothing was changed",
+      remedy: "load the state dict of the same model, or rename its entries; no tensor was modified",
     });
   }
   for (const [name, target] of dryRun ? [] : targets) {
@@ -99,20 +99,20 @@ function entryMismatch(
 ): string[] {
   if (!source) return [];
   if (target.isDisposed || (source instanceof Tensor && source.isDisposed)) {
-    return [`"${name}" disposed${target.isDisposed ? " in this model" : ""}`];
+    return [`"${name}" is disposed${target.isDisposed ? " in this module" : ""}`];
   }
   if (source instanceof Tensor && source.device !== target.device) {
     const { type, index } = source.device;
-    return [`"${name}" on ${type}:${index}, another device: read() it, and give its values`];
+    return [`"${name}" on ${type}:${index}, another device: pass the values that read() returns`];
   }
   if (!sameShape(source.shape, target.shape)) {
-    return [`"${name}" ${formatShape(source.shape)} where ${formatShape(target.shape)} is wanted`];
+    return [`"${name}" ${formatShape(source.shape)} instead of ${formatShape(target.shape)}`];
   }
   if (!(source instanceof Tensor) && source.values.length !== numel(source.shape)) {
     return [`"${name}" ${formatShape(source.shape)} with ${source.values.length} values`];
   }
   if (source.dtype === target.dtype || cast) return [];
-  return [`"${name}" ${source.dtype} where ${target.dtype} is wanted (cast: true converts)`];
+  return [`"${name}" ${source.dtype} instead of ${target.dtype} (cast: true converts)`];
 }
 
 /** The first few, in quotes. */

@@ -109,7 +109,7 @@ function checkNorm(
     if (parameter.rank === 1 && parameter.shape[0] === x.shape.at(-1)) continue;
     throw new ShapeError({
       where,
-      expected: `parameters [${x.shape.at(-1)}] for x ${formatShape(x.shape)}`,
+      expected: `weight and bias of shape [${x.shape.at(-1)}] for x ${formatShape(x.shape)}`,
       received: formatShape(parameter.shape),
     });
   }

@@ -39,7 +39,7 @@ export type LayoutOptions = OptionsOf<typeof layoutOptions>;
  * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
  * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
  * ```
- * @throws OptionError for an axis that the mesh lacks or that is named twice, for an axis or a length that is no whole number
+ * @throws OptionError for an axis that the mesh lacks or that is named twice, for an axis or a length that is no integer
  * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
  */
 export function layoutOf(options: LayoutOptions): Layout {
@@ -80,14 +80,14 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
     throw new OptionError({
       where: "layoutOf",
       expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
-      received: `"${axis}"${twice ? " twice" : ""}`,
-      remedy: twice ? "name each axis once" : "name the axis in init({ mesh })",
+      received: `${twice ? "duplicate " : ""}"${axis}"`,
+      remedy: twice ? "name each axis once" : "add the axis to init({ mesh })",
     });
   }
   for (const axis of axes) {
     if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;
     const received = String(mesh[axis]);
-    throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "a whole number ≥ 1", received });
+    throw new OptionError({ where: `layoutOf: mesh axis "${axis}"`, expected: "an integer ≥ 1", received });
   }
 }
 
@@ -95,7 +95,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
 function outsideMesh(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
-    expected: `${axis}, a whole number from 0 to ${size - 1}`,
+    expected: `${axis}, an integer from 0 to ${size - 1}`,
     received: formatValue(received),
   });
 }

@@ -7,7 +7,7 @@ import type { Span } from "./span.ts";
  * (`resolveShards`) before anything is sent, once for each number of shards and length:
  *
  * - the same arguments give the same spans, on every rank; `spans` is called once for them;
- * - start, length and step are whole numbers: start ≥ 0, length ≥ 0, step ≥ 1;
+ * - start, length and step are integers: start ≥ 0, length ≥ 0, step ≥ 1;
  * - each position from 0 to length − 1 is in exactly one shard, once, and no other position is in any.
  */
 export interface Placement {
@@ -17,7 +17,7 @@ export interface Placement {
 
 /** Throws an OptionError unless shard, number of shards and length are numbers. */
 function checkShard(where: string, ...numbers: readonly unknown[]): void {
-  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "whole numbers", each);
+  for (const each of numbers) expectValue(`${where}: spans`, Number.isSafeInteger(each), "integers", each);
 }
 
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
@@ -31,7 +31,7 @@ function chunkSpan(index: number, count: number, length: number): Span {
 /**
  * One stretch after another: equal as can be (the first length % count shards get one more), or of given lengths.
  *
- * @throws OptionError for lengths that are not whole numbers ≥ 0; ShapeError, when applied, if they do not fit.
+ * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
  *
  * @example
  * ```ts
@@ -73,7 +73,7 @@ function contiguousOfLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
     throw new OptionError({
       where: "contiguous",
-      expected: "lengths that are whole numbers ≥ 0",
+      expected: "lengths that are integers ≥ 0",
       received: formatValue(lengths),
     });
   }
@@ -86,7 +86,7 @@ function contiguousOfLengths(lengths: readonly number[]): Placement {
         throw new ShapeError({
           where: "contiguous",
           expected: `${count} lengths that sum to ${length}`,
-          received: `[${lengths.join(",")}], which sum to ${total}`,
+          received: `[${lengths.join(",")}], with sum ${total}`,
         });
       }
       const start = lengths.slice(0, index).reduce((sum, each) => sum + each, 0);

@@ -25,7 +25,12 @@ type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
 /** Every axis of the mesh along which ranks share a sequence: all but "dp". */
 export function sequenceAxes(mesh: Coordinate): string[] {
-  expectValue("sequenceAxes", typeof mesh === "object" && mesh !== null, "lengths of axes by name", mesh);
+  expectValue(
+    "sequenceAxes",
+    typeof mesh === "object" && mesh !== null,
+    "axis lengths by name, such as { dp: 2, sp: 4 }",
+    mesh,
+  );
   return Object.keys(mesh).filter((axis) => axis !== "dp");
 }
 
@@ -89,9 +94,9 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   if (rows !== expected) {
     throw new ShapeError({
       where: `unshard, rank ${ctx.rank}`,
-      expected: `${expected} rows along axis ${along}, its share of ${layout.length} among ${shards}`,
+      expected: `${expected} rows along axis ${along}, this rank's shard of ${layout.length} among ${shards}`,
       received: formatShape(x.shape),
-      remedy: "give the placement and the length that the tensor was sharded with",
+      remedy: "pass the placement and the length that the tensor was sharded with",
     });
   }
   return releaseOnError(() => {

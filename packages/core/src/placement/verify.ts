@@ -14,7 +14,7 @@ const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Spa
 const verifiedLayouts = new WeakSet<Layout>();
 
 /**
- * The spans of every shard of a placement, verified: whole numbers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
+ * The spans of every shard of a placement, verified: integers, start ≥ 0, length ≥ 0, step ≥ 1, and each position of
  * the sequence in exactly one shard, once. `placement.spans` is called once for each shard, number of shards and length.
  *
  * @example
@@ -96,7 +96,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     const [a, b] = [Math.min(duplicate.a.shard, duplicate.b.shard), Math.max(duplicate.a.shard, duplicate.b.shard)];
     throw new ShapeError({
       where,
-      expected: "every position in one shard, once",
+      expected: "every position in exactly one shard, once",
       received:
         a === b ? `position ${duplicate.at} twice in shard ${a}` : `position ${duplicate.at} in shards ${a} and ${b}`,
     });
@@ -106,13 +106,13 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
   const missing = firstMissing(shardSpans, length);
   throw new ShapeError({
     where,
-    expected: `all ${length} positions in shards`,
-    received: missing === undefined ? String(total) : `${total}; position ${missing} is in none`,
+    expected: `shards that cover all ${length} positions`,
+    received: missing === undefined ? String(total) : `${total}; position ${missing} is in no shard`,
   });
 }
 
 /**
- * That a span has whole numbers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
+ * That a span has integers, start ≥ 0, length ≥ 0 and step ≥ 1, and ends within `length` positions.
  *
  * @throws ShapeError
  */
@@ -124,7 +124,7 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
   if (isWhole && start >= 0 && count >= 0 && step >= 1 && isInside) return;
   throw new ShapeError({
     where,
-    expected: `spans of whole numbers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
+    expected: `spans of integers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
     received: `start ${formatValue(start)}, length ${formatValue(count)}, step ${formatValue(step)}`,
   });
 }

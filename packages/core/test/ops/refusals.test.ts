@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { fromArray, rand, randn } from "../../src/creation.ts";
+import { fromArray } from "../../src/creation.ts";
+import { rand, randn } from "../../src/random.ts";
 import { OptionError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { createParameter } from "../../src/modules/parameters.ts";

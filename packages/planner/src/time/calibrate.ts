@@ -133,16 +133,16 @@ function checkOptions(options: CalibrateOptions & Required<Pick<CalibrateOptions
   expectValue(
     "calibrate",
     Array.isArray(headDims) && headDims.length > 0 && headDims.every((headDim) => whole(headDim) && headDim <= 256),
-    "headDims, one or more, whole numbers from 1 to 256",
+    "headDims, one or more, integers from 1 to 256",
     headDims,
   );
   expectValue(
     "calibrate",
     whole(repetitions) && repetitions <= 1000,
-    "repetitions a whole number from 1 to 1000",
+    "repetitions an integer from 1 to 1000",
     repetitions,
   );
-  expectValue("calibrate", whole(threads), "threads a whole number ≥ 1", threads);
+  expectValue("calibrate", whole(threads), "threads an integer ≥ 1", threads);
   expectValue("calibrate", cores > 0 && Number.isFinite(cores), "cores a number > 0", cores);
 }
 

@@ -81,8 +81,8 @@ test.each([
   [{ dtypes: ["int8" as never] }, "dtypes, one or more"],
   [{ headDims: [] }, "headDims, one or more"],
   [{ headDims: [0.5] }, "headDims, one or more"],
-  [{ repetitions: 0 }, "repetitions a whole number from 1 to 1000"],
-  [{ threads: 0 }, "threads a whole number ≥ 1"],
+  [{ repetitions: 0 }, "repetitions an integer from 1 to 1000"],
+  [{ threads: 0 }, "threads an integer ≥ 1"],
   [{ cores: Number.NaN }, "cores a number > 0"],
   [{ name: "" }, "a name"],
 ])("%j is refused before anything is measured", async (options, expected) => {
