@@ -77,7 +77,7 @@ test("a module reports at once that the mesh lacks the axis, and no option is ig
   const ctx = await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1, mesh, backends: [ulysses()] });
   const options = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: "ulysses" };
   expect(() => new MultiAxisAttention(ctx, options)).toThrow(
-    /ulysses\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; name the axis in init/,
+    /ulysses\(sp\), rank 0: expected one of the mesh's axes tp, received "sp"; add the axis to init/,
   );
   expect(() => ulysses({ axes: "tp" } as object)).toThrow(
     /ulysses: expected options among axis, inner, received "axes"/,

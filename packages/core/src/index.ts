@@ -13,7 +13,8 @@ export {
   local,
   tileOf,
 } from "./attention/backend.ts";
-export * from "./attention/tile.ts";
+export { checkFeatures, checkTile } from "./attention/check.ts";
+export type * from "./attention/tile.ts";
 export { checkpoint } from "./autograd/checkpoint.ts";
 export { defineOp, type OpDefinition } from "./autograd/define-op.ts";
 export {
@@ -84,7 +85,7 @@ export {
   type OptionsOf,
   type ResolvedOptionsOf,
 } from "./options.ts";
-export { type Layout, layoutOf, type LayoutOptions } from "./placement/layout.ts";
+export { layoutOf, type LayoutOptions } from "./placement/layout.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";

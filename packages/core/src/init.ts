@@ -1,17 +1,18 @@
-import { type AttentionBackend, local } from "./attention/backend.ts";
+import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
-import { type Context, RankContext } from "./context.ts";
-import type { Device } from "./device.ts";
-import { OptionError } from "./errors.ts";
-import { type Coordinate, createMesh } from "./mesh.ts";
+import type { Context } from "./context.ts";
+import type { Device, TraceEvent } from "./device.ts";
+import { ClosedError, OptionError } from "./errors.ts";
+import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "./options.ts";
+import { nextStreamNumber } from "./random.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
 
 export const initOptions = defineOptions("init", {
   /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
   device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {
-    remedy: "pass a Device, such as cpu() of @mosaic/kernels-cpu",
+    remedy: "pass a Device, such as cpu() or cuda()",
   }),
   /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
@@ -33,6 +34,17 @@ export const initOptions = defineOptions("init", {
 /** What `init` takes. */
 export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
+
+/** Where the backends live that Mosaic itself provides. */
+const backendPackages: Readonly<Record<string, string>> = {
+  ring: "@mosaic/backend-ring",
+  mesh2d: "@mosaic/backend-mesh2d",
+  ulysses: "@mosaic/backend-ulysses",
+  flex: "@mosaic/backend-flex",
+  composed: "@mosaic/strategies",
+  hierarchical: "@mosaic/strategies",
+  auto: "@mosaic/strategies",
+};
 
 /**
  * Connects this rank to the others and gives it its context. Collective: every rank calls it, with the same mesh.
@@ -123,4 +135,104 @@ function registerBackends(given: readonly AttentionBackend[]): ReadonlyMap<strin
     backends.set(backend.name, backend);
   }
   return backends;
+}
+
+interface ContextFields {
+  readonly device: Device;
+  readonly mesh: DeviceMesh;
+  readonly backends: ReadonlyMap<string, AttentionBackend>;
+  readonly seed: number;
+}
+
+class RankContext implements Context {
+  readonly device: Device;
+  readonly mesh: DeviceMesh;
+  readonly seed: number;
+  randomStream = 0;
+  readonly #backends: ReadonlyMap<string, AttentionBackend>;
+  #closing: Promise<void> | undefined;
+
+  constructor({ device, mesh, backends, seed }: ContextFields) {
+    this.device = device;
+    this.mesh = mesh;
+    this.seed = seed;
+    this.#backends = backends;
+  }
+
+  get world(): ProcessGroup {
+    return this.mesh.world;
+  }
+
+  get rank(): number {
+    return this.world.rank;
+  }
+
+  get size(): number {
+    return this.world.size;
+  }
+
+  backend(nameOrValue: string | AttentionBackend): AttentionBackend {
+    if (typeof nameOrValue !== "string") {
+      checkBackend("backend", nameOrValue);
+      return nameOrValue;
+    }
+    const backend = this.#backends.get(nameOrValue);
+    if (backend) return backend;
+    const packageName = backendPackages[nameOrValue];
+    throw new OptionError({
+      where: "backend",
+      expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
+      received: `"${nameOrValue}"`,
+      remedy: packageName
+        ? `npm install ${packageName} and pass ${nameOrValue}(…) in init({ backends: [...] })`
+        : "pass the backend itself, or register it in init({ backends: [...] })",
+    });
+  }
+
+  nextRandomStream(): number {
+    return nextStreamNumber(() => this.randomStream++);
+  }
+
+  assertOpen(where: string): void {
+    if (!this.#closing) return;
+    throw new ClosedError({
+      where,
+      expected: "an open context",
+      received: "a closed context",
+      remedy: "finish all work before the context goes out of scope",
+    });
+  }
+
+  startTrace(): void {
+    this.assertOpen("startTrace");
+    this.device.startTrace();
+    this.world.startTrace();
+  }
+
+  async stopTrace(): Promise<readonly TraceEvent[]> {
+    this.assertOpen("stopTrace");
+    const lanes = await Promise.all([this.device.stopTrace(), this.world.stopTrace()]);
+    return lanes.flat().toSorted((a, b) => a.start - b.start);
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  /** Parts before the whole: the groups cut from the world, the world, then the device they all used. */
+  async #close(): Promise<void> {
+    const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
+    groups.delete(this.world);
+    try {
+      for (const group of groups) await group[Symbol.asyncDispose]();
+      await this.world[Symbol.asyncDispose]();
+    } finally {
+      this.device[Symbol.dispose]();
+    }
+  }
 }

@@ -3,8 +3,7 @@ import { type DType, dtypeBytes } from "./storage.ts";
 import { formatValue } from "./errors.ts";
 import type { Mask } from "./mask/slice.ts";
 import type { Coordinate } from "./mesh.ts";
-import type { Layout } from "./placement/layout.ts";
-import type { Placement, PlacementName } from "./placement/placement.ts";
+import type { Layout, Placement, PlacementName } from "./placement/placement.ts";
 import { isTensor, type Tensor } from "./tensor.ts";
 
 // The kinds of options: `option.integer({ min: 1 })`.

@@ -161,7 +161,7 @@ describe("singleRankGroup", () => {
     expect(() => world.allGather(x, x, { counts: [2] })).toThrow(/out of 2 elements/);
     expect(() => world.allToAll(x, x, { send: [3], receive: [1, 2] })).toThrow(/1 counts/);
     expect(() => world.allGather(x, x.to("bfloat16"), { label: "who" })).toThrow(
-      /who, rank 0: allGather \(world\): expected out of bf/,
+      /who, rank 0: allGather \(world\): expected out of dtype bf/,
     );
     expect(() => world.allReduce(ones(new ReferenceDevice(), [1]))).toThrow(/on the group's device/);
     expect(Array.from(await square.read())).toEqual(new Array(9).fill(0));

@@ -126,7 +126,7 @@ test("bad views are refused with what would be right", () => {
   expect(() => x.reshape([4, -1])).toThrow(ShapeError);
   expect(() => x.permute([0, 0])).toThrow(/a permutation of the 2 axes/);
   expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
-  expect(() => x.slice(0, 0, 1, 0)).toThrow(/a step of at least 1/);
+  expect(() => x.slice(0, 0, 1, 0)).toThrow(/integers with step ≥ 1/);
   expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
   expect(() => counted([1, 3]).expand([-1, 3])).toThrow(ShapeError);
   expect(() => counted([1, 3]).expand([2.5, 3])).toThrow(ShapeError);
@@ -151,7 +151,9 @@ test("a disposed tensor is refused by name", () => {
   const x = counted([2]);
   x.dispose();
   expect(() => x.reshape([2])).toThrow(DisposedError);
-  expect(() => x.read()).toThrow(/read: expected a tensor that is not disposed, received a disposed tensor of shape \[2\]/);
+  expect(() => x.read()).toThrow(
+    /read: expected a tensor that is not disposed, received a disposed tensor of shape \[2\]/,
+  );
 });
 
 describe("creation", () => {
@@ -180,7 +182,9 @@ describe("creation", () => {
   });
 
   test("refuses shapes and dtypes that make no sense", () => {
-    expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(/a shape of 3 elements, the number of values, received \[2,2\] \(4\)/);
+    expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
+      /a shape of 3 elements, the number of values, received \[2,2\] \(4\)/,
+    );
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);
     expect(() => zeros(device, [1], "float8" as "float32")).toThrow(/one of float32, bfloat16, float16/);

@@ -3,7 +3,12 @@ import { checkOptionNames, type Coordinate, option, OptionError, ShapeError } fr
 
 /** A mesh of whole ranks, whose axes keep the order in which they are named. */
 export function checkMesh(where: string, mesh: Coordinate): void {
-  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "axis lengths by name, such as { dp: 2, sp: 4 }", mesh);
+  expectValue(
+    `${where}: mesh`,
+    option.meshShape().accepts(mesh),
+    "axis lengths by name, such as { dp: 2, sp: 4 }",
+    mesh,
+  );
   const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
   const fits = Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length));
   if (fits) return;

@@ -2,7 +2,7 @@ import type { Context } from "../context.ts";
 import { expectValue } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionModifiers, AttentionState, KvBlock, QkvGrads, SavedRows, Tile } from "./tile.ts";
 

@@ -1,13 +1,17 @@
+import { checkDevice, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { DTypeError, OptionError, ShapeError } from "../errors.ts";
+import type { Device } from "../device.ts";
+import { DTypeError, expectValue, OptionError, ShapeError } from "../errors.ts";
+import type { KernelFeature } from "../kernels/kernels.ts";
 import type { Mask } from "../mask/slice.ts";
-import { checkDevice } from "../arguments.ts";
-import type { Layout } from "../placement/layout.ts";
-import { spansLength } from "../placement/span.ts";
-import { verifyLayout } from "../placement/verify.ts";
+import { verifyWellFormed } from "../mask/verify.ts";
+import type { Layout } from "../placement/placement.ts";
+import { type Span, spansLength } from "../placement/span.ts";
+import { verifyLayout, verifySpan } from "../placement/verify.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionBackend } from "./backend.ts";
+import type { AttentionModifiers, KvBlock, Tile } from "./tile.ts";
 
 interface AttentionArguments {
   readonly ctx: Context;
@@ -110,4 +114,82 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
         "pass queries and keys as layouts from layoutOf with the backend's axes, or use a backend over these axes",
     });
   }
+}
+
+/**
+ * Throws a ShapeError unless a tile fits its tensors and is one that kernels can work with: spans of integers with a step
+ * of at least 1, as many positions as rows, and slices of integers with a type. The kernels `attend` and `attendBackward`
+ * of native devices call this first. Whether slices are disjoint is not looked at here: see `resolveSlices`.
+ *
+ * @example
+ * ```ts
+ * import { checkTile } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = device.empty([1, 1, 8, 64], "float32");
+ * const spans = [{ start: 0, length: 8, step: 1 }];
+ * checkTile(x, { k: x, v: x }, { q: spans, k: spans, mask: [], scale: 1 }); // => undefined
+ * checkTile(x, { k: x, v: x }, { q: spans, k: [{ start: 0, length: 8, step: 0 }], mask: [], scale: 1 }); // throws step 0
+ * ```
+ */
+export function checkTile(q: Tensor, kv: KvBlock, tile: Tile): void {
+  for (const x of [q, kv?.k]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  expectValue("attention: scale", typeof tile.scale === "number", "a number", tile.scale);
+  const { k } = kv;
+  checkPositions("attention: queries", tile.q, q.shape[2]!);
+  checkPositions("attention: keys", tile.k, k.shape[2]!);
+  verifyWellFormed("attention: mask", tile.mask);
+  for (const slices of tile.modifiers?.sampleMasks ?? []) verifyWellFormed("attention: sample mask", slices);
+}
+
+function checkPositions(where: string, spans: readonly Span[], rows: number): void {
+  expectValue(where, Array.isArray(spans), "an array of spans { start, length, step }", spans);
+  for (const span of spans) verifySpan(where, span);
+  const count = spansLength(spans);
+  if (count === rows) return;
+  throw new ShapeError({ where, expected: `spans of ${rows} positions, one per row`, received: String(count) });
+}
+
+/**
+ * Throws an OptionError if an attention call asks for a feature that the device does not have: what joined the contract
+ * later is refused until a device has it, never ignored. The kernels `attend` and `attendBackward` of every device call this
+ * first.
+ *
+ * @example
+ * ```ts
+ * import { checkFeatures } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using k = device.empty([1, 1, 8, 64], "float32");
+ * const plain = { q: [], k: [], mask: [], scale: 1 };
+ * checkFeatures(device, { k, v: k }, plain); // => undefined
+ * checkFeatures({ type: "mine", index: 0 }, { k, v: k }, { ...plain, modifiers: { softcap: 30 } }); // throws attention on mine:0
+ * ```
+ */
+export function checkFeatures(device: Pick<Device, "type" | "index" | "features">, kv: KvBlock, tile: Tile): void {
+  for (const x of [kv?.k, kv?.v]) checkTensor("attention", x, 4);
+  expectValue("attention", typeof tile === "object" && tile !== null, "a Tile", tile);
+  if (tile.modifiers === undefined && kv.k.shape[3] === kv.v.shape[3]) return;
+  for (const [feature, received] of requestedFeatures(kv, tile.modifiers ?? {})) {
+    if (device.features?.includes(feature)) continue;
+    throw new OptionError({
+      where: `attention on ${device.type}:${device.index}`,
+      expected: `a call without ${feature}, which this device does not support`,
+      received,
+      remedy: `omit it, or use a device whose \`features\` include "${feature}"`,
+    });
+  }
+}
+
+function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): readonly [KernelFeature, string][] {
+  const { softcap, slopes, dropout, sampleMasks } = modifiers;
+  const features: [KernelFeature, string][] = [];
+  if (softcap !== undefined) features.push(["softcap", `softcap ${softcap}`]);
+  if (slopes) features.push(["slopes", `slopes ${formatShape(slopes.shape)}`]);
+  if (dropout) features.push(["dropout", `dropout of probability ${dropout.probability}`]);
+  if (sampleMasks) features.push(["sampleMasks", `sampleMasks of ${sampleMasks.length} samples`]);
+  const [size, valueSize] = [k.shape[3]!, v.shape[3]!];
+  if (size !== valueSize) features.push(["valueHeadSize", `keys of head size ${size}, values of ${valueSize}`]);
+  return features;
 }

@@ -1,7 +1,7 @@
 import type { Context } from "../context.ts";
 import { type Slice, sliceTypeCodes } from "../mask/slice.ts";
 import type { Coordinate, DeviceMesh } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { coordinatesAlong } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";

@@ -3,7 +3,7 @@ import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
 import { isVisible } from "../mask/visibility.ts";
 import { type Coordinate, omitAxes } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 
 // Every rank has the layouts of all ranks and the mask, and derives alone who needs whose keys: nothing is sent for it.

@@ -5,7 +5,7 @@ import type { AttentionState, QkvGrads, SavedRows } from "../attention/tile.ts";
 import type { Context } from "../context.ts";
 import { expectValue, DTypeError, OptionError, ShapeError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { spansLength } from "../placement/span.ts";
 import { formatShape, type Shape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";

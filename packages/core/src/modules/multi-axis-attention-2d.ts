@@ -3,7 +3,7 @@ import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { type Span, spansLength } from "../placement/span.ts";
 import { markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";

@@ -5,7 +5,7 @@ import type { Context } from "../context.ts";
 import type { Mask } from "../mask/slice.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import type { Layout } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import {

@@ -1,6 +1,7 @@
 import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
-import { type Layout, layoutOf } from "../placement/layout.ts";
+import type { Layout } from "../placement/placement.ts";
+import { layoutOf } from "../placement/layout.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { PositionEncoding, ResolvedOptions } from "./attention-options.ts";

@@ -2,19 +2,9 @@ import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { resolvePlacement } from "./placement.ts";
+import { type Layout, resolvePlacement } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
 import { markVerified, resolveShards } from "./verify.ts";
-
-/** Where the rows of one sequence lie: which global positions each coordinate of the mesh holds. */
-export interface Layout {
-  /** Length of the whole sequence. */
-  readonly length: number;
-  /** Mesh axes over which the sequence is cut, outermost first. */
-  readonly axes: readonly string[];
-  /** Positions at a coordinate; an axis missing from it means all shards along that axis, concatenated in order. */
-  spans(at: Coordinate): readonly Span[];
-}
 
 export const layoutOptions = defineOptions("layoutOf", {
   /** Lengths of the mesh's axes. */

@@ -1,4 +1,5 @@
 import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
+import type { Coordinate } from "../mesh.ts";
 import type { Span } from "./span.ts";
 
 /**
@@ -13,6 +14,16 @@ import type { Span } from "./span.ts";
 export interface Placement {
   readonly name: string;
   spans(index: number, count: number, length: number): readonly Span[];
+}
+
+/** Where the rows of one sequence lie: which global positions each coordinate of the mesh holds. */
+export interface Layout {
+  /** Length of the whole sequence. */
+  readonly length: number;
+  /** Mesh axes over which the sequence is cut, outermost first. */
+  readonly axes: readonly string[];
+  /** Positions at a coordinate; an axis missing from it means all shards along that axis, concatenated in order. */
+  spans(at: Coordinate): readonly Span[];
 }
 
 /** Throws an OptionError unless shard, number of shards and length are numbers. */

@@ -8,7 +8,8 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { type Layout, layoutOf } from "./layout.ts";
+import type { Layout } from "./placement.ts";
+import { layoutOf } from "./layout.ts";
 import { type Span, spansLength } from "./span.ts";
 
 export const shardOptions = defineOptions("shard", {

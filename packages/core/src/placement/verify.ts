@@ -1,7 +1,6 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
-import type { Layout } from "./layout.ts";
-import type { Placement } from "./placement.ts";
+import type { Layout, Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
 
 // Backends, kernels and the ranks of a group rely on what a placement promises. One that breaks its promise would give wrong

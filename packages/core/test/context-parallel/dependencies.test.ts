@@ -6,8 +6,8 @@ import type { Context } from "../../src/context.ts";
 import { rowRange, type Slice } from "../../src/mask/slice.ts";
 import { causal, full, fromSlices, slidingWindow } from "../../src/mask/masks.ts";
 import type { Coordinate } from "../../src/mesh.ts";
-import { type Layout, layoutOf } from "../../src/placement/layout.ts";
-import { contiguous, zigzag } from "../../src/placement/placement.ts";
+import { contiguous, type Layout, zigzag } from "../../src/placement/placement.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { positions } from "../../src/placement/span.ts";
 
 /** Whether any of these queries sees any of these keys, pair by pair. */

@@ -4,8 +4,15 @@ import { attention } from "../../src/attention/attention.ts";
 import { init } from "../../src/init.ts";
 import { fromArray } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
-import { type Layout, layoutOf } from "../../src/placement/layout.ts";
-import { contiguous, type Placement, resolvePlacement, striped, zigzag } from "../../src/placement/placement.ts";
+import {
+  contiguous,
+  type Layout,
+  type Placement,
+  resolvePlacement,
+  striped,
+  zigzag,
+} from "../../src/placement/placement.ts";
+import { layoutOf } from "../../src/placement/layout.ts";
 import { positions, type Span } from "../../src/placement/span.ts";
 import { resolveShards } from "../../src/placement/verify.ts";
 import { ReferenceDevice } from "../reference/index.ts";
@@ -134,9 +141,7 @@ test("faults of huge sequences are found in no time", () => {
     (length: number, ...spans: Span[]) =>
     () =>
       resolveShards(placement(spans), 1, length);
-  expect(fault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(
-    /all 1099511627776 positions, received 1099511627775$/,
-  );
+  expect(fault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(/all 1099511627776 positions, received 1099511627775$/);
   expect(fault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in no shard/);
   // 1 000 003 · i and 5 + 999 983 · j
   expect(fault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(

@@ -1,7 +1,8 @@
 import type { Device, MemoryStats, TraceEvent } from "../../src/device.ts";
 import { type DType, dtypeBytes, Storage } from "../../src/storage.ts";
 import { ClosedError, ShapeError } from "../../src/errors.ts";
-import { checkFeatures, type KvBlock, type Tile } from "../../src/attention/tile.ts";
+import { checkFeatures } from "../../src/attention/check.ts";
+import type { KvBlock, Tile } from "../../src/attention/tile.ts";
 import type { Kernels } from "../../src/kernels/kernels.ts";
 import { versionedKernels } from "../../src/kernels/operands.ts";
 import "../../src/methods.ts";
