@@ -20,7 +20,7 @@ register(validationSuite({ makeWorld, backend: (axis) => ring({ axis }), sharded
 test("two levels of nesting on one axis", () => {
   expect(() => ring({ axis: "sp", inner: ring({ axis: "sp" }) })).toThrow(OptionError);
   expect(() => ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "a" }) }) })).toThrow(
-    /an axis of its own/,
+    /a separate mesh axis/,
   );
 });
 

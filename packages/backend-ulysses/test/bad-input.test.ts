@@ -47,7 +47,7 @@ test("axes in another order than the rows are concatenated in", async () => {
 test("two levels of nesting on one axis", () => {
   expect(() => ulysses({ inner: ulysses() })).toThrow(OptionError);
   expect(() => ulysses({ axis: "a", inner: ulysses({ axis: "b", inner: ulysses({ axis: "a" }) }) })).toThrow(
-    /ulysses\(a\).*an axis of its own/,
+    /ulysses\(a\).*a separate mesh axis/,
   );
 });
 

@@ -124,7 +124,7 @@ describe("a plan", () => {
       /masterPort: .* 65535, received 70000/,
     );
     expect(() => resolvePlan({ entry: "sh", exec: true, maxRestarts: Number.NaN })).toThrow(
-      /maxRestarts: expected a whole/,
+      /maxRestarts: expected an integer/,
     );
   });
 

@@ -114,7 +114,7 @@ export function resolveOptions(name: string, ctx: Context, given: HierarchicalMe
   if (causal && options.mask) {
     throw new OptionError({
       where: name,
-      expected: "causal or mask",
+      expected: "either causal or mask",
       received: "both",
       remedy: "combine them in mask",
     });
@@ -169,7 +169,7 @@ export function checkHeads(
   if (size % count === 0) return;
   throw new OptionError({
     where,
-    expected: `${names[0]} a divisor of ${names[1]}`,
-    received: `${count} of ${size}`,
+    expected: `${names[1]} divisible by ${names[0]}`,
+    received: `${size} and ${count}`,
   });
 }

@@ -53,9 +53,9 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
   [{ attentionAxis: 1 }, /"attentionAxis"/],
   [{ combine: "hard" }, /"soft" or "exact".*hard/],
   [{ combine: "soft", gate: false }, /gate/],
-  [{ numHeads: 3 }, /numHeads a divisor of embedDim.*3 of 8/],
-  [{ metaHeads: 3 }, /metaHeads a divisor of summaryDim/],
-  [{ summaryHeads: 3 }, /summaryHeads a divisor of embedDim/],
+  [{ numHeads: 3 }, /embedDim divisible by numHeads.*8 and 3/],
+  [{ metaHeads: 3 }, /summaryDim divisible by metaHeads/],
+  [{ summaryHeads: 3 }, /embedDim divisible by summaryHeads/],
   [{ summaryDim: 0 }, /summaryDim: expected an integer ≥ 1/],
   [{ chunksPerRank: 1.5 }, /chunksPerRank: expected an integer/],
   [{ maxMissedMass: 1 }, /maxMissedMass: expected a number above 0 and below 1/],
@@ -94,7 +94,7 @@ test("what forward is given", async () => {
   expect(await forward([1, 4, 7])).toBeInstanceOf(ShapeError);
   expect(String(await forward([1, 4, 7]))).toMatch(/\[B,S,8\].*\[1,4,7\]/);
   expect(String(await forward([1, 2, 4, 8]))).toMatch(/MultiAxisHierarchicalAttention/);
-  expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/share of 20.*received 4/);
+  expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/shard of 20.*received 4/);
   expect(String(await forward([1, 0, 8]))).toMatch(/at least one token/);
   expect(await forward([1, 4, 8], { steps: 3 })).toBeInstanceOf(OptionError);
   expect(await forward([1, 4, 8], { step: -1 })).toBeInstanceOf(OptionError);

@@ -45,7 +45,7 @@ test("keys exchanged in place, in one batch, are refused when they are posted", 
     },
   };
   expect(() => messages(inPlace)).toThrow(
-    /^in place, rank 0: sendRecv \(world\): expected receives into memory that no other transfer/,
+    /^in place, rank 0: sendRecv \(world\): expected receive buffers that overlap no other transfer/,
   );
 });
 

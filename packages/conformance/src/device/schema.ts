@@ -179,7 +179,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const attend = () => device.kernels.attend({ out: wide, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
   const before = await wide.read();
-  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*leave it out`);
+  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
   const [grads, , saved] = samples.attendBackward(x);
   const backward: Kernels["attendBackward"] = device.kernels.attendBackward;

@@ -137,7 +137,7 @@ export function jobOf(where: string, options: PlanOptions): PlanJob {
     throw new OptionError({
       where,
       expected: "numHeads divisible by numKvHeads",
-      received: `${numKvHeads} of ${numHeads}`,
+      received: `${numHeads} and ${numKvHeads}`,
     });
   }
   const placement = resolvePlacement(
